@@ -1,0 +1,40 @@
+"""What one capture session records, and where it writes. Frozen; made by `load_config`, which checks every field."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+Task = Literal["statistics", "tensor", "structure"]
+Level = Literal["L0", "L1", "mix", "debug"]
+SummaryMode = Literal["statistics", "md5", "hash"]
+
+TASKS: tuple[Task, ...] = ("statistics", "tensor", "structure")
+LEVELS: tuple[Level, ...] = ("L0", "L1", "mix", "debug")
+SUMMARY_MODES: tuple[SummaryMode, ...] = ("statistics", "md5", "hash")
+DATA_MODES = ("all", "forward", "backward", "input", "output")
+
+
+@dataclass(frozen=True)
+class CaptureConfig:
+    """The options of one session; an empty collection is no filter."""
+
+    task: Task = "statistics"
+    dump_path: Path = Path("./dump_path")
+    level: Level = "L1"
+    rank: frozenset[int] = frozenset()
+    step: frozenset[int] = frozenset()
+    async_dump: bool = False
+    extra_info: bool = True
+    """False: no stack.json and no construct.json."""
+    scope: tuple[str, ...] = ()
+    """Empty, or exactly two record names: the first and the last call to record."""
+    list: tuple[str, ...] = ()
+    """Parts of record names; a call is recorded if its name, or that of a module around it, contains one."""
+    data_mode: frozenset[str] = frozenset()
+    """Any of forward, backward, input, output; "all" is the empty set."""
+    summary_mode: SummaryMode = "statistics"
+    tensor_list: tuple[str, ...] = ()
+    """Parts of record names whose tensors are stored although the task is statistics."""
+    api_yaml: Path | None = None

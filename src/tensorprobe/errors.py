@@ -1,0 +1,26 @@
+"""What tensorprobe raises.
+
+TensorprobeError
+├── ConfigError      the configuration, or an argument that stands for one of its keys, is wrong
+├── UsageError       a call came at the wrong time or with the wrong argument
+└── DumpError        a dump cannot be found or read
+
+Libraries raise these; only `main` turns them into a message and an exit code. A failure inside capture,
+once it runs, never raises into the user's program: it is logged once and counted.
+"""
+
+
+class TensorprobeError(Exception):
+    """Base of all errors that tensorprobe raises on purpose; its text says what to do instead."""
+
+
+class ConfigError(TensorprobeError):
+    """A wrong key, type or value in a configuration."""
+
+
+class UsageError(TensorprobeError):
+    """A call that cannot work as it was made."""
+
+
+class DumpError(TensorprobeError):
+    """A dump that is missing or cannot be read."""

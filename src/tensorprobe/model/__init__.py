@@ -1,0 +1,1 @@
+"""Plain data that every other part speaks: names, nested arguments, statistics. Standard library only."""

@@ -1,0 +1,142 @@
+"""The naming grammar: what a record is called, and what the file of one of its tensors is called.
+
+    Functional.linear.5.backward             an API call: prefix, name, index, direction
+    Module.conv1.Conv2d.forward.0            a module call: prefix, path, class, direction, index
+    Module.conv1.Conv2d.parameters_grad      the gradients of a module's parameters
+    x2_grad.0.debug                          a single point: variable, index
+
+API names and module paths may contain dots; both kinds are therefore read from the right.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Union
+
+Direction = Literal["forward", "backward"]
+
+API_PREFIXES = ("Tensor", "Torch", "Functional", "NPU", "Distributed", "Jit", "Ops", "Autograd")
+API_PREFIXES += ("Mint", "MintFunctional", "Primitive")  # MindSpore
+MODULE_PREFIXES = ("Module", "Cell")
+PARAMETERS_GRAD = "parameters_grad"
+GRADIENT_SUFFIX = "_grad"
+
+_DIRECTIONS = ("forward", "backward")
+_UNSAFE_IN_FILE_NAMES = frozenset('/\\:*?"<>|%') | {chr(code) for code in range(32)} | {chr(127)}
+_MAX_FILE_NAME_BYTES = 240  # ext4 and NTFS end at 255; the suffix and a hash need room
+
+
+@dataclass(frozen=True)
+class ApiName:
+    """One call of one API in one direction."""
+
+    prefix: str
+    name: str
+    index: int
+    direction: Direction
+
+    def __str__(self) -> str:
+        return f"{self.prefix}.{self.name}.{self.index}.{self.direction}"
+
+
+@dataclass(frozen=True)
+class ModuleName:
+    """One call of one module in one direction; the path of a root module is empty."""
+
+    prefix: str
+    path: str
+    class_name: str
+    direction: Direction
+    index: int
+
+    def __str__(self) -> str:
+        return f"{module_stem(self.prefix, self.path, self.class_name)}.{self.direction}.{self.index}"
+
+
+@dataclass(frozen=True)
+class ParametersGradName:
+    """The parameter gradients of one module; they have no index, because its calls share them."""
+
+    prefix: str
+    path: str
+    class_name: str
+
+    def __str__(self) -> str:
+        return f"{module_stem(self.prefix, self.path, self.class_name)}.{PARAMETERS_GRAD}"
+
+
+@dataclass(frozen=True)
+class DebugName:
+    """One single-point save, or the gradient of one."""
+
+    variable: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.variable}.{self.index}.debug"
+
+
+RecordName = Union[ApiName, ModuleName, ParametersGradName, DebugName]
+
+
+def module_stem(prefix: str, path: str, class_name: str) -> str:
+    """`Module.conv1.Conv2d`: what all records of one module begin with."""
+    return f"{prefix}.{path}.{class_name}" if path else f"{prefix}.{class_name}"
+
+
+def parse_name(text: str) -> RecordName:
+    """Read a key of dump.json or debug.json; msprobe's `parameters_grad.0` is taken as `parameters_grad`."""
+    parts = text.split(".")
+    parsed = _parse_debug(parts) or _parse_module(parts) or _parse_api(parts)
+    if parsed is None:
+        raise ValueError(f"{text!r} is not the name of a record")
+    return parsed
+
+
+def slot_file_name(slot_name: str, suffix: str) -> str:
+    """The file of one tensor: its dotted name, made safe for every file system, and the suffix.
+
+    >>> slot_file_name("Module.conv1.Conv2d.forward.0.input.0", "pt")
+    'Module.conv1.Conv2d.forward.0.input.0.pt'
+    """
+    safe = "".join(f"%{ord(char):02X}" if char in _UNSAFE_IN_FILE_NAMES else char for char in slot_name)
+    if safe.startswith("."):
+        safe = "%2E" + safe[1:]
+    encoded = safe.encode("utf-8", "backslashreplace")
+    if len(encoded) > _MAX_FILE_NAME_BYTES:
+        from hashlib import blake2b
+
+        digest = blake2b(encoded, digest_size=8).hexdigest()
+        safe = encoded[: _MAX_FILE_NAME_BYTES - 20].decode("utf-8", "ignore") + "~" + digest
+    return f"{safe}.{suffix}"
+
+
+def _parse_debug(parts: list[str]) -> DebugName | None:
+    if len(parts) >= 3 and parts[-1] == "debug" and _is_index(parts[-2]):
+        return DebugName(".".join(parts[:-2]), int(parts[-2]))
+    return None
+
+
+def _parse_module(parts: list[str]) -> ModuleName | ParametersGradName | None:
+    if parts[0] not in MODULE_PREFIXES:
+        return None
+    prefix = parts[0]
+    if len(parts) >= 4 and parts[-2] in _DIRECTIONS and _is_index(parts[-1]):
+        direction: Direction = "forward" if parts[-2] == "forward" else "backward"
+        return ModuleName(prefix, ".".join(parts[1:-3]), parts[-3], direction, int(parts[-1]))
+    if len(parts) >= 4 and parts[-2] == PARAMETERS_GRAD and _is_index(parts[-1]):
+        parts = parts[:-1]
+    if len(parts) >= 3 and parts[-1] == PARAMETERS_GRAD:
+        return ParametersGradName(prefix, ".".join(parts[1:-2]), parts[-2])
+    return None
+
+
+def _parse_api(parts: list[str]) -> ApiName | None:
+    if len(parts) >= 4 and parts[-1] in _DIRECTIONS and _is_index(parts[-2]):
+        direction: Direction = "forward" if parts[-1] == "forward" else "backward"
+        return ApiName(parts[0], ".".join(parts[1:-2]), int(parts[-2]), direction)
+    return None
+
+
+def _is_index(text: str) -> bool:
+    return text.isascii() and text.isdecimal()

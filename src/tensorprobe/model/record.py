@@ -1,0 +1,71 @@
+"""What is known of one value: its statistics, its checksum, where it lies, where it came from.
+
+A `Value` is one content at one moment. Several slots (the output of one call, the input of the next) may hold the same value; it is then
+reduced once and stored once. `stats` is filled when the reduction is fetched from the device, which may be later than the call.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Union
+
+Number = Union[bool, int, float, None]
+
+
+class Stats:
+    """Max, Min, Mean and Norm over the elements that are not NaN, and how many were NaN or infinite."""
+
+    __slots__ = ("inf_count", "max", "mean", "min", "nan_count", "norm", "reason")
+
+    def __init__(
+        self,
+        max: Number = None,  # noqa: A002  the words of the format
+        min: Number = None,  # noqa: A002
+        mean: Number = None,
+        norm: Number = None,
+        nan_count: int = 0,
+        inf_count: int = 0,
+        reason: str | None = None,
+    ) -> None:
+        self.max = max
+        self.min = min
+        self.mean = mean
+        self.norm = norm
+        self.nan_count = nan_count
+        self.inf_count = inf_count
+        self.reason = reason
+        """Why there are no statistics, where there are none: "meta tensor", "empty"."""
+
+    @property
+    def is_finite(self) -> bool:
+        return self.nan_count == 0 and self.inf_count == 0
+
+
+class Value:
+    """One content of one tensor at one moment."""
+
+    __slots__ = ("digest", "file_name", "source", "stats")
+
+    def __init__(self, stats: Stats | None) -> None:
+        self.stats = stats
+        self.digest: str | None = None
+        """The checksum of summary_mode md5 or hash."""
+        self.file_name: str | None = None
+        """The first file that holds it; further names are links to that one."""
+        self.source: str | None = None
+        """The record that produced it; None when nothing that was recorded did."""
+
+
+@dataclass(slots=True)
+class TensorLeaf:
+    """One tensor in one slot of a record."""
+
+    type: str
+    dtype: str
+    shape: tuple[int, ...]
+    requires_grad: bool | None
+    value: Value
+    source: str | None = None
+    data_name: str | None = None
+    note: str | None = None
+    """What else a reader must know: "sparse_coo", "undefined memory"."""
