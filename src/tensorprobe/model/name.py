@@ -15,8 +15,7 @@ from typing import Literal, Union
 
 Direction = Literal["forward", "backward"]
 
-API_PREFIXES = ("Tensor", "Torch", "Functional", "NPU", "Distributed", "Jit", "Ops", "Autograd")
-API_PREFIXES += ("Mint", "MintFunctional", "Primitive")  # MindSpore
+API_PREFIXES = ("Tensor", "Torch", "Functional", "NPU", "Distributed", "Jit", "Ops", "Autograd", "Mint", "MintFunctional", "Primitive")
 MODULE_PREFIXES = ("Module", "Cell")
 PARAMETERS_GRAD = "parameters_grad"
 GRADIENT_SUFFIX = "_grad"

@@ -44,12 +44,13 @@ class Stats:
 class Value:
     """One content of one tensor at one moment."""
 
-    __slots__ = ("digest", "file_name", "source", "stats")
+    __slots__ = ("digest", "digest_kind", "file_name", "source", "stats")
 
     def __init__(self, stats: Stats | None) -> None:
         self.stats = stats
         self.digest: str | None = None
-        """The checksum of summary_mode md5 or hash."""
+        """The checksum of summary_mode md5 or hash; `digest_kind` is its key in the file."""
+        self.digest_kind = "md5"
         self.file_name: str | None = None
         """The first file that holds it; further names are links to that one."""
         self.source: str | None = None
@@ -69,3 +70,5 @@ class TensorLeaf:
     data_name: str | None = None
     note: str | None = None
     """What else a reader must know: "sparse_coo", "undefined memory"."""
+    is_storable: bool = True
+    """False for a tensor without content (meta, fake): there is nothing to put into a file."""

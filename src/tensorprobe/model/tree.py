@@ -8,7 +8,7 @@ into lists, dicts and leaves that JSON can carry, and tells the leaf function th
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 LeafFunction = Callable[[Any, str], Any]
@@ -17,23 +17,22 @@ MAX_DEPTH = 32
 """A structure nested deeper than this is taken as a leaf: most likely it contains itself."""
 
 
-def map_tree(tree: Any, path: str, leaf: LeafFunction, depth: int = 0) -> Any:
-    """Rebuild `tree` as lists and dicts, with `leaf(value, path)` at its ends."""
-    kind = type(tree)
-    if kind is tuple or kind is list:
-        if depth >= MAX_DEPTH:
-            return leaf(tree, path)
-        return [map_tree(item, f"{path}.{index}", leaf, depth + 1) for index, item in enumerate(tree)]
-    children = None if depth >= MAX_DEPTH else named_children(tree)
+def map_tree(tree: Any, path: str, leaf: LeafFunction, atoms: tuple[type, ...] = (), depth: int = 0) -> Any:
+    """Rebuild `tree` as lists and dicts, with `leaf(value, path)` at its ends; instances of `atoms` are ends too."""
+    if isinstance(tree, atoms) or depth >= MAX_DEPTH:
+        return leaf(tree, path)
+    children = named_children(tree)
     if children is not None:
-        return {str(key): map_tree(item, f"{path}.{key}", leaf, depth + 1) for key, item in children}
-    if isinstance(tree, (tuple, list)) and depth < MAX_DEPTH:
-        return [map_tree(item, f"{path}.{index}", leaf, depth + 1) for index, item in enumerate(tree)]
+        return {str(key): map_tree(item, f"{path}.{key}", leaf, atoms, depth + 1) for key, item in children}
+    if isinstance(tree, (tuple, list)):
+        return [map_tree(item, f"{path}.{index}", leaf, atoms, depth + 1) for index, item in enumerate(tree)]
     return leaf(tree, path)
 
 
 def named_children(tree: Any) -> list[tuple[Any, Any]] | None:
     """The fields of a dict, a namedtuple or a dataclass; None for everything else."""
+    if isinstance(tree, (list, str, int, float, type(None))):  # the frequent ends first
+        return None
     if isinstance(tree, Mapping):
         return list(tree.items())
     if isinstance(tree, tuple) and isinstance(getattr(type(tree), "_fields", None), tuple):
@@ -41,16 +40,3 @@ def named_children(tree: Any) -> list[tuple[Any, Any]] | None:
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         return [(field.name, getattr(tree, field.name, None)) for field in dataclasses.fields(tree)]
     return None
-
-
-def iter_leaves(tree: Any, depth: int = 0) -> Iterator[Any]:
-    """The leaves of `tree`, in the order in which `map_tree` meets them."""
-    children: Any = None
-    if depth < MAX_DEPTH:
-        named = named_children(tree) if not isinstance(tree, list) else None
-        children = [item for _, item in named] if named is not None else tree if isinstance(tree, (tuple, list)) else None
-    if children is None:
-        yield tree
-        return
-    for item in children:
-        yield from iter_leaves(item, depth + 1)

@@ -1,0 +1,10 @@
+"""tensorprobe records what every operation of a training run computed, and says where two runs first part.
+
+Importing it imports no framework: `tensorprobe.pytorch` is the face for PyTorch.
+"""
+
+from tensorprobe._version import __version__
+from tensorprobe.capture.context import capture  # binds the function over the package of the same name
+from tensorprobe.errors import ConfigError, DumpError, TensorprobeError, UsageError
+
+__all__ = ["ConfigError", "DumpError", "TensorprobeError", "UsageError", "__version__", "capture"]

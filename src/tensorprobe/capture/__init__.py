@@ -1,0 +1,1 @@
+"""The engine: sessions, selection, records. Knows no framework; `capture/torch` is the only code that imports torch."""

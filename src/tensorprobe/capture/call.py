@@ -1,0 +1,136 @@
+"""One call while it runs, and the gradients that come back to it later. Holds names and descriptions, never the user's tensors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tensorprobe.capture.stack import Stack
+
+if TYPE_CHECKING:
+    from tensorprobe.capture.recorder import Recorder
+
+
+class Call:
+    """A call of an API or a module that is running, or has run."""
+
+    __slots__ = (
+        "backward_name",
+        "fields",
+        "forward_name",
+        "is_backward_listed",
+        "is_forward_listed",
+        "keeps_backward",
+        "keeps_forward",
+        "module_path",
+        "parent",
+        "stack",
+        "stem",
+    )
+
+    def __init__(self, stem: str, forward_name: str, backward_name: str, parent: Call | None) -> None:
+        self.stem = stem
+        """`Module.fc.Linear`, `Functional.linear`: the name without direction and index."""
+        self.forward_name = forward_name
+        self.backward_name = backward_name
+        self.parent = parent
+        """The module call around it."""
+        self.module_path: str | None = parent.module_path if parent is not None else None
+        self.stack: Stack | None = None
+        self.keeps_forward = False
+        self.keeps_backward = False
+        self.is_forward_listed = True
+        self.is_backward_listed = True
+        self.fields: dict[str, Any] = {}
+
+
+class Slot:
+    """The place of one gradient in a backward record: the shares that are still to come, and what they added up to."""
+
+    __slots__ = ("expected", "leaf", "path", "share")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.expected = 0
+        self.share: Any = None
+        self.leaf: Any = None
+
+
+class GradientRecord:
+    """The backward record of one call, from its forward until all its gradients have come."""
+
+    __slots__ = ("_recorder", "_waiting", "call", "generation", "inputs", "is_begun", "is_done", "outputs", "outputs_by_keyword")
+
+    def __init__(self, recorder: Recorder, call: Call) -> None:
+        self._recorder = recorder
+        self.call = call
+        self.generation = recorder.generation
+        self.inputs: Any = None
+        """Slots of the gradients of the call's outputs, nested as they were."""
+        self.outputs: Any = None
+        """Slots of the gradients of its positional arguments."""
+        self.outputs_by_keyword: Any = None
+        self._waiting = 0
+        self.is_begun = False
+        self.is_done = False
+
+    @property
+    def is_live(self) -> bool:
+        """False after `step()`: the graph may still run, but its gradients belong to no step that is being recorded."""
+        return self.generation == self._recorder.generation
+
+    def expect(self, slot: Slot, shares: int = 1) -> None:
+        """This many gradients will come for `slot`, to be added up."""
+        if shares and not slot.expected:
+            self._waiting += 1
+        slot.expected += shares
+
+    def receive(self, slot: Slot, gradient: Any) -> None:
+        """A gradient has come; None where the graph has none."""
+        if self.is_done:
+            return
+        if not self.is_begun:
+            self.is_begun = True
+            self._recorder.begin_backward(self)
+        if gradient is not None:
+            slot.share = gradient if slot.share is None else self._recorder.add_gradients(slot.share, gradient)
+        slot.expected -= 1
+        if slot.expected == 0:
+            self._settle(slot)
+            self._waiting -= 1
+            if self._waiting == 0:
+                self.finish()
+
+    def finish(self) -> None:
+        """Write what has come."""
+        if self.is_done:
+            return
+        self.is_done = True
+        for slot in iter_slots(self.inputs, self.outputs, self.outputs_by_keyword):
+            self._settle(slot)
+        self._recorder.end_backward(self)
+        self.inputs = self.outputs = self.outputs_by_keyword = None
+
+    def _settle(self, slot: Slot) -> None:
+        if slot.share is not None:
+            slot.leaf = self._recorder.describe_gradient(self, slot)
+            slot.share = None
+
+
+def iter_slots(*trees: Any) -> Any:
+    """All slots in nested lists and dicts."""
+    for tree in trees:
+        if isinstance(tree, Slot):
+            yield tree
+        elif isinstance(tree, (list, dict)):
+            yield from iter_slots(*(tree.values() if isinstance(tree, dict) else tree))
+
+
+def slots_to_leaves(tree: Any) -> Any:
+    """The same nesting with the leaves that the slots hold."""
+    if isinstance(tree, Slot):
+        return tree.leaf
+    if isinstance(tree, list):
+        return [slots_to_leaves(item) for item in tree]
+    if isinstance(tree, dict):
+        return {key: slots_to_leaves(item) for key, item in tree.items()}
+    return tree

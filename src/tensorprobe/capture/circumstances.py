@@ -1,0 +1,58 @@
+"""run.json: under which circumstances a run was made. Two runs that differ here may differ in their numbers for no other reason."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import socket
+import sys
+from typing import Any
+
+import numpy as np
+
+from tensorprobe._version import __version__
+
+# Variables that change numbers, or which device and algorithm computes them. Others are not written: they may hold secrets.
+_VARIABLES = (
+    "CUBLAS_WORKSPACE_CONFIG",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_VISIBLE_DEVICES",
+    "ASCEND_RT_VISIBLE_DEVICES",
+    "ASCEND_LAUNCH_BLOCKING",
+    "HCCL_DETERMINISTIC",
+    "LCCL_DETERMINISTIC",
+    "ATB_MATMUL_SHUFFLE_K_ENABLE",
+    "ATB_LLM_LCOC_ENABLE",
+    "MKL_NUM_THREADS",
+    "NCCL_ALGO",
+    "NCCL_PROTO",
+    "NVIDIA_TF32_OVERRIDE",
+    "OMP_NUM_THREADS",
+    "PYTHONHASHSEED",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "LOCAL_RANK",
+    "RANK",
+    "WORLD_SIZE",
+)
+
+
+def describe_circumstances(framework: str, details: dict[str, Any]) -> dict[str, Any]:
+    """What does not change while the process runs."""
+    return {
+        "tensorprobe": __version__,
+        "framework": framework,
+        "versions": {
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            "platform": platform.platform(),
+            **details.get("versions", {}),
+        },
+        "devices": details.get("devices", []),
+        "command": list(getattr(sys, "orig_argv", sys.argv)),
+        "settings": details.get("settings", {}),
+        "environment": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+    }

@@ -1,0 +1,93 @@
+"""`with tensorprobe.capture(model, dump_path) as run:` the engine as a context manager, for new users."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from tensorprobe.config import CaptureConfig, load_config
+from tensorprobe.config.api_list import load_api_list
+from tensorprobe.errors import UsageError
+
+if TYPE_CHECKING:
+    from tensorprobe.capture.framework import Framework
+    from tensorprobe.capture.session import Session
+
+
+def capture(
+    model: Any = None,
+    dump_path: str | os.PathLike[str] | None = None,
+    *,
+    level: str | None = None,
+    config_path: str | os.PathLike[str] | None = None,
+    **options: Any,
+) -> Run:
+    """Record what `model` computes inside the `with` block.
+
+    >>> with tensorprobe.capture(model, "./dump", level="mix") as run:   # doctest: +SKIP
+    ...     for batch in data:
+    ...         train_step(model, batch)
+    ...         run.step()
+
+    Without a level, it is "mix" when there is a model and "L1" when there is none. `options` are the other keys of config.json, flat:
+    `task`, `step`, `rank`, `list`, `scope`, `data_mode`, `summary_mode`, `tensor_list`, `async_dump`, `extra_info`, `api_yaml`.
+    """
+    if level is None and config_path is None:
+        level = "mix" if model is not None else "L1"
+    return Run(load_config(config_path, dump_path=dump_path, level=level, **options), model)
+
+
+class Run:
+    """A capture that is running: the value of the `with` block."""
+
+    def __init__(self, config: CaptureConfig, model: Any) -> None:
+        self.config = config
+        self._model = model
+        self._session = make_session(config, framework_of(model))
+
+    def __enter__(self) -> Run:
+        self._session.start(self._model)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._session.close()
+
+    def step(self) -> None:
+        """End one training step and begin the next."""
+        self._session.step()
+        self._session.start(self._model)
+
+    def save(self, variable: Any, name: str, save_backward: bool = True) -> None:
+        """Record one variable at this point, and its gradient when it comes."""
+        self._session.save(variable, name, save_backward)
+
+
+def make_session(config: CaptureConfig, framework: str) -> Session:
+    """A session for a framework, which is imported only now."""
+    from tensorprobe.capture.session import Session
+
+    api_list = load_api_list(config.api_yaml) if config.api_yaml is not None else None
+    adapter: Framework
+    if framework == "torch":
+        from tensorprobe.capture.torch.framework import TorchFramework
+
+        adapter = TorchFramework(api_list)
+    else:
+        raise UsageError(f"tensorprobe cannot capture {framework} yet")
+    return Session(config, adapter)
+
+
+def framework_of(model: Any) -> str:
+    """The framework that a model belongs to, or the one that the program has imported."""
+    models = model if isinstance(model, (list, tuple)) else [model]
+    for item in models:
+        for kind in type(item).__mro__:
+            if kind.__module__.split(".")[0] == "torch":
+                return "torch"
+    if model is None and "torch" in sys.modules:
+        return "torch"
+    if model is None:
+        raise UsageError("tensorprobe.capture() without a model: import torch first, so that it is known what to capture")
+    raise UsageError(f"tensorprobe.capture(model) takes a torch.nn.Module, or a list of them, not {type(model).__name__}")

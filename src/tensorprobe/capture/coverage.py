@@ -1,0 +1,30 @@
+"""What a step saw, and what it could not see. Printed by every command: unseen is never reported as equal."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class Coverage:
+    """Counts of one step of one process."""
+
+    seen: int = 0
+    """Calls that the selection was asked about."""
+    recorded: int = 0
+    """Records in dump.json, forward and backward."""
+    filtered: int = 0
+    """Calls that the configuration left out."""
+    excluded: int = 0
+    """Calls that compute nothing (`size`, property reads), or that api_yaml removed."""
+    failed: int = 0
+    """Failures inside capture; each is logged once, and the program goes on."""
+    unseen: dict[str, int] = field(default_factory=dict)
+    """What could not be seen, by reason."""
+
+    def add_unseen(self, reason: str, count: int = 1) -> None:
+        self.unseen[reason] = self.unseen.get(reason, 0) + count
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)

@@ -1,0 +1,105 @@
+"""Arguments and results as the leaves of a record. What is no tensor is described by its type and value, never by its address."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import numpy as np
+
+from tensorprobe.capture.framework import TensorReader
+from tensorprobe.capture.tensor_queue import TensorQueue
+from tensorprobe.model.name import slot_file_name
+from tensorprobe.model.record import Stats, TensorLeaf, Value
+from tensorprobe.model.tree import map_tree
+
+_MAX_TEXT = 1000
+_PLAIN = (bool, int, float, str)
+
+
+class Describer:
+    """Turns trees of arguments into trees of leaves; puts tensors that are to be stored into the queue."""
+
+    def __init__(self, reader: TensorReader, queue: TensorQueue, file_suffix: str) -> None:
+        self._reader = reader
+        self._queue = queue
+        self._suffix = file_suffix
+        self._tensor_type = reader.tensor_type
+
+    def describe(self, tree: Any, slot: str, *, produced_by: str | None = None, stores: bool = False) -> Any:
+        """`slot` is the dotted name of the tree; `produced_by` the record whose result it is."""
+
+        def leaf(value: Any, path: str) -> Any:
+            if isinstance(value, self._tensor_type):
+                return self.describe_tensor(value, path, produced_by, stores)
+            if value is None:
+                return None
+            return self._reader.describe_object(value) or describe_plain(value)
+
+        return map_tree(tree, slot, leaf, self._reader.atoms)
+
+    def describe_tensor(self, tensor: Any, slot: str, produced_by: str | None, stores: bool) -> TensorLeaf:
+        """One tensor, with its file if it is to have one."""
+        leaf = self._reader.read(tensor, produced_by)
+        if stores and leaf.is_storable:
+            leaf.data_name = slot_file_name(slot, self._suffix)
+            self._store(leaf.value, leaf.data_name, tensor)
+        return leaf
+
+    def _store(self, value: Value, data_name: str, tensor: Any) -> None:
+        if value.file_name is not None:
+            self._queue.put_link(value.file_name, data_name)
+            return
+        value.file_name = data_name
+        self._queue.put_tensor(data_name, self._reader.copy(tensor), self._reader.size_bytes(tensor))
+
+
+def describe_plain(value: Any) -> dict[str, Any]:
+    """A leaf for a value that is no tensor."""
+    kind = type(value)
+    if kind is str:
+        return {"type": "str", "value": value if len(value) <= _MAX_TEXT else value[:_MAX_TEXT] + "…"}
+    if kind in _PLAIN:
+        return {"type": kind.__name__, "value": value}
+    if kind is slice:
+        return {"type": "slice", "value": [_index(part) for part in (value.start, value.stop, value.step)]}
+    if kind is complex:
+        return {"type": "complex", "value": str(value)}
+    if isinstance(value, np.ndarray):
+        return _describe_array(value)
+    if isinstance(value, np.generic):
+        return {"type": f"numpy.{kind.__name__}", "value": _json_safe(value.item())}
+    if isinstance(value, enum.Enum):
+        return {"type": _type_name(kind), "value": value.name}
+    if isinstance(value, _PLAIN):
+        return {"type": _type_name(kind), "value": next(plain(value) for plain in _PLAIN if isinstance(value, plain))}
+    if value is Ellipsis:
+        return {"type": "ellipsis"}
+    if isinstance(value, type) or callable(value):
+        return {"type": kind.__name__, "value": getattr(value, "__qualname__", _type_name(kind))}
+    return {"type": _type_name(kind)}
+
+
+def _describe_array(array: np.ndarray[Any, Any]) -> Any:
+    stats = Stats()
+    if array.size and array.dtype.kind in "biuf":
+        numbers = array.astype(np.float64)
+        stats = Stats(
+            max=float(np.max(numbers)),
+            min=float(np.min(numbers)),
+            mean=float(np.mean(numbers)),
+            norm=float(np.linalg.norm(numbers.ravel())),
+        )
+    return TensorLeaf("numpy.ndarray", str(array.dtype), array.shape, None, Value(stats))
+
+
+def _index(part: Any) -> Any:
+    return part if part is None or isinstance(part, int) else str(type(part).__name__)
+
+
+def _json_safe(value: Any) -> Any:
+    return value if isinstance(value, (*_PLAIN, type(None))) else str(value)
+
+
+def _type_name(kind: type) -> str:
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

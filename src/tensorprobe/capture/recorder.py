@@ -1,0 +1,263 @@
+"""The hot path: what a framework tells the engine about each call. Knows no framework; keeps no tensor alive; waits for no device.
+
+The framework calls `begin_api` or `begin_module`, then `add_inputs`, runs the user's call, then `finish` or `fail`. Gradients come back through
+`GradientRecord`. Names and counters belong to the step, so they advance whether or not a call is kept.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from types import FrameType
+from typing import Any
+
+from tensorprobe.capture.call import Call, GradientRecord, Slot, slots_to_leaves
+from tensorprobe.capture.coverage import Coverage
+from tensorprobe.capture.describe import Describer
+from tensorprobe.capture.framework import TensorReader
+from tensorprobe.capture.selector import Selector
+from tensorprobe.capture.sink import Sink
+from tensorprobe.capture.stack import StackTable
+from tensorprobe.config import CaptureConfig
+from tensorprobe.model.name import PARAMETERS_GRAD
+
+logger = logging.getLogger("tensorprobe")
+
+_MAX_ERROR_TEXT = 500
+
+
+class Recorder:
+    """Names calls, selects them, describes them and hands finished records to the sink."""
+
+    def __init__(self, config: CaptureConfig, reader: TensorReader, describer: Describer, stacks: StackTable) -> None:
+        self.reader = reader
+        self.stacks = stacks
+        self.records_apis = config.level in ("L1", "mix")
+        self.records_modules = config.level in ("L0", "mix")
+        self.coverage = Coverage()
+        self.generation = 0
+        """Which step hooks belong to: gradients of an older one are not recorded."""
+        self.sink: Sink | None = None
+        self.after_backward_pass: Callable[[], None] = lambda: None
+        self._describer = describer
+        self._selector = Selector(config)
+        self._counts: dict[str, int] = {}
+        self._open_modules = threading.local()
+        self._open_backwards: dict[GradientRecord, None] = {}
+        self._parameter_gradients: dict[str, dict[str, Any]] = {}
+        self._logged: set[str] = set()
+
+    # -- calls, forward ------------------------------------------------------------------------------------------------------------
+
+    def begin_api(self, stem: str, frame: FrameType | None) -> Call | None:
+        """An API is called; None if nothing of it is wanted."""
+        self.coverage.seen += 1
+        index = self._count(stem)
+        parent = self.current_module()
+        call = Call(stem, f"{stem}.{index}.forward", f"{stem}.{index}.backward", parent)
+        if self._select(call):
+            call.stack = self.stacks.capture(frame, parent.stack if parent is not None else None)
+            return call
+        self.coverage.filtered += 1
+        self._selector.end(call.forward_name)
+        return None
+
+    def begin_module(self, stem: str, module_path: str, frame: FrameType | None) -> Call:
+        """A module is called. It is followed even where it is not recorded, so that what it contains knows its path."""
+        parent = self.current_module()
+        if self.records_modules:
+            self.coverage.seen += 1
+            index = self._count(stem)
+            call = Call(stem, f"{stem}.forward.{index}", f"{stem}.backward.{index}", parent)
+            if not self._select(call):
+                self.coverage.filtered += 1
+        else:
+            call = Call(stem, stem, stem, parent)
+        call.module_path = module_path
+        call.stack = self.stacks.capture(frame, parent.stack if parent is not None else None)
+        self._module_stack().append(call)
+        return call
+
+    def end_module(self, call: Call) -> None:
+        """The module call is over, by return or by exception; so is all that it had opened."""
+        stack = self._module_stack()
+        while stack and stack.pop() is not call:
+            pass
+
+    def current_module(self) -> Call | None:
+        """The innermost module call of this thread."""
+        stack = self._module_stack()
+        return stack[-1] if stack else None
+
+    def add_inputs(self, call: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """What the call is given, before it runs: it may change it in place."""
+        if not call.keeps_forward or not self._selector.keeps_inputs:
+            return
+        stores = self._selector.stores_tensors(call.forward_name)
+        describe, name = self._describer.describe, call.forward_name
+        call.fields["input_args"] = describe(args, f"{name}.input", stores=stores)
+        call.fields["input_kwargs"] = describe(kwargs, f"{name}.kwargs", stores=stores) if kwargs else {}
+
+    def add_state(self, call: Call, role: str, tensors: Mapping[str, Any]) -> None:
+        """The parameters or buffers that a module call finds."""
+        if call.keeps_forward and self._selector.keeps_inputs:
+            stores = self._selector.stores_tensors(call.forward_name)
+            call.fields[role] = self._describer.describe(dict(tensors), f"{call.forward_name}.{role}", stores=stores)
+
+    def finish(self, call: Call, output: Any, note: str | None = None) -> None:
+        """The call has returned."""
+        if not call.keeps_forward:
+            self._selector.end(call.forward_name)
+            return
+        if self._selector.keeps_outputs:
+            stores = self._selector.stores_tensors(call.forward_name)
+            slot = f"{call.forward_name}.output"
+            results = output if isinstance(output, tuple) else (output,)
+            call.fields["output"] = self._describer.describe(list(results), slot, produced_by=call.forward_name, stores=stores)
+        if note is not None:
+            call.fields["note"] = note
+        self._emit_forward(call)
+
+    def fail(self, call: Call, error: BaseException) -> None:
+        """The user's call has raised: its record says so, and nothing after it is lost."""
+        if call.keeps_forward:
+            call.fields["failed"] = f"{type(error).__name__}: {error}"[:_MAX_ERROR_TEXT]
+            self._emit_forward(call)
+        else:
+            self._selector.end(call.forward_name)
+
+    # -- calls, backward -----------------------------------------------------------------------------------------------------------
+
+    def begin_backward(self, record: GradientRecord) -> None:
+        """The first gradient of a call has come."""
+        call = record.call
+        call.keeps_backward = self._selector.begin(call.backward_name) and call.keeps_backward
+        self._open_backwards[record] = None
+
+    def end_backward(self, record: GradientRecord) -> None:
+        """The last one has."""
+        self._open_backwards.pop(record, None)
+        call = record.call
+        if call.keeps_backward:
+            fields: dict[str, Any] = {}
+            if self._selector.keeps_inputs:
+                fields["input"] = slots_to_leaves(record.inputs)
+            if self._selector.keeps_outputs:
+                fields["output"] = slots_to_leaves(record.outputs)
+                if record.outputs_by_keyword:
+                    fields["output_kwargs"] = slots_to_leaves(record.outputs_by_keyword)
+            self._add_context(call, fields)
+            self._emit(call.backward_name, fields, call.parent.backward_name if call.parent is not None else None, None)
+        self._selector.end(call.backward_name)
+
+    def add_gradients(self, first: Any, second: Any) -> Any:
+        return self.reader.add(first, second)
+
+    def describe_gradient(self, record: GradientRecord, slot: Slot) -> Any:
+        """A leaf for a gradient that is complete."""
+        call = record.call
+        role_is_kept = self._selector.keeps_inputs if slot.path.startswith("input") else self._selector.keeps_outputs
+        if not call.keeps_backward or not role_is_kept:
+            return None
+        produced_by = None if slot.path.startswith("input") else call.backward_name
+        stores = self._selector.stores_tensors(call.backward_name)
+        return self._describer.describe_tensor(slot.share, f"{call.backward_name}.{slot.path}", produced_by, stores)
+
+    def add_parameter_gradient(self, stem: str, parameter: str, gradient: Any) -> None:
+        """The gradient of a parameter is complete for this backward pass."""
+        name = f"{stem}.{PARAMETERS_GRAD}"
+        if self._selector.keeps_backward and self._selector.keeps_outputs and self._selector.is_listed(name):
+            stores = self._selector.stores_tensors(name)
+            leaf = self._describer.describe_tensor(gradient, f"{name}.{parameter}", None, stores)
+            self._parameter_gradients.setdefault(stem, {})[parameter] = [leaf]
+
+    def end_backward_pass(self) -> None:
+        """A backward pass is over: write the records that are still open, then the parameter gradients."""
+        for record in list(self._open_backwards):
+            record.finish()
+        gradients, self._parameter_gradients = self._parameter_gradients, {}
+        for stem, fields in gradients.items():
+            self._emit(f"{stem}.{PARAMETERS_GRAD}", fields, None, None)
+        self.after_backward_pass()
+
+    # -- life ----------------------------------------------------------------------------------------------------------------------
+
+    def begin_step(self, sink: Sink) -> None:
+        """Names start anew; hooks of the steps before do nothing any more."""
+        self.sink = sink
+        self.coverage = Coverage()
+        self._counts.clear()
+        self._selector.restart()
+
+    def end_step(self) -> None:
+        """Write what is open, and let go of the step."""
+        self.end_backward_pass()
+        self.generation += 1
+        self.sink = None
+        self.reader.forget()
+
+    def abandon(self) -> None:
+        """In a forked child: no hook or patch that is still there does anything."""
+        self.generation += 1
+        self.sink = None
+        self._open_backwards.clear()
+        self._parameter_gradients.clear()
+
+    def note_failure(self, where: str, error: BaseException) -> None:
+        """Something went wrong inside capture: it is said once, and counted; the user's program goes on."""
+        self.coverage.failed += 1
+        key = f"{where}: {type(error).__name__}"
+        if key not in self._logged:
+            self._logged.add(key)
+            logger.warning("%s was not recorded (%s: %s); further failures of this kind are counted", where, type(error).__name__, error)
+            logger.debug("the failure in full", exc_info=error)
+
+    # -- inside --------------------------------------------------------------------------------------------------------------------
+
+    def _count(self, stem: str) -> int:
+        index = self._counts.get(stem, 0)
+        self._counts[stem] = index + 1
+        return index
+
+    def _module_stack(self) -> list[Call]:
+        try:
+            stack: list[Call] = self._open_modules.stack
+        except AttributeError:
+            stack = self._open_modules.stack = []
+        return stack
+
+    def _select(self, call: Call) -> bool:
+        selector = self._selector
+        if not selector.is_selective:
+            call.keeps_forward, call.keeps_backward = selector.keeps_forward, selector.keeps_backward
+            return call.keeps_forward or call.keeps_backward
+        parent = call.parent if self.records_modules else None
+        call.is_forward_listed = selector.is_listed(call.forward_name) or _inherits(parent, "is_forward_listed")
+        call.is_backward_listed = selector.is_listed(call.backward_name) or _inherits(parent, "is_backward_listed")
+        is_inside = selector.begin(call.forward_name)
+        call.keeps_forward = selector.keeps_forward and is_inside and call.is_forward_listed
+        call.keeps_backward = selector.keeps_backward and call.is_backward_listed
+        return call.keeps_forward or call.keeps_backward
+
+    def _emit_forward(self, call: Call) -> None:
+        self._add_context(call, call.fields)
+        self._emit(call.forward_name, call.fields, call.parent.forward_name if call.parent is not None else None, call)
+        self._selector.end(call.forward_name)
+        call.fields = {}
+
+    def _add_context(self, call: Call, fields: dict[str, Any]) -> None:
+        if call.module_path is not None:
+            fields["module_path"] = call.module_path
+        if call.stack is not None and call.stack.caller is not None:
+            fields["caller"] = call.stack.caller
+
+    def _emit(self, name: str, fields: dict[str, Any], parent: str | None, call: Call | None) -> None:
+        sink = self.sink
+        if sink is not None:
+            self.coverage.recorded += 1
+            sink.add_record(name, fields, parent, call.stack if call is not None else None)
+
+
+def _inherits(parent: Call | None, flag: str) -> bool:
+    return parent is not None and bool(getattr(parent, flag))

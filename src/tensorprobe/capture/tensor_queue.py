@@ -1,0 +1,142 @@
+"""Tensor files are written by one thread, through a bounded queue: the training thread waits only when the disk cannot follow.
+
+Each file appears whole (written aside, then renamed). A value that has several names is written once; the other names are hard links,
+or copies where the file system has no links or no more of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from tensorprobe.store import layout
+
+logger = logging.getLogger("tensorprobe")
+
+QUEUE_BYTES = 256 * 2**20
+"""How much may wait when tensor files follow their calls."""
+ASYNC_QUEUE_BYTES = 4 * 2**30
+"""How much may wait with async_dump, where files may be written as late as the end of the step."""
+
+WriteFile = Callable[[Any, BinaryIO], None]
+
+
+class TensorQueue:
+    """Tasks in the order of the calls; one thread works them off."""
+
+    def __init__(self, write_file: WriteFile, limit_bytes: int) -> None:
+        self._write_file = write_file
+        self._limit_bytes = limit_bytes
+        self._tasks: deque[tuple[Callable[[], None], int]] = deque()
+        self._waiting_bytes = 0
+        self._is_busy = False
+        self._condition = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._folder = Path()
+        self.failed = 0
+        self.written = 0
+
+    def set_folder(self, folder: Path) -> None:
+        """Where the files of what comes next go."""
+        self._folder = folder
+
+    def put_tensor(self, name: str, copy: Any, size_bytes: int) -> None:
+        """Write `copy` as `name`; waits while too much is in the queue."""
+        folder = self._folder
+        self._put(lambda: self._write(folder, name, copy), size_bytes)
+
+    def put_link(self, existing: str, name: str) -> None:
+        """Give the file `existing` a further name."""
+        if existing != name:
+            folder = self._folder
+            self._put(lambda: link_file(folder / existing, folder / name), 0)
+
+    def drain(self) -> None:
+        """Wait until everything that was put is on disk."""
+        with self._condition:
+            while self._tasks or self._is_busy:
+                self._condition.wait()
+
+    def close(self) -> None:
+        """Write what waits, and end the thread."""
+        self.drain()
+        with self._condition:
+            thread, self._thread = self._thread, None
+            self._condition.notify_all()
+        if thread is not None:
+            thread.join()
+
+    def abandon(self) -> None:
+        """In a forked child, which has no such thread: forget everything."""
+        self._condition = threading.Condition()
+        self._tasks.clear()
+        self._thread = None
+        self._waiting_bytes, self._is_busy = 0, False
+
+    def _put(self, task: Callable[[], None], size_bytes: int) -> None:
+        with self._condition:
+            while self._waiting_bytes and self._waiting_bytes + size_bytes > self._limit_bytes:
+                self._condition.wait()
+            self._tasks.append((task, size_bytes))
+            self._waiting_bytes += size_bytes
+            if self._thread is None:
+                # A daemon: a thread that is none would keep the interpreter from reaching the exit handler that ends it.
+                self._thread = threading.Thread(target=self._work, name="tensorprobe-files", daemon=True)
+                self._thread.start()
+            self._condition.notify_all()
+
+    def _work(self) -> None:
+        me = threading.current_thread()
+        while True:
+            with self._condition:
+                while not self._tasks:
+                    if self._thread is not me:
+                        return
+                    self._condition.wait()
+                task, size_bytes = self._tasks.popleft()
+                self._is_busy = True
+            try:
+                task()
+                self.written += 1
+            except Exception as error:
+                self._note_failure(error)
+            del task
+            with self._condition:
+                self._waiting_bytes -= size_bytes
+                self._is_busy = False
+                self._condition.notify_all()
+
+    def _write(self, folder: Path, name: str, copy: Any) -> None:
+        layout.make_folder(folder)
+        temporary = folder / f".{name}"[:200]
+        temporary = temporary.with_name(temporary.name + layout.TEMPORARY_SUFFIX)
+        try:
+            descriptor = layout.open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            with os.fdopen(descriptor, "wb") as file:
+                self._write_file(copy, file)
+            temporary.replace(folder / name)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+    def _note_failure(self, error: Exception) -> None:
+        self.failed += 1
+        if self.failed == 1:
+            logger.error("a tensor file could not be written (%s); training goes on, further failures are counted", error)
+
+
+def link_file(existing: Path, new: Path) -> None:
+    """A hard link that replaces what is there; a copy where links fail (another file system, 65,000 links on ext4)."""
+    temporary = new.with_name(f".{new.name}"[:200] + layout.TEMPORARY_SUFFIX)
+    temporary.unlink(missing_ok=True)
+    try:
+        os.link(existing, temporary)
+    except OSError:
+        shutil.copyfile(existing, temporary)
+    temporary.replace(new)

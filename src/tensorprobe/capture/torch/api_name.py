@@ -1,0 +1,114 @@
+"""What a function of torch is called in a record, and which calls are left out. Decided once per function, then looked up.
+
+The default exclusions are data: `api.json` beside this file. A user's api_yaml has the last word.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch.overrides import resolve_name
+
+from tensorprobe.config.api_list import ApiList
+
+_DATA = json.loads(Path(__file__).with_name("api.json").read_text())
+_EXCLUDED = {f"{prefix}.{name}" for prefix, names in _DATA["excluded"].items() for name in names}
+_EXCLUDED_BEGINNINGS = tuple(_DATA["excluded_beginnings"])
+_EXCLUDED_ENDINGS = tuple(_DATA["excluded_endings"])
+_UNDEFINED_MEMORY = frozenset(_DATA["undefined_memory"])
+_EXPOSES_MEMORY = frozenset(_DATA["exposes_memory"])
+
+UNDEFINED_MEMORY = "undefined memory"
+COLLECTIVES: tuple[str, ...] = tuple(_DATA["collectives"])
+"""Functions of torch.distributed that move tensors between ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One function, as records know it."""
+
+    stem: str
+    """`Functional.linear`"""
+    is_recorded: bool
+    note: str | None
+    """What to write into its records: that the memory it returns is undefined."""
+    exposes_memory: bool
+    """It hands out memory that may then be written without torch noticing."""
+    may_write_unseen: bool
+    """A custom operator: it may write into any tensor without saying so."""
+
+
+class ApiNames:
+    """Names of functions, remembered per function object."""
+
+    def __init__(self, api_list: ApiList | None) -> None:
+        self._api_list = api_list
+        self._known: dict[Any, Api] = {}
+
+    def find(self, function: Any) -> Api:
+        """The record name of a function."""
+        try:
+            return self._known[function]
+        except KeyError:
+            api = self._known[function] = self._make(function)
+            return api
+        except TypeError:  # an object that cannot be hashed
+            return self._make(function)
+
+    def make(self, prefix: str, name: str) -> Api:
+        """An API that comes with its name: a collective, an autograd Function."""
+        stem = f"{prefix}.{name}"
+        is_recorded = not (stem in _EXCLUDED or stem.startswith(_EXCLUDED_BEGINNINGS) or stem.endswith(_EXCLUDED_ENDINGS))
+        if self._api_list is not None:
+            is_recorded = self._api_list.decide(prefix, name, is_recorded)
+        return Api(
+            stem=stem,
+            is_recorded=is_recorded,
+            note=UNDEFINED_MEMORY if stem in _UNDEFINED_MEMORY else None,
+            exposes_memory=stem in _EXPOSES_MEMORY,
+            may_write_unseen=prefix in ("Distributed", "Autograd", "NPU") or (prefix == "Ops" and not name.startswith("aten.")),
+        )
+
+    def _make(self, function: Any) -> Api:
+        return self.make(*split_name(qualified_name(function)))
+
+
+def qualified_name(function: Any) -> str:
+    """`torch.nn.functional.linear`, `torch.Tensor.add`, `aten.add`, or for a function that torch does not know its own path."""
+    resolved = resolve_name(function)
+    if resolved:
+        return str(resolved)
+    module = getattr(function, "__module__", None) or ""
+    name = getattr(function, "__qualname__", None) or getattr(function, "__name__", None) or type(function).__name__
+    return f"{module}.{name}" if module else str(name)
+
+
+def split_name(qualified: str) -> tuple[str, str]:
+    """Prefix and name of a record.
+
+    >>> split_name("torch.nn.functional.linear")
+    ('Functional', 'linear')
+    """
+    for start, prefix in _PREFIXES:
+        if qualified.startswith(start):
+            return prefix, qualified[len(start) :]
+    return "Ops", qualified
+
+
+_PREFIXES = (
+    ("torch.nn.functional.", "Functional"),
+    ("torch._C._nn.", "Functional"),
+    ("torch.Tensor.", "Tensor"),
+    ("torch._tensor.Tensor.", "Tensor"),
+    ("torch.distributed.", "Distributed"),
+    ("torch_npu.", "NPU"),
+    ("torch.ops.npu.", "NPU"),
+    ("npu.", "NPU"),
+    ("torch.ops.", "Ops"),
+    ("torch._VF.", "Torch"),
+    ("torch.functional.", "Torch"),
+    ("torch.", "Torch"),
+)

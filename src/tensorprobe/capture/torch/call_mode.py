@@ -1,0 +1,125 @@
+"""Sees every public call of torch once, the outermost only. The user's function gets the very objects it was given.
+
+While the handler runs, the mode is off: the reductions of capture itself are not seen.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from tensorprobe.capture.call import Call
+from tensorprobe.capture.recorder import Recorder
+from tensorprobe.capture.torch.api_name import Api, ApiNames
+from tensorprobe.capture.torch.gradient import GradientTracer, Span, is_in_backward
+from tensorprobe.capture.torch.reader import TorchReader
+
+
+IN_BACKWARD = "call inside backward"
+ASYNCHRONOUS = "asynchronous: the result was not there yet when the call returned"
+
+
+class CallRunner:
+    """Runs a user's call between the notes that the recorder takes. Whatever goes wrong in the notes, the call runs, once."""
+
+    def __init__(self, recorder: Recorder, reader: TorchReader, gradients: GradientTracer, names: ApiNames) -> None:
+        self.recorder = recorder
+        self.reader = reader
+        self.gradients = gradients
+        self.names = names
+        self.is_active = True
+        """False once the window is closed: a patch that could not be taken back then passes calls through."""
+
+    def deactivate(self) -> None:
+        self.is_active = False
+
+    def run(self, api: Api, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], depth: int = 1) -> Any:
+        """`depth`: how many frames above the caller of this the user's call was made."""
+        if is_in_backward():
+            self.recorder.coverage.add_unseen(IN_BACKWARD)
+            return function(*args, **kwargs)
+        call, span = self.begin(api, args, kwargs, sys._getframe(depth + 1))
+        try:
+            output = function(*args, **kwargs)
+        except BaseException as error:
+            self._after_failure(call, span, error)
+            raise
+        self.end(api, call, span, output, None, args)
+        return output
+
+    def run_in_place(self, api: Api, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A collective: what comes out is in the tensors that were given to it."""
+        call, span = self.begin(api, args, kwargs, sys._getframe(2))
+        try:
+            with torch._C.DisableTorchFunction():
+                output = function(*args, **kwargs)
+        except BaseException as error:
+            self._after_failure(call, span, error)
+            raise
+        is_running = hasattr(output, "wait")
+        results = [value for value in (*args, *kwargs.values()) if isinstance(value, (torch.Tensor, list))]
+        with torch._C.DisableTorchFunction():
+            self.end(api, call, None, None if is_running else tuple(results), ASYNCHRONOUS if is_running else None)
+            self.gradients.end(None, span, None, has_failed=True)  # a collective makes no nodes of its own
+        return output
+
+    def begin(
+        self, api: Api, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType | None
+    ) -> tuple[Call | None, Span | None]:
+        """Before a call that was made at `frame`."""
+        call: Call | None = None
+        span: Span | None = None
+        try:
+            call = self.recorder.begin_api(api.stem, frame)
+            if call is not None:
+                self.recorder.add_inputs(call, args, kwargs)
+            if call is not None or self.recorder.records_modules:
+                span = self.gradients.begin(args, kwargs, wants_slots=call is not None and call.keeps_backward)
+        except Exception as error:
+            self.recorder.note_failure(api.stem, error)
+        return call, span
+
+    def end(
+        self, api: Api, call: Call | None, span: Span | None, output: Any, note: str | None = None, args: tuple[Any, ...] = ()
+    ) -> None:
+        """After a call that returned `output`."""
+        try:
+            if api.may_write_unseen:
+                self.reader.forget()
+            if call is not None:
+                self.recorder.finish(call, output, note or api.note)
+            # x[0] = y returns nothing and changes x: the node it makes hangs on x.
+            self.gradients.end(call, span, args[0] if output is None and args else output)
+        except Exception as error:
+            self.recorder.note_failure(api.stem, error)
+
+    def _after_failure(self, call: Call | None, span: Span | None, error: BaseException) -> None:
+        try:
+            self.gradients.end(call, span, None, has_failed=True)
+            if call is not None:
+                self.recorder.fail(call, error)
+        except Exception as failure:
+            self.recorder.note_failure("a call that raised", failure)
+
+
+class CallMode(TorchFunctionMode):
+    """The mode that is on the stack while a window is open."""
+
+    def __init__(self, runner: CallRunner) -> None:
+        super().__init__()
+        self._runner = runner
+        self._find = runner.names.find
+        self._recorder = runner.recorder
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        api = self._find(func)
+        if api.is_recorded:
+            return self._runner.run(api, func, args, kwargs or {})
+        self._recorder.coverage.excluded += 1
+        if api.exposes_memory and args and isinstance(args[0], torch.Tensor):
+            self._runner.reader.values.expose(args[0])
+        return func(*args, **(kwargs or {}))

@@ -1,0 +1,171 @@
+"""torch.compile: what is compiled is recorded at its boundary, and counted as unseen inside.
+
+Dynamo traces an active mode and a patched `Module.__call__` (graph breaks, recompilations), so both are taken away while a compiled callable
+runs. A compiled callable is a closure that the user holds; what all of them call on their way in and out is `set_eval_frame`, which is therefore
+the one thing to patch. It was so in torch 2.4 to 2.13; where it is not, nothing is patched and compiled regions are not noticed.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import torch
+
+from tensorprobe.capture.call import Call
+from tensorprobe.capture.framework import Undo
+from tensorprobe.capture.torch.api_name import Api
+from tensorprobe.capture.torch.call_mode import CallMode, CallRunner
+from tensorprobe.capture.torch.gradient import Span
+
+COMPILED = "compiled region"
+_EVAL_FRAME = "torch._dynamo.eval_frame"
+_WRAPPER_NAMES = ("compile_wrapper", "_fn")
+
+
+class CompiledRegions:
+    """Notices when a compiled callable is entered and left."""
+
+    def __init__(self, runner: CallRunner, mode: CallMode | None, unpatch_modules: Undo, patch_modules: Any) -> None:
+        self._runner = runner
+        self._mode = mode
+        self._unpatch_modules = unpatch_modules
+        self._patch_modules = patch_modules
+        self._region: Region | None = None
+        self._undo_dynamo: Undo | None = None
+
+    def install(self) -> Undo:
+        """Patch dynamo if it is loaded; if it is not yet, as soon as torch.compile loads it."""
+        self._patch_dynamo()
+        original_compile = torch.compile
+
+        def compile_and_patch(*args: Any, **kwargs: Any) -> Any:
+            compiled = original_compile(*args, **kwargs)
+            self._patch_dynamo()
+            return compiled
+
+        torch.compile = compile_and_patch
+
+        def undo() -> None:
+            if torch.compile is compile_and_patch:
+                torch.compile = original_compile
+            if self._undo_dynamo is not None:
+                self._undo_dynamo()
+
+        return undo
+
+    def _patch_dynamo(self) -> None:
+        module = sys.modules.get(_EVAL_FRAME)
+        original = getattr(module, "set_eval_frame", None)
+        skip_code = getattr(torch._C._dynamo.eval_frame, "skip_code", None)
+        if self._undo_dynamo is not None or original is None or skip_code is None or not self._runner.is_active:
+            return
+
+        def set_eval_frame(callback: Any) -> Any:
+            if callback is None or callback is False:
+                prior = original(callback)  # first: dynamo must not look at what follows
+                self._leave()
+                return prior
+            self._enter(sys._getframe(1))
+            return original(callback)
+
+        skip_code(set_eval_frame.__code__)
+        module.set_eval_frame = set_eval_frame  # type: ignore[union-attr]
+
+        def undo() -> None:
+            if module.set_eval_frame is set_eval_frame:  # type: ignore[union-attr]
+                module.set_eval_frame = original  # type: ignore[union-attr]
+            self._undo_dynamo = None
+
+        self._undo_dynamo = undo
+
+    def _enter(self, frame: FrameType | None) -> None:
+        if self._region is not None or not self._runner.is_active:
+            return
+        try:
+            wrapper = _find_wrapper(frame)
+            self._runner.recorder.coverage.add_unseen(COMPILED)
+            region = self._begin(wrapper)
+            region.restore_mode = remove_mode(self._mode)
+            self._unpatch_modules()
+            self._region = region
+        except Exception as error:
+            self._runner.recorder.note_failure("a compiled region", error)
+
+    def _leave(self) -> None:
+        region, self._region = self._region, None
+        if region is None:
+            return
+        region.restore_mode()
+        if not self._runner.is_active:
+            return
+        self._patch_modules()
+        if region.frame is not None and region.api is not None:
+            with torch._C.DisableTorchFunction():
+                self._runner.end(region.api, region.call, region.span, region.frame.f_locals.get("result"))
+
+    def _begin(self, frame: FrameType | None) -> Region:
+        region = Region(frame)
+        if frame is not None and self._mode is not None:
+            variables = frame.f_locals
+            region.api = self._runner.names.make("Jit", _compiled_name(variables.get("fn")))
+            with torch._C.DisableTorchFunction():
+                args, kwargs = variables.get("args", ()), variables.get("kwargs", {})
+                region.call, region.span = self._runner.begin(region.api, args, kwargs, frame.f_back)
+        return region
+
+
+@dataclass(slots=True)
+class Region:
+    """A compiled callable that is running."""
+
+    frame: FrameType | None
+    """Of the wrapper that torch.compile made: its variables are the arguments and, at the end, the result."""
+    api: Api | None = None
+    call: Call | None = None
+    span: Span | None = None
+    restore_mode: Undo = lambda: None
+
+
+def remove_mode(mode: CallMode | None) -> Undo:
+    """Take one mode off the stack, wherever it is in it; the undo puts it back to its place."""
+    above: list[Any] = []
+    count = torch._C._len_torch_function_stack()
+    while count and mode is not None:
+        top = torch._C._pop_torch_function_stack()
+        count -= 1
+        if top is mode:
+            break
+        above.append(top)
+    else:
+        mode = None
+    for other in reversed(above):
+        torch._C._push_on_torch_function_stack(other)
+    depth = len(above)
+
+    def restore() -> None:
+        if mode is None:
+            return
+        over = [torch._C._pop_torch_function_stack() for _ in range(min(depth, torch._C._len_torch_function_stack()))]
+        torch._C._push_on_torch_function_stack(mode)
+        for other in reversed(over):
+            torch._C._push_on_torch_function_stack(other)
+
+    return restore
+
+
+def _find_wrapper(frame: FrameType | None) -> FrameType | None:
+    while frame is not None:
+        if frame.f_code.co_name in _WRAPPER_NAMES and "args" in frame.f_locals:
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def _compiled_name(function: Any) -> str:
+    owner = getattr(function, "__self__", None)
+    if isinstance(owner, torch.nn.Module):
+        return type(owner).__name__
+    return str(getattr(function, "__name__", type(function).__name__))

@@ -1,0 +1,175 @@
+"""PyTorch, as the engine sees it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
+
+import numpy as np
+import torch
+
+from tensorprobe.capture.framework import Undo
+from tensorprobe.capture.recorder import Recorder
+from tensorprobe.capture.torch.api_name import ApiNames
+from tensorprobe.capture.torch.boundary import patch_collectives, patch_functions, patch_scripted, watch_optimizers
+from tensorprobe.capture.torch.call_mode import CallMode, CallRunner
+from tensorprobe.capture.torch.compiled import CompiledRegions, remove_mode
+from tensorprobe.capture.torch.gradient import GradientTracer
+from tensorprobe.capture.torch.module_call import MODULE_PREFIX, ModuleNames, ModuleRunner, patch_module_call
+from tensorprobe.capture.torch.point_gradient import watch_gradient
+from tensorprobe.capture.torch.reader import TorchReader
+from tensorprobe.config.api_list import ApiList
+from tensorprobe.errors import UsageError
+
+_TORCH_FOLDER = os.path.dirname(torch.__file__) + os.sep  # noqa: PTH120  frames carry texts, and there are many
+# Files that only pass calls on: no use in a stack.
+_NOISE = (
+    "nn/modules/module.py",
+    "nn/functional.py",
+    "functional.py",
+    "overrides.py",
+    "_tensor.py",
+    "_ops.py",
+    "_compile.py",
+    "utils/_contextlib.py",
+    "utils/_device.py",
+    "autograd/function.py",
+    "autograd/grad_mode.py",
+    "_dynamo/",
+)
+# Parts of torch that make calls of their own, not on behalf of the user's line.
+_CALLERS = (
+    ("optim/", "optimizer"),
+    ("distributed/", "distributed"),
+    ("nn/parallel/", "distributed"),
+    ("nn/utils/clip_grad.py", "clipping"),
+    ("amp/", "amp"),
+    ("cuda/amp/", "amp"),
+    ("utils/data/", "dataloader"),
+    ("nn/modules/", None),  # the layers of a model make the user's calls
+    ("nn/attention/", None),
+)
+
+
+class TorchFramework:
+    """The adapter of PyTorch."""
+
+    name = "pytorch"
+    file_suffix = "pt"
+    module_prefix = MODULE_PREFIX
+
+    def __init__(self, api_list: ApiList | None = None) -> None:
+        self._names = ApiNames(api_list)
+        self._gradients: GradientTracer | None = None
+
+    def rank(self) -> int | None:
+        return current_rank()
+
+    def check_models(self, model: Any) -> list[tuple[str, torch.nn.Module]]:
+        if model is None:
+            return []
+        is_several = isinstance(model, (list, tuple))
+        models = list(model) if is_several else [model]
+        for item in models:
+            if not isinstance(item, torch.nn.Module):
+                raise UsageError(f"start(model) takes a torch.nn.Module, or a list or tuple of them, not {type(item).__name__}")
+        return [(str(index) if is_several else "", item) for index, item in enumerate(models)]
+
+    def make_reader(self, *, has_stats: bool, digest_kind: str | None) -> TorchReader:
+        return TorchReader(has_stats=has_stats, digest_kind=digest_kind)
+
+    def is_noise(self, path: str) -> bool:
+        return path.startswith(_TORCH_FOLDER) and path[len(_TORCH_FOLDER) :].startswith(_NOISE)
+
+    def caller_of(self, path: str) -> str | None:
+        if not path.startswith(_TORCH_FOLDER):
+            return None
+        inside = path[len(_TORCH_FOLDER) :]
+        return next((caller for start, caller in _CALLERS if inside.startswith(start)), "")
+
+    def install(self, recorder: Recorder, models: Sequence[tuple[str, Any]]) -> Undo:
+        """Begin to see calls, in the order: modules, boundaries, the mode."""
+        reader = recorder.reader
+        assert isinstance(reader, TorchReader)
+        reader.forget()
+        gradients = self._gradients = self._gradients or GradientTracer(recorder)
+        names = ModuleNames(models)
+        gradients.set_parameters(names.parameters() if recorder.records_modules else {})
+        modules = ModuleRunner(recorder, gradients, names)
+        runner = CallRunner(recorder, reader, gradients, self._names)
+        patch = ModulePatch(modules)
+        mode = CallMode(runner) if recorder.records_apis else None
+        with ExitStack() as undos:  # what was installed before a failure is taken back
+            undos.callback(watch_optimizers(reader.forget))
+            undos.callback(patch.remove)
+            patch.install()
+            if mode is not None:
+                for install_boundary in (patch_functions, patch_collectives, patch_scripted):
+                    undos.callback(install_boundary(runner))
+            undos.callback(CompiledRegions(runner, mode, patch.remove, patch.install).install())
+            if mode is not None:
+                undos.callback(remove_mode, mode)
+                mode.__enter__()
+            undos.callback(runner.deactivate)
+            undos.callback(modules.deactivate)
+            return undos.pop_all().close
+
+    def watch_gradient(
+        self, recorder: Recorder, tensors: Sequence[Any], receive: Callable[[int, Any], None], finish: Callable[[], None]
+    ) -> Undo | None:
+        gradients = self._gradients = self._gradients or GradientTracer(recorder)
+        return watch_gradient(recorder, gradients, tensors, receive, finish)
+
+    def hidden(self) -> AbstractContextManager[Any]:
+        return torch._C.DisableTorchFunction()  # type: ignore[no-any-return]
+
+    def circumstances(self) -> dict[str, Any]:
+        return {
+            "versions": {"torch": torch.__version__, "cuda": torch.version.cuda},
+            "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_initialized() else ["cpu"],
+            "settings": describe_settings(),
+        }
+
+
+class ModulePatch:
+    """The patch of `Module.__call__`, which is taken away and put back around compiled regions."""
+
+    def __init__(self, runner: ModuleRunner) -> None:
+        self._runner = runner
+        self._undo: Undo | None = None
+
+    def install(self) -> None:
+        if self._undo is None:
+            self._undo = patch_module_call(self._runner)
+
+    def remove(self) -> None:
+        undo, self._undo = self._undo, None
+        if undo is not None:
+            undo()
+
+
+def current_rank() -> int | None:
+    """The rank in the process group; before there is one, what the launcher says; None in a single process."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return int(torch.distributed.get_rank())
+    if os.environ.get("RANK", "").isdecimal() and os.environ.get("WORLD_SIZE", "").isdecimal():
+        return int(os.environ["RANK"])
+    return None
+
+
+def describe_settings() -> dict[str, Any]:
+    """Settings that change numbers."""
+    return {
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+        "cudnn_deterministic": torch.backends.cudnn.deterministic,
+        "cudnn_benchmark": torch.backends.cudnn.benchmark,
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "default_dtype": str(torch.get_default_dtype()),
+        "threads": torch.get_num_threads(),
+        "torch_seed": torch.initial_seed(),
+        "numpy_state": int(np.random.get_state()[1][0]),  # type: ignore[index]
+        "grad_enabled": torch.is_grad_enabled(),
+        "autocast": torch.is_autocast_enabled("cpu"),
+    }

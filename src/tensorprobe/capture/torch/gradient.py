@@ -1,0 +1,278 @@
+"""The gradients of one call: hooks on the autograd edges that the call made. Its arguments are not touched.
+
+A call knows the sequence numbers between which its autograd nodes were made. Walking back from its outputs over those nodes finds the edges that leave it; a hook
+on a node with an edge to one of the call's inputs receives exactly this call's share of that input's gradient, and the shares add up. Module calls
+compose the edges of the calls inside them, so that each node is visited once. Hooks hold slots and numbers, never tensors or nodes:
+a closure over its own graph would keep it alive.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.autograd import Variable
+
+from tensorprobe.capture.call import Call, GradientRecord, Slot
+from tensorprobe.capture.recorder import Recorder
+from tensorprobe.model.tree import map_tree
+
+_sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
+_graph_task: Callable[[], int] = torch._C._current_graph_task_id
+
+Edge = tuple[Any, int]
+"""An autograd node and the number of its output; for a leaf, None and the address of the tensor."""
+Consumers = dict[Edge, list[tuple[Any, int]]]
+"""For each edge that leaves a call, the nodes inside the call that use it, with the position they use it at."""
+
+_AccumulateGrad = type(torch.autograd.graph.get_gradient_edge(torch.zeros((), requires_grad=True)).node)
+
+
+def is_in_backward() -> bool:
+    """Is this thread inside a backward pass?"""
+    return _graph_task() != -1
+
+
+class Span:
+    """A call while it runs: where its nodes begin, which edges its inputs hang on, and the calls inside it that have ended."""
+
+    __slots__ = ("children", "inputs", "keyword_slots", "slots", "start")
+
+    def __init__(self) -> None:
+        self.start = _sequence_number()
+        self.inputs: dict[Edge, list[Slot]] = {}
+        self.slots: Any = None
+        self.keyword_slots: Any = None
+        self.children: list[tuple[int, int, Consumers]] = []
+
+
+class GradientTracer:
+    """Follows the graph that calls make, and installs the hooks that bring their gradients back."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._local = threading.local()
+        self._composes = recorder.records_modules
+        self._parameters: dict[int, tuple[str, str, Any]] = {}
+        self._parameter_hooks: dict[int, Any] = {}
+        self._task = -1
+        self._generation = -1
+
+    def set_parameters(self, parameters: Mapping[int, tuple[str, str, Any]]) -> None:
+        """Whose gradients are recorded: for the address of each parameter its module's stem, its name and the parameter."""
+        self._parameters = dict(parameters)
+
+    def begin(self, args: Any, kwargs: Any, *, wants_slots: bool) -> Span | None:
+        """Before a call: note where its inputs hang in the graph. An in-place call changes that."""
+        if not torch.is_grad_enabled():
+            return None
+        span = Span()
+        if wants_slots:
+            span.slots = self._note_inputs(span, args, "output")
+            if kwargs:
+                count = len(span.inputs)
+                slots = self._note_inputs(span, kwargs, "kwargs")
+                span.keyword_slots = slots if len(span.inputs) > count else None
+        if self._composes:
+            self._open_spans().append(span)
+        return span
+
+    def end(self, call: Call | None, span: Span | None, output: Any, *, has_failed: bool = False) -> None:
+        """After a call: hook its outputs and the edges that leave it."""
+        if span is None:
+            return
+        spans = self._open_spans()
+        if self._composes:
+            while spans and spans.pop() is not span:
+                pass
+        if has_failed:
+            return
+        tensors: list[tuple[Slot, torch.Tensor]] = []
+        results = list(output) if isinstance(output, tuple) else [output]
+        slots = map_tree(results, "input", self._slot_maker(tensors), _ATOMS)
+        if not tensors and not span.children:
+            return
+        leaving = self._walk(span, [tensor for _, tensor in tensors])
+        if self._composes and spans:
+            spans[-1].children.append((span.start, _sequence_number(), leaving))
+        if call is not None and call.keeps_backward and tensors:
+            self._hook(call, span, slots, tensors, leaving)
+
+    # -- the walk ------------------------------------------------------------------------------------------------------------------
+
+    def _walk(self, span: Span, outputs: Sequence[torch.Tensor]) -> Consumers:
+        """The edges that leave the call, over the nodes it made itself; those of the calls inside it are known."""
+        leaving: Consumers = {}
+        pending: list[Any] = []
+        seen: set[Any] = set()
+        start, children = span.start, span.children
+        firsts = [child[0] for child in children]
+
+        def visit(node: Any) -> None:
+            number = node._sequence_nr()
+            position = bisect_right(firsts, number) - 1
+            if node not in seen and not (position >= 0 and number < children[position][1]):
+                seen.add(node)
+                pending.append(node)
+
+        for tensor in outputs:
+            node = tensor.grad_fn
+            if node is not None and node._sequence_nr() >= start:
+                visit(node)
+        for _, _, consumers in children:
+            for edge, users in consumers.items():
+                if edge[0] is None or edge[0]._sequence_nr() < start:
+                    leaving.setdefault(edge, []).extend(users)
+                else:
+                    visit(edge[0])
+        while pending:
+            node = pending.pop()
+            for position, (parent, number) in enumerate(node.next_functions):
+                if parent is None:
+                    continue
+                if type(parent) is _AccumulateGrad:
+                    leaf = parent.variable
+                    leaving.setdefault((None, id(leaf)), []).append((node, position))
+                    if id(leaf) in self._parameters:
+                        self._hook_parameter(leaf, parent)
+                elif parent._sequence_nr() < start or (parent, number) in span.inputs:
+                    leaving.setdefault((parent, number), []).append((node, position))
+                else:
+                    visit(parent)
+        return leaving
+
+    # -- the hooks -----------------------------------------------------------------------------------------------------------------
+
+    def _hook(self, call: Call, span: Span, slots: Any, tensors: list[tuple[Slot, torch.Tensor]], leaving: Consumers) -> None:
+        record = GradientRecord(self._recorder, call)
+        record.inputs = slots
+        record.outputs, record.outputs_by_keyword = span.slots, span.keyword_slots
+        arriving: dict[Any, list[tuple[int, Slot]]] = {}
+        for slot, tensor in tensors:
+            node = tensor.grad_fn
+            if node is not None:
+                record.expect(slot)
+                arriving.setdefault(node, []).append((tensor.output_nr, slot))
+                for passed in span.inputs.get((node, tensor.output_nr), ()):  # a call that returns its input as it is
+                    if not leaving.get((node, tensor.output_nr)):
+                        record.expect(passed)
+                        arriving[node].append((tensor.output_nr, passed))
+        for node, wanted in arriving.items():
+            node.register_prehook(self._make_prehook(record, wanted))
+        departing: dict[Any, list[tuple[int, Slot]]] = {}
+        for edge, edge_slots in span.inputs.items():
+            users = leaving.get(edge, ())
+            is_told_apart = len(users) == len(edge_slots)  # x * x: two slots and two positions, in the same order
+            for number, (node, position) in enumerate(users):
+                slot = edge_slots[number] if is_told_apart else edge_slots[0]
+                record.expect(slot)
+                departing.setdefault(node, []).append((position, slot))
+        for node, wanted in departing.items():
+            node.register_hook(self._make_posthook(record, wanted))
+
+    def _make_prehook(self, record: GradientRecord, wanted: list[tuple[int, Slot]]) -> Callable[[Any], None]:
+        def receive_output_gradients(gradients: Any) -> None:
+            if record.is_live:
+                self._deliver(record, gradients, wanted)
+
+        return receive_output_gradients
+
+    def _make_posthook(self, record: GradientRecord, wanted: list[tuple[int, Slot]]) -> Callable[[Any, Any], None]:
+        def receive_input_gradients(gradients: Any, _: Any) -> None:
+            if record.is_live:
+                self._deliver(record, gradients, wanted)
+
+        return receive_input_gradients
+
+    def _deliver(self, record: GradientRecord, gradients: Any, wanted: list[tuple[int, Slot]]) -> None:
+        try:
+            self.note_backward_pass()
+            with torch._C.DisableTorchFunction():
+                for position, slot in wanted:
+                    record.receive(slot, gradients[position])
+        except Exception as error:
+            self._recorder.note_failure(record.call.backward_name, error)
+
+    def _hook_parameter(self, parameter: torch.Tensor, node: Any) -> None:
+        """Record the gradient of a parameter when this backward has added its part. Once per step: DDP keeps these nodes alive."""
+        if self._generation != self._recorder.generation:
+            self.remove_parameter_hooks()
+            self._generation = self._recorder.generation
+        if id(parameter) in self._parameter_hooks:
+            return
+        stem, name, _ = self._parameters[id(parameter)]
+        reference = weakref.ref(parameter)
+        recorder, generation = self._recorder, self._recorder.generation
+
+        def receive_parameter_gradient(*_: Any) -> None:
+            leaf = reference()
+            if recorder.generation != generation or leaf is None or leaf.grad is None:
+                return
+            try:
+                self.note_backward_pass()
+                with torch._C.DisableTorchFunction():
+                    recorder.add_parameter_gradient(stem, name, leaf.grad)
+            except Exception as error:
+                recorder.note_failure(f"{stem}.{name}", error)
+
+        self._parameter_hooks[id(parameter)] = node.register_hook(receive_parameter_gradient)
+
+    def remove_parameter_hooks(self) -> None:
+        for handle in self._parameter_hooks.values():
+            handle.remove()
+        self._parameter_hooks.clear()
+
+    def note_backward_pass(self) -> None:
+        """A hook has run: make sure that the end of this backward pass is noticed."""
+        task = _graph_task()
+        if task not in (-1, self._task):
+            self._task = task
+            Variable._execution_engine.queue_callback(self._end_backward_pass)
+
+    def _end_backward_pass(self) -> None:
+        self._task = -1
+        try:
+            with torch._C.DisableTorchFunction():
+                self._recorder.end_backward_pass()
+        except Exception as error:
+            self._recorder.note_failure("the end of a backward pass", error)
+
+    # -- inside --------------------------------------------------------------------------------------------------------------------
+
+    def _note_inputs(self, span: Span, tree: Any, role: str) -> Any:
+        tensors: list[tuple[Slot, torch.Tensor]] = []
+        slots = map_tree(tree, role, self._slot_maker(tensors), _ATOMS)
+        for slot, tensor in tensors:
+            span.inputs.setdefault(edge_of(tensor), []).append(slot)
+        return slots
+
+    @staticmethod
+    def _slot_maker(tensors: list[tuple[Slot, torch.Tensor]]) -> Callable[[Any, str], Slot | None]:
+        def make(value: Any, path: str) -> Slot | None:
+            if not isinstance(value, torch.Tensor) or not value.requires_grad:
+                return None
+            slot = Slot(path)
+            tensors.append((slot, value))
+            return slot
+
+        return make
+
+    def _open_spans(self) -> list[Span]:
+        try:
+            spans: list[Span] = self._local.spans
+        except AttributeError:
+            spans = self._local.spans = []
+        return spans
+
+
+def edge_of(tensor: torch.Tensor) -> Edge:
+    """Where a tensor hangs in the graph."""
+    node = tensor.grad_fn
+    return (node, tensor.output_nr) if node is not None else (None, id(tensor))
+
+
+_ATOMS = (torch.Tensor, torch.Size)

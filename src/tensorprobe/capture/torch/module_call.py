@@ -1,0 +1,207 @@
+"""Sees module calls: one patch of `Module.__call__`, for the time of the window. Nothing is put on the user's modules.
+
+Modules are known by address while a window is open, and by the path they have in the model given to `start`; wrappers that only
+carry a model (DDP, FSDP, torch.compile) have no part in the names.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tensorprobe.capture.call import Call
+from tensorprobe.capture.framework import Undo
+from tensorprobe.capture.recorder import Recorder
+from tensorprobe.capture.torch.call_mode import IN_BACKWARD
+from tensorprobe.capture.torch.gradient import GradientTracer, Span, is_in_backward
+from tensorprobe.model.name import module_stem
+
+MODULE_PREFIX = "Module"
+
+# Wrappers, by class name so that nothing need be imported to know them, and the attribute that holds what they wrap.
+_WRAPPERS = {
+    "DistributedDataParallel": "module",
+    "DataParallel": "module",
+    "FullyShardedDataParallel": "_fsdp_wrapped_module",
+    "CheckpointWrapper": "_checkpoint_wrapped_module",
+    "OffloadWrapper": "_checkpoint_wrapped_module",
+    "OptimizedModule": "_orig_mod",
+}
+_COMPILED_WRAPPER = "OptimizedModule"
+
+
+@dataclass(slots=True)
+class NamedModule:
+    """A module of the user's model. Held while the window is open, so that its address stays its own."""
+
+    module: torch.nn.Module
+    stem: str
+    path: str
+
+
+class ModuleNames:
+    """Which modules are followed, and what they are called."""
+
+    def __init__(self, models: Sequence[tuple[str, torch.nn.Module]]) -> None:
+        self._known: dict[int, NamedModule] = {}
+        self._adopts_roots = not models
+        for index, model in models:
+            self._add(model, index)
+
+    def find(self, module: torch.nn.Module, is_outermost: bool) -> NamedModule | None:
+        """What is known of a module; without a model given to `start`, the outermost module that is called serves as one."""
+        named = self._known.get(id(module))
+        if named is None and self._adopts_roots and is_outermost:
+            self._add(module, "")
+            named = self._known.get(id(module))
+        return named
+
+    def parameters(self) -> dict[int, tuple[str, str, Any]]:
+        """Each parameter by its address: the stem of its module, its name there, and itself."""
+        found: dict[int, tuple[str, str, Any]] = {}
+        for named in self._known.values():
+            for name, parameter in named.module._parameters.items():
+                if parameter is not None:
+                    found.setdefault(id(parameter), (named.stem, name, parameter))
+        return found
+
+    def _add(self, model: torch.nn.Module, index: str) -> None:
+        for path, module, class_name in walk_modules(model):
+            full_path = f"{index}.{path}".strip(".") if index else path
+            self._known.setdefault(id(module), NamedModule(module, module_stem(MODULE_PREFIX, full_path, class_name), full_path))
+
+
+def walk_modules(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str]]:
+    """All modules with the path and class that they have without wrappers. A compiled module stands for what it compiles."""
+    seen: set[int] = set()
+
+    def walk(module: torch.nn.Module, path: str) -> Iterator[tuple[str, torch.nn.Module, str]]:
+        if id(module) in seen:
+            return
+        seen.add(id(module))
+        inner = unwrap(module)
+        if inner is not None:
+            if type(module).__name__ == _COMPILED_WRAPPER:
+                yield path, module, class_name_of(inner)
+                seen.add(id(inner))
+                for name, child in inner.named_children():
+                    yield from walk(child, f"{path}.{name}".strip("."))
+            else:
+                yield from walk(inner, path)
+            return
+        yield path, module, class_name_of(module)
+        for name, child in module.named_children():
+            yield from walk(child, f"{path}.{name}".strip("."))
+
+    yield from walk(model, "")
+
+
+def unwrap(module: torch.nn.Module) -> torch.nn.Module | None:
+    """What a wrapper wraps; None for a module that is none."""
+    attribute = _WRAPPERS.get(type(module).__name__)
+    inner = getattr(module, attribute, None) if attribute is not None else None
+    return inner if isinstance(inner, torch.nn.Module) else None
+
+
+def class_name_of(module: torch.nn.Module) -> str:
+    """The user's class; FSDP2 and parametrizations put a made-up class before it."""
+    for kind in type(module).__mro__:
+        if kind.__module__ not in _CLASS_MAKERS and not kind.__name__.startswith(("FSDP", "Parametrized")):
+            return kind.__name__
+    return type(module).__name__
+
+
+_CLASS_MAKERS = ("torch.distributed.fsdp._fully_shard._fully_shard", "torch.nn.utils.parametrize")
+
+
+class ModuleRunner:
+    """Runs a module between the notes that the recorder takes."""
+
+    def __init__(self, recorder: Recorder, gradients: GradientTracer, names: ModuleNames) -> None:
+        self.recorder = recorder
+        self.gradients = gradients
+        self.names = names
+        self.is_active = True
+        """False once the window is closed: a patch that could not be taken back then passes calls through."""
+
+    def deactivate(self) -> None:
+        self.is_active = False
+
+    def before(self, named: NamedModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call | None, Span | None]:
+        call: Call | None = None
+        span: Span | None = None
+        recorder = self.recorder
+        try:
+            call = recorder.begin_module(named.stem, named.path, sys._getframe(2))
+            if recorder.records_modules:
+                with torch._C.DisableTorchFunction():
+                    recorder.add_inputs(call, args, kwargs)
+                    recorder.add_state(call, "parameters", present(named.module._parameters))
+                    recorder.add_state(call, "buffers", present(named.module._buffers))
+                    span = self.gradients.begin(args, kwargs, wants_slots=call.keeps_backward)
+        except Exception as error:
+            recorder.note_failure(named.stem, error)
+        return call, span
+
+    def after(self, named: NamedModule, call: Call | None, span: Span | None, output: Any) -> None:
+        if call is None:
+            return
+        try:
+            self.recorder.end_module(call)
+            if self.recorder.records_modules:
+                with torch._C.DisableTorchFunction():
+                    self.recorder.finish(call, output)
+                    self.gradients.end(call, span, output)
+        except Exception as error:
+            self.recorder.note_failure(named.stem, error)
+
+    def after_failure(self, named: NamedModule, call: Call | None, span: Span | None, failure: BaseException) -> None:
+        if call is None:
+            return
+        try:
+            self.recorder.end_module(call)
+            self.gradients.end(call, span, None, has_failed=True)
+            if self.recorder.records_modules:
+                self.recorder.fail(call, failure)
+        except Exception as error:
+            self.recorder.note_failure(named.stem, error)
+
+
+def patch_module_call(runner: ModuleRunner) -> Undo:
+    """Put a function in the place of `Module.__call__`; the undo puts the original back."""
+    original = torch.nn.Module.__call__
+    find, recorder = runner.names.find, runner.recorder
+
+    def call_module(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        named = find(module, recorder.current_module() is None) if runner.is_active else None
+        if named is None or is_in_backward():
+            if named is not None:
+                recorder.coverage.add_unseen(IN_BACKWARD)
+            return original(module, *args, **kwargs)
+        call, span = runner.before(named, args, kwargs)
+        try:
+            output = original(module, *args, **kwargs)
+        except BaseException as error:
+            runner.after_failure(named, call, span, error)
+            raise
+        runner.after(named, call, span, output)
+        return output
+
+    recorder.stacks.set_boundary(call_module.__code__)
+    torch.nn.Module.__call__ = call_module
+
+    def undo() -> None:
+        runner.is_active = False
+        if torch.nn.Module.__call__ is call_module:
+            torch.nn.Module.__call__ = original
+
+    return undo
+
+
+def present(tensors: dict[str, Any]) -> dict[str, Any]:
+    """Without the places that hold nothing (`bias=False`)."""
+    return {name: tensor for name, tensor in tensors.items() if tensor is not None}

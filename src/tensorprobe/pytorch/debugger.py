@@ -1,0 +1,97 @@
+"""`PrecisionDebugger`: one per process, reachable from any file through the class."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import Any, ClassVar
+
+from tensorprobe.capture.context import make_session
+from tensorprobe.capture.session import Session
+from tensorprobe.config import CaptureConfig, load_config
+from tensorprobe.errors import UsageError
+
+StrPath = str | os.PathLike[str]
+
+
+class PrecisionDebugger:
+    """Records what a PyTorch program computes, between `start` and `stop`.
+
+    Arguments win over the configuration file; without either, statistics of every API call go to `./dump_path`. All methods work on the
+    class as well, from any file: `PrecisionDebugger.start(model)`.
+    """
+
+    _instance: ClassVar[PrecisionDebugger | None] = None
+    _session: Session
+
+    def __new__(
+        cls,
+        config_path: StrPath | None = None,
+        task: str | None = None,
+        dump_path: StrPath | None = None,
+        level: str | None = None,
+        step: Any = None,
+    ) -> PrecisionDebugger:
+        existing = cls._instance
+        has_arguments = any(argument is not None for argument in (config_path, task, dump_path, level, step))
+        if existing is not None and not has_arguments:
+            return existing
+        config = load_config(config_path, task=task, dump_path=dump_path, level=level, step=step)
+        if existing is not None:
+            _check_same(existing._session.config, config)
+            return existing
+        created = super().__new__(cls)
+        created._session = make_session(config, "torch")
+        cls._instance = created
+        return created
+
+    @classmethod
+    def start(cls, model: Any = None) -> None:
+        """Begin to record. `model`: a Module, or a list or tuple of Modules; needed at levels L0 and mix."""
+        cls._current("start").start(model)
+
+    @classmethod
+    def stop(cls) -> None:
+        """Stop recording; the files are complete after it. The backward of what was recorded is still recorded until `step`."""
+        cls._current("stop").stop()
+
+    @classmethod
+    def step(cls) -> None:
+        """End the training step: names start anew, and what follows goes into the next folder."""
+        cls._current("step").step()
+
+    @classmethod
+    def forward_backward_dump_end(cls) -> None:
+        """The old name of `stop`."""
+        session = cls._current("forward_backward_dump_end")
+        warnings.warn("forward_backward_dump_end() will be removed; call stop() instead", DeprecationWarning, stacklevel=2)
+        session.stop()
+
+    @classmethod
+    def save(cls, variable: Any, name: str, save_backward: bool = True) -> None:
+        """Record one variable (any nesting of dict, list, tuple, tensors and plain values), and its gradient when it comes."""
+        cls._current("save").save(variable, name, save_backward)
+
+    @classmethod
+    def _current(cls, method: str) -> Session:
+        if cls._instance is None:
+            raise UsageError(f"PrecisionDebugger.{method}() was called before there is a debugger: construct PrecisionDebugger(...) first")
+        return cls._instance._session
+
+    @classmethod
+    def _reset(cls) -> None:
+        """Close the debugger and forget it, so that another can be made in the same process: for tests and notebooks."""
+        existing, cls._instance = cls._instance, None
+        if existing is not None:
+            existing._session.close()
+
+
+def _check_same(existing: CaptureConfig, wanted: CaptureConfig) -> None:
+    if existing == wanted:
+        return
+    fields = [name for name in existing.__dataclass_fields__ if getattr(existing, name) != getattr(wanted, name)]
+    differences = ", ".join(f"{name}={getattr(wanted, name)!r} (it has {getattr(existing, name)!r})" for name in fields)
+    raise UsageError(
+        f"there is a PrecisionDebugger in this process already, with other options: {differences}. "
+        "Construct it once, and use PrecisionDebugger() or the class in other files"
+    )

@@ -1,0 +1,1 @@
+"""What was recorded, as plain rows, and the rows laid out as text or JSON."""

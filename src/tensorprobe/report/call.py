@@ -1,0 +1,83 @@
+"""One record as the reports see it: its slots and what is said about it, without the raw JSON."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tensorprobe.model.name import ApiName, Direction, ModuleName, ParametersGradName, RecordName, parse_name
+from tensorprobe.store.reader import Record, SavedValue
+from tensorprobe.store.slot import Slot, TensorSlot
+
+_FRAME = re.compile(r"File (?P<file>.+), line (?P<line>\d+), in (?P<function>.+?),?\s*\n\s*(?P<code>.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of an API or a module, the gradients of parameters, or a saved value."""
+
+    record: str
+    name: RecordName | None
+    """None when the key follows no grammar we know."""
+    slots: tuple[Slot, ...]
+    module_path: str | None = None
+    failed: str | None = None
+    caller: str | None = None
+    is_recomputed: bool = False
+    note: str | None = None
+    """What else must be known, such as "undefined memory"."""
+
+    @property
+    def direction(self) -> Direction | None:
+        if isinstance(self.name, (ApiName, ModuleName)):
+            return self.name.direction
+        return "backward" if isinstance(self.name, ParametersGradName) else None
+
+    @property
+    def tensors(self) -> tuple[TensorSlot, ...]:
+        return tuple(slot for slot in self.slots if isinstance(slot, TensorSlot))
+
+    @property
+    def results(self) -> tuple[Slot, ...]:
+        """What the call computed; all that was saved, and all gradients of parameters."""
+        if isinstance(self.name, (ApiName, ModuleName)):
+            return tuple(slot for slot in self.slots if slot.slot.partition(".")[0] in ("output", "output_kwargs"))
+        return self.slots
+
+
+def call_from_record(record: Record) -> Call:
+    """What the reports need of an entry of dump.json."""
+    return Call(
+        record=record.name,
+        name=name_or_none(record.name),
+        slots=tuple(record.slots()),
+        module_path=record.module_path,
+        failed=record.failed,
+        caller=record.caller,
+        is_recomputed=record.is_recomputed,
+        note=record.note,
+    )
+
+
+def call_from_saved(saved: SavedValue) -> Call:
+    """What the reports need of an entry of debug.json."""
+    return Call(saved.name, name_or_none(saved.name), tuple(saved.slots()))
+
+
+def name_or_none(record: str) -> RecordName | None:
+    """The parts of a record's name, if it has the parts we know."""
+    try:
+        return parse_name(record)
+    except ValueError:
+        return None
+
+
+def describe_location(frames: tuple[str, ...]) -> str | None:
+    """`model.py:18 in forward: x = self.fc(x)`, from the innermost frame of a stack."""
+    if not frames:
+        return None
+    found = _FRAME.match(frames[0])
+    if found is None:
+        return frames[0].strip()
+    place = f"{found['file']}:{found['line']} in {found['function']}"
+    return f"{place}: {found['code'].strip()}" if found["code"].strip() else place

@@ -1,0 +1,137 @@
+"""What `show` says, for programs: strict JSON, in which NaN and Infinity are strings.
+
+One document, written in pieces: a rank at a time, each record on a line of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from tensorprobe.report.nonfinite import NonFiniteCall
+from tensorprobe.report.rank import RankReport
+from tensorprobe.report.tree import Row
+from tensorprobe.store.slot import Slot, TensorSlot
+
+_MAX_DEPTH = 64
+_TENSOR_FIELDS = [
+    "slot",
+    "type",
+    "dtype",
+    "shape",
+    "max",
+    "min",
+    "mean",
+    "norm",
+    "nan_count",
+    "inf_count",
+    "requires_grad",
+    "checksum",
+    "data_name",
+    "source",
+    "reason",
+    "note",
+]
+
+
+def iter_json(path: str, reports: Iterable[RankReport]) -> Iterator[str]:
+    """The document, piece by piece."""
+    yield f'{{"path": {encode(path)},\n"ranks": ['
+    separator = "\n"
+    for report in reports:
+        yield separator
+        yield from _iter_rank(report)
+        separator = ",\n"
+    yield "\n]}\n"
+
+
+def encode(value: Any) -> str:
+    """Strict JSON on one line; non-ASCII letters escaped, so that it passes every terminal and every file."""
+    return json.dumps(make_strict(value), allow_nan=False)
+
+
+def make_strict(value: Any, depth: int = 0) -> Any:
+    """Numbers that JSON lacks become strings; what is nested beyond all reason is cut."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if depth > _MAX_DEPTH and isinstance(value, (dict, list, tuple)):
+        return "…"
+    if isinstance(value, dict):
+        return {str(key): make_strict(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [make_strict(item, depth + 1) for item in value]
+    return value
+
+
+def _iter_rank(report: RankReport) -> Iterator[str]:
+    yield "{" + ",\n".join(f"{encode(key)}: {encode(value)}" for key, value in _describe_rank(report).items())
+    for key, rows in (("records", report.rows), ("saved", report.saved_rows)):
+        lines = ",\n".join(encode(_describe_row(row, report)) for row in rows)
+        yield f',\n"{key}": [\n{lines}\n]' if lines else f',\n"{key}": []'
+    yield "}"
+
+
+def _describe_rank(report: RankReport) -> dict[str, Any]:
+    return {
+        "name": report.name,
+        "folder": report.folder,
+        "step": report.step,
+        "rank": report.rank,
+        "task": report.header.get("task"),
+        "level": report.header.get("level"),
+        "framework": report.header.get("framework"),
+        "complete": report.is_complete,
+        "recovered": report.is_recovered,
+        "problems": report.problems,
+        "record_count": report.record_count,
+        "saved_count": report.saved_count,
+        "coverage": report.coverage,
+        "non_finite": [_describe_non_finite(found, report) for found in report.non_finite.calls],
+        "failed": [_describe_failed(call.record, call.failed, report) for call in report.failed],
+        "scalars": [{"record": record, "value": value} for record, value in report.scalars],
+        "gradients": [{"parameter": found.parameter, "norm": found.norm} for found in report.gradients],
+    }
+
+
+def _describe_non_finite(found: NonFiniteCall, report: RankReport) -> dict[str, Any]:
+    return {
+        "record": found.call.record,
+        "origins": dict(found.origins),
+        "module_path": found.call.module_path,
+        "location": report.locations.get(found.call.record),
+        "slots": [_describe_slot(slot) for slot in found.slots],
+    }
+
+
+def _describe_failed(record: str, error: str | None, report: RankReport) -> dict[str, Any]:
+    return {"record": record, "error": error, "location": report.locations.get(record)}
+
+
+def _describe_row(row: Row, report: RankReport) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "record": row.record,
+        "kind": row.kind,
+        "direction": row.direction,
+        "depth": row.depth,
+        "parent": row.parent,
+        "hidden_count": row.hidden_count,
+    }
+    if row.call is not None:
+        described |= {
+            "module_path": row.call.module_path,
+            "failed": row.call.failed,
+            "caller": row.call.caller,
+            "recomputed": row.call.is_recomputed,
+            "note": row.call.note,
+            "location": report.locations.get(row.record),
+            "slots": [_describe_slot(slot) for slot in row.call.slots],
+        }
+    return described
+
+
+def _describe_slot(slot: Slot) -> dict[str, Any]:
+    if isinstance(slot, TensorSlot):
+        return {field: getattr(slot, field) for field in _TENSOR_FIELDS}
+    return {"slot": slot.slot, "type": slot.type, "value": slot.value}

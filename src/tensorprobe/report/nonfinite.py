@@ -1,0 +1,134 @@
+"""Where NaN and Inf come from.
+
+A call from which NaN comes out although none went in is where it arises: that is the line to look at. All later calls
+carry it on. A mask of -Inf is sound, and common; the sign is therefore part of what is reported. Undefined memory
+(`torch.empty`) may hold anything and does not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from tensorprobe.model.name import ModuleName, ParametersGradName
+from tensorprobe.report.call import Call
+from tensorprobe.store.slot import TensorSlot
+
+Quality = Literal["NaN", "Inf"]
+Origin = Literal["arises", "enters", "carried"]
+"""`arises`: it came out and did not go in. `enters`: the first call that was given it; nothing recorded made it.
+`carried`: everything else."""
+
+QUALITIES: tuple[Quality, ...] = ("NaN", "Inf")
+
+
+@dataclass(frozen=True, slots=True)
+class NonFiniteCall:
+    """One call with NaN or Inf in it."""
+
+    call: Call
+    origins: Mapping[Quality, Origin]
+    slots: tuple[TensorSlot, ...]
+    """Those that hold NaN or Inf, results first."""
+
+
+@dataclass(frozen=True, slots=True)
+class NonFinite:
+    """All such calls of one step of one process, in the order of execution."""
+
+    calls: tuple[NonFiniteCall, ...] = ()
+
+    def of(self, quality: Quality) -> list[NonFiniteCall]:
+        """The calls that hold this one."""
+        return [found for found in self.calls if quality in found.origins]
+
+    def first(self, quality: Quality) -> NonFiniteCall | None:
+        """The first call in the order of execution."""
+        return next(iter(self.of(quality)), None)
+
+
+def find_non_finite(calls: Iterable[Call], parents: Mapping[str, str | None]) -> NonFinite:
+    """Every call that holds NaN or Inf, and whether it arises there."""
+    history = _History(parents)
+    found = []
+    for call in calls:
+        origins: dict[Quality, Origin] = {}
+        for quality in QUALITIES:
+            origin = _find_origin(call, quality, history)
+            if origin is not None:
+                origins[quality] = origin
+        for quality in origins:
+            history.add(call, quality)
+        if origins:
+            slots = [slot for slot in history.defined_slots(call) if slot.has_nan or slot.has_inf]
+            found.append(NonFiniteCall(call, origins, tuple(sorted(slots, key=lambda slot: slot.is_input))))
+    return NonFinite(tuple(found))
+
+
+def describe_counts(slot: TensorSlot) -> str:
+    """`NaN 3 · -Inf 1,024`, with the sign of Inf where it is certain."""
+    parts = []
+    if slot.has_nan:
+        parts.append(f"NaN {_count(slot.nan_count)}".rstrip())
+    if slot.has_inf:
+        has_plus, has_minus = slot.max == float("inf"), slot.min == float("-inf")
+        sign = "+" if has_plus and not has_minus else "-" if has_minus and not has_plus else ""
+        parts.append(f"{sign}Inf {_count(slot.inf_count)}".rstrip())
+    return " · ".join(parts)
+
+
+class _History:
+    """What the calls before have held."""
+
+    def __init__(self, parents: Mapping[str, str | None]) -> None:
+        self._parents = parents
+        self._records: set[tuple[str, Quality]] = set()
+        self._qualities: set[Quality] = set()
+        self._undefined: set[str] = set()
+
+    def has(self, record: str, quality: Quality) -> bool:
+        """Did this record hold it, or, for a module, something inside it?"""
+        return (record, quality) in self._records
+
+    def has_any(self, quality: Quality) -> bool:
+        return quality in self._qualities
+
+    def defined_slots(self, call: Call) -> list[TensorSlot]:
+        """Its tensors, without those that are, or come from, undefined memory."""
+        if call.note is not None and "undefined" in call.note:
+            self._undefined.add(call.record)
+        return [
+            slot for slot in call.tensors if (call.record if not slot.is_input else slot.source) not in self._undefined
+        ]
+
+    def add(self, call: Call, quality: Quality) -> None:
+        self._qualities.add(quality)
+        record: str | None = call.record
+        while record is not None and (record, quality) not in self._records:
+            self._records.add((record, quality))
+            record = self._parents.get(record)
+
+
+def _find_origin(call: Call, quality: Quality, history: _History) -> Origin | None:
+    slots = history.defined_slots(call)
+    holding = [slot for slot in slots if (slot.has_nan if quality == "NaN" else slot.has_inf)]
+    if not holding:
+        return None
+    if isinstance(call.name, ParametersGradName):
+        return "carried" if history.has_any(quality) else "arises"
+    if any(slot.is_input for slot in holding):
+        return "carried" if history.has_any(quality) else "enters"
+    is_inside = isinstance(call.name, ModuleName) and history.has(call.record, quality)
+    is_from_forward = call.direction == "backward" and history.has(_forward_of(call), quality)
+    return "carried" if is_inside or is_from_forward else "arises"
+
+
+def _forward_of(call: Call) -> str:
+    if isinstance(call.name, ModuleName):
+        return call.record.replace(f".backward.{call.name.index}", f".forward.{call.name.index}")
+    return call.record.removesuffix("backward") + "forward"
+
+
+def _count(count: int | None) -> str:
+    return "" if count is None else f"{count:,}"

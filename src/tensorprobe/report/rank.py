@@ -1,0 +1,143 @@
+"""Everything `show` says about one step of one process, as plain data; text and JSON only lay it out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tensorprobe.model.name import ApiName, ParametersGradName
+from tensorprobe.report.call import Call, call_from_record, call_from_saved, describe_location
+from tensorprobe.report.nonfinite import NonFinite, find_non_finite
+from tensorprobe.report.tree import Row, build_rows, build_saved_rows, filter_rows, limit_depth
+from tensorprobe.store.reader import RankDump
+from tensorprobe.store.slot import TensorSlot
+
+OnRecord = Callable[[], None]
+
+_LAST_SCALARS = 3
+
+
+@dataclass(frozen=True)
+class ShowOptions:
+    """What of a dump is shown; None is no limit."""
+
+    depth: int | None = None
+    filter: str | None = None
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """The gradient of one parameter."""
+
+    parameter: str
+    norm: float
+
+
+@dataclass(frozen=True)
+class RankReport:
+    """One step of one process."""
+
+    name: str
+    folder: str
+    step: int | None
+    rank: int | None
+    header: Mapping[str, Any]
+    run: Mapping[str, Any]
+    is_complete: bool
+    problems: tuple[str, ...]
+    record_count: int
+    saved_count: int
+    non_finite: NonFinite
+    failed: tuple[Call, ...]
+    scalars: tuple[tuple[str, float], ...]
+    """The last numbers that the forward pass computed: the loss is most likely among them."""
+    gradients: tuple[Gradient, ...]
+    rows: tuple[Row, ...]
+    saved_rows: tuple[Row, ...]
+    locations: Mapping[str, str]
+    """The source line of the records that are worth a look."""
+
+    @property
+    def coverage(self) -> Mapping[str, Any] | None:
+        """None when the dump does not state it."""
+        coverage = self.run.get("coverage")
+        return coverage if isinstance(coverage, dict) else None
+
+    @property
+    def is_recovered(self) -> bool:
+        return self.run.get("recovered") is True
+
+
+def build_rank_report(
+    rank: RankDump, options: ShowOptions | None = None, on_record: OnRecord | None = None
+) -> RankReport:
+    """Read one step of one process. `on_record` is told of each record, for a progress bar."""
+    options = options or ShowOptions()
+    calls: dict[str, Call] = {}
+    for record in rank.records():
+        calls[record.name] = call_from_record(record)
+        if on_record is not None:
+            on_record()
+    saved = [call_from_saved(value) for value in rank.saved_values()]
+    non_finite = find_non_finite([*calls.values(), *saved], rank.parents)
+    failed = tuple(call for call in calls.values() if call.failed)
+    rows = _select(build_rows(calls, rank.parents), options)
+    notable = {*(found.call.record for found in non_finite.calls), *(call.record for call in failed)}
+    if options.filter:
+        notable |= {row.record for row in rows}
+    return RankReport(
+        name=rank.name,
+        folder=str(rank.folder),
+        step=rank.step,
+        rank=rank.rank,
+        header=rank.header,
+        run=rank.run,
+        is_complete=rank.is_complete,
+        problems=rank.problems,
+        record_count=len(calls),
+        saved_count=len(saved),
+        non_finite=non_finite,
+        failed=failed,
+        scalars=_find_scalars(calls),
+        gradients=tuple(_iter_gradients(calls)),
+        rows=tuple(rows),
+        saved_rows=tuple(_select(build_saved_rows(saved), options)),
+        locations=_find_locations(rank, notable),
+    )
+
+
+def _select(rows: list[Row], options: ShowOptions) -> list[Row]:
+    if options.filter:
+        rows = filter_rows(rows, options.filter)
+    return rows if options.depth is None else limit_depth(rows, options.depth)
+
+
+def _find_locations(rank: RankDump, records: set[str]) -> dict[str, str]:
+    found = {record: describe_location(rank.stack(record)) for record in records}
+    return {record: location for record, location in found.items() if location}
+
+
+def _find_scalars(calls: Mapping[str, Call]) -> tuple[tuple[str, float], ...]:
+    found: list[tuple[str, float]] = []
+    for call in calls.values():
+        if isinstance(call.name, ApiName) and call.direction == "forward" and not call.caller:
+            values = [_scalar(slot) for slot in call.results if isinstance(slot, TensorSlot) and slot.shape == ()]
+            found += [(call.record, value) for value in values if value is not None]
+    return tuple(found[-_LAST_SCALARS:])
+
+
+def _scalar(slot: TensorSlot) -> float | None:
+    if slot.has_nan:
+        return math.nan
+    return slot.max if isinstance(slot.max, float) else None
+
+
+def _iter_gradients(calls: Mapping[str, Call]) -> Iterator[Gradient]:
+    for call in calls.values():
+        if isinstance(call.name, ParametersGradName):
+            for slot in call.tensors:
+                if isinstance(slot.norm, float):
+                    name = f"{call.name.path}.{slot.slot}" if call.name.path else slot.slot
+                    yield Gradient(name, slot.norm)

@@ -1,0 +1,159 @@
+"""The tree of rows as lines of cells: what stands in which column, before anything is coloured or aligned.
+
+Without a filter a call has one line for each of its results, since its inputs are the results of calls above it. With a
+filter it has one line for every tensor and argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tensorprobe.model.record import Number
+from tensorprobe.report.nonfinite import describe_counts
+from tensorprobe.report.tree import Row
+from tensorprobe.store.slot import PlainSlot, Slot, TensorSlot
+
+COLUMNS = ("max", "min", "mean", "norm", "dtype", "shape", "slot", "checksum", "")
+"""After the column of the tree; the last one is for remarks."""
+
+Mark = Literal["heading", "place", "nan", "inf", "failed", "aside", ""]
+Guides = tuple[str, str, str, str]
+
+UNICODE_GUIDES: Guides = ("├─ ", "└─ ", "│  ", "   ")
+ASCII_GUIDES: Guides = ("|- ", "`- ", "|  ", "   ")
+
+_MAX_NUMBER_TEXT = 12
+_MAX_VALUE_TEXT = 60
+_MAX_SHAPE_TEXT = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of the table."""
+
+    guide: str
+    label: str
+    cells: tuple[str, ...]
+    mark: Mark = ""
+
+
+def iter_lines(rows: Sequence[Row], guides: Guides, details: Mapping[str, str] | None) -> Iterator[Line]:
+    """Every row as one or more lines, with a heading where the direction changes.
+
+    `details` are the source lines of the records; None: one line for each result, and no source lines.
+    """
+    open_levels: list[bool] = []
+    heading = None
+    for row in rows:
+        if row.depth == 0 and _heading_of(row) != heading:
+            heading = _heading_of(row)
+            yield Line("", heading, COLUMNS, "heading")
+        del open_levels[row.depth :]
+        before = "".join(guides[2] if is_open else guides[3] for is_open in open_levels[1:])
+        branch = (guides[1] if row.is_last else guides[0]) if row.depth else ""
+        open_levels.append(not row.is_last)
+        inside = guides[2] if open_levels[-1] else guides[3]
+        below = before + (inside if row.depth else "")
+        yield from _row_lines(row, before + branch, below, details is not None)
+        if details is not None and row.record in details and not row.is_context:
+            yield Line(below, details[row.record], (), "place")
+
+
+def _heading_of(row: Row) -> str:
+    return "saved values" if row.kind == "saved" else row.direction or "other records"
+
+
+def format_number(number: Number) -> str:
+    """Five digits: enough to see by eye, short enough for a column."""
+    if number is None:
+        return ""
+    if isinstance(number, float):
+        return f"{number:.5g}"
+    text = str(number)
+    return _shorten(text, _MAX_NUMBER_TEXT)
+
+
+def format_shape(shape: tuple[int, ...] | None) -> str:
+    """`[4, 128, 256]`"""
+    return "" if shape is None else _shorten(str(list(shape)), _MAX_SHAPE_TEXT)
+
+
+def format_value(slot: PlainSlot) -> str:
+    """An argument that is no tensor."""
+    return "None" if slot.value is None else _shorten(_plain(slot.value), _MAX_VALUE_TEXT)
+
+
+def _row_lines(row: Row, guide: str, below: str, has_details: bool) -> Iterator[Line]:
+    label = (row.record if has_details else row.label) + _describe_hidden(row)
+    slots = _shown_slots(row, has_details)
+    remarks = _describe_row(row)
+    if not slots:
+        mark: Mark = "failed" if row.call and row.call.failed else "aside" if row.call is None or row.is_context else ""
+        yield Line(guide, label, _empty_cells(remarks), mark)
+        return
+    for index, slot in enumerate(slots):
+        cells, slot_mark = _slot_cells(slot, "" if index else remarks)
+        is_aside = row.call is not None and row.call.caller is not None
+        mark = slot_mark or ("failed" if row.call and row.call.failed else "aside" if is_aside else "")
+        yield Line(below if index else guide, "" if index else label, cells, mark)
+
+
+def _shown_slots(row: Row, has_details: bool) -> tuple[Slot, ...]:
+    if row.call is None or row.is_context:
+        return ()
+    if has_details:
+        return row.call.slots
+    tensors = tuple(slot for slot in row.call.results if isinstance(slot, TensorSlot))
+    return tensors or row.call.results[:1]
+
+
+def _slot_cells(slot: Slot, remarks: str) -> tuple[tuple[str, ...], Mark]:
+    if isinstance(slot, PlainSlot):
+        return _plain_cells(slot, remarks), ""
+    counts = describe_counts(slot)
+    said = [counts, slot.reason, slot.note, f"from {slot.source}" if slot.source and slot.is_input else None, remarks]
+    numbers = (format_number(number) for number in (slot.max, slot.min, slot.mean, slot.norm))
+    dtype = (slot.dtype or "").removeprefix("torch.").removeprefix("mindspore.")
+    text = (*numbers, dtype, format_shape(slot.shape), slot.slot, slot.checksum or "", " · ".join(filter(None, said)))
+    return text, "nan" if slot.has_nan else "inf" if slot.has_inf else ""
+
+
+def _plain_cells(slot: PlainSlot, remarks: str) -> tuple[str, ...]:
+    """Numbers stand among the numbers, everything longer among the remarks."""
+    value = format_value(slot)
+    is_short = len(value) <= _MAX_NUMBER_TEXT
+    said = " · ".join(filter(None, ["" if is_short else value, remarks]))
+    return (value if is_short else "", "", "", "", "" if slot.value is None else slot.type, "", slot.slot, "", said)
+
+
+def _describe_row(row: Row) -> str:
+    if row.kind == "absent":
+        return "no record"
+    call = row.call
+    if call is None or row.is_context:
+        return ""
+    said = [f"failed: {call.failed}" if call.failed else None, call.note, call.caller]
+    return " · ".join(filter(None, [*said, "recomputed" if call.is_recomputed else None]))
+
+
+def _describe_hidden(row: Row) -> str:
+    return f"  (+{row.hidden_count:,})" if row.hidden_count and row.kind != "folded" else ""
+
+
+def _empty_cells(remarks: str) -> tuple[str, ...]:
+    return (*[""] * (len(COLUMNS) - 1), remarks)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    try:
+        return repr(value) if isinstance(value, str) else str(value)
+    except RecursionError:
+        return "…"
+
+
+def _shorten(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[: length - 1]}…"

@@ -1,0 +1,237 @@
+"""What `show` says, for people: what is wrong first, then everything.
+
+On a terminal lines are cut at its width, because a wrapped tree cannot be read. Into a file or a pipe they go whole, so
+that what is written does not depend on the window. Names come from the dump: control characters in them are made visible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from rich.console import Console
+from rich.text import Text
+
+from tensorprobe.report.nonfinite import QUALITIES, NonFiniteCall, Quality, describe_counts
+from tensorprobe.report.rank import Gradient, RankReport
+from tensorprobe.report.table import ASCII_GUIDES, COLUMNS, UNICODE_GUIDES, Line, format_number, iter_lines
+from tensorprobe.report.tree import fold_framework_calls
+
+_LABEL_WIDTH = 11
+_MAX_NAME_WIDTH = 64
+_MAX_LISTED = 8
+_LINES_AT_ONCE = 200
+_NUMERIC_COLUMNS = 4
+_STYLES = {"heading": "bold", "nan": "bold red", "inf": "yellow", "failed": "red", "aside": "dim", "": ""}
+_VERSION_KEYS = {"pytorch": "torch", "mindspore": "mindspore"}
+_LABEL_STYLES = {
+    "NaN": "bold red",
+    "Inf": "yellow",
+    "failed": "bold red",
+    "incomplete": "bold yellow",
+    "problem": "yellow",
+}
+
+
+def print_report(console: Console, report: RankReport, has_filter: bool = False) -> None:
+    """One step of one process. With a filter only what was asked for, in full."""
+    _print_lines(console, _title_lines(report))
+    _print_lines(console, _state_lines(report))
+    if not has_filter:
+        _print_lines(console, _finding_lines(report))
+    _print_rows(console, report, has_filter)
+
+
+def print_overview(console: Console, reports: list[RankReport]) -> None:
+    """One line for each step and rank, after all of them: it is what stays on the screen."""
+    lines = [Text(), Text("all of them", "bold")]
+    width = max(len(report.name) for report in reports)
+    for report in reports:
+        line = Text(f"  {clean(report.name):<{width}}  {report.record_count:>7,} records")
+        for quality in QUALITIES:
+            count = len(report.non_finite.of(quality))
+            line.append(f"  {count:>6,} with {quality}", _LABEL_STYLES[quality] if count else "dim")
+        line.append(f"  {len(report.failed):,} failed", "red" if report.failed else "dim")
+        line.append("" if report.is_complete else "  incomplete", "yellow")
+        lines.append(line)
+    _print_lines(console, lines)
+
+
+def clean(text: str) -> str:
+    """Control characters and halves of surrogate pairs as escapes: a name must not steer the terminal."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+
+
+def _title_lines(report: RankReport) -> Iterator[Text]:
+    framework = report.header.get("framework")
+    versions = report.run.get("versions")
+    version = versions.get(_VERSION_KEYS.get(str(framework), "")) if isinstance(versions, dict) else None
+    about = [report.header.get("task"), report.header.get("level"), f"{framework} {version}" if version else framework]
+    about.append(f"{report.record_count:,} records" if report.record_count or not report.saved_count else None)
+    about.append(f"{report.saved_count:,} saved values" if report.saved_count else None)
+    yield Text()
+    yield Text(clean(report.name), "bold").append(
+        "  " + clean(" · ".join(str(word) for word in about if word)), "not bold"
+    )
+
+
+def _state_lines(report: RankReport) -> Iterator[Text]:
+    if report.is_recovered:
+        yield _fact(
+            "incomplete", "the run was killed and its files were recovered; what it still held in memory is missing"
+        )
+    elif not report.is_complete:
+        yield _fact(
+            "incomplete", "the run was killed, or is still writing; every whole line that reached the disk is here"
+        )
+        yield _fact("", f"to close the files of a killed run: tensorprobe recover {report.folder}")
+    for problem in report.problems:
+        yield _fact("problem", problem)
+    yield _coverage_line(report)
+
+
+def _coverage_line(report: RankReport) -> Text:
+    coverage = report.coverage
+    if coverage is None:
+        return _fact("coverage", "not stated: there is no run.json, so calls may be missing without a trace", "yellow")
+    words = {
+        "seen": "calls seen",
+        "recorded": "records",
+        "filtered": "left out by the configuration",
+        "excluded": "that compute nothing",
+        "failed": "failures inside capture",
+    }
+    parts = [f"{coverage[key]:,} {word}" for key, word in words.items() if isinstance(coverage.get(key), int)]
+    unseen = coverage.get("unseen")
+    if isinstance(unseen, dict) and unseen:
+        parts.append("not seen: " + ", ".join(f"{reason} ({count})" for reason, count in unseen.items()))
+    return _fact("coverage", " · ".join(parts) or "not stated", "yellow" if coverage.get("failed") or unseen else "")
+
+
+def _finding_lines(report: RankReport) -> Iterator[Text]:
+    for quality in QUALITIES:
+        yield from _non_finite_lines(report, quality)
+    for label, call in zip(_labels("failed"), report.failed[:_MAX_LISTED], strict=False):
+        yield _fact(label, f"{call.record}  {call.failed}", "red")
+        yield from _place_lines(report, call.record, None)
+    yield from _more_lines(len(report.failed), "failed calls")
+    if report.scalars:
+        values = "   ".join(f"{record} {format_number(value)}" for record, value in report.scalars)
+        yield _fact("scalars", values)
+    if report.gradients:
+        yield from _gradient_lines(report.gradients)
+
+
+def _non_finite_lines(report: RankReport, quality: Quality) -> Iterator[Text]:
+    """Where it arises, each place; then how far it went."""
+    found = report.non_finite.of(quality)
+    if not found:
+        return
+    places = [one for one in found if one.origins[quality] != "carried"] or found[:1]
+    for label, one in zip(_labels(quality), places[:_MAX_LISTED], strict=False):
+        yield _fact(label, _describe_place(one, quality), _LABEL_STYLES[quality])
+        yield from _place_lines(report, one.call.record, one.call.module_path)
+    yield from _more_lines(len(places), f"places where {quality} arises")
+    carried = len(found) - len(places)
+    if carried:
+        yield _fact("", f"{carried:,} other records carry {quality} on")
+
+
+def _describe_place(found: NonFiniteCall, quality: Quality) -> str:
+    holding = [slot for slot in found.slots if (slot.has_nan if quality == "NaN" else slot.has_inf)]
+    slot = holding[0]
+    total = f" of {slot.element_count:,}" if slot.element_count else ""
+    what = f"{found.call.record}  {slot.slot}  {describe_counts(slot)}{total}"
+    origin = {"arises": "it arises here", "enters": "it comes in here, from outside", "carried": "first seen here"}
+    return f"{what}  {origin[found.origins[quality]]}"
+
+
+def _place_lines(report: RankReport, record: str, module_path: str | None) -> Iterator[Text]:
+    words = [f"in {module_path}" if module_path else None, report.locations.get(record)]
+    if any(words):
+        yield _fact("", "  ".join(word for word in words if word), "dim")
+
+
+def _gradient_lines(gradients: tuple[Gradient, ...]) -> Iterator[Text]:
+    finite = [one for one in gradients if one.norm == one.norm]
+    text = f"{len(gradients):,} parameters"
+    if finite:
+        largest = max(finite, key=lambda one: one.norm)
+        text += f"; the largest norm is {format_number(largest.norm)}, of {largest.parameter}"
+    yield _fact("gradients", text)
+    zero = [one.parameter for one in gradients if one.norm == 0]
+    if zero:
+        shown = ", ".join(zero[:_MAX_LISTED])
+        yield _fact(
+            "", f"all zero: {shown}" + (f" and {len(zero) - _MAX_LISTED} more" if zero[_MAX_LISTED:] else ""), "yellow"
+        )
+
+
+def _more_lines(count: int, what: str) -> Iterator[Text]:
+    if count > _MAX_LISTED:
+        yield _fact("", f"{count - _MAX_LISTED:,} more {what}; --json lists all", "dim")
+
+
+def _labels(first: str) -> Iterator[str]:
+    yield first
+    while True:
+        yield ""
+
+
+def _fact(label: str, text: str, style: str = "") -> Text:
+    line = Text("  ").append(f"{label:<{_LABEL_WIDTH}}", _LABEL_STYLES.get(label, "bold"))
+    return line.append(clean(text), style)
+
+
+def _print_rows(console: Console, report: RankReport, has_filter: bool) -> None:
+    rows = [*report.rows, *report.saved_rows]
+    if not has_filter:
+        notable = {found.call.record for found in report.non_finite.calls} | {call.record for call in report.failed}
+        rows = fold_framework_calls(rows, lambda row: row.record in notable)
+    guides = UNICODE_GUIDES if "utf" in console.encoding.lower() else ASCII_GUIDES
+    lines = [_clean_line(line) for line in iter_lines(rows, guides, report.locations if has_filter else None)]
+    widths = _column_widths(lines)
+    _print_lines(console, (_table_line(line, widths) for line in lines))
+
+
+def _clean_line(line: Line) -> Line:
+    return Line(line.guide, clean(line.label), tuple(clean(cell) for cell in line.cells), line.mark)
+
+
+def _column_widths(lines: list[Line]) -> list[int]:
+    """The width of the tree, then of each column; a column in which nothing stands has none."""
+    rows = [line for line in lines if line.cells]
+    names = max((len(line.guide) + len(line.label) for line in rows), default=0)
+    filled = [line for line in rows if line.mark != "heading"]
+    widths = [max((len(line.cells[column]) for line in filled), default=0) for column in range(len(COLUMNS))]
+    titled = [max(width, len(title)) if width else 0 for width, title in zip(widths, COLUMNS, strict=True)]
+    return [min(names, _MAX_NAME_WIDTH), *titled]
+
+
+def _table_line(line: Line, widths: list[int]) -> Text:
+    if line.mark == "place":
+        return Text(line.guide, "dim").append(f"  {line.label}", "dim")
+    style = _STYLES[line.mark]
+    name_style = style if line.mark in ("heading", "failed", "aside") else ""
+    text = Text("\n" if line.mark == "heading" else "").append(line.guide, "dim").append(line.label, name_style)
+    gap = widths[0] - len(line.guide) - len(line.label)
+    cells = []
+    for index, (cell, width) in enumerate(zip(line.cells, widths[1:], strict=True)):
+        if width:
+            cells.append(cell.rjust(width) if index < _NUMERIC_COLUMNS else cell.ljust(width))
+    text.append(" " * (max(gap, 0) + 2))
+    text.append("  ".join(cells), "dim" if line.mark == "heading" else style)
+    text.rstrip()
+    return text
+
+
+def _print_lines(console: Console, lines: Iterable[Text]) -> None:
+    if not console.is_terminal:
+        for line in lines:
+            console.file.write(line.plain + "\n")
+        return
+    waiting = list(lines)
+    for start in range(0, len(waiting), _LINES_AT_ONCE):
+        piece = Text("\n").join(waiting[start : start + _LINES_AT_ONCE])
+        console.print(piece, no_wrap=True, overflow="ellipsis", highlight=False)

@@ -1,0 +1,246 @@
+"""Rows of a tree: modules, and in them the calls they made.
+
+The nesting is that of construct.json; at L1, where that is empty, the calls are grouped by the module path in their
+records, run by run, so that the order of execution stays visible. Rows stand in the order in which they are printed;
+each knows its depth. Nothing here is recursive: a hostile construct.json can be nested deeper than Python's stack, or in
+circles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from tensorprobe.model.name import ApiName, Direction, ModuleName, ParametersGradName, module_stem
+from tensorprobe.report.call import Call, name_or_none
+
+Kind = Literal["call", "module", "gradients", "path", "absent", "saved", "folded"]
+"""`path` is a module that is known only by its path; `absent` a module call that has no record, because it was killed or
+filtered; `folded` stands for several calls."""
+
+FOLD_FROM = 4
+"""So many calls in a row that the framework made itself are shown as one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One call in its place."""
+
+    record: str
+    """The key in dump.json; a module path where the kind is `path`."""
+    label: str
+    """What is not yet said by the rows above it: `fc: Linear`, `Functional.linear.0`."""
+    kind: Kind
+    direction: Direction | None
+    depth: int
+    parent: str | None
+    call: Call | None
+    is_last: bool = False
+    """The last one in its parent."""
+    is_context: bool = False
+    """Here only because something in it was asked for."""
+    hidden_count: int = 0
+    """Rows inside it that are not shown."""
+
+
+@dataclass(slots=True)
+class _Node:
+    record: str
+    kind: Kind
+    call: Call | None
+    direction: Direction | None
+    children: list[_Node] = field(default_factory=list)
+
+
+def build_rows(calls: Mapping[str, Call], parents: Mapping[str, str | None]) -> list[Row]:
+    """All calls of one step of one process, nested."""
+    return _flatten(_nest_by_parents(calls, parents) if parents else _nest_by_path(calls.values()))
+
+
+def build_saved_rows(calls: Iterable[Call]) -> list[Row]:
+    """Saved values are a flat list."""
+    return mark_last([Row(call.record, call.record, "saved", None, 0, None, call) for call in calls])
+
+
+def filter_rows(rows: list[Row], text: str) -> list[Row]:
+    """The rows that contain `text` in their name, module path, caller or error, and what is above them."""
+    wanted, need = text.lower(), 0
+    kept: list[Row] = []
+    for row in reversed(rows):
+        if any(wanted in word.lower() for word in _words(row)):
+            kept.append(row)
+        elif row.depth == need - 1:
+            kept.append(replace(row, is_context=True))
+        else:
+            continue
+        need = row.depth
+    return mark_last(kept[::-1])
+
+
+def limit_depth(rows: list[Row], levels: int) -> list[Row]:
+    """Only the outermost `levels` levels; the innermost of them say how much they hide."""
+    kept: list[Row] = []
+    for row in rows:
+        if row.depth < levels:
+            kept.append(row)
+        elif kept:
+            kept[-1] = replace(kept[-1], hidden_count=kept[-1].hidden_count + 1)
+    return mark_last(kept)
+
+
+def fold_framework_calls(rows: list[Row], is_notable: Callable[[Row], bool]) -> list[Row]:
+    """An optimizer makes hundreds of calls: each run of them becomes one row, except for those that are notable."""
+    folded: list[Row] = []
+    run: list[Row] = []
+    for index, row in enumerate(rows):
+        has_children = index + 1 < len(rows) and rows[index + 1].depth > row.depth
+        caller = row.call.caller if row.call and not has_children and not is_notable(row) else None
+        if run and (caller is None or not _continues(run[-1], row)):
+            folded += _fold(run)
+            run = []
+        if caller is None:
+            folded.append(row)
+        else:
+            run.append(row)
+    return mark_last(folded + _fold(run))
+
+
+def mark_last(rows: list[Row]) -> list[Row]:
+    """Set `is_last`, which lines of a tree need."""
+    marked: list[Row] = []
+    depths_below: set[int] = set()
+    for row in reversed(rows):
+        marked.append(replace(row, is_last=row.depth not in depths_below))
+        depths_below = {depth for depth in depths_below if depth < row.depth} | {row.depth}
+    return marked[::-1]
+
+
+def _fold(run: list[Row]) -> list[Row]:
+    if len(run) < FOLD_FROM:
+        return run
+    first = run[0]
+    caller = first.call.caller if first.call else ""
+    label = f"{len(run)} calls by the framework itself ({caller})"
+    return [replace(first, label=label, kind="folded", call=None, hidden_count=len(run))]
+
+
+def _continues(before: Row, row: Row) -> bool:
+    callers = {one.call.caller for one in (before, row) if one.call}
+    return before.depth == row.depth and before.direction == row.direction and len(callers) == 1
+
+
+def _words(row: Row) -> list[str]:
+    call = row.call
+    words = [row.record, call.module_path, call.caller, call.failed] if call else [row.record]
+    return [word for word in words if word]
+
+
+def _nest_by_parents(calls: Mapping[str, Call], parents: Mapping[str, str | None]) -> list[_Node]:
+    nodes: dict[str, _Node] = {}
+    roots: list[_Node] = []
+    gradients: list[Call] = []
+    for record, call in calls.items():
+        if isinstance(call.name, ParametersGradName) and not parents.get(record):
+            gradients.append(call)
+        else:
+            _add_with_parents(record, calls, parents, nodes, roots)
+    backwards = {_stem(node): node for node in nodes.values() if _stem(node) and node.direction == "backward"}
+    for call in gradients:
+        around = backwards.get(str(call.name).removesuffix(".parameters_grad"))
+        (around.children if around else roots).append(_node(call.record, call))
+    return roots
+
+
+def _add_with_parents(
+    record: str,
+    calls: Mapping[str, Call],
+    parents: Mapping[str, str | None],
+    nodes: dict[str, _Node],
+    roots: list[_Node],
+) -> None:
+    """Put a record in its place; modules around it that are not there yet come with it, before it."""
+    chain: dict[str, None] = {}
+    current: str | None = record
+    while current is not None and current not in nodes and current not in chain:
+        chain[current] = None
+        current = parents.get(current)
+    around = nodes.get(current) if current is not None else None
+    for name in reversed(chain):
+        nodes[name] = _node(name, calls.get(name))
+        (around.children if around else roots).append(nodes[name])
+        around = nodes[name]
+
+
+def _nest_by_path(calls: Iterable[Call]) -> list[_Node]:
+    top = _Node("", "path", None, None)
+    opened = [top]
+    direction: Direction | None = None
+    for call in calls:
+        if call.direction != direction:
+            direction = call.direction
+            del opened[1:]
+        path = call.module_path or ""
+        while len(opened) > 1 and not f"{path}.".startswith(f"{opened[-1].record}."):
+            opened.pop()
+        for name in _inner_paths(opened[-1].record, path):
+            node = _Node(name, "path", None, direction)
+            opened[-1].children.append(node)
+            opened.append(node)
+        opened[-1].children.append(_node(call.record, call))
+    return top.children
+
+
+def _inner_paths(outer: str, path: str) -> list[str]:
+    """From `layers` to `layers.0.fc`: `layers.0`, `layers.0.fc`."""
+    parts = path.split(".") if path else []
+    known = len(outer.split(".")) if outer else 0
+    return [".".join(parts[: count + 1]) for count in range(known, len(parts))]
+
+
+def _node(record: str, call: Call | None) -> _Node:
+    name = call.name if call else name_or_none(record)
+    kind: Kind = "absent" if call is None else "call"
+    if call and isinstance(name, (ModuleName, ParametersGradName)):
+        kind = "module" if isinstance(name, ModuleName) else "gradients"
+    direction = name.direction if isinstance(name, (ApiName, ModuleName)) else call.direction if call else None
+    return _Node(record, kind, call, direction)
+
+
+def _stem(node: _Node) -> str | None:
+    name = name_or_none(node.record)
+    return module_stem(name.prefix, name.path, name.class_name) if isinstance(name, ModuleName) else None
+
+
+def _flatten(roots: list[_Node]) -> list[Row]:
+    rows: list[Row] = []
+    waiting: list[tuple[_Node, int, str | None, str]] = [(node, 0, None, "") for node in reversed(roots)]
+    while waiting:
+        node, depth, parent, outer = waiting.pop()
+        while node.kind == "path" and len(node.children) == 1 and node.children[0].kind == "path":
+            node = node.children[0]
+        rows.append(Row(node.record, _label(node, outer), node.kind, node.direction, depth, parent, node.call))
+        inner = _path_of(node) or outer
+        waiting += [(child, depth + 1, node.record, inner) for child in reversed(node.children)]
+    return mark_last(rows)
+
+
+def _path_of(node: _Node) -> str:
+    name = name_or_none(node.record)
+    return node.record if node.kind == "path" else name.path if isinstance(name, ModuleName) else ""
+
+
+def _label(node: _Node, outer: str) -> str:
+    name = name_or_none(node.record)
+    if node.kind == "path":
+        return _relative(node.record, outer)
+    if isinstance(name, ModuleName):
+        count = f" #{name.index}" if name.index else ""
+        return f"{_relative(name.path, outer)}: {name.class_name}{count}" if name.path else f"{name.class_name}{count}"
+    if isinstance(name, ParametersGradName):
+        return "parameter gradients" if outer == name.path else node.record
+    return f"{name.prefix}.{name.name}.{name.index}" if isinstance(name, ApiName) else node.record
+
+
+def _relative(path: str, outer: str) -> str:
+    return path.removeprefix(f"{outer}.") if outer else path

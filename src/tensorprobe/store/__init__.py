@@ -1,0 +1,1 @@
+"""A run on disk: one writer, one reader. Knows no framework."""

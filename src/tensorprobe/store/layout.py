@@ -1,0 +1,59 @@
+"""Where the pieces of a run lie.
+
+    {dump_path}/step{N}/{rank{R} | rank}/   dump.json stack.json construct.json debug.json run.json dump_tensor_data/
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+DUMP_FILE = "dump.json"
+STACK_FILE = "stack.json"
+CONSTRUCT_FILE = "construct.json"
+DEBUG_FILE = "debug.json"
+RUN_FILE = "run.json"
+TENSOR_FOLDER = "dump_tensor_data"
+
+PART_SUFFIX = ".part"
+"""What a file is called that has no end yet."""
+TEMPORARY_SUFFIX = ".tmp"
+"""What a file is called until it is whole."""
+
+# A dump may hold a company's weights: nobody but its owner reads it unless they widen it themselves.
+FOLDER_MODE = 0o700
+FILE_MODE = 0o600
+
+
+def rank_folder(dump_path: Path, step: int, rank: int | None) -> Path:
+    """The folder of one step of one process; outside distributed runs it is called `rank`."""
+    return dump_path / f"step{step}" / ("rank" if rank is None else f"rank{rank}")
+
+
+def make_folder(path: Path) -> None:
+    """Create a folder and its parents, for their owner only."""
+    missing = [path, *path.parents]
+    for folder in reversed([folder for folder in missing if not folder.is_dir()]):
+        folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
+
+
+def clear_folder(folder: Path) -> bool:
+    """Remove what an earlier run left in a rank folder; True if there was something. Files we do not know stay."""
+    found = False
+    for name in (DUMP_FILE, STACK_FILE, CONSTRUCT_FILE, DEBUG_FILE, RUN_FILE):
+        for path in (folder / name, folder / (name + PART_SUFFIX)):
+            if path.exists():
+                path.unlink()
+                found = True
+    tensors = folder / TENSOR_FOLDER
+    if tensors.is_dir():
+        for path in tensors.iterdir():
+            if path.suffix in (".pt", ".npy", TEMPORARY_SUFFIX):
+                path.unlink()
+                found = True
+    return found
+
+
+def open_private(path: Path, flags: int) -> int:
+    """A file descriptor of a file that only its owner may read."""
+    return os.open(path, flags | getattr(os, "O_CLOEXEC", 0), FILE_MODE)

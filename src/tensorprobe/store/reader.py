@@ -1,0 +1,309 @@
+"""A run on disk, read.
+
+    dump = open_dump("dump_path")
+    for step in dump.steps:
+        for rank in step.ranks:
+            for record in rank.records():
+                for slot in record.slots(): ...
+
+A dump may come from someone else: nothing in it is unpickled, and no name and no link in it is followed out of the
+folder that was named. Records are read one at a time; the files are first touched when they are asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tensorprobe.errors import DumpError
+from tensorprobe.model.name import PARAMETERS_GRAD
+from tensorprobe.store import journal, layout, side_file
+from tensorprobe.store.record_file import RecordFile
+from tensorprobe.store.slot import Slot, iter_gradient_slots, iter_record_slots, iter_slots
+
+_STEP = re.compile(r"step(\d+)")
+_RANK = re.compile(r"(?:rank|proc)(\d*)")
+_TYPES = {layout.DUMP_FILE: journal.RECORD_TYPES, layout.DEBUG_FILE: journal.SAVED_TYPES}
+
+
+@dataclass(frozen=True)
+class Record:
+    """One entry of dump.json: a call of an API or a module, or the gradients of a module's parameters."""
+
+    name: str
+    fields: dict[str, Any]
+
+    @property
+    def module_path(self) -> str | None:
+        """The module it was called in."""
+        return self._text("module_path")
+
+    @property
+    def failed(self) -> str | None:
+        """What the user's call raised."""
+        return self._text("failed")
+
+    @property
+    def caller(self) -> str | None:
+        """The part of the framework that made the call itself: "optimizer", "distributed" …"""
+        return self._text("caller")
+
+    @property
+    def note(self) -> str | None:
+        """What else must be known, such as "undefined memory"."""
+        return self._text("note")
+
+    @property
+    def is_recomputed(self) -> bool:
+        return self.fields.get("recomputed") is True
+
+    @property
+    def is_parameters_grad(self) -> bool:
+        stem, _, end = self.name.rpartition(".")
+        # msprobe writes parameters_grad.0
+        return end == PARAMETERS_GRAD or (end.isdecimal() and stem.endswith(f".{PARAMETERS_GRAD}"))
+
+    def slots(self) -> Iterator[Slot]:
+        """Its tensors and plain arguments."""
+        return iter_gradient_slots(self.fields) if self.is_parameters_grad else iter_record_slots(self.fields)
+
+    def _text(self, field: str) -> str | None:
+        value = self.fields.get(field)
+        return value if isinstance(value, str) else None
+
+
+@dataclass(frozen=True)
+class SavedValue:
+    """One entry of debug.json: what a single `save` was given."""
+
+    name: str
+    tree: Any
+
+    def slots(self) -> Iterator[Slot]:
+        """Its leaves; the name of a plain tensor's slot is empty."""
+        return iter_slots(self.tree, "")
+
+
+@dataclass(frozen=True)
+class RankDump:
+    """What one process recorded in one step."""
+
+    folder: Path
+    root: Path
+    """What was opened; nothing outside of it is read."""
+    step: int | None
+    rank: int | None
+    """None outside distributed runs."""
+    dump_file: RecordFile | None
+    debug_file: RecordFile | None
+
+    @property
+    def name(self) -> str:
+        """`step0/rank3`"""
+        return self.folder.name if self.step is None else f"step{self.step}/{self.folder.name}"
+
+    def is_rank(self, number: int | None) -> bool:
+        """None means any; outside distributed runs the only process counts as rank 0."""
+        return number is None or number == (self.rank or 0)
+
+    @property
+    def header(self) -> Mapping[str, Any]:
+        """task, level, framework."""
+        file = self.dump_file or self.debug_file
+        return file.header if file else {}
+
+    @property
+    def is_complete(self) -> bool:
+        """False while the run writes, and after it was killed."""
+        return all(file.is_complete for file in self._files) and self.run.get("complete") is not False
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What could not be read, in words."""
+        found = [problem for file in self._files for problem in file.problems]
+        if not self._files:
+            found.append("neither dump.json nor debug.json: nothing was recorded here")
+        return (*found, *self._parents.problems, *self._stacks.problems, *self._run.problems)
+
+    @property
+    def record_count(self) -> int:
+        return len(self.dump_file) if self.dump_file else 0
+
+    def records(self) -> Iterator[Record]:
+        """The calls in the order in which they ended: a module follows what it contains."""
+        if self.dump_file:
+            for name, fields in self.dump_file.items():
+                yield Record(name, fields)
+
+    def record(self, name: str) -> Record:
+        """One call by its name; KeyError when it was not recorded."""
+        if not self.dump_file:
+            raise KeyError(name)
+        return Record(name, self.dump_file.get(name))
+
+    def saved_values(self) -> Iterator[SavedValue]:
+        """What `save` wrote."""
+        if self.debug_file:
+            for name, tree in self.debug_file.items():
+                yield SavedValue(name, tree)
+
+    @property
+    def parents(self) -> Mapping[str, str | None]:
+        """Each record and the module call that contains it; empty at L1."""
+        return self._parents.content
+
+    def stack(self, name: str) -> tuple[str, ...]:
+        """Where a record was called, innermost first; empty when that is not known."""
+        return self._stacks.content.get(name, ())
+
+    @property
+    def run(self) -> Mapping[str, Any]:
+        """run.json; empty when there is none."""
+        return self._run.content
+
+    def tensor_path(self, data_name: str) -> Path:
+        """The file of a tensor, if it lies in this dump. It need not exist."""
+        if not data_name or data_name in (".", "..") or set("/\\\0") & set(data_name):
+            raise DumpError(f"{self.folder}: the tensor file {data_name!r} is not a plain file name; it is not opened.")
+        path = self.folder / layout.TENSOR_FOLDER / data_name
+        if not path.resolve().is_relative_to(self.root):
+            raise DumpError(f"{path} leads out of the dump, to {path.resolve()}. Replace the link by the file itself.")
+        return path
+
+    @property
+    def _files(self) -> tuple[RecordFile, ...]:
+        return tuple(file for file in (self.dump_file, self.debug_file) if file)
+
+    @cached_property
+    def _parents(self) -> side_file.SideFile[dict[str, str | None]]:
+        return side_file.read_noting(side_file.read_parents, self.folder, self.root)
+
+    @cached_property
+    def _stacks(self) -> side_file.SideFile[dict[str, side_file.Frames]]:
+        return side_file.read_noting(side_file.read_stacks, self.folder, self.root)
+
+    @cached_property
+    def _run(self) -> side_file.SideFile[dict[str, Any]]:
+        return side_file.read_noting(side_file.read_run, self.folder, self.root)
+
+
+@dataclass(frozen=True)
+class StepDump:
+    """One step of all processes."""
+
+    number: int | None
+    folder: Path
+    ranks: tuple[RankDump, ...]
+
+
+@dataclass(frozen=True)
+class Dump:
+    """A run, or the part of one that was named."""
+
+    path: Path
+    steps: tuple[StepDump, ...]
+
+    def ranks(self) -> Iterator[RankDump]:
+        """All steps and ranks, in order."""
+        for step in self.steps:
+            yield from step.ranks
+
+    def select(self, step: int | None = None, rank: int | None = None) -> Dump:
+        """Only one step, or one rank; DumpError, with what there is, when it was not recorded."""
+        steps = tuple(
+            StepDump(found.number, found.folder, tuple(one for one in found.ranks if one.is_rank(rank)))
+            for found in self.steps
+            if step is None or found.number == step
+        )
+        if not any(found.ranks for found in steps):
+            asked = {"step": step, "rank": rank}
+            wanted = " ".join(f"{word} {number}" for word, number in asked.items() if number is not None)
+            there = ", ".join(one.name for one in self.ranks())
+            raise DumpError(f"{self.path} has no {wanted}. It has: {there}.")
+        return Dump(self.path, steps)
+
+
+def open_dump(path: str | Path) -> Dump:
+    """A dump_path, the folder of a step or of a rank in it, or a dump.json or debug.json, whole or .part."""
+    path = Path(path)
+    if path.is_file():
+        return _open_file(path)
+    if not path.is_dir():
+        raise DumpError(f"{path} does not exist. Give the dump_path of a run, or a folder in it.")
+    dump = Dump(path, _find_steps(path, path.resolve()))
+    if not any(rank.dump_file or rank.debug_file for rank in dump.ranks()):
+        found = ", ".join(sorted(entry.name for entry in path.iterdir())[:8]) or "nothing"
+        raise DumpError(f"{path} holds no dump: there is no step0/rank/dump.json or the like in it, but {found}.")
+    return dump
+
+
+def _open_file(path: Path) -> Dump:
+    kind = path.name.removesuffix(layout.PART_SUFFIX)
+    if kind not in _TYPES:
+        raise DumpError(
+            f"{path} is not a dump. Give a dump.json or debug.json (or its .part), or a folder that holds one."
+        )
+    folder = path.parent
+    file = RecordFile(path, _TYPES[kind])
+    files = (file, None) if kind == layout.DUMP_FILE else (None, file)
+    rank = RankDump(folder, folder.resolve(), _step_of(folder), _rank_of(folder), *files)
+    return Dump(path, (StepDump(rank.step, folder, (rank,)),))
+
+
+def _find_steps(path: Path, root: Path) -> tuple[StepDump, ...]:
+    if _is_rank_folder(path):
+        rank = _open_rank(path, root)
+        return (StepDump(rank.step, path, (rank,)),)
+    ranks = _find_ranks(path, root)
+    if ranks:
+        return (StepDump(_number(_STEP, path), path, ranks),)
+    folders = _folders(path, _STEP, root)
+    steps = [StepDump(_number(_STEP, folder), folder, _find_ranks(folder, root)) for folder in folders]
+    return tuple(sorted(steps, key=lambda step: step.number or 0))
+
+
+def _find_ranks(path: Path, root: Path) -> tuple[RankDump, ...]:
+    ranks = [_open_rank(folder, root) for folder in _folders(path, _RANK, root)]
+    return tuple(sorted(ranks, key=lambda rank: (-1 if rank.rank is None else rank.rank, rank.folder.name)))
+
+
+def _open_rank(folder: Path, root: Path) -> RankDump:
+    files = [_open_records(folder, name, root) for name in (layout.DUMP_FILE, layout.DEBUG_FILE)]
+    return RankDump(folder, root, _step_of(folder), _rank_of(folder), files[0], files[1])
+
+
+def _open_records(folder: Path, name: str, root: Path) -> RecordFile | None:
+    # A part beside a complete file is the newer one.
+    path = side_file.find_file(folder, name + layout.PART_SUFFIX, root) or side_file.find_file(folder, name, root)
+    return RecordFile(path, _TYPES[name]) if path else None
+
+
+def _folders(path: Path, pattern: re.Pattern[str], root: Path) -> list[Path]:
+    found = [folder for folder in path.iterdir() if pattern.fullmatch(folder.name) and folder.is_dir()]
+    for folder in found:
+        if not folder.resolve().is_relative_to(root):
+            raise DumpError(f"{folder} is a link that leads out of the dump. Open {folder.resolve()} itself.")
+    return found
+
+
+def _is_rank_folder(folder: Path) -> bool:
+    return any((folder / (name + suffix)).is_file() for name in _TYPES for suffix in ("", layout.PART_SUFFIX))
+
+
+def _step_of(rank_folder: Path) -> int | None:
+    return _number(_STEP, rank_folder.resolve().parent)
+
+
+def _rank_of(rank_folder: Path) -> int | None:
+    """msprobe's `proc123` is a process outside distributed runs: it has no rank."""
+    name = rank_folder.resolve().name
+    return _number(_RANK, rank_folder) if name.startswith("rank") else None
+
+
+def _number(pattern: re.Pattern[str], folder: Path) -> int | None:
+    found = pattern.fullmatch(folder.resolve().name)
+    return int(found.group(1)) if found and found.group(1) else None

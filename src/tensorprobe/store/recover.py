@@ -1,0 +1,220 @@
+"""Close the files that a killed run left open.
+
+Every file is written aside and renamed, and its part is removed only afterwards: an interruption loses nothing, and a
+second run goes on where the first ended. A complete dump is never touched, nor one whose run is still alive.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tensorprobe.errors import DumpError
+from tensorprobe.store import journal, layout, side_file
+from tensorprobe.store.reader import RankDump, open_dump
+from tensorprobe.store.record_file import load_whole
+
+_PARTS = (layout.CONSTRUCT_FILE, layout.STACK_FILE, layout.DEBUG_FILE, layout.DUMP_FILE)
+"""In the order in which they are closed: while dump.json is a part, everybody sees that the work is not done."""
+_TYPES = {
+    layout.CONSTRUCT_FILE: journal.PARENT_TYPES,
+    layout.DEBUG_FILE: journal.SAVED_TYPES,
+    layout.DUMP_FILE: journal.RECORD_TYPES,
+}
+
+OnFolder = Callable[[RankDump], None]
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """What was done in one rank folder."""
+
+    folder: Path
+    actions: tuple[str, ...]
+
+
+def recover_dump(path: str | Path, *, force: bool = False, on_folder: OnFolder | None = None) -> list[Recovery]:
+    """Make every cut file of a dump complete; the empty list means that there was nothing to do.
+
+    `force` also takes a dump whose process seems to be alive: its number may belong to another process by now.
+    """
+    path = Path(path)
+    dump = open_dump(path.parent if path.is_file() else path)
+    waiting = [rank for rank in dump.ranks() if _find_parts(rank)]
+    for rank in waiting:
+        if not force:
+            _refuse_live_run(rank)
+        _refuse_to_lose(rank)
+    done = []
+    for rank in waiting:
+        done.append(Recovery(rank.folder, tuple(_recover_rank(rank))))
+        if on_folder is not None:
+            on_folder(rank)
+    return done
+
+
+def _find_parts(rank: RankDump) -> list[str]:
+    return [name for name in _PARTS if side_file.find_file(rank.folder, name + layout.PART_SUFFIX, rank.root)]
+
+
+def _recover_rank(rank: RankDump) -> Iterator[str]:
+    yield from _remove_temporary_files(rank)
+    yield from _mark_run(rank)
+    for name in _find_parts(rank):
+        path, part = rank.folder / name, rank.folder / (name + layout.PART_SUFFIX)
+        if name == layout.STACK_FILE:
+            write_aside(path, part, _render_stacks(rank))
+            yield f"{name}: written from its journal"
+        else:
+            yield _close_part(rank, path, part)
+        part.unlink(missing_ok=True)
+
+
+def _close_part(rank: RankDump, path: Path, part: Path) -> str:
+    is_construct = path.name == layout.CONSTRUCT_FILE
+    types = _TYPES[path.name]
+    outline = journal.outline_part(part, types)
+    header = "{" if is_construct else _render_header(rank, outline.header)
+    write_aside(path, part, _render_lines(header, _whole_lines(part, types), "}" if is_construct else "}}"))
+    lost = len(outline.bad_lines) + outline.is_cut
+    text = f"{path.name}: {count_noun(len(outline.offsets), 'entry', 'entries')}"
+    return f"{text}, {count_noun(lost, 'cut line', 'cut lines')} left out" if lost else text
+
+
+def _refuse_to_lose(rank: RankDump) -> None:
+    """After an interrupted recovery both files are there, and the part holds all; if not, a person has to choose."""
+    for name in _TYPES:
+        path, part = rank.folder / name, rank.folder / (name + layout.PART_SUFFIX)
+        if not (path.is_file() and part.is_file()):
+            continue
+        if not _names_in(path) <= journal.outline_part(part, _TYPES[name]).offsets.keys():
+            raise DumpError(
+                f"{path} is complete, and {part.name} beside it lacks some of its entries. Move the one you do not "
+                "want out of the folder, then recover again."
+            )
+
+
+def _names_in(path: Path) -> set[str]:
+    outline = journal.outline_whole(path)
+    if outline is not None:
+        return set(outline.offsets)
+    try:
+        content = load_whole(path)
+    except DumpError:
+        return set()
+    data = content.get("data", content)
+    return set(data) if isinstance(data, dict) else set()
+
+
+def _whole_lines(part: Path, types: journal.Types) -> Iterator[bytes]:
+    """The entries as they stand in the file, so that not one digit changes."""
+    for number, _, line in journal.iter_lines(part):
+        if number == 1:
+            continue
+        try:
+            journal.parse_entry(line, types, part)
+        except ValueError:
+            continue
+        yield journal.strip_line(line)
+
+
+def _render_header(rank: RankDump, header: dict[str, Any] | None) -> str:
+    if not header:
+        settings = rank.run.get("settings")
+        known = settings if isinstance(settings, dict) else {}
+        header = {"task": known.get("task"), "level": known.get("level"), "framework": rank.run.get("framework")}
+        header["dump_data_dir"] = None
+    return json.dumps(header)[:-1] + ', "data": {'
+
+
+def _render_lines(header: str, lines: Iterable[bytes], closing: str) -> Iterator[bytes]:
+    yield header.encode("utf-8", "backslashreplace")
+    separator = b"\n"
+    for line in lines:
+        yield separator + line
+        separator = b",\n"
+    yield f"\n{closing}\n".encode()
+
+
+def _render_stacks(rank: RankDump) -> Iterator[bytes]:
+    """stack.json holds each distinct stack once, with all its records."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for name, frames in side_file.read_stacks(rank.folder, rank.root).content.items():
+        groups.setdefault(frames, []).append(name)
+    entries = ({str(number): [names, frames]} for number, (frames, names) in enumerate(groups.items()))
+    return _render_lines("{", (json.dumps(entry)[1:-1].encode() for entry in entries), "}")
+
+
+def _mark_run(rank: RankDump) -> Iterator[str]:
+    """Say in run.json that what the run still held in memory is missing."""
+    path = rank.folder / layout.RUN_FILE
+    if path.exists() and not rank.run:
+        yield f"{layout.RUN_FILE}: cannot be read, left as it is"
+    elif rank.run.get("recovered") is not True:
+        run = {**rank.run, "recovered": True}
+        write_aside(path, path if path.exists() else None, [json.dumps(run, indent=1).encode() + b"\n"])
+        yield f"{layout.RUN_FILE}: marked as recovered"
+
+
+def _remove_temporary_files(rank: RankDump) -> Iterator[str]:
+    for folder in (rank.folder, rank.folder / layout.TENSOR_FOLDER):
+        if not folder.is_dir() or not folder.resolve().is_relative_to(rank.root):
+            continue
+        unfinished = list(folder.glob(f".*{layout.TEMPORARY_SUFFIX}"))
+        for path in unfinished:
+            path.unlink(missing_ok=True)
+        if unfinished:
+            yield f"{folder.name}: {count_noun(len(unfinished), 'unfinished file', 'unfinished files')} removed"
+
+
+def count_noun(count: int, singular: str, plural: str) -> str:
+    """`1 entry`, `2 entries`"""
+    return f"{count:,} {singular if count == 1 else plural}"
+
+
+def write_aside(path: Path, like: Path | None, pieces: Iterable[bytes]) -> None:
+    """Write a file under another name, bring it to disk, and rename it; it gets the permissions of `like`."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=layout.TEMPORARY_SUFFIX)
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            for piece in pieces:
+                file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
+        if like is not None:
+            shutil.copymode(like, temporary)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _refuse_live_run(rank: RankDump) -> None:
+    pid, host = rank.run.get("pid"), rank.run.get("host")
+    if not isinstance(pid, int) or isinstance(pid, bool) or pid <= 0:
+        return
+    if host in (None, socket.gethostname()) and _is_alive(pid):
+        raise DumpError(
+            f"{rank.folder} is being written by process {pid}, which is alive on this host. Wait until it has ended, "
+            "or, if that number belongs to another process by now, use --force (force=True)."
+        )
+
+
+def _is_alive(pid: int) -> bool:
+    if os.name == "nt":
+        return True  # there os.kill would end the process; --force decides
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True
+    return True

@@ -1,0 +1,161 @@
+"""The leaves of a record: every tensor and every plain argument, with the dotted name of its place.
+
+    input.0   input.1.1   kwargs.other   output.0   parameters.weight   buffers.running_mean
+
+These are the names of the tensor files too. A record may come from anyone: fields of an unexpected type are taken as
+absent, and the walk uses no recursion, because JSON can be nested deeper than Python's stack.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tensorprobe.model.record import Number
+
+_SLOT_OF_FIELD = {"input_args": "input", "input_kwargs": "kwargs"}
+_FIELD_IS_INPUT = {"input": True, "kwargs": True, "parameters": True, "buffers": True}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSlot:
+    """One tensor in one place of a record."""
+
+    slot: str
+    type: str
+    dtype: str | None
+    shape: tuple[int, ...] | None
+    max: Number
+    min: Number
+    mean: Number
+    norm: Number
+    nan_count: int | None
+    """None when the dump has no counts, as msprobe's have none."""
+    inf_count: int | None
+    requires_grad: bool | None
+    checksum: str | None
+    data_name: str | None
+    source: str | None
+    """The record that produced this value."""
+    reason: str | None
+    """Why there are no statistics."""
+    note: str | None
+
+    @property
+    def has_nan(self) -> bool:
+        if self.nan_count is None:
+            return _is_nan(self.max) or _is_nan(self.min)
+        return self.nan_count > 0
+
+    @property
+    def has_inf(self) -> bool:
+        if self.inf_count is None:
+            return _is_inf(self.max) or _is_inf(self.min)
+        return self.inf_count > 0
+
+    @property
+    def is_input(self) -> bool:
+        """Did the call read it, or did it compute it?"""
+        return _FIELD_IS_INPUT.get(self.slot.partition(".")[0], False)
+
+    @property
+    def element_count(self) -> int | None:
+        return None if self.shape is None else math.prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class PlainSlot:
+    """One argument or result that is no tensor."""
+
+    slot: str
+    type: str
+    value: Any
+
+
+Slot = TensorSlot | PlainSlot
+
+
+def iter_record_slots(fields: dict[str, Any]) -> Iterator[Slot]:
+    """The slots of an entry of dump.json: of every field that holds leaves, in their order."""
+    for field, tree in fields.items():
+        if isinstance(tree, (dict, list)):
+            yield from iter_slots(tree, _SLOT_OF_FIELD.get(field, field))
+
+
+def iter_gradient_slots(fields: dict[str, Any]) -> Iterator[Slot]:
+    """The slots of a parameters_grad entry, `{"weight": [LEAF]}`; a list of one adds nothing to the name."""
+    for name, tree in fields.items():
+        yield from iter_slots(tree[0] if isinstance(tree, list) and len(tree) == 1 else tree, name)
+
+
+def iter_slots(tree: Any, slot: str) -> Iterator[Slot]:
+    """The leaves of a nesting, depth first."""
+    waiting = [(slot, tree)]
+    while waiting:
+        place, node = waiting.pop()
+        if isinstance(node, list):
+            waiting.extend((_join(place, str(index)), node[index]) for index in range(len(node) - 1, -1, -1))
+        elif isinstance(node, dict) and not isinstance(node.get("type"), str):
+            waiting.extend((_join(place, key), node[key]) for key in reversed(node))
+        elif isinstance(node, dict) and ("shape" in node or "dtype" in node):
+            yield _read_tensor(place, node)
+        elif isinstance(node, dict):
+            yield PlainSlot(place, node["type"], node.get("value"))
+        else:
+            yield PlainSlot(place, type(node).__name__, node)
+
+
+def _read_tensor(slot: str, leaf: dict[str, Any]) -> TensorSlot:
+    has_counts = "nan_count" in leaf or "inf_count" in leaf
+    return TensorSlot(
+        slot=slot,
+        type=leaf["type"],
+        dtype=_text(leaf.get("dtype")),
+        shape=_shape(leaf.get("shape")),
+        max=_number(leaf.get("Max")),
+        min=_number(leaf.get("Min")),
+        mean=_number(leaf.get("Mean")),
+        norm=_number(leaf.get("Norm")),
+        nan_count=_count(leaf.get("nan_count"), has_counts),
+        inf_count=_count(leaf.get("inf_count"), has_counts),
+        requires_grad=leaf["requires_grad"] if isinstance(leaf.get("requires_grad"), bool) else None,
+        checksum=_text(leaf.get("hash")) or _text(leaf.get("md5")),
+        data_name=_text(leaf.get("data_name")),
+        source=_text(leaf.get("source")),
+        reason=_text(leaf.get("reason")),
+        note=_text(leaf.get("note")),
+    )
+
+
+def _join(place: str, key: str) -> str:
+    return f"{place}.{key}" if place else key
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _number(value: Any) -> Number:
+    return value if isinstance(value, (bool, int, float)) else None
+
+
+def _count(value: Any, has_counts: bool) -> int | None:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    return 0 if has_counts else None
+
+
+def _shape(value: Any) -> tuple[int, ...] | None:
+    if isinstance(value, list) and all(isinstance(size, int) for size in value):
+        return tuple(value)
+    return None
+
+
+def _is_nan(number: Number) -> bool:
+    return isinstance(number, float) and math.isnan(number)
+
+
+def _is_inf(number: Number) -> bool:
+    return isinstance(number, float) and math.isinf(number)
