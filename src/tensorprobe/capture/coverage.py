@@ -13,7 +13,7 @@ class Coverage:
     seen: int = 0
     """Calls that the selection was asked about."""
     recorded: int = 0
-    """Records in dump.json, forward and backward."""
+    """Records in dump.json, forward and backward, and single points in debug.json."""
     filtered: int = 0
     """Calls that the configuration left out."""
     excluded: int = 0

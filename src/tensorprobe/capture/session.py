@@ -21,6 +21,7 @@ from typing import Any
 from tensorprobe.capture.circumstances import describe_circumstances
 from tensorprobe.capture.describe import Describer
 from tensorprobe.capture.framework import Framework, Undo
+from tensorprobe.capture.message import show_messages
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.single_point import SinglePoints
 from tensorprobe.capture.sink import FlushTimer, Sink
@@ -38,6 +39,7 @@ class Session:
     """What `PrecisionDebugger` and `tensorprobe.capture` are faces of."""
 
     def __init__(self, config: CaptureConfig, framework: Framework) -> None:
+        show_messages()
         self.config = config
         self.framework = framework
         has_stats = config.task != "structure"

@@ -75,6 +75,7 @@ class SinglePoints:
     def _add(self, key: str, tree: Any) -> None:
         sink = self._recorder.sink
         if sink is not None:
+            self._recorder.coverage.recorded += 1
             sink.add_debug(key, tree)
 
 

@@ -83,6 +83,7 @@ def _describe_rank(report: RankReport) -> dict[str, Any]:
         "level": report.header.get("level"),
         "framework": report.header.get("framework"),
         "complete": report.is_complete,
+        "error": report.error,
         "recovered": report.is_recovered,
         "problems": report.problems,
         "record_count": report.record_count,

@@ -7,6 +7,7 @@ carry it on. A mask of -Inf is sound, and common; the sign is therefore part of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -43,9 +44,9 @@ class NonFinite:
         """The calls that hold this one."""
         return [found for found in self.calls if quality in found.origins]
 
-    def first(self, quality: Quality) -> NonFiniteCall | None:
-        """The first call in the order of execution."""
-        return next(iter(self.of(quality)), None)
+    def places(self, quality: Quality) -> list[NonFiniteCall]:
+        """The calls where it arises or comes in; the first of them is the first in the order of execution."""
+        return [found for found in self.of(quality) if found.origins[quality] != "carried"]
 
 
 def find_non_finite(calls: Iterable[Call], parents: Mapping[str, str | None]) -> NonFinite:
@@ -68,14 +69,22 @@ def find_non_finite(calls: Iterable[Call], parents: Mapping[str, str | None]) ->
 
 def describe_counts(slot: TensorSlot) -> str:
     """`NaN 3 · -Inf 1,024`, with the sign of Inf where it is certain."""
-    parts = []
-    if slot.has_nan:
-        parts.append(f"NaN {_count(slot.nan_count)}".rstrip())
-    if slot.has_inf:
-        has_plus, has_minus = slot.max == float("inf"), slot.min == float("-inf")
+    return " · ".join(describe_count(slot, quality) for quality in QUALITIES if holds(slot, quality))
+
+
+def describe_count(slot: TensorSlot, quality: Quality) -> str:
+    """`-Inf 1,024`; only `NaN` when the dump has no counts."""
+    sign, count = "", slot.nan_count
+    if quality == "Inf":
+        has_plus, has_minus = slot.max == math.inf, slot.min == -math.inf
         sign = "+" if has_plus and not has_minus else "-" if has_minus and not has_plus else ""
-        parts.append(f"{sign}Inf {_count(slot.inf_count)}".rstrip())
-    return " · ".join(parts)
+        count = slot.inf_count
+    return f"{sign}{quality}" if count is None else f"{sign}{quality} {count:,}"
+
+
+def holds(slot: TensorSlot, quality: Quality) -> bool:
+    """Is there NaN, or Inf, in this tensor?"""
+    return slot.has_nan if quality == "NaN" else slot.has_inf
 
 
 class _History:
@@ -112,7 +121,7 @@ class _History:
 
 def _find_origin(call: Call, quality: Quality, history: _History) -> Origin | None:
     slots = history.defined_slots(call)
-    holding = [slot for slot in slots if (slot.has_nan if quality == "NaN" else slot.has_inf)]
+    holding = [slot for slot in slots if holds(slot, quality)]
     if not holding:
         return None
     if isinstance(call.name, ParametersGradName):
@@ -128,7 +137,3 @@ def _forward_of(call: Call) -> str:
     if isinstance(call.name, ModuleName):
         return call.record.replace(f".backward.{call.name.index}", f".forward.{call.name.index}")
     return call.record.removesuffix("backward") + "forward"
-
-
-def _count(count: int | None) -> str:
-    return "" if count is None else f"{count:,}"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from tensorprobe.errors import DumpError
 from tensorprobe.model.name import ApiName, ParametersGradName
 from tensorprobe.report.call import Call, call_from_record, call_from_saved, describe_location
 from tensorprobe.report.nonfinite import NonFinite, find_non_finite
@@ -33,6 +34,8 @@ class Gradient:
 
     parameter: str
     norm: float
+    is_finite: bool
+    """False: the norm is only that of the elements that are numbers."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,8 @@ class RankReport:
     saved_rows: tuple[Row, ...]
     locations: Mapping[str, str]
     """The source line of the records that are worth a look."""
+    error: str | None = None
+    """Why it could not be read; then all else is empty."""
 
     @property
     def coverage(self) -> Mapping[str, Any] | None:
@@ -68,6 +73,15 @@ class RankReport:
     @property
     def is_recovered(self) -> bool:
         return self.run.get("recovered") is True
+
+
+def read_rank_report(rank: RankDump, options: ShowOptions, on_record: OnRecord | None = None) -> RankReport:
+    """Like `build_rank_report`, but a rank that cannot be read is a report that says so, and not the end."""
+    try:
+        return build_rank_report(rank, options, on_record)
+    except DumpError as error:
+        nothing = RankDump(rank.folder, rank.root, rank.step, rank.rank, None, None)
+        return replace(build_rank_report(nothing, options), is_complete=False, error=str(error))
 
 
 def build_rank_report(
@@ -140,4 +154,4 @@ def _iter_gradients(calls: Mapping[str, Call]) -> Iterator[Gradient]:
             for slot in call.tensors:
                 if isinstance(slot.norm, float):
                     name = f"{call.name.path}.{slot.slot}" if call.name.path else slot.slot
-                    yield Gradient(name, slot.norm)
+                    yield Gradient(name, slot.norm, not (slot.has_nan or slot.has_inf))

@@ -7,7 +7,7 @@ filter it has one line for every tensor and argument.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from tensorprobe.model.record import Number
@@ -45,10 +45,10 @@ def iter_lines(rows: Sequence[Row], guides: Guides, details: Mapping[str, str] |
     `details` are the source lines of the records; None: one line for each result, and no source lines.
     """
     open_levels: list[bool] = []
-    heading = None
+    heading = ""
     for row in rows:
-        if row.depth == 0 and _heading_of(row) != heading:
-            heading = _heading_of(row)
+        if row.depth == 0 and _heading_of(row, heading) != heading:
+            heading = _heading_of(row, heading)
             yield Line("", heading, COLUMNS, "heading")
         del open_levels[row.depth :]
         before = "".join(guides[2] if is_open else guides[3] for is_open in open_levels[1:])
@@ -61,8 +61,13 @@ def iter_lines(rows: Sequence[Row], guides: Guides, details: Mapping[str, str] |
             yield Line(below, details[row.record], (), "place")
 
 
-def _heading_of(row: Row) -> str:
-    return "saved values" if row.kind == "saved" else row.direction or "other records"
+def _heading_of(row: Row, before: str) -> str:
+    """An optimizer's calls are forward calls, but nobody looks for them under that word."""
+    if row.kind == "saved":
+        return "saved values"
+    if row.call and row.call.caller and row.direction != before:
+        return row.call.caller
+    return row.direction or "other records"
 
 
 def format_number(number: Number) -> str:
@@ -90,7 +95,8 @@ def _row_lines(row: Row, guide: str, below: str, has_details: bool) -> Iterator[
     slots = _shown_slots(row, has_details)
     remarks = _describe_row(row)
     if not slots:
-        mark: Mark = "failed" if row.call and row.call.failed else "aside" if row.call is None or row.is_context else ""
+        is_aside = row.call is None or row.is_context or row.kind == "folded"
+        mark: Mark = "aside" if is_aside else "failed" if row.call and row.call.failed else ""
         yield Line(guide, label, _empty_cells(remarks), mark)
         return
     for index, slot in enumerate(slots):
@@ -101,12 +107,18 @@ def _row_lines(row: Row, guide: str, below: str, has_details: bool) -> Iterator[
 
 
 def _shown_slots(row: Row, has_details: bool) -> tuple[Slot, ...]:
-    if row.call is None or row.is_context:
+    if row.call is None or row.is_context or row.kind == "folded":
         return ()
     if has_details:
         return row.call.slots
     tensors = tuple(slot for slot in row.call.results if isinstance(slot, TensorSlot))
-    return tensors or row.call.results[:1]
+    if len(tensors) == 1 and tensors[0].slot == "output.0":
+        return (replace(tensors[0], slot=""),)
+    return tensors or tuple(slot for slot in row.call.results[:1] if not _is_none(slot))
+
+
+def _is_none(slot: Slot) -> bool:
+    return isinstance(slot, PlainSlot) and slot.value is None
 
 
 def _slot_cells(slot: Slot, remarks: str) -> tuple[tuple[str, ...], Mark]:

@@ -1,17 +1,18 @@
 """What `show` says, for people: what is wrong first, then everything.
 
 On a terminal lines are cut at its width, because a wrapped tree cannot be read. Into a file or a pipe they go whole, so
-that what is written does not depend on the window. Names come from the dump: control characters in them are made visible.
+that what is written does not depend on the window. Names come from the dump: control characters in them are escaped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from tensorprobe.report.nonfinite import QUALITIES, NonFiniteCall, Quality, describe_counts
+from tensorprobe.report.nonfinite import QUALITIES, NonFiniteCall, Quality, describe_count, holds
 from tensorprobe.report.rank import Gradient, RankReport
 from tensorprobe.report.table import ASCII_GUIDES, COLUMNS, UNICODE_GUIDES, Line, format_number, iter_lines
 from tensorprobe.report.tree import fold_framework_calls
@@ -22,6 +23,13 @@ _MAX_LISTED = 8
 _LINES_AT_ONCE = 200
 _NUMERIC_COLUMNS = 4
 _STYLES = {"heading": "bold", "nan": "bold red", "inf": "yellow", "failed": "red", "aside": "dim", "": ""}
+_COVERAGE_WORDS = {
+    "seen": "calls seen",
+    "recorded": "records, forward and backward",
+    "filtered": "left out by the configuration",
+    "excluded": "not recorded because they compute nothing",
+    "failed": "failed inside capture",
+}
 _VERSION_KEYS = {"pytorch": "torch", "mindspore": "mindspore"}
 _LABEL_STYLES = {
     "NaN": "bold red",
@@ -29,31 +37,32 @@ _LABEL_STYLES = {
     "failed": "bold red",
     "incomplete": "bold yellow",
     "problem": "yellow",
+    "unreadable": "bold red",
 }
+
+
+def print_reports(console: Console, reports: Iterable[RankReport], has_filter: bool = False) -> None:
+    """Every step and rank, then one line for each: that is what stays on the screen."""
+    overview = []
+    for report in reports:
+        print_report(console, report, has_filter)
+        overview.append(_overview_line(report))
+    if len(overview) > 1:
+        _print_lines(console, [Text(), Text("all of them", "bold"), *overview])
 
 
 def print_report(console: Console, report: RankReport, has_filter: bool = False) -> None:
     """One step of one process. With a filter only what was asked for, in full."""
     _print_lines(console, _title_lines(report))
+    if report.error:
+        _print_lines(console, [_fact("unreadable", report.error)])
+        return
     _print_lines(console, _state_lines(report))
     if not has_filter:
         _print_lines(console, _finding_lines(report))
+    elif not report.rows and not report.saved_rows:
+        _print_lines(console, [_fact("filter", "no record has this text in its name, module path, caller or error")])
     _print_rows(console, report, has_filter)
-
-
-def print_overview(console: Console, reports: list[RankReport]) -> None:
-    """One line for each step and rank, after all of them: it is what stays on the screen."""
-    lines = [Text(), Text("all of them", "bold")]
-    width = max(len(report.name) for report in reports)
-    for report in reports:
-        line = Text(f"  {clean(report.name):<{width}}  {report.record_count:>7,} records")
-        for quality in QUALITIES:
-            count = len(report.non_finite.of(quality))
-            line.append(f"  {count:>6,} with {quality}", _LABEL_STYLES[quality] if count else "dim")
-        line.append(f"  {len(report.failed):,} failed", "red" if report.failed else "dim")
-        line.append("" if report.is_complete else "  incomplete", "yellow")
-        lines.append(line)
-    _print_lines(console, lines)
 
 
 def clean(text: str) -> str:
@@ -61,6 +70,16 @@ def clean(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+
+
+def _overview_line(report: RankReport) -> Text:
+    line = Text(f"  {clean(report.name):<{_LABEL_WIDTH + 4}}  {report.record_count:>7,} records")
+    for quality in QUALITIES:
+        count = len(report.non_finite.of(quality))
+        line.append(f"  {count:>5,} with {quality}", _LABEL_STYLES[quality] if count else "dim")
+    line.append(f"  {len(report.failed):>3,} failed", "red" if report.failed else "dim")
+    line.append("  unreadable" if report.error else "" if report.is_complete else "  incomplete", "yellow")
+    return line
 
 
 def _title_lines(report: RankReport) -> Iterator[Text]:
@@ -95,18 +114,17 @@ def _coverage_line(report: RankReport) -> Text:
     coverage = report.coverage
     if coverage is None:
         return _fact("coverage", "not stated: there is no run.json, so calls may be missing without a trace", "yellow")
-    words = {
-        "seen": "calls seen",
-        "recorded": "records",
-        "filtered": "left out by the configuration",
-        "excluded": "that compute nothing",
-        "failed": "failures inside capture",
-    }
-    parts = [f"{coverage[key]:,} {word}" for key, word in words.items() if isinstance(coverage.get(key), int)]
+    parts = [_count_of(coverage, key, words) for key, words in _COVERAGE_WORDS.items()]
     unseen = coverage.get("unseen")
     if isinstance(unseen, dict) and unseen:
         parts.append("not seen: " + ", ".join(f"{reason} ({count})" for reason, count in unseen.items()))
-    return _fact("coverage", " · ".join(parts) or "not stated", "yellow" if coverage.get("failed") or unseen else "")
+    text = " · ".join(part for part in parts if part)
+    return _fact("coverage", text or "not stated", "yellow" if coverage.get("failed") or unseen else "")
+
+
+def _count_of(coverage: Mapping[str, Any], key: str, words: str) -> str:
+    count = coverage.get(key)
+    return f"{count:,} {words}" if isinstance(count, int) else ""
 
 
 def _finding_lines(report: RankReport) -> Iterator[Text]:
@@ -124,27 +142,35 @@ def _finding_lines(report: RankReport) -> Iterator[Text]:
 
 
 def _non_finite_lines(report: RankReport, quality: Quality) -> Iterator[Text]:
-    """Where it arises, each place; then how far it went."""
-    found = report.non_finite.of(quality)
-    if not found:
-        return
-    places = [one for one in found if one.origins[quality] != "carried"] or found[:1]
-    for label, one in zip(_labels(quality), places[:_MAX_LISTED], strict=False):
-        yield _fact(label, _describe_place(one, quality), _LABEL_STYLES[quality])
-        yield from _place_lines(report, one.call.record, one.call.module_path)
-    yield from _more_lines(len(places), f"places where {quality} arises")
-    carried = len(found) - len(places)
+    """Where it arises, one entry a source line; then how far it went."""
+    places = report.non_finite.places(quality)
+    groups = list(_group_by_line(report, places))
+    for label, group in zip(_labels(quality), groups[:_MAX_LISTED], strict=False):
+        yield _fact(label, _describe_place(group, quality), _LABEL_STYLES[quality])
+        yield from _place_lines(report, group[0].call.record, group[0].call.module_path)
+    yield from _more_lines(len(groups), f"places where {quality} arises")
+    carried = len(report.non_finite.of(quality)) - len(places)
     if carried:
-        yield _fact("", f"{carried:,} other records carry {quality} on")
+        yield _fact("", f"{carried:,} other records carry {quality} on", "dim")
 
 
-def _describe_place(found: NonFiniteCall, quality: Quality) -> str:
-    holding = [slot for slot in found.slots if (slot.has_nan if quality == "NaN" else slot.has_inf)]
-    slot = holding[0]
+def _group_by_line(report: RankReport, places: list[NonFiniteCall]) -> Iterator[list[NonFiniteCall]]:
+    """The same line in twelve layers is one finding."""
+    groups: dict[str, list[NonFiniteCall]] = {}
+    for found in places:
+        groups.setdefault(report.locations.get(found.call.record, found.call.record), []).append(found)
+    return iter(groups.values())
+
+
+def _describe_place(group: list[NonFiniteCall], quality: Quality) -> str:
+    first = group[0]
+    slot = next(slot for slot in first.slots if holds(slot, quality))
     total = f" of {slot.element_count:,}" if slot.element_count else ""
-    what = f"{found.call.record}  {slot.slot}  {describe_counts(slot)}{total}"
-    origin = {"arises": "it arises here", "enters": "it comes in here, from outside", "carried": "first seen here"}
-    return f"{what}  {origin[found.origins[quality]]}"
+    count = describe_count(slot, quality)
+    what = f"{first.call.record}  {slot.slot}  {count}{total}"
+    origin = "comes in here, from outside" if first.origins[quality] == "enters" else "arises here"
+    more = f", and in {len(group) - 1:,} more calls from this line" if len(group) > 1 else ""
+    return f"{what}  {origin}{more}" + ("  (only -Inf: usual in a mask)" if count.startswith("-") else "")
 
 
 def _place_lines(report: RankReport, record: str, module_path: str | None) -> Iterator[Text]:
@@ -154,18 +180,18 @@ def _place_lines(report: RankReport, record: str, module_path: str | None) -> It
 
 
 def _gradient_lines(gradients: tuple[Gradient, ...]) -> Iterator[Text]:
-    finite = [one for one in gradients if one.norm == one.norm]
+    finite = [one for one in gradients if one.is_finite]
     text = f"{len(gradients):,} parameters"
+    if len(finite) < len(gradients):
+        text += f", {len(gradients) - len(finite):,} of them with NaN or Inf"
     if finite:
         largest = max(finite, key=lambda one: one.norm)
         text += f"; the largest norm is {format_number(largest.norm)}, of {largest.parameter}"
     yield _fact("gradients", text)
-    zero = [one.parameter for one in gradients if one.norm == 0]
+    zero = [one.parameter for one in finite if one.norm == 0]
     if zero:
-        shown = ", ".join(zero[:_MAX_LISTED])
-        yield _fact(
-            "", f"all zero: {shown}" + (f" and {len(zero) - _MAX_LISTED} more" if zero[_MAX_LISTED:] else ""), "yellow"
-        )
+        more = f" and {len(zero) - _MAX_LISTED:,} more" if len(zero) > _MAX_LISTED else ""
+        yield _fact("", f"all zero: {', '.join(zero[:_MAX_LISTED])}{more}", "yellow")
 
 
 def _more_lines(count: int, what: str) -> Iterator[Text]:
@@ -187,12 +213,16 @@ def _fact(label: str, text: str, style: str = "") -> Text:
 def _print_rows(console: Console, report: RankReport, has_filter: bool) -> None:
     rows = [*report.rows, *report.saved_rows]
     if not has_filter:
-        notable = {found.call.record for found in report.non_finite.calls} | {call.record for call in report.failed}
-        rows = fold_framework_calls(rows, lambda row: row.record in notable)
+        rows = fold_framework_calls(rows, _notable_records(report))
     guides = UNICODE_GUIDES if "utf" in console.encoding.lower() else ASCII_GUIDES
     lines = [_clean_line(line) for line in iter_lines(rows, guides, report.locations if has_filter else None)]
     widths = _column_widths(lines)
     _print_lines(console, (_table_line(line, widths) for line in lines))
+
+
+def _notable_records(report: RankReport) -> set[str]:
+    places = [found for quality in QUALITIES for found in report.non_finite.places(quality)]
+    return {found.call.record for found in places} | {call.record for call in report.failed}
 
 
 def _clean_line(line: Line) -> Line:

@@ -2,13 +2,13 @@
 
 The nesting is that of construct.json; at L1, where that is empty, the calls are grouped by the module path in their
 records, run by run, so that the order of execution stays visible. Rows stand in the order in which they are printed;
-each knows its depth. Nothing here is recursive: a hostile construct.json can be nested deeper than Python's stack, or in
-circles.
+each knows its depth. Nothing here is recursive: a hostile construct.json can be nested deeper than Python's stack, or
+in circles.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -16,8 +16,8 @@ from tensorprobe.model.name import ApiName, Direction, ModuleName, ParametersGra
 from tensorprobe.report.call import Call, name_or_none
 
 Kind = Literal["call", "module", "gradients", "path", "absent", "saved", "folded"]
-"""`path` is a module that is known only by its path; `absent` a module call that has no record, because it was killed or
-filtered; `folded` stands for several calls."""
+"""`path` is a module that is known only by its path; `absent` a module call that has no record, because it was killed
+or filtered; `folded` stands for several calls, of which it holds the first."""
 
 FOLD_FROM = 4
 """So many calls in a row that the framework made itself are shown as one line."""
@@ -89,13 +89,13 @@ def limit_depth(rows: list[Row], levels: int) -> list[Row]:
     return mark_last(kept)
 
 
-def fold_framework_calls(rows: list[Row], is_notable: Callable[[Row], bool]) -> list[Row]:
-    """An optimizer makes hundreds of calls: each run of them becomes one row, except for those that are notable."""
+def fold_framework_calls(rows: list[Row], notable: Collection[str]) -> list[Row]:
+    """An optimizer makes hundreds of calls: each run of them becomes one row, except for the records in `notable`."""
     folded: list[Row] = []
     run: list[Row] = []
     for index, row in enumerate(rows):
         has_children = index + 1 < len(rows) and rows[index + 1].depth > row.depth
-        caller = row.call.caller if row.call and not has_children and not is_notable(row) else None
+        caller = row.call.caller if row.call and not has_children and row.record not in notable else None
         if run and (caller is None or not _continues(run[-1], row)):
             folded += _fold(run)
             run = []
@@ -120,9 +120,7 @@ def _fold(run: list[Row]) -> list[Row]:
     if len(run) < FOLD_FROM:
         return run
     first = run[0]
-    caller = first.call.caller if first.call else ""
-    label = f"{len(run)} calls by the framework itself ({caller})"
-    return [replace(first, label=label, kind="folded", call=None, hidden_count=len(run))]
+    return [replace(first, label=f"{len(run)} calls by the framework itself", kind="folded", hidden_count=len(run))]
 
 
 def _continues(before: Row, row: Row) -> bool:

@@ -1,0 +1,79 @@
+"""`tensorprobe` and `python -m tensorprobe`: the one place where errors become messages and exit codes.
+
+    0    all is well; also when the reader of a pipe has seen enough
+    2    the dump could not be read, or the command was wrong
+    130  Ctrl-C
+
+An exception that nobody expected keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from typing import Any
+
+from tensorprobe.errors import TensorprobeError
+
+_COMMAND_LINE_PACKAGES = ("typer", "rich", "click", "shellingham")
+
+
+def main() -> None:
+    """Run the command in sys.argv and exit."""
+    try:
+        sys.exit(run())
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def run() -> int:
+    """Run the command in sys.argv; the exit code."""
+    try:
+        from tensorprobe.cli.main import StoppedError, app
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _COMMAND_LINE_PACKAGES:
+            raise
+        print(f'error: the command line needs {error.name}: pip install "tensorprobe[cli]"', file=sys.stderr)
+        return 2
+    try:
+        _run_app(app)
+        sys.stdout.flush()
+    except SystemExit as error:
+        return _flush(error.code if isinstance(error.code, int) else int(error.code is not None))
+    except TensorprobeError as error:
+        _flush(0)
+        print(f"error: {_visible(str(error))}", file=sys.stderr)
+        return 2
+    except (StoppedError, BrokenPipeError) as error:
+        _silence_stdout()
+        return 130 if isinstance(error.__cause__, KeyboardInterrupt) else 0
+    return 0
+
+
+def _run_app(app: Any) -> None:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name in a dump may hold any character
+    app(prog_name="tensorprobe")
+
+
+def _flush(code: int) -> int:
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _silence_stdout()
+    return code
+
+
+def _silence_stdout() -> None:
+    """The interpreter flushes stdout once more when it ends: let that go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _visible(text: str) -> str:
+    """An error may quote a name from a dump, which must not steer the terminal; line breaks are ours."""
+    return "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in text)
+
+
+if __name__ == "__main__":
+    main()

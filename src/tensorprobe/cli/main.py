@@ -1,0 +1,69 @@
+"""The application: its commands and what they share."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from tensorprobe._version import __version__
+from tensorprobe.cli.recover import recover
+from tensorprobe.cli.show import show
+
+
+class StoppedError(Exception):
+    """Somebody pressed Ctrl-C, or closed the pipe: `__cause__` says which."""
+
+
+class Commands(TyperGroup):
+    """Lets Ctrl-C and a closed pipe through to `main`; typer would answer them with messages and codes of its own."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (KeyboardInterrupt, BrokenPipeError) as error:
+            raise StoppedError from error
+
+
+app = typer.Typer(
+    cls=Commands,
+    name="tensorprobe",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(show)
+app.command()(recover)
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"tensorprobe {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def describe(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """See what every operation of a training run computed.
+
+    [bold]A first look[/bold] at a dump, what is wrong with it on top:
+
+        tensorprobe show dump_path
+
+    [bold]One call[/bold] in full, with its inputs and its source line:
+
+        tensorprobe show dump_path --step 0 --filter Functional.softmax.3
+
+    [bold]After a kill[/bold], close the files that the run left open:
+
+        tensorprobe recover dump_path
+
+    Exit codes: 0 all is well, 2 the dump could not be read.
+    """

@@ -1,0 +1,33 @@
+"""`tensorprobe recover`: close the files that a killed run left open."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tensorprobe.cli.progress import progress_bar
+from tensorprobe.store.recover import recover_dump
+
+
+def recover(
+    path: Annotated[Path, typer.Argument(help="A dump_path, or a step or rank folder in it.")],
+    force: Annotated[
+        bool, typer.Option("--force", help="Even if the process that writes it seems to be alive.")
+    ] = False,
+) -> None:
+    """Close the files that a killed run left open. Every whole record is kept; a line that was cut is dropped.
+
+    tensorprobe recover dump_path
+
+    A complete dump is never touched, and a second call finds nothing to do. `show` also reads a dump that was not
+    recovered; other tools need the closed files.
+    """
+    with progress_bar("recovering", None, is_long=True) as advance:
+        done = recover_dump(path, force=force, on_folder=lambda _: advance())
+    for recovery in done:
+        typer.echo(recovery.folder)
+        for action in recovery.actions:
+            typer.echo(f"  {action}")
+    typer.echo(f"next: tensorprobe show {path}" if done else f"nothing to do: every file of {path} is complete")

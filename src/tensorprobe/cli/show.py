@@ -1,0 +1,71 @@
+"""`tensorprobe show`: what was recorded, what is wrong first."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from tensorprobe.cli.progress import progress_bar
+from tensorprobe.errors import DumpError
+from tensorprobe.report.json import iter_json
+from tensorprobe.report.rank import RankReport, ShowOptions, build_rank_report, read_rank_report
+from tensorprobe.report.text import print_reports
+from tensorprobe.store.reader import Dump, RankDump, open_dump
+
+_LONG_BYTES = 20 * 2**20
+
+
+def show(
+    path: Annotated[Path, typer.Argument(help="A dump_path, a step or rank folder in it, or a dump.json.")],
+    step: Annotated[int | None, typer.Option(help="Only this step.")] = None,
+    rank: Annotated[int | None, typer.Option(help="Only this rank.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Strict JSON, with every tensor.")] = False,
+    depth: Annotated[int | None, typer.Option(min=1, help="Only so many levels of the tree.")] = None,
+    text: Annotated[
+        str | None,
+        typer.Option("--filter", help="Only records with this text in their name, module path or caller, in full."),
+    ] = None,
+) -> None:
+    """Show what was recorded: coverage, NaN and Inf and where they arise, failed calls, then the tree of calls.
+
+    tensorprobe show dump_path                          all steps and ranks
+
+    tensorprobe show dump_path --step 0 --rank 3        one of them
+
+    tensorprobe show dump_path --depth 2                only the outer modules
+
+    tensorprobe show dump_path --filter layers.3.attn   every tensor of these calls
+
+    tensorprobe show dump_path --json | jq '.ranks[].non_finite'
+    """
+    dump = open_dump(path).select(step, rank)
+    errors: list[str] = []
+    reports = _read_reports(dump, ShowOptions(depth, text), errors)
+    if as_json:
+        for piece in iter_json(str(path), reports):
+            sys.stdout.write(piece)
+    else:
+        print_reports(Console(), reports, has_filter=text is not None)
+    if errors:
+        raise DumpError("\n".join(errors))
+
+
+def _read_reports(dump: Dump, options: ShowOptions, errors: list[str]) -> Iterator[RankReport]:
+    ranks = list(dump.ranks())
+    read = read_rank_report if len(ranks) > 1 else build_rank_report
+    for rank in ranks:
+        is_long = _size_bytes(rank) > _LONG_BYTES
+        with progress_bar(f"reading {rank.name}", rank.record_count if is_long else 0, is_long) as advance:
+            report = read(rank, options, advance)
+        if report.error:
+            errors.append(report.error)
+        yield report
+
+
+def _size_bytes(rank: RankDump) -> int:
+    return rank.dump_file.path.stat().st_size if rank.dump_file else 0
