@@ -146,6 +146,8 @@ def _describe_row(row: Row) -> str:
     call = row.call
     if call is None or row.is_context:
         return ""
+    if row.kind == "folded":
+        return f"{call.caller} · --filter {call.caller} shows them"
     said = [f"failed: {call.failed}" if call.failed else None, call.note, call.caller]
     return " · ".join(filter(None, [*said, "recomputed" if call.is_recomputed else None]))
 

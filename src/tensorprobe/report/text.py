@@ -1,7 +1,7 @@
 """What `show` says, for people: what is wrong first, then everything.
 
-On a terminal lines are cut at its width, because a wrapped tree cannot be read. Into a file or a pipe they go whole, so
-that what is written does not depend on the window. Names come from the dump: control characters in them are escaped.
+On a terminal the tree is cut at its width, because a wrapped tree cannot be read. Into a file or a pipe it goes whole,
+so that what is written does not depend on the window. Names come from the dump: control characters in them are escaped.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _NUMERIC_COLUMNS = 4
 _STYLES = {"heading": "bold", "nan": "bold red", "inf": "yellow", "failed": "red", "aside": "dim", "": ""}
 _COVERAGE_WORDS = {
     "seen": "calls seen",
-    "recorded": "records, forward and backward",
-    "filtered": "left out by the configuration",
-    "excluded": "not recorded because they compute nothing",
+    "recorded": "recorded (forward and backward)",
+    "filtered": "filtered",
+    "excluded": "excluded",
     "failed": "failed inside capture",
 }
 _VERSION_KEYS = {"pytorch": "torch", "mindspore": "mindspore"}
@@ -53,13 +53,13 @@ def print_reports(console: Console, reports: Iterable[RankReport], has_filter: b
 
 def print_report(console: Console, report: RankReport, has_filter: bool = False) -> None:
     """One step of one process. With a filter only what was asked for, in full."""
-    _print_lines(console, _title_lines(report))
+    _print_lines(console, _title_lines(report), wraps=True)
     if report.error:
-        _print_lines(console, [_fact("unreadable", report.error)])
+        _print_lines(console, [_fact("unreadable", report.error)], wraps=True)
         return
-    _print_lines(console, _state_lines(report))
+    _print_lines(console, _state_lines(report), wraps=True)
     if not has_filter:
-        _print_lines(console, _finding_lines(report))
+        _print_lines(console, _finding_lines(report), wraps=True)
     elif not report.rows and not report.saved_rows:
         _print_lines(console, [_fact("filter", "no record has this text in its name, module path, caller or error")])
     _print_rows(console, report, has_filter)
@@ -117,7 +117,7 @@ def _coverage_line(report: RankReport) -> Text:
     parts = [_count_of(coverage, key, words) for key, words in _COVERAGE_WORDS.items()]
     unseen = coverage.get("unseen")
     if isinstance(unseen, dict) and unseen:
-        parts.append("not seen: " + ", ".join(f"{reason} ({count})" for reason, count in unseen.items()))
+        parts.append("NOT SEEN: " + ", ".join(f"{reason} ({count})" for reason, count in unseen.items()))
     text = " · ".join(part for part in parts if part)
     return _fact("coverage", text or "not stated", "yellow" if coverage.get("failed") or unseen else "")
 
@@ -256,7 +256,7 @@ def _table_line(line: Line, widths: list[int]) -> Text:
     return text
 
 
-def _print_lines(console: Console, lines: Iterable[Text]) -> None:
+def _print_lines(console: Console, lines: Iterable[Text], wraps: bool = False) -> None:
     if not console.is_terminal:
         for line in lines:
             console.file.write(line.plain + "\n")
@@ -264,4 +264,4 @@ def _print_lines(console: Console, lines: Iterable[Text]) -> None:
     waiting = list(lines)
     for start in range(0, len(waiting), _LINES_AT_ONCE):
         piece = Text("\n").join(waiting[start : start + _LINES_AT_ONCE])
-        console.print(piece, no_wrap=True, overflow="ellipsis", highlight=False)
+        console.print(piece, no_wrap=not wraps, overflow="fold" if wraps else "ellipsis", highlight=False)
