@@ -1,4 +1,5 @@
-"""One call while it runs, and the gradients that come back to it later. Holds names and descriptions, never the user's tensors."""
+"""One call while it runs, and the gradients that come back to it later. Holds names and descriptions, never the
+user's tensors."""
 
 from __future__ import annotations
 
@@ -58,7 +59,17 @@ class Slot:
 class GradientRecord:
     """The backward record of one call, from its forward until all its gradients have come."""
 
-    __slots__ = ("_recorder", "_waiting", "call", "generation", "inputs", "is_begun", "is_done", "outputs", "outputs_by_keyword")
+    __slots__ = (
+        "_recorder",
+        "_waiting",
+        "call",
+        "generation",
+        "inputs",
+        "is_begun",
+        "is_done",
+        "outputs",
+        "outputs_by_keyword",
+    )
 
     def __init__(self, recorder: Recorder, call: Call) -> None:
         self._recorder = recorder

@@ -1,4 +1,5 @@
-"""run.json: under which circumstances a run was made. Two runs that differ here may differ in their numbers for no other reason."""
+"""run.json: under which circumstances a run was made. Two runs that differ here may differ in their numbers for no
+other reason."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ import numpy as np
 
 from tensorprobe._version import __version__
 
-# Variables that change numbers, or which device and algorithm computes them. Others are not written: they may hold secrets.
+# Variables that change numbers, or which device and algorithm computes them. Others are not written: they may hold
+# secrets.
 _VARIABLES = (
     "CUBLAS_WORKSPACE_CONFIG",
     "CUDA_LAUNCH_BLOCKING",

@@ -31,8 +31,9 @@ def capture(
     ...         train_step(model, batch)
     ...         run.step()
 
-    Without a level, it is "mix" when there is a model and "L1" when there is none. `options` are the other keys of config.json, flat:
-    `task`, `step`, `rank`, `list`, `scope`, `data_mode`, `summary_mode`, `tensor_list`, `async_dump`, `extra_info`, `api_yaml`.
+    Without a level, it is "mix" when there is a model and "L1" when there is none. `options` are the other keys of
+    config.json, flat: `task`, `step`, `rank`, `list`, `scope`, `data_mode`, `summary_mode`, `tensor_list`,
+    `async_dump`, `extra_info`, `api_yaml`.
     """
     if level is None and config_path is None:
         level = "mix" if model is not None else "L1"
@@ -51,7 +52,9 @@ class Run:
         self._session.start(self._model)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._session.close()
 
     def step(self) -> None:
@@ -89,5 +92,9 @@ def framework_of(model: Any) -> str:
     if model is None and "torch" in sys.modules:
         return "torch"
     if model is None:
-        raise UsageError("tensorprobe.capture() without a model: import torch first, so that it is known what to capture")
-    raise UsageError(f"tensorprobe.capture(model) takes a torch.nn.Module, or a list of them, not {type(model).__name__}")
+        raise UsageError(
+            "tensorprobe.capture() without a model: import torch first, so that it is known what to capture"
+        )
+    raise UsageError(
+        f"tensorprobe.capture(model) takes a torch.nn.Module, or a list of them, not {type(model).__name__}"
+    )

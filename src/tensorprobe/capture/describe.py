@@ -1,4 +1,5 @@
-"""Arguments and results as the leaves of a record. What is no tensor is described by its type and value, never by its address."""
+"""Arguments and results as the leaves of a record. What is no tensor is described by its type and value, never by
+its address."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ class Describer:
         self._queue.put_tensor(data_name, self._reader.copy(tensor), self._reader.size_bytes(tensor))
 
 
-def describe_plain(value: Any) -> dict[str, Any]:
+def describe_plain(value: Any) -> dict[str, Any] | TensorLeaf:
     """A leaf for a value that is no tensor."""
     kind = type(value)
     if kind is str:
@@ -80,7 +81,7 @@ def describe_plain(value: Any) -> dict[str, Any]:
     return {"type": _type_name(kind)}
 
 
-def _describe_array(array: np.ndarray[Any, Any]) -> Any:
+def _describe_array(array: np.ndarray[Any, Any]) -> TensorLeaf:
     stats = Stats()
     if array.size and array.dtype.kind in "biuf":
         numbers = array.astype(np.float64)

@@ -66,17 +66,22 @@ class Framework(Protocol):
         """Is this source file part of how the framework calls things, of no use in a stack?"""
 
     def caller_of(self, path: str) -> str | None:
-        """Which part of the framework makes calls of its own in this source file: "optimizer", "distributed" … None for code that
-        makes the user's calls, and an empty text for code that only passes on the calls of whoever called it."""
+        """Which part of the framework makes calls of its own in this source file: "optimizer", "distributed" … None for
+        code that makes the user's calls, and an empty text for code that only passes on the calls of whoever called
+        it."""
 
     def install(self, recorder: Recorder, models: Sequence[tuple[str, Any]]) -> Undo:
         """Begin to see calls; what is returned removes every trace of it."""
 
     def watch_gradient(
-        self, recorder: Recorder, tensors: Sequence[Any], receive: Callable[[int, Any], None], finish: Callable[[], None]
+        self,
+        recorder: Recorder,
+        tensors: Sequence[Any],
+        receive: Callable[[int, Any], None],
+        finish: Callable[[], None],
     ) -> Undo | None:
-        """Call `receive(index, gradient)` when the gradient of one of `tensors` is known, and `finish()` when all are or the
-        backward pass is over; None if none of them can have one. What is returned takes the watch back."""
+        """Call `receive(index, gradient)` when the gradient of one of `tensors` is known, and `finish()` when all are
+        or the backward pass is over; None if none of them can have one. What is returned takes the watch back."""
 
     def hidden(self) -> AbstractContextManager[Any]:
         """Inside, what capture itself computes is not seen."""

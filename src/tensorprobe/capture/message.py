@@ -1,4 +1,5 @@
-"""Messages go through `logging`, under the name `tensorprobe`. A program that configures logging decides where they go."""
+"""Messages go through `logging`, under the name `tensorprobe`. A program that configures logging decides where they
+go."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""The hot path: what a framework tells the engine about each call. Knows no framework; keeps no tensor alive; waits for no device.
+"""The hot path: what a framework tells the engine about each call. Knows no framework; keeps no tensor alive; waits for
+no device.
 
-The framework calls `begin_api` or `begin_module`, then `add_inputs`, runs the user's call, then `finish` or `fail`. Gradients come back through
-`GradientRecord`. Names and counters belong to the step, so they advance whether or not a call is kept.
+The framework calls `begin_api` or `begin_module`, then `add_inputs`, runs the user's call, then `finish` or `fail`.
+Gradients come back through `GradientRecord`. Names and counters belong to the step, so they advance whether or not a
+call is kept.
 """
 
 from __future__ import annotations
@@ -48,7 +50,8 @@ class Recorder:
         self._parameter_gradients: dict[str, dict[str, Any]] = {}
         self._logged: set[str] = set()
 
-    # -- calls, forward ------------------------------------------------------------------------------------------------------------
+    # -- calls, forward
+    # ------------------------------------------------------------------------------------------------------------
 
     def begin_api(self, stem: str, frame: FrameType | None) -> Call | None:
         """An API is called; None if nothing of it is wanted."""
@@ -114,7 +117,9 @@ class Recorder:
             stores = self._selector.stores_tensors(call.forward_name)
             slot = f"{call.forward_name}.output"
             results = output if isinstance(output, tuple) else (output,)
-            call.fields["output"] = self._describer.describe(list(results), slot, produced_by=call.forward_name, stores=stores)
+            call.fields["output"] = self._describer.describe(
+                list(results), slot, produced_by=call.forward_name, stores=stores
+            )
         if note is not None:
             call.fields["note"] = note
         self._emit_forward(call)
@@ -127,7 +132,8 @@ class Recorder:
         else:
             self._selector.end(call.forward_name)
 
-    # -- calls, backward -----------------------------------------------------------------------------------------------------------
+    # -- calls, backward
+    # -----------------------------------------------------------------------------------------------------------
 
     def begin_backward(self, record: GradientRecord) -> None:
         """The first gradient of a call has come."""
@@ -181,7 +187,8 @@ class Recorder:
             self._emit(f"{stem}.{PARAMETERS_GRAD}", fields, None, None)
         self.after_backward_pass()
 
-    # -- life ----------------------------------------------------------------------------------------------------------------------
+    # -- life ----------------------------------------------------------------------------------------------------------
+    # ------------
 
     def begin_step(self, sink: Sink) -> None:
         """Names start anew; hooks of the steps before do nothing any more."""
@@ -210,10 +217,16 @@ class Recorder:
         key = f"{where}: {type(error).__name__}"
         if key not in self._logged:
             self._logged.add(key)
-            logger.warning("%s was not recorded (%s: %s); further failures of this kind are counted", where, type(error).__name__, error)
+            logger.warning(
+                "%s was not recorded (%s: %s); further failures of this kind are counted",
+                where,
+                type(error).__name__,
+                error,
+            )
             logger.debug("the failure in full", exc_info=error)
 
-    # -- inside --------------------------------------------------------------------------------------------------------------------
+    # -- inside --------------------------------------------------------------------------------------------------------
+    # ------------
 
     def _count(self, stem: str) -> int:
         index = self._counts.get(stem, 0)

@@ -6,7 +6,8 @@ from tensorprobe.config import CaptureConfig
 
 
 class Selector:
-    """Answers for one session. `scope` makes it follow the order of execution: each record says when it begins and when it has ended."""
+    """Answers for one session. `scope` makes it follow the order of execution: each record says when it begins and
+    when it has ended."""
 
     def __init__(self, config: CaptureConfig) -> None:
         directions = config.data_mode & {"forward", "backward"}

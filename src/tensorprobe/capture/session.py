@@ -1,7 +1,7 @@
 """One debugging session: the window from start to stop, the steps, and the way out of the process.
 
-Between `stop` and `start`, and for steps and ranks that are filtered out, nothing is installed. What was recorded is written when the window closes,
-when a backward pass ends after it, and when the process ends by any way but SIGKILL.
+Between `stop` and `start`, and for steps and ranks that are filtered out, nothing is installed. What was recorded is
+written when the window closes, when a backward pass ends after it, and when the process ends by any way but SIGKILL.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ class Session:
             self.recorder.note_failure("this window", error)
 
     def stop(self) -> None:
-        """Close the window, and make the files whole. The backward of what was recorded is still recorded, until `step`."""
+        """Close the window, and make the files whole. The backward of what was recorded is still recorded, until
+        `step`."""
         if self._undo is None:
             return
         undo, self._undo = self._undo, None
@@ -158,7 +159,9 @@ class Session:
             raise UsageError("this debugger is closed: its process has forked or its context has ended")
         models = self.framework.check_models(model)
         if not models and self.config.level in ("L0", "mix"):
-            raise UsageError(f"level {self.config.level} records modules: call start(model) with the model, or use level L1")
+            raise UsageError(
+                f"level {self.config.level} records modules: call start(model) with the model, or use level L1"
+            )
         return models
 
     def _is_selected(self) -> bool:
@@ -223,7 +226,8 @@ class Session:
 
 
 class Terminator:
-    """SIGTERM, as a cluster sends it before it kills: the dump is made whole first. Only while a window is open, and only where nobody else handles it."""
+    """SIGTERM, as a cluster sends it before it kills: the dump is made whole first. Only while a window is open, and
+    only where nobody else handles it."""
 
     def __init__(self, session: Session) -> None:
         self._session = weakref.ref(session)

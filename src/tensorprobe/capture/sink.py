@@ -1,4 +1,5 @@
-"""Finished records wait here until the next flush: then their statistics are fetched from the device once, and their lines written.
+"""Finished records wait here until the next flush: then their statistics are fetched from the device once, and their
+lines written.
 
 A flush comes after a number of records or a time, so that what a SIGKILL can take is bounded by both.
 """
@@ -55,7 +56,8 @@ class Sink:
             self.flush()
 
     def flush(self) -> None:
-        """Fetch what the device still holds, and write all that waits. A failure to write is logged once; the program goes on."""
+        """Fetch what the device still holds, and write all that waits. A failure to write is logged once; the
+        program goes on."""
         with self._lock:
             self._last_flush = time.monotonic()
             records, self._records = self._records, []
@@ -91,7 +93,11 @@ class Sink:
         except Exception as error:
             self.failed += 1
             if self.failed == 1:
-                logger.error("writing to %s failed (%s); training goes on, further failures are counted", self.writer.folder, error)
+                logger.error(
+                    "writing to %s failed (%s); training goes on, further failures are counted",
+                    self.writer.folder,
+                    error,
+                )
                 logger.debug("the failure in full", exc_info=True)
 
 

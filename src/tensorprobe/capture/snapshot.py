@@ -1,4 +1,5 @@
-"""Tensors as .npy files, one call a file: `{save_dir}/step{N}/rank{R}/{name}_{dtype}_{count}.npy`. Knows no framework."""
+"""Tensors as .npy files, one call a file: `{save_dir}/step{N}/rank{R}/{name}_{dtype}_{count}.npy`. Knows no
+framework."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Where in the user's program a call was made.
 
-On the hot path a stack is a tuple of numbers: the addresses of the code objects and the positions in them, up to the enclosing module
-call, whose own stack is known. Text is made once per distinct stack, and source lines are read only then.
+On the hot path a stack is a tuple of numbers: the addresses of the code objects and the positions in them, up to the
+enclosing module call, whose own stack is known. Text is made once per distinct stack, and source lines are read only
+then.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Tensor files are written by one thread, through a bounded queue: the training thread waits only when the disk cannot follow.
+"""Tensor files are written by one thread, through a bounded queue: the training thread waits only when the disk cannot
+follow.
 
-Each file appears whole (written aside, then renamed). A value that has several names is written once; the other names are hard links,
-or copies where the file system has no links or no more of them.
+Each file appears whole (written aside, then renamed). A value that has several names is written once; the other names
+are hard links, or copies where the file system has no links or no more of them.
 """
 
 from __future__ import annotations
@@ -86,7 +87,8 @@ class TensorQueue:
             self._tasks.append((task, size_bytes))
             self._waiting_bytes += size_bytes
             if self._thread is None:
-                # A daemon: a thread that is none would keep the interpreter from reaching the exit handler that ends it.
+                # A daemon: a thread that is none would keep the interpreter from reaching the exit handler that ends
+                # it.
                 self._thread = threading.Thread(target=self._work, name="tensorprobe-files", daemon=True)
                 self._thread.start()
             self._condition.notify_all()
@@ -128,7 +130,9 @@ class TensorQueue:
     def _note_failure(self, error: Exception) -> None:
         self.failed += 1
         if self.failed == 1:
-            logger.error("a tensor file could not be written (%s); training goes on, further failures are counted", error)
+            logger.error(
+                "a tensor file could not be written (%s); training goes on, further failures are counted", error
+            )
 
 
 def link_file(existing: Path, new: Path) -> None:

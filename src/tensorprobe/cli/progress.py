@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 Advance = Callable[[], None]
 
@@ -15,31 +15,24 @@ _UPDATE_EVERY = 200
 
 
 @contextmanager
-def progress_bar(description: str, total: int | None, is_long: bool) -> Iterator[Advance]:
-    """A bar that goes when the work is done; `total` None: only a count."""
+def progress_bar(description: str, *, is_long: bool, every: int = _UPDATE_EVERY) -> Iterator[Advance]:
+    """A count that goes away when the work is done; the function it gives is called once for each piece of work."""
     if not is_long or not sys.stderr.isatty():
         yield lambda: None
         return
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
+    columns = (SpinnerColumn(), TextColumn("{task.description}  {task.completed:,.0f}"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(description, total=total)
-        yield _Counter(progress, task, 1 if total is None else _UPDATE_EVERY)
+        yield _Counter(progress, progress.add_task(description, total=None), every)
 
 
 class _Counter:
     """Tells the bar only now and then: a record takes less time than a redraw."""
 
-    def __init__(self, progress: Progress, task: object, every: int) -> None:
+    def __init__(self, progress: Progress, task: TaskID, every: int) -> None:
         self._progress, self._task, self._every = progress, task, every
         self._count = 0
 
     def __call__(self) -> None:
         self._count += 1
         if self._count % self._every == 0:
-            self._progress.advance(self._task, self._every)  # type: ignore[arg-type]
+            self._progress.update(self._task, completed=self._count)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -24,10 +25,11 @@ def recover(
     A complete dump is never touched, and a second call finds nothing to do. `show` also reads a dump that was not
     recovered; other tools need the closed files.
     """
-    with progress_bar("recovering", None, is_long=True) as advance:
+    with progress_bar("recovering", is_long=True, every=1) as advance:
         done = recover_dump(path, force=force, on_folder=lambda _: advance())
     for recovery in done:
         typer.echo(recovery.folder)
         for action in recovery.actions:
             typer.echo(f"  {action}")
-    typer.echo(f"next: tensorprobe show {path}" if done else f"nothing to do: every file of {path} is complete")
+    next_command = f"next: tensorprobe show {shlex.quote(str(path))}"
+    typer.echo(next_command if done else f"nothing to do: every file of {path} is complete")

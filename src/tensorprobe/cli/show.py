@@ -59,13 +59,12 @@ def _read_reports(dump: Dump, options: ShowOptions, errors: list[str]) -> Iterat
     ranks = list(dump.ranks())
     read = read_rank_report if len(ranks) > 1 else build_rank_report
     for rank in ranks:
-        is_long = _size_bytes(rank) > _LONG_BYTES
-        with progress_bar(f"reading {rank.name}", rank.record_count if is_long else 0, is_long) as advance:
+        with progress_bar(f"reading {rank.name}", is_long=_is_long(rank)) as advance:
             report = read(rank, options, advance)
         if report.error:
             errors.append(report.error)
         yield report
 
 
-def _size_bytes(rank: RankDump) -> int:
-    return rank.dump_file.path.stat().st_size if rank.dump_file else 0
+def _is_long(rank: RankDump) -> bool:
+    return rank.dump_file is not None and rank.dump_file.size_bytes > _LONG_BYTES

@@ -11,11 +11,23 @@ API names and module paths may contain dots; both kinds are therefore read from 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Union
+from typing import Literal
 
 Direction = Literal["forward", "backward"]
 
-API_PREFIXES = ("Tensor", "Torch", "Functional", "NPU", "Distributed", "Jit", "Ops", "Autograd", "Mint", "MintFunctional", "Primitive")
+API_PREFIXES = (
+    "Tensor",
+    "Torch",
+    "Functional",
+    "NPU",
+    "Distributed",
+    "Jit",
+    "Ops",
+    "Autograd",
+    "Mint",
+    "MintFunctional",
+    "Primitive",
+)
 MODULE_PREFIXES = ("Module", "Cell")
 PARAMETERS_GRAD = "parameters_grad"
 GRADIENT_SUFFIX = "_grad"
@@ -75,7 +87,7 @@ class DebugName:
         return f"{self.variable}.{self.index}.debug"
 
 
-RecordName = Union[ApiName, ModuleName, ParametersGradName, DebugName]
+RecordName = ApiName | ModuleName | ParametersGradName | DebugName
 
 
 def module_stem(prefix: str, path: str, class_name: str) -> str:

@@ -1,15 +1,15 @@
 """What is known of one value: its statistics, its checksum, where it lies, where it came from.
 
-A `Value` is one content at one moment. Several slots (the output of one call, the input of the next) may hold the same value; it is then
-reduced once and stored once. `stats` is filled when the reduction is fetched from the device, which may be later than the call.
+A `Value` is one content at one moment. Several slots (the output of one call, the input of the next) may hold the same
+value; it is then reduced once and stored once. `stats` is filled when the reduction is fetched from the device, which
+may be later than the call.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Union
 
-Number = Union[bool, int, float, None]
+Number = bool | int | float | None
 
 
 class Stats:

@@ -1,8 +1,9 @@
 """Nested arguments as plain data.
 
-A tree is what a call was given or returned: any nesting of dict, list, tuple, namedtuple, dataclass, and leaves. `map_tree` turns it
-into lists, dicts and leaves that JSON can carry, and tells the leaf function the dotted path it stands at:
-`{"key2": ["a", "b"]}` has its "b" at `key2.1`. Indexes are 0-based. Named fields are keys, positions are indexes.
+A tree is what a call was given or returned: any nesting of dict, list, tuple, namedtuple, dataclass, and leaves.
+`map_tree` turns it into lists, dicts and leaves that JSON can carry, and tells the leaf function the dotted path it
+stands at: `{"key2": ["a", "b"]}` has its "b" at `key2.1`. Indexes are 0-based. Named fields are keys, positions are
+indexes.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ StrPath = str | os.PathLike[str]
 class PrecisionDebugger:
     """Records what a PyTorch program computes, between `start` and `stop`.
 
-    Arguments win over the configuration file; without either, statistics of every API call go to `./dump_path`. All methods work on the
-    class as well, from any file: `PrecisionDebugger.start(model)`.
+    Arguments win over the configuration file; without either, statistics of every API call go to `./dump_path`. All
+    methods work on the class as well, from any file: `PrecisionDebugger.start(model)`.
     """
 
     _instance: ClassVar[PrecisionDebugger | None] = None
@@ -52,7 +52,8 @@ class PrecisionDebugger:
 
     @classmethod
     def stop(cls) -> None:
-        """Stop recording; the files are complete after it. The backward of what was recorded is still recorded until `step`."""
+        """Stop recording; the files are complete after it. The backward of what was recorded is still recorded until
+        `step`."""
         cls._current("stop").stop()
 
     @classmethod
@@ -64,23 +65,29 @@ class PrecisionDebugger:
     def forward_backward_dump_end(cls) -> None:
         """The old name of `stop`."""
         session = cls._current("forward_backward_dump_end")
-        warnings.warn("forward_backward_dump_end() will be removed; call stop() instead", DeprecationWarning, stacklevel=2)
+        warnings.warn(
+            "forward_backward_dump_end() will be removed; call stop() instead", DeprecationWarning, stacklevel=2
+        )
         session.stop()
 
     @classmethod
     def save(cls, variable: Any, name: str, save_backward: bool = True) -> None:
-        """Record one variable (any nesting of dict, list, tuple, tensors and plain values), and its gradient when it comes."""
+        """Record one variable (any nesting of dict, list, tuple, tensors and plain values), and its gradient when it
+        comes."""
         cls._current("save").save(variable, name, save_backward)
 
     @classmethod
     def _current(cls, method: str) -> Session:
         if cls._instance is None:
-            raise UsageError(f"PrecisionDebugger.{method}() was called before there is a debugger: construct PrecisionDebugger(...) first")
+            raise UsageError(
+                f"PrecisionDebugger.{method}() was called before there is a debugger: construct PrecisionDebugger(...) first"
+            )
         return cls._instance._session
 
     @classmethod
     def _reset(cls) -> None:
-        """Close the debugger and forget it, so that another can be made in the same process: for tests and notebooks."""
+        """Close the debugger and forget it, so that another can be made in the same process: for tests and
+        notebooks."""
         existing, cls._instance = cls._instance, None
         if existing is not None:
             existing._session.close()

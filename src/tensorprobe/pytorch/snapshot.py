@@ -1,6 +1,7 @@
-"""`save(save_dir, name, data)`, `save_grad(save_dir, name, data)` and `step()`: tensors as .npy files, for torch tensors.
+"""`save(save_dir, name, data)`, `save_grad(save_dir, name, data)` and `step()`: tensors as .npy files, for torch
+tensors.
 
-    {save_dir}/step{N}/rank{R}/x_float32_0.npy        z_grad_float32_0.npy
+{save_dir}/step{N}/rank{R}/x_float32_0.npy        z_grad_float32_0.npy
 """
 
 from __future__ import annotations

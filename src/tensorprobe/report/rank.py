@@ -81,7 +81,7 @@ def read_rank_report(rank: RankDump, options: ShowOptions, on_record: OnRecord |
         return build_rank_report(rank, options, on_record)
     except DumpError as error:
         nothing = RankDump(rank.folder, rank.root, rank.step, rank.rank, None, None)
-        return replace(build_rank_report(nothing, options), is_complete=False, error=str(error))
+        return replace(build_rank_report(nothing, options), is_complete=False, problems=(), error=str(error))
 
 
 def build_rank_report(

@@ -15,8 +15,8 @@ from tensorprobe.report.nonfinite import describe_counts
 from tensorprobe.report.tree import Row
 from tensorprobe.store.slot import PlainSlot, Slot, TensorSlot
 
-COLUMNS = ("max", "min", "mean", "norm", "dtype", "shape", "slot", "checksum", "")
-"""After the column of the tree; the last one is for remarks."""
+COLUMNS = ("max", "min", "mean", "norm", "NaN, Inf", "dtype", "shape", "slot", "checksum", "")
+"""After the column of the tree; the last one is for remarks. What matters stands where a narrow window keeps it."""
 
 Mark = Literal["heading", "place", "nan", "inf", "failed", "aside", ""]
 Guides = tuple[str, str, str, str]
@@ -124,12 +124,12 @@ def _is_none(slot: Slot) -> bool:
 def _slot_cells(slot: Slot, remarks: str) -> tuple[tuple[str, ...], Mark]:
     if isinstance(slot, PlainSlot):
         return _plain_cells(slot, remarks), ""
-    counts = describe_counts(slot)
-    said = [counts, slot.reason, slot.note, f"from {slot.source}" if slot.source and slot.is_input else None, remarks]
+    said = [slot.reason, slot.note, f"from {slot.source}" if slot.source and slot.is_input else None, remarks]
     numbers = (format_number(number) for number in (slot.max, slot.min, slot.mean, slot.norm))
     dtype = (slot.dtype or "").removeprefix("torch.").removeprefix("mindspore.")
-    text = (*numbers, dtype, format_shape(slot.shape), slot.slot, slot.checksum or "", " · ".join(filter(None, said)))
-    return text, "nan" if slot.has_nan else "inf" if slot.has_inf else ""
+    kind = (dtype, format_shape(slot.shape), slot.slot, slot.checksum or "")
+    mark: Mark = "nan" if slot.has_nan else "inf" if slot.has_inf else ""
+    return (*numbers, describe_counts(slot), *kind, " · ".join(filter(None, said))), mark
 
 
 def _plain_cells(slot: PlainSlot, remarks: str) -> tuple[str, ...]:
@@ -137,7 +137,8 @@ def _plain_cells(slot: PlainSlot, remarks: str) -> tuple[str, ...]:
     value = format_value(slot)
     is_short = len(value) <= _MAX_NUMBER_TEXT
     said = " · ".join(filter(None, ["" if is_short else value, remarks]))
-    return (value if is_short else "", "", "", "", "" if slot.value is None else slot.type, "", slot.slot, "", said)
+    kind = "" if slot.value is None else slot.type
+    return (value if is_short else "", "", "", "", "", kind, "", slot.slot, "", said)
 
 
 def _describe_row(row: Row) -> str:

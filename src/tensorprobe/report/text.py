@@ -6,7 +6,9 @@ so that what is written does not depend on the window. Names come from the dump:
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
@@ -17,7 +19,7 @@ from tensorprobe.report.rank import Gradient, RankReport
 from tensorprobe.report.table import ASCII_GUIDES, COLUMNS, UNICODE_GUIDES, Line, format_number, iter_lines
 from tensorprobe.report.tree import fold_framework_calls
 
-_LABEL_WIDTH = 11
+_LABEL_WIDTH = 12
 _MAX_NAME_WIDTH = 64
 _MAX_LISTED = 8
 _LINES_AT_ONCE = 200
@@ -41,6 +43,14 @@ _LABEL_STYLES = {
 }
 
 
+@dataclass(frozen=True)
+class Fact:
+    """A label and what it says; on a terminal the text wraps beside its label."""
+
+    label: Text
+    text: Text
+
+
 def print_reports(console: Console, reports: Iterable[RankReport], has_filter: bool = False) -> None:
     """Every step and rank, then one line for each: that is what stays on the screen."""
     overview = []
@@ -53,15 +63,15 @@ def print_reports(console: Console, reports: Iterable[RankReport], has_filter: b
 
 def print_report(console: Console, report: RankReport, has_filter: bool = False) -> None:
     """One step of one process. With a filter only what was asked for, in full."""
-    _print_lines(console, _title_lines(report), wraps=True)
+    _print_lines(console, _title_lines(report))
     if report.error:
-        _print_lines(console, [_fact("unreadable", report.error)], wraps=True)
+        _print_facts(console, [_fact("unreadable", report.error)])
         return
-    _print_lines(console, _state_lines(report), wraps=True)
+    _print_facts(console, _state_facts(report))
     if not has_filter:
-        _print_lines(console, _finding_lines(report), wraps=True)
+        _print_facts(console, _finding_facts(report))
     elif not report.rows and not report.saved_rows:
-        _print_lines(console, [_fact("filter", "no record has this text in its name, module path, caller or error")])
+        _print_facts(console, [_fact("filter", "no record has this text in its name, module path, caller or error")])
     _print_rows(console, report, has_filter)
 
 
@@ -95,7 +105,7 @@ def _title_lines(report: RankReport) -> Iterator[Text]:
     )
 
 
-def _state_lines(report: RankReport) -> Iterator[Text]:
+def _state_facts(report: RankReport) -> Iterator[Fact]:
     if report.is_recovered:
         yield _fact(
             "incomplete", "the run was killed and its files were recovered; what it still held in memory is missing"
@@ -104,16 +114,16 @@ def _state_lines(report: RankReport) -> Iterator[Text]:
         yield _fact(
             "incomplete", "the run was killed, or is still writing; every whole line that reached the disk is here"
         )
-        yield _fact("", f"to close the files of a killed run: tensorprobe recover {report.folder}")
+        yield _fact("", f"to close the files of a killed run: tensorprobe recover {shlex.quote(report.folder)}")
     for problem in report.problems:
         yield _fact("problem", problem)
-    yield _coverage_line(report)
+    yield _coverage_fact(report)
 
 
-def _coverage_line(report: RankReport) -> Text:
+def _coverage_fact(report: RankReport) -> Fact:
     coverage = report.coverage
     if coverage is None:
-        return _fact("coverage", "not stated: there is no run.json, so calls may be missing without a trace", "yellow")
+        return _fact("coverage", "not stated in this dump: calls may be missing without a trace", "yellow")
     parts = [_count_of(coverage, key, words) for key, words in _COVERAGE_WORDS.items()]
     unseen = coverage.get("unseen")
     if isinstance(unseen, dict) and unseen:
@@ -127,28 +137,28 @@ def _count_of(coverage: Mapping[str, Any], key: str, words: str) -> str:
     return f"{count:,} {words}" if isinstance(count, int) else ""
 
 
-def _finding_lines(report: RankReport) -> Iterator[Text]:
+def _finding_facts(report: RankReport) -> Iterator[Fact]:
     for quality in QUALITIES:
-        yield from _non_finite_lines(report, quality)
+        yield from _non_finite_facts(report, quality)
     for label, call in zip(_labels("failed"), report.failed[:_MAX_LISTED], strict=False):
         yield _fact(label, f"{call.record}  {call.failed}", "red")
-        yield from _place_lines(report, call.record, None)
-    yield from _more_lines(len(report.failed), "failed calls")
+        yield from _place_facts(report, call.record, None)
+    yield from _more_facts(len(report.failed), "failed calls")
     if report.scalars:
         values = "   ".join(f"{record} {format_number(value)}" for record, value in report.scalars)
         yield _fact("scalars", values)
     if report.gradients:
-        yield from _gradient_lines(report.gradients)
+        yield from _gradient_facts(report.gradients)
 
 
-def _non_finite_lines(report: RankReport, quality: Quality) -> Iterator[Text]:
+def _non_finite_facts(report: RankReport, quality: Quality) -> Iterator[Fact]:
     """Where it arises, one entry a source line; then how far it went."""
     places = report.non_finite.places(quality)
     groups = list(_group_by_line(report, places))
     for label, group in zip(_labels(quality), groups[:_MAX_LISTED], strict=False):
         yield _fact(label, _describe_place(group, quality), _LABEL_STYLES[quality])
-        yield from _place_lines(report, group[0].call.record, group[0].call.module_path)
-    yield from _more_lines(len(groups), f"places where {quality} arises")
+        yield from _place_facts(report, group[0].call.record, group[0].call.module_path)
+    yield from _more_facts(len(groups), f"places where {quality} arises")
     carried = len(report.non_finite.of(quality)) - len(places)
     if carried:
         yield _fact("", f"{carried:,} other records carry {quality} on", "dim")
@@ -173,13 +183,13 @@ def _describe_place(group: list[NonFiniteCall], quality: Quality) -> str:
     return f"{what}  {origin}{more}" + ("  (only -Inf: usual in a mask)" if count.startswith("-") else "")
 
 
-def _place_lines(report: RankReport, record: str, module_path: str | None) -> Iterator[Text]:
+def _place_facts(report: RankReport, record: str, module_path: str | None) -> Iterator[Fact]:
     words = [f"in {module_path}" if module_path else None, report.locations.get(record)]
     if any(words):
         yield _fact("", "  ".join(word for word in words if word), "dim")
 
 
-def _gradient_lines(gradients: tuple[Gradient, ...]) -> Iterator[Text]:
+def _gradient_facts(gradients: tuple[Gradient, ...]) -> Iterator[Fact]:
     finite = [one for one in gradients if one.is_finite]
     text = f"{len(gradients):,} parameters"
     if len(finite) < len(gradients):
@@ -194,7 +204,7 @@ def _gradient_lines(gradients: tuple[Gradient, ...]) -> Iterator[Text]:
         yield _fact("", f"all zero: {', '.join(zero[:_MAX_LISTED])}{more}", "yellow")
 
 
-def _more_lines(count: int, what: str) -> Iterator[Text]:
+def _more_facts(count: int, what: str) -> Iterator[Fact]:
     if count > _MAX_LISTED:
         yield _fact("", f"{count - _MAX_LISTED:,} more {what}; --json lists all", "dim")
 
@@ -205,9 +215,8 @@ def _labels(first: str) -> Iterator[str]:
         yield ""
 
 
-def _fact(label: str, text: str, style: str = "") -> Text:
-    line = Text("  ").append(f"{label:<{_LABEL_WIDTH}}", _LABEL_STYLES.get(label, "bold"))
-    return line.append(clean(text), style)
+def _fact(label: str, text: str, style: str = "") -> Fact:
+    return Fact(Text(f"  {label:<{_LABEL_WIDTH}}", _LABEL_STYLES.get(label, "bold")), Text(clean(text), style))
 
 
 def _print_rows(console: Console, report: RankReport, has_filter: bool) -> None:
@@ -256,7 +265,15 @@ def _table_line(line: Line, widths: list[int]) -> Text:
     return text
 
 
-def _print_lines(console: Console, lines: Iterable[Text], wraps: bool = False) -> None:
+def _print_facts(console: Console, facts: Iterable[Fact]) -> None:
+    for fact in facts:
+        room = max(console.width - len(fact.label), _LABEL_WIDTH)
+        wrapped = fact.text.wrap(console, room, overflow="fold") if console.is_terminal else [fact.text]
+        labels = [fact.label, *[Text(" " * len(fact.label))] * (len(wrapped) - 1)]
+        _print_lines(console, [label + line for label, line in zip(labels, wrapped, strict=False)])
+
+
+def _print_lines(console: Console, lines: Iterable[Text]) -> None:
     if not console.is_terminal:
         for line in lines:
             console.file.write(line.plain + "\n")
@@ -264,4 +281,4 @@ def _print_lines(console: Console, lines: Iterable[Text], wraps: bool = False) -
     waiting = list(lines)
     for start in range(0, len(waiting), _LINES_AT_ONCE):
         piece = Text("\n").join(waiting[start : start + _LINES_AT_ONCE])
-        console.print(piece, no_wrap=not wraps, overflow="fold" if wraps else "ellipsis", highlight=False)
+        console.print(piece, no_wrap=True, overflow="ellipsis", highlight=False)

@@ -1,6 +1,7 @@
 """Records as lines of JSON, in the dialect of this format: NaN and Infinity stand bare, as Python's json writes them.
 
-Tensor leaves are by far the most frequent thing in a dump, so their text is put together by hand; everything else goes through json.
+Tensor leaves are by far the most frequent thing in a dump, so their text is put together by hand; everything else goes
+through json.
 """
 
 from __future__ import annotations

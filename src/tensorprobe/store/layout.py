@@ -1,6 +1,6 @@
 """Where the pieces of a run lie.
 
-    {dump_path}/step{N}/{rank{R} | rank}/   dump.json stack.json construct.json debug.json run.json dump_tensor_data/
+{dump_path}/step{N}/{rank{R} | rank}/   dump.json stack.json construct.json debug.json run.json dump_tensor_data/
 """
 
 from __future__ import annotations

@@ -229,7 +229,13 @@ class Dump:
 
 def open_dump(path: str | Path) -> Dump:
     """A dump_path, the folder of a step or of a rank in it, or a dump.json or debug.json, whole or .part."""
-    path = Path(path)
+    try:
+        return _open_path(Path(path))
+    except OSError as error:
+        raise DumpError(f"{path} cannot be read ({error}).") from error
+
+
+def _open_path(path: Path) -> Dump:
     if path.is_file():
         return _open_file(path)
     if not path.is_dir():

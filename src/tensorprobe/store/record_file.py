@@ -27,6 +27,13 @@ class RecordFile:
         return self.path.name.endswith(layout.PART_SUFFIX)
 
     @property
+    def size_bytes(self) -> int:
+        try:
+            return self.path.stat().st_size
+        except OSError:
+            return 0
+
+    @property
     def is_complete(self) -> bool:
         """All that was written to the file is here."""
         outline = self._outline

@@ -54,7 +54,13 @@ def recover_dump(path: str | Path, *, force: bool = False, on_folder: OnFolder |
         _refuse_to_lose(rank)
     done = []
     for rank in waiting:
-        done.append(Recovery(rank.folder, tuple(_recover_rank(rank))))
+        try:
+            done.append(Recovery(rank.folder, tuple(_recover_rank(rank))))
+        except OSError as error:
+            raise DumpError(
+                f"{rank.folder} cannot be recovered ({error}). Nothing in it is lost; make room or give permission, "
+                "then recover again."
+            ) from error
         if on_folder is not None:
             on_folder(rank)
     return done

@@ -1,8 +1,9 @@
-"""The writer appends: what is recorded reaches its file at every flush, and the cost of a record does not depend on how many came before.
+"""The writer appends: what is recorded reaches its file at every flush, and the cost of a record does not depend on how
+many came before.
 
-A file grows as `dump.json.part`, which is dump.json without its end. `close` writes the end, syncs and renames. What comes later in the same
-step (a backward, another start) takes the end off again and goes on. stack.json groups the calls by stack, which cannot be appended to:
-its part is a journal, and the file is made from it when it is closed.
+A file grows as `dump.json.part`, which is dump.json without its end. `close` writes the end, syncs and renames. What
+comes later in the same step (a backward, another start) takes the end off again and goes on. stack.json groups the
+calls by stack, which cannot be appended to: its part is a journal, and the file is made from it when it is closed.
 """
 
 from __future__ import annotations

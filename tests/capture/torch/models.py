@@ -114,7 +114,12 @@ def llama() -> tuple[nn.Module, Loss, list[Any]]:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
-        vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
     )
 
     def loss(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:

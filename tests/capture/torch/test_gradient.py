@@ -1,4 +1,5 @@
-"""Each call's gradients are its own share: for composite calls, in-place calls, tuples, kwargs, reused weights, modules."""
+"""Each call's gradients are its own share: for composite calls, in-place calls, tuples, kwargs, reused weights,
+modules."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ from tests.capture.torch.models import MODELS
 from tests.capture.torch.training import open_session
 
 
-def record(tmp_path: Path, run: Callable[[], torch.Tensor], level: str = "L1", model: nn.Module | None = None) -> DumpOnDisk:
+def record(
+    tmp_path: Path, run: Callable[[], torch.Tensor], level: str = "L1", model: nn.Module | None = None
+) -> DumpOnDisk:
     """Run something to a loss and backward, and return what was recorded, with tensors."""
     session = open_session(tmp_path, level=level, task="tensor")
     session.start(model)
@@ -161,9 +164,15 @@ def replay(dump: DumpOnDisk, name: str) -> bool:
         return False  # their arguments are no plain data
     args = dump.tensors(forward["input_args"])
     kwargs = dump.tensors(forward["input_kwargs"])
-    wanted = [(leaf, value) for leaf, value in zip(backward["output"], args, strict=True) if leaf and isinstance(value, torch.Tensor)]
+    wanted = [
+        (leaf, value)
+        for leaf, value in zip(backward["output"], args, strict=True)
+        if leaf and isinstance(value, torch.Tensor)
+    ]
     inputs = [value.requires_grad_(True) for _, value in wanted]
-    outputs = owner(*[value * 1 if isinstance(value, torch.Tensor) and value.requires_grad else value for value in args], **kwargs)
+    outputs = owner(
+        *[value * 1 if isinstance(value, torch.Tensor) and value.requires_grad else value for value in args], **kwargs
+    )
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
     incoming = dump.tensors(backward["input"])
     pairs = [(out, grad) for out, grad in zip(outputs, incoming, strict=True) if grad is not None]
@@ -193,7 +202,9 @@ def test_module_gradients_equal_those_of_full_backward_hooks(model_name: str, le
     loss_of(model, batches[0]).backward()
     for handle in handles:
         handle.remove()
-    parameter_gradients = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+    parameter_gradients = {
+        name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None
+    }
     model.zero_grad()
     dump = record(tmp_path, lambda: loss_of(model, batches[0]), level=level, model=model)
     for path, (inputs, outputs) in expected.items():
@@ -204,7 +215,9 @@ def test_module_gradients_equal_those_of_full_backward_hooks(model_name: str, le
     for path, gradient in parameter_gradients.items():
         module, _, parameter = path.rpartition(".")
         fields = dump.records[find_name(dump, module, "parameters_grad")]
-        assert torch.allclose(dump.tensor(fields[parameter][0]), gradient, rtol=1e-4, atol=1e-6)  # full backward hooks change bits
+        assert torch.allclose(
+            dump.tensor(fields[parameter][0]), gradient, rtol=1e-4, atol=1e-6
+        )  # full backward hooks change bits
 
 
 def find_name(dump: DumpOnDisk, path: str, ending: str) -> str:
@@ -212,13 +225,17 @@ def find_name(dump: DumpOnDisk, path: str, ending: str) -> str:
     (name,) = [
         name
         for name in dump.records
-        if name.startswith(f"Module.{path}.") and name.endswith(ending) and "." not in name[len(f"Module.{path}.") : -len(ending) - 1]
+        if name.startswith(f"Module.{path}.")
+        and name.endswith(ending)
+        and "." not in name[len(f"Module.{path}.") : -len(ending) - 1]
     ]
     return name
 
 
 def check_close(recorded: list[Any], expected: Any, name: str) -> None:
-    flat = [tensor for item in recorded for tensor in (item if isinstance(item, list) else [item]) if tensor is not None]
+    flat = [
+        tensor for item in recorded for tensor in (item if isinstance(item, list) else [item]) if tensor is not None
+    ]
     wanted = [tensor for tensor in expected if tensor is not None]
     for mine, theirs in zip(flat, wanted, strict=False):
         assert torch.allclose(mine, theirs, rtol=1e-4, atol=1e-6), name

@@ -27,7 +27,9 @@ def plain(model: str) -> Observed:
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(way.values()))
 @pytest.mark.parametrize("level", ["L0", "L1", "mix"])
 @pytest.mark.parametrize("model", MODELS)
-def test_training_is_bit_identical_while_it_is_recorded(model: str, level: str, way: dict[str, str], tmp_path: Path) -> None:
+def test_training_is_bit_identical_while_it_is_recorded(
+    model: str, level: str, way: dict[str, str], tmp_path: Path
+) -> None:
     session = open_session(tmp_path, level=level, **way)
     captured = train(model, partial(recorded_step, session))
     assert difference(plain(model), captured) == []

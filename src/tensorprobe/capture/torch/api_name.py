@@ -1,4 +1,5 @@
-"""What a function of torch is called in a record, and which calls are left out. Decided once per function, then looked up.
+"""What a function of torch is called in a record, and which calls are left out. Decided once per function, then looked
+up.
 
 The default exclusions are data: `api.json` beside this file. A user's api_yaml has the last word.
 """
@@ -61,7 +62,9 @@ class ApiNames:
     def make(self, prefix: str, name: str) -> Api:
         """An API that comes with its name: a collective, an autograd Function."""
         stem = f"{prefix}.{name}"
-        is_recorded = not (stem in _EXCLUDED or stem.startswith(_EXCLUDED_BEGINNINGS) or stem.endswith(_EXCLUDED_ENDINGS))
+        is_recorded = not (
+            stem in _EXCLUDED or stem.startswith(_EXCLUDED_BEGINNINGS) or stem.endswith(_EXCLUDED_ENDINGS)
+        )
         if self._api_list is not None:
             is_recorded = self._api_list.decide(prefix, name, is_recorded)
         return Api(
@@ -69,7 +72,8 @@ class ApiNames:
             is_recorded=is_recorded,
             note=UNDEFINED_MEMORY if stem in _UNDEFINED_MEMORY else None,
             exposes_memory=stem in _EXPOSES_MEMORY,
-            may_write_unseen=prefix in ("Distributed", "Autograd", "NPU") or (prefix == "Ops" and not name.startswith("aten.")),
+            may_write_unseen=prefix in ("Distributed", "Autograd", "NPU")
+            or (prefix == "Ops" and not name.startswith("aten.")),
         )
 
     def _make(self, function: Any) -> Api:
@@ -77,7 +81,8 @@ class ApiNames:
 
 
 def qualified_name(function: Any) -> str:
-    """`torch.nn.functional.linear`, `torch.Tensor.add`, `aten.add`, or for a function that torch does not know its own path."""
+    """`torch.nn.functional.linear`, `torch.Tensor.add`, `aten.add`, or for a function that torch does not know its
+    own path."""
     resolved = resolve_name(function)
     if resolved:
         return str(resolved)

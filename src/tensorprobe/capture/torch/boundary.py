@@ -1,4 +1,5 @@
-"""What a mode does not see by itself: autograd Functions, collectives, scripted functions, optimizer steps. One small patch each.
+"""What a mode does not see by itself: autograd Functions, collectives, scripted functions, optimizer steps. One small
+patch each.
 
 Each function here installs one patch for the time of a window and returns its undo.
 """
@@ -20,7 +21,8 @@ SCRIPTED = "scripted region"
 
 
 def patch_functions(runner: CallRunner) -> Undo:
-    """Record `MyFunction.apply`, also where it was bound to a name before. torch's own Functions are part of other calls."""
+    """Record `MyFunction.apply`, also where it was bound to a name before. torch's own Functions are part of other
+    calls."""
     # Function.apply ends in super().apply: a method on the class between it and the C base is found there.
     middle = Function.__mro__[1]
     base_apply = torch._C._FunctionBase.__dict__["apply"]

@@ -18,13 +18,13 @@ from tensorprobe.capture.torch.api_name import Api, ApiNames
 from tensorprobe.capture.torch.gradient import GradientTracer, Span, is_in_backward
 from tensorprobe.capture.torch.reader import TorchReader
 
-
 IN_BACKWARD = "call inside backward"
 ASYNCHRONOUS = "asynchronous: the result was not there yet when the call returned"
 
 
 class CallRunner:
-    """Runs a user's call between the notes that the recorder takes. Whatever goes wrong in the notes, the call runs, once."""
+    """Runs a user's call between the notes that the recorder takes. Whatever goes wrong in the notes, the call runs,
+    once."""
 
     def __init__(self, recorder: Recorder, reader: TorchReader, gradients: GradientTracer, names: ApiNames) -> None:
         self.recorder = recorder
@@ -84,7 +84,13 @@ class CallRunner:
         return call, span
 
     def end(
-        self, api: Api, call: Call | None, span: Span | None, output: Any, note: str | None = None, args: tuple[Any, ...] = ()
+        self,
+        api: Api,
+        call: Call | None,
+        span: Span | None,
+        output: Any,
+        note: str | None = None,
+        args: tuple[Any, ...] = (),
     ) -> None:
         """After a call that returned `output`."""
         try:
@@ -106,7 +112,7 @@ class CallRunner:
             self.recorder.note_failure("a call that raised", failure)
 
 
-class CallMode(TorchFunctionMode):
+class CallMode(TorchFunctionMode):  # type: ignore[misc]
     """The mode that is on the stack while a window is open."""
 
     def __init__(self, runner: CallRunner) -> None:
@@ -115,7 +121,9 @@ class CallMode(TorchFunctionMode):
         self._find = runner.names.find
         self._recorder = runner.recorder
 
-    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         api = self._find(func)
         if api.is_recorded:
             return self._runner.run(api, func, args, kwargs or {})

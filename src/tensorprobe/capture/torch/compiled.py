@@ -1,8 +1,9 @@
 """torch.compile: what is compiled is recorded at its boundary, and counted as unseen inside.
 
-Dynamo traces an active mode and a patched `Module.__call__` (graph breaks, recompilations), so both are taken away while a compiled callable
-runs. A compiled callable is a closure that the user holds; what all of them call on their way in and out is `set_eval_frame`, which is therefore
-the one thing to patch. It was so in torch 2.4 to 2.13; where it is not, nothing is patched and compiled regions are not noticed.
+Dynamo traces an active mode and a patched `Module.__call__` (graph breaks, recompilations), so both are taken away
+while a compiled callable runs. A compiled callable is a closure that the user holds; what all of them call on their way
+in and out is `set_eval_frame`, which is therefore the one thing to patch. It was so in torch 2.4 to 2.13; where it is
+not, nothing is patched and compiled regions are not noticed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""Checksums: `md5`, which is a CRC-32 as in msprobe, and `hash`, a 64-bit hash in which every element is mixed with its position.
+"""Checksums: `md5`, which is a CRC-32 as in msprobe, and `hash`, a 64-bit hash in which every element is mixed with its
+position.
 
-The hash of elements w_0, w_1, … (their bits as unsigned numbers, in logical order) is the sum over i of mix(w_i) * weight(i), modulo 2**64, with
-mix(w) = (w * A) ^ ((w * A) >> 32) and weight(i) = (((2i + 1) * B) ^ (((2i + 1) * B) >> 32)) | 1. A sum can be computed in any order, by any
-number of threads, and the weights make it see permutations and transposes.
+The hash of elements w_0, w_1, … (their bits as unsigned numbers, in logical order) is the sum over i of mix(w_i) *
+weight(i), modulo 2**64, with mix(w) = (w * A) ^ ((w * A) >> 32) and weight(i) = (((2i + 1) * B) ^ (((2i + 1) * B) >>
+32)) | 1. A sum can be computed in any order, by any number of threads, and the weights make it see permutations and
+transposes.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: tor
 
 
 def crc32_digest(tensor: torch.Tensor) -> str:
-    """CRC-32 of the bytes in logical order, 8 hex digits; bfloat16 and float8 are widened to float32 first, as numpy has neither."""
+    """CRC-32 of the bytes in logical order, 8 hex digits; bfloat16 and float8 are widened to float32 first, as numpy
+    has neither."""
     if tensor.dtype.itemsize < 4 and tensor.is_floating_point() and tensor.dtype is not torch.float16:
         tensor = tensor.float()
     return f"{zlib.crc32(memoryview(as_bytes(tensor))):08x}"

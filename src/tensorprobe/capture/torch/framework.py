@@ -74,7 +74,9 @@ class TorchFramework:
         models = list(model) if is_several else [model]
         for item in models:
             if not isinstance(item, torch.nn.Module):
-                raise UsageError(f"start(model) takes a torch.nn.Module, or a list or tuple of them, not {type(item).__name__}")
+                raise UsageError(
+                    f"start(model) takes a torch.nn.Module, or a list or tuple of them, not {type(item).__name__}"
+                )
         return [(str(index) if is_several else "", item) for index, item in enumerate(models)]
 
     def make_reader(self, *, has_stats: bool, digest_kind: str | None) -> TorchReader:
@@ -117,7 +119,11 @@ class TorchFramework:
             return undos.pop_all().close
 
     def watch_gradient(
-        self, recorder: Recorder, tensors: Sequence[Any], receive: Callable[[int, Any], None], finish: Callable[[], None]
+        self,
+        recorder: Recorder,
+        tensors: Sequence[Any],
+        receive: Callable[[int, Any], None],
+        finish: Callable[[], None],
     ) -> Undo | None:
         gradients = self._gradients = self._gradients or GradientTracer(recorder)
         return watch_gradient(recorder, gradients, tensors, receive, finish)
@@ -128,7 +134,9 @@ class TorchFramework:
     def circumstances(self) -> dict[str, Any]:
         return {
             "versions": {"torch": torch.__version__, "cuda": torch.version.cuda},
-            "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_initialized() else ["cpu"],
+            "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+            if torch.cuda.is_initialized()
+            else ["cpu"],
             "settings": describe_settings(),
         }
 

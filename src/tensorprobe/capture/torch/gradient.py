@@ -1,9 +1,10 @@
 """The gradients of one call: hooks on the autograd edges that the call made. Its arguments are not touched.
 
-A call knows the sequence numbers between which its autograd nodes were made. Walking back from its outputs over those nodes finds the edges that leave it; a hook
-on a node with an edge to one of the call's inputs receives exactly this call's share of that input's gradient, and the shares add up. Module calls
-compose the edges of the calls inside them, so that each node is visited once. Hooks hold slots and numbers, never tensors or nodes:
-a closure over its own graph would keep it alive.
+A call knows the sequence numbers between which its autograd nodes were made. Walking back from its outputs over those
+nodes finds the edges that leave it; a hook on a node with an edge to one of the call's inputs receives exactly this
+call's share of that input's gradient, and the shares add up. Module calls compose the edges of the calls inside them,
+so that each node is visited once. Hooks hold slots and numbers, never tensors or nodes: a closure over its own graph
+would keep it alive.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def is_in_backward() -> bool:
 
 
 class Span:
-    """A call while it runs: where its nodes begin, which edges its inputs hang on, and the calls inside it that have ended."""
+    """A call while it runs: where its nodes begin, which edges its inputs hang on, and the calls inside it that have
+    ended."""
 
     __slots__ = ("children", "inputs", "keyword_slots", "slots", "start")
 
@@ -63,7 +65,8 @@ class GradientTracer:
         self._generation = -1
 
     def set_parameters(self, parameters: Mapping[int, tuple[str, str, Any]]) -> None:
-        """Whose gradients are recorded: for the address of each parameter its module's stem, its name and the parameter."""
+        """Whose gradients are recorded: for the address of each parameter its module's stem, its name and the
+        parameter."""
         self._parameters = dict(parameters)
 
     def begin(self, args: Any, kwargs: Any, *, wants_slots: bool) -> Span | None:
@@ -102,7 +105,8 @@ class GradientTracer:
         if call is not None and call.keeps_backward and tensors:
             self._hook(call, span, slots, tensors, leaving)
 
-    # -- the walk ------------------------------------------------------------------------------------------------------------------
+    # -- the walk
+    # ------------------------------------------------------------------------------------------------------------------
 
     def _walk(self, span: Span, outputs: Sequence[torch.Tensor]) -> Consumers:
         """The edges that leave the call, over the nodes it made itself; those of the calls inside it are known."""
@@ -145,9 +149,12 @@ class GradientTracer:
                     visit(parent)
         return leaving
 
-    # -- the hooks -----------------------------------------------------------------------------------------------------------------
+    # -- the hooks
+    # -----------------------------------------------------------------------------------------------------------------
 
-    def _hook(self, call: Call, span: Span, slots: Any, tensors: list[tuple[Slot, torch.Tensor]], leaving: Consumers) -> None:
+    def _hook(
+        self, call: Call, span: Span, slots: Any, tensors: list[tuple[Slot, torch.Tensor]], leaving: Consumers
+    ) -> None:
         record = GradientRecord(self._recorder, call)
         record.inputs = slots
         record.outputs, record.outputs_by_keyword = span.slots, span.keyword_slots
@@ -198,7 +205,8 @@ class GradientTracer:
             self._recorder.note_failure(record.call.backward_name, error)
 
     def _hook_parameter(self, parameter: torch.Tensor, node: Any) -> None:
-        """Record the gradient of a parameter when this backward has added its part. Once per step: DDP keeps these nodes alive."""
+        """Record the gradient of a parameter when this backward has added its part. Once per step: DDP keeps these
+        nodes alive."""
         if self._generation != self._recorder.generation:
             self.remove_parameter_hooks()
             self._generation = self._recorder.generation
@@ -241,7 +249,8 @@ class GradientTracer:
         except Exception as error:
             self._recorder.note_failure("the end of a backward pass", error)
 
-    # -- inside --------------------------------------------------------------------------------------------------------------------
+    # -- inside --------------------------------------------------------------------------------------------------------
+    # ------------
 
     def _note_inputs(self, span: Span, tree: Any, role: str) -> Any:
         tensors: list[tuple[Slot, torch.Tensor]] = []

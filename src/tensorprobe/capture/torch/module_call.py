@@ -1,7 +1,7 @@
 """Sees module calls: one patch of `Module.__call__`, for the time of the window. Nothing is put on the user's modules.
 
-Modules are known by address while a window is open, and by the path they have in the model given to `start`; wrappers that only
-carry a model (DDP, FSDP, torch.compile) have no part in the names.
+Modules are known by address while a window is open, and by the path they have in the model given to `start`; wrappers
+that only carry a model (DDP, FSDP, torch.compile) have no part in the names.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class ModuleNames:
             self._add(model, index)
 
     def find(self, module: torch.nn.Module, is_outermost: bool) -> NamedModule | None:
-        """What is known of a module; without a model given to `start`, the outermost module that is called serves as one."""
+        """What is known of a module; without a model given to `start`, the outermost module that is called serves as
+        one."""
         named = self._known.get(id(module))
         if named is None and self._adopts_roots and is_outermost:
             self._add(module, "")
@@ -72,11 +73,14 @@ class ModuleNames:
     def _add(self, model: torch.nn.Module, index: str) -> None:
         for path, module, class_name in walk_modules(model):
             full_path = f"{index}.{path}".strip(".") if index else path
-            self._known.setdefault(id(module), NamedModule(module, module_stem(MODULE_PREFIX, full_path, class_name), full_path))
+            self._known.setdefault(
+                id(module), NamedModule(module, module_stem(MODULE_PREFIX, full_path, class_name), full_path)
+            )
 
 
 def walk_modules(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str]]:
-    """All modules with the path and class that they have without wrappers. A compiled module stands for what it compiles."""
+    """All modules with the path and class that they have without wrappers. A compiled module stands for what it
+    compiles."""
     seen: set[int] = set()
 
     def walk(module: torch.nn.Module, path: str) -> Iterator[tuple[str, torch.nn.Module, str]]:
@@ -131,7 +135,9 @@ class ModuleRunner:
     def deactivate(self) -> None:
         self.is_active = False
 
-    def before(self, named: NamedModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call | None, Span | None]:
+    def before(
+        self, named: NamedModule, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Call | None, Span | None]:
         call: Call | None = None
         span: Span | None = None
         recorder = self.recorder

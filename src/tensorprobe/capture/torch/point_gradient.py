@@ -1,7 +1,8 @@
 """The gradient of a tensor at one point of the program: the whole of it, summed over all who use the tensor.
 
-The hook sits on the autograd node that made the tensor, not on the tensor, so that nothing is left on the user's object and a later in-place
-change does not matter. A leaf has a node of its own only while somebody holds it: it is held until the gradient has come or the step ends.
+The hook sits on the autograd node that made the tensor, not on the tensor, so that nothing is left on the user's object
+and a later in-place change does not matter. A leaf has a node of its own only while somebody holds it: it is held until
+the gradient has come or the step ends.
 """
 
 from __future__ import annotations

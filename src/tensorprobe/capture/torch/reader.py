@@ -1,4 +1,5 @@
-"""Tensors as leaves: identity, statistics, checksum, files. Called on the hot path, with tensors that belong to the user.
+"""Tensors as leaves: identity, statistics, checksum, files. Called on the hot path, with tensors that belong to the
+user.
 
 Everything here works on detached tensors, changes nothing, and leaves no attribute or hook behind.
 """
@@ -95,12 +96,15 @@ class TorchReader:
         value = Value(stats)
         if self._digest_kind is not None:
             value.digest_kind = self._digest_kind
-            value.digest = _DIGESTS[self._digest_kind](plain_content(tensor).to_dense() if is_sparse(tensor) else plain_content(tensor))
+            value.digest = _DIGESTS[self._digest_kind](
+                plain_content(tensor).to_dense() if is_sparse(tensor) else plain_content(tensor)
+            )
         return value, None
 
 
 class TensorCopy:
-    """A copy on the device of its tensor; it comes to the host in the thread that writes it, so that the training thread need not wait."""
+    """A copy on the device of its tensor; it comes to the host in the thread that writes it, so that the training
+    thread need not wait."""
 
     __slots__ = ("_event", "_tensor")
 

@@ -20,7 +20,8 @@ _said: set[str] = set()
 
 
 def array_of(tensor: torch.Tensor) -> tuple[np.ndarray[Any, Any], str]:
-    """The content on the host. bfloat16 and float8 have no numpy dtype: their bits are kept, as ml_dtypes writes them."""
+    """The content on the host. bfloat16 and float8 have no numpy dtype: their bits are kept, as ml_dtypes writes
+    them."""
     content = plain_content(tensor)
     if content.layout is not torch.strided:
         content = content.to_dense()
@@ -36,7 +37,9 @@ def array_of(tensor: torch.Tensor) -> tuple[np.ndarray[Any, Any], str]:
     return array, dtype
 
 
-def watch_snapshot_gradient(snapshots: Snapshots, save_dir: str | os.PathLike[str], name: str, data: torch.Tensor) -> torch.Tensor:
+def watch_snapshot_gradient(
+    snapshots: Snapshots, save_dir: str | os.PathLike[str], name: str, data: torch.Tensor
+) -> torch.Tensor:
     """Save the gradient of `data` when it comes; `data` itself is returned, untouched."""
     check_name(name)
     if not isinstance(data, torch.Tensor):

@@ -1,8 +1,9 @@
 """Max, Min, Mean and Norm of a tensor, computed where it lives.
 
-On the CPU the numbers are there at once. On a device a row of a preallocated buffer is filled by kernels that nobody waits for, and all rows come
-to the host together, at `fetch`. NaN is left out of the four numbers and counted; infinities count as values and are counted too. The magnitude stands for
-complex numbers. Sums are taken over short rows in the tensor's own precision, and over the rows in float64: the error does not grow with the size.
+On the CPU the numbers are there at once. On a device a row of a preallocated buffer is filled by kernels that nobody
+waits for, and all rows come to the host together, at `fetch`. NaN is left out of the four numbers and counted;
+infinities count as values and are counted too. The magnitude stands for complex numbers. Sums are taken over short rows
+in the tensor's own precision, and over the rows in float64: the error does not grow with the size.
 """
 
 from __future__ import annotations
@@ -100,7 +101,8 @@ def as_rows(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def _reduce_finite_rows(rows: torch.Tensor) -> Stats | None:
-    """The frequent case: everything is finite. None if it is not, or if the sum of squares leaves the range of the dtype."""
+    """The frequent case: everything is finite. None if it is not, or if the sum of squares leaves the range of the
+    dtype."""
     count = rows.numel()
     if rows.shape[0] == 1:
         norm = torch.linalg.vector_norm(rows).item()
@@ -125,7 +127,11 @@ def _reduce_in_chunks(tensor: torch.Tensor) -> Stats:
         reduce_into(flat[start : start + _CHUNK], row)
         rows.append(row.tolist())
     stats = Stats()
-    merged = [max(row[0] for row in rows), min(row[1] for row in rows), *(sum(row[i] for row in rows) for i in range(2, 6))]
+    merged = [
+        max(row[0] for row in rows),
+        min(row[1] for row in rows),
+        *(sum(row[i] for row in rows) for i in range(2, 6)),
+    ]
     fill_stats(stats, tensor.dtype, tensor.numel(), merged)
     if not tensor.is_floating_point() and not tensor.is_complex() and tensor.dtype is not torch.bool:
         stats.max, stats.min = int(flat.max()), int(flat.min())  # float64 ends at 2**53

@@ -1,8 +1,9 @@
 """When is a tensor the same value as before? Then it is reduced once and stored once.
 
-`(storage, _version)` alone is not enough: fused optimizers, collectives, BatchNorm's buffers and writes through `.data` or numpy change memory
-without a new version. A value is therefore known only while its storage is held (weakly, so that its address is not used again), in its
-exact layout, and only if the storage came out of a call that was seen, or belongs to a parameter. When sameness is not certain, it is a new value.
+`(storage, _version)` alone is not enough: fused optimizers, collectives, BatchNorm's buffers and writes through `.data`
+or numpy change memory without a new version. A value is therefore known only while its storage is held (weakly, so that
+its address is not used again), in its exact layout, and only if the storage came out of a call that was seen, or
+belongs to a parameter. When sameness is not certain, it is a new value.
 """
 
 from __future__ import annotations
@@ -80,7 +81,9 @@ class ValueTable:
     def forget(self) -> None:
         """Know no value any more; but remember whose memory was handed out."""
         self._storages = {
-            address: known for address, known in self._storages.items() if known.is_exposed and not known.reference.expired()
+            address: known
+            for address, known in self._storages.items()
+            if known.is_exposed and not known.reference.expired()
         }
 
     def _add(self, storage: Any) -> KnownStorage:
@@ -102,7 +105,8 @@ def is_identifiable(tensor: torch.Tensor) -> bool:
 
 
 def permutation_key(tensor: torch.Tensor, layout: Layout) -> tuple[Any, ...] | None:
-    """A key for the statistics of all of a storage, whatever the order of its elements; None if `tensor` is not all of it."""
+    """A key for the statistics of all of a storage, whatever the order of its elements; None if `tensor` is not all
+    of it."""
     count = tensor.numel()
     if layout[1] or count * tensor.element_size() != tensor.untyped_storage().nbytes() or not is_dense(tensor):
         return None
