@@ -32,9 +32,10 @@ def run() -> int:
     try:
         from tensorprobe.cli.main import StoppedError, app
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in _COMMAND_LINE_PACKAGES:
+        package = (error.name or "").partition(".")[0]
+        if package not in _COMMAND_LINE_PACKAGES:
             raise
-        print(f'error: the command line needs {error.name}: pip install "tensorprobe[cli]"', file=sys.stderr)
+        print(f'error: the command line needs {package}: pip install "tensorprobe[cli]"', file=sys.stderr)
         return 2
     try:
         _run_app(app)

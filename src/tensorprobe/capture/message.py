@@ -1,18 +1,36 @@
-"""Messages go through `logging`, under the name `tensorprobe`. A program that configures logging decides where they
-go."""
+"""Messages go through `logging`, under the name `tensorprobe`. A program that configures logging decides where they go,
+whether it does so before or after tensorprobe is first used; in one that does not, they appear on stderr."""
 
 from __future__ import annotations
 
 import logging
+import sys
+
+_SHOWN_LEVEL = logging.INFO
+
+
+class StandardError(logging.Handler):
+    """Shows messages as `print` would, as long as the program has configured no logging."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not logging.getLogger().handlers and sys.stderr is not None:
+            print(self.format(record), file=sys.stderr, flush=True)
 
 
 def show_messages() -> None:
-    """In a program that has not configured logging, show them on the standard error stream, as `print` would."""
+    """Make the messages visible where nobody has said otherwise."""
     logger = logging.getLogger("tensorprobe")
-    if logger.hasHandlers() or logger.level != logging.NOTSET:
+    if logger.handlers or logger.level != logging.NOTSET:
         return
-    handler = logging.StreamHandler()
+    handler = StandardError()
     handler.setFormatter(logging.Formatter("[tensorprobe] %(message)s"))
     logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
+    logger.addFilter(_is_wanted)
+    logger.setLevel(_SHOWN_LEVEL)
+
+
+def _is_wanted(record: logging.LogRecord) -> bool:
+    """Our own level lets INFO through; the level of a program that has configured logging still holds."""
+    root = logging.getLogger()
+    is_ours = logging.getLogger("tensorprobe").level == _SHOWN_LEVEL
+    return not (is_ours and root.handlers) or record.levelno >= root.level

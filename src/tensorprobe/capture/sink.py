@@ -1,46 +1,45 @@
 """Finished records wait here until the next flush: then their statistics are fetched from the device once, and their
 lines written.
 
-A flush comes after a number of records or a time, so that what a SIGKILL can take is bounded by both.
+A flush comes after a number of records or a time, so that what a SIGKILL can take is bounded by both. Records are added
+by any thread while another flushes: they are queues, and nothing is taken from them that is not then written.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
+from tensorprobe.capture.deferral import Deferral
+from tensorprobe.capture.failure import Failures
 from tensorprobe.capture.stack import Stack
+from tensorprobe.store.encode import encode_entry
 from tensorprobe.store.writer import RankWriter
-
-logger = logging.getLogger("tensorprobe")
 
 FLUSH_RECORDS = 256
 FLUSH_SECONDS = 0.5
+
+Item = TypeVar("Item")
 
 
 class Sink:
     """The way from finished records to the files of one step of one process."""
 
-    def __init__(self, writer: RankWriter, fetch: Callable[[], None]) -> None:
+    def __init__(self, writer: RankWriter, fetch: Callable[[], None], failures: Failures, work: Deferral) -> None:
         self.writer = writer
         self._fetch = fetch
-        self._records: list[tuple[str, Any]] = []
-        self._debug: list[tuple[str, Any]] = []
-        self._parents: list[tuple[str, str | None]] = []
-        self._stacks: list[tuple[str, Stack]] = []
-        self._lock = threading.RLock()
+        self._failures = failures
+        self._work = work
+        self._records: deque[tuple[str, Any, str | None, Stack | None]] = deque()
+        self._debug: deque[tuple[str, Any]] = deque()
         self._last_flush = time.monotonic()
-        self.failed = 0
 
     def add_record(self, name: str, fields: Any, parent: str | None, stack: Stack | None) -> None:
         """A call has ended, forward or backward."""
-        self._records.append((name, fields))
-        self._parents.append((name, parent))
-        if stack is not None:
-            self._stacks.append((name, stack))
+        self._records.append((name, fields, parent, stack))
         if len(self._records) >= FLUSH_RECORDS:
             self.flush()
 
@@ -56,49 +55,63 @@ class Sink:
             self.flush()
 
     def flush(self) -> None:
-        """Fetch what the device still holds, and write all that waits. A failure to write is logged once; the
-        program goes on."""
-        with self._lock:
+        """Fetch what the device still holds, and write all that waits. A failure to write is noted; the program goes
+        on."""
+        with self._work:
             self._last_flush = time.monotonic()
-            records, self._records = self._records, []
-            debug, self._debug = self._debug, []
-            parents, self._parents = self._parents, []
-            stacks, self._stacks = self._stacks, []
-            self._attempt(self._fetch)
+            records, debug = take_all(self._records), take_all(self._debug)
+            self._attempt("what the device holds", self._fetch)
             if records:
-                self._attempt(lambda: self._write_calls(records, parents, stacks))
+                self._attempt(str(self.writer.folder), lambda: self._write_calls(records))
             if debug:
-                self._attempt(lambda: self.writer.append_debug(debug))
+                entries = self._encode(debug)
+                self._attempt(str(self.writer.folder), lambda: self.writer.append_debug(entries))
+
+    def open(self, run: dict[str, Any]) -> None:
+        """A step begins: what an earlier run left here goes, and the circumstances are on disk before anything else."""
+        with self._work:
+            self._attempt(str(self.writer.folder), lambda: self.writer.open(run))
 
     def open_dump(self) -> None:
         """A window begins: its files exist even if nothing will be recorded in it."""
-        self._attempt(lambda: self._write_calls([], [], []))
+        with self._work:
+            self._attempt(str(self.writer.folder), lambda: self._write_calls([]))
 
     def close(self, run: dict[str, Any], *, is_finished: bool) -> None:
         """Flush, and make the files whole."""
-        with self._lock:
+        with self._work:
             self.flush()
-            self._attempt(lambda: self.writer.close(run, is_finished=is_finished))
+            self._attempt(str(self.writer.folder), lambda: self.writer.close(run, is_finished=is_finished))
 
-    def _write_calls(self, records: list[Any], parents: list[Any], stacks: list[tuple[str, Stack]]) -> None:
-        self.writer.append_records(records)
-        self.writer.append_parents(parents)
-        for name, stack in stacks:
-            self.writer.add_stack(name, stack.id, stack.frames)
-        self.writer.flush_stacks()
+    def discard(self) -> None:
+        """Nothing happened in this step: leave no files."""
+        with self._work:
+            self._attempt(str(self.writer.folder), self.writer.discard)
 
-    def _attempt(self, write: Callable[[], None]) -> None:
+    def _write_calls(self, records: list[tuple[str, Any, str | None, Stack | None]]) -> None:
+        writer = self.writer
+        writer.append_records(self._encode([(name, fields) for name, fields, _, _ in records]))
+        writer.append_parents([(name, parent) for name, _, parent, _ in records])
+        for name, _, _, stack in records:
+            if stack is not None:
+                writer.add_stack(name, stack.id, stack.frames)
+        writer.flush_stacks()
+
+    def _encode(self, items: list[tuple[str, Any]]) -> list[str]:
+        """One record that cannot be put into words does not take the others with it."""
+        entries: list[str] = []
+        for name, fields in items:
+            try:
+                entries.append(encode_entry(name, fields))
+            except Exception as error:
+                self._failures.note(f"the record {name}", error)
+        return entries
+
+    def _attempt(self, what: str, write: Callable[[], None]) -> None:
         try:
             write()
         except Exception as error:
-            self.failed += 1
-            if self.failed == 1:
-                logger.error(
-                    "writing to %s failed (%s); training goes on, further failures are counted",
-                    self.writer.folder,
-                    error,
-                )
-                logger.debug("the failure in full", exc_info=True)
+            self._failures.note(what, error)
 
 
 class FlushTimer:
@@ -120,3 +133,8 @@ class FlushTimer:
             sink = self._sink_of()
             if sink is not None:
                 sink.flush_if_due()
+
+
+def take_all(queue: deque[Item]) -> list[Item]:
+    """What is in a queue now; what others add meanwhile stays in it."""
+    return [queue.popleft() for _ in range(len(queue))]

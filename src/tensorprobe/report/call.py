@@ -40,9 +40,7 @@ class Call:
     @property
     def results(self) -> tuple[Slot, ...]:
         """What the call computed; all that was saved, and all gradients of parameters."""
-        if isinstance(self.name, (ApiName, ModuleName)):
-            return tuple(slot for slot in self.slots if slot.slot.partition(".")[0] in ("output", "output_kwargs"))
-        return self.slots
+        return tuple(slot for slot in self.slots if not slot.is_input)
 
 
 def call_from_record(record: Record) -> Call:

@@ -33,6 +33,7 @@ _TENSOR_FIELDS = [
     "source",
     "reason",
     "note",
+    "is_input",
 ]
 
 
@@ -135,4 +136,4 @@ def _describe_row(row: Row, report: RankReport) -> dict[str, Any]:
 def _describe_slot(slot: Slot) -> dict[str, Any]:
     if isinstance(slot, TensorSlot):
         return {field: getattr(slot, field) for field in _TENSOR_FIELDS}
-    return {"slot": slot.slot, "type": slot.type, "value": slot.value}
+    return {"slot": slot.slot, "type": slot.type, "value": slot.value, "is_input": slot.is_input}

@@ -15,8 +15,9 @@ from typing import Any
 
 from tensorprobe.model.record import Number
 
-_SLOT_OF_FIELD = {"input_args": "input", "input_kwargs": "kwargs"}
-_FIELD_IS_INPUT = {"input": True, "kwargs": True, "parameters": True, "buffers": True}
+# A backward call gives its keyword arguments their gradients: there they are results.
+_SLOT_OF_FIELD = {"input_args": "input", "input_kwargs": "kwargs", "output_kwargs": "kwargs"}
+_INPUT_FIELDS = frozenset({"input_args", "input_kwargs", "input", "parameters", "buffers"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,8 @@ class TensorSlot:
     reason: str | None
     """Why there are no statistics."""
     note: str | None
+    is_input: bool
+    """Did the call read it, or did it compute it?"""
 
     @property
     def has_nan(self) -> bool:
@@ -56,11 +59,6 @@ class TensorSlot:
         return self.inf_count > 0
 
     @property
-    def is_input(self) -> bool:
-        """Did the call read it, or did it compute it?"""
-        return _FIELD_IS_INPUT.get(self.slot.partition(".")[0], False)
-
-    @property
     def element_count(self) -> int | None:
         return None if self.shape is None else math.prod(self.shape)
 
@@ -72,6 +70,7 @@ class PlainSlot:
     slot: str
     type: str
     value: Any
+    is_input: bool = False
 
 
 Slot = TensorSlot | PlainSlot
@@ -81,7 +80,7 @@ def iter_record_slots(fields: dict[str, Any]) -> Iterator[Slot]:
     """The slots of an entry of dump.json: of every field that holds leaves, in their order."""
     for field, tree in fields.items():
         if isinstance(tree, (dict, list)):
-            yield from iter_slots(tree, _SLOT_OF_FIELD.get(field, field))
+            yield from iter_slots(tree, _SLOT_OF_FIELD.get(field, field), field in _INPUT_FIELDS)
 
 
 def iter_gradient_slots(fields: dict[str, Any]) -> Iterator[Slot]:
@@ -90,7 +89,7 @@ def iter_gradient_slots(fields: dict[str, Any]) -> Iterator[Slot]:
         yield from iter_slots(tree[0] if isinstance(tree, list) and len(tree) == 1 else tree, name)
 
 
-def iter_slots(tree: Any, slot: str) -> Iterator[Slot]:
+def iter_slots(tree: Any, slot: str, is_input: bool = False) -> Iterator[Slot]:
     """The leaves of a nesting, depth first."""
     waiting = [(slot, tree)]
     while waiting:
@@ -100,14 +99,14 @@ def iter_slots(tree: Any, slot: str) -> Iterator[Slot]:
         elif isinstance(node, dict) and not isinstance(node.get("type"), str):
             waiting.extend((_join(place, key), node[key]) for key in reversed(node))
         elif isinstance(node, dict) and ("shape" in node or "dtype" in node):
-            yield _read_tensor(place, node)
+            yield _read_tensor(place, node, is_input)
         elif isinstance(node, dict):
-            yield PlainSlot(place, node["type"], node.get("value"))
+            yield PlainSlot(place, node["type"], node.get("value"), is_input)
         else:
-            yield PlainSlot(place, type(node).__name__, node)
+            yield PlainSlot(place, type(node).__name__, node, is_input)
 
 
-def _read_tensor(slot: str, leaf: dict[str, Any]) -> TensorSlot:
+def _read_tensor(slot: str, leaf: dict[str, Any], is_input: bool) -> TensorSlot:
     has_counts = "nan_count" in leaf or "inf_count" in leaf
     return TensorSlot(
         slot=slot,
@@ -126,6 +125,7 @@ def _read_tensor(slot: str, leaf: dict[str, Any]) -> TensorSlot:
         source=_text(leaf.get("source")),
         reason=_text(leaf.get("reason")),
         note=_text(leaf.get("note")),
+        is_input=is_input,
     )
 
 

@@ -1,0 +1,45 @@
+"""What could not be written. The user's program goes on: each kind of failure is said once, the rest is counted."""
+
+from __future__ import annotations
+
+import logging
+
+logger = logging.getLogger("tensorprobe")
+
+
+class Failures:
+    """The failures of one session; the count is that of the current step."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._said: set[str] = set()
+
+    def note(self, what: str, error: Exception) -> None:
+        """`what` could not be written. A full disk fails in many places, and is said once."""
+        self.count += 1
+        cause = root_cause(error)
+        kind = f"errno {cause.errno}" if isinstance(cause, OSError) else f"{what}: {type(cause).__name__}"
+        if kind in self._said:
+            return
+        self._said.add(kind)
+        logger.error(
+            "%s could not be written (%s: %s); training goes on, further failures of this kind are counted",
+            what,
+            type(cause).__name__,
+            cause,
+        )
+        logger.debug("the failure in full", exc_info=error)
+
+    def restart(self) -> None:
+        """A new step."""
+        self.count = 0
+
+
+def root_cause(error: BaseException) -> BaseException:
+    """The error of the operating system behind an error, if there is one: frameworks wrap it in words of their own."""
+    current: BaseException | None = error
+    while current is not None:
+        if isinstance(current, OSError):
+            return current
+        current = current.__cause__ or current.__context__
+    return error

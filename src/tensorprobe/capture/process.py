@@ -1,0 +1,87 @@
+"""The ways out of a process: its end, SIGTERM and fork. One handler each, for all sessions of the process.
+
+SIGTERM is what a cluster sends before it kills. It is handled only while a step is being recorded, and only where
+nobody else handles it; the process then dies of it as it would have, with its dump whole.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import threading
+import weakref
+from collections.abc import Callable
+from types import FrameType
+from typing import Protocol
+
+
+class Recording(Protocol):
+    """What a session is to its process."""
+
+    def close(self) -> None:
+        """Write everything and let go."""
+
+    def abandon(self) -> None:
+        """In a forked child: write nothing."""
+
+    def defer(self, action: Callable[[], None]) -> bool:
+        """Run `action` a little later, if this thread is in the middle of writing."""
+
+
+_followed: weakref.WeakSet[Recording] = weakref.WeakSet()
+_recording: weakref.WeakSet[Recording] = weakref.WeakSet()
+_is_registered = False
+
+
+def follow(session: Recording) -> None:
+    """Close the session when the process ends, and make it inert in forked children."""
+    global _is_registered
+    _followed.add(session)
+    if not _is_registered:
+        _is_registered = True
+        atexit.register(_close_all)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=_abandon_all)
+
+
+def begin_recording(session: Recording) -> None:
+    """From now on SIGTERM makes the dump whole before it ends the process."""
+    _recording.add(session)
+    if _is_main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _handle)
+
+
+def end_recording(session: Recording) -> None:
+    """Nothing of this session is open any more; the handler goes with the last one."""
+    _recording.discard(session)
+    if not _recording and _is_main_thread() and signal.getsignal(signal.SIGTERM) is _handle:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _handle(number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends the process at once
+    _terminate()
+
+
+def _terminate() -> None:
+    if any(session.defer(_terminate) for session in list(_recording)):
+        return
+    try:
+        _close_all()
+    finally:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _close_all() -> None:
+    for session in list(_followed):
+        session.close()
+
+
+def _abandon_all() -> None:
+    for session in list(_followed):
+        session.abandon()
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()

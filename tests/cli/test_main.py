@@ -1,0 +1,128 @@
+"""What all commands share: help, version, errors, interruption, closed pipes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tensorprobe._version import __version__
+from tests.cli.command import COMMAND, run_command
+from tests.report.dump_files import forward, write_rank
+
+
+def run_python(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, encoding="utf-8", check=False, timeout=120)
+
+
+def test_the_version() -> None:
+    assert run_command("--version").stdout == f"tensorprobe {__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["show", "--help"], ["recover", "--help"]])
+def test_help_teaches_with_examples(arguments: list[str]) -> None:
+    done = run_command(*arguments)
+    assert done.returncode == 0
+    assert f"tensorprobe {arguments[0] if len(arguments) > 1 else 'show'} dump_path" in done.stdout
+
+
+def test_a_wrong_option_is_exit_code_2() -> None:
+    done = run_command("show", "--wrong")
+    assert done.returncode == 2
+    assert "--wrong" in done.stderr
+
+
+def test_an_expected_error_is_one_line(tmp_path: Path) -> None:
+    done = run_command("show", tmp_path / "nothing")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"error: {tmp_path}/nothing does not exist. Give the dump_path of a run, or a folder in it.\n"
+
+
+def test_an_error_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    (tmp_path / "dump.json").write_text('{"data": {"\\u001b[31m": 3}}')
+    assert "\x1b" not in run_command("show", tmp_path).stderr
+
+
+def test_an_unexpected_exception_keeps_its_traceback(tmp_path: Path) -> None:
+    done = run_python(
+        """
+        import sys
+        import tensorprobe.store.reader as reader
+        reader.open_dump = lambda path: 1 / 0
+        sys.argv = ["tensorprobe", "show", "x"]
+        from tensorprobe.__main__ import main
+        main()
+        """
+    )
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert "ZeroDivisionError" in done.stderr
+
+
+@pytest.mark.parametrize("package", ["typer", "rich"])
+def test_without_the_packages_of_the_command_line_it_says_what_to_install(package: str) -> None:
+    done = run_python(
+        f"""
+        import sys
+        sys.modules["{package}"] = None
+        sys.argv = ["tensorprobe", "--version"]
+        from tensorprobe.__main__ import main
+        main()
+        """
+    )
+    assert done.returncode == 2
+    assert done.stderr == f'error: the command line needs {package}: pip install "tensorprobe[cli]"\n'
+
+
+@pytest.mark.parametrize("how", [[], ["--json"]])
+def test_a_reader_that_has_seen_enough_ends_it_quietly(tmp_path: Path, how: list[str]) -> None:
+    write_rank(tmp_path, {f"Torch.add.{index}.forward": forward() for index in range(3_000)})
+    with subprocess.Popen(
+        [*COMMAND, "show", *how, tmp_path], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(timeout=60) == 0
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals")
+def test_ctrl_c_ends_it_quietly() -> None:
+    done = run_python(
+        f"""
+        import os, sys
+        import tensorprobe.store.reader as reader
+        reader.open_dump = lambda path: os.kill(os.getpid(), {signal.SIGINT.value})
+        sys.argv = ["tensorprobe", "show", "x"]
+        from tensorprobe.__main__ import main
+        main()
+        """
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_a_terminal_that_knows_only_ascii_is_no_reason_to_fail(tmp_path: Path) -> None:
+    write_rank(tmp_path, {"Torch.é.0.forward": forward()})
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    done = subprocess.run([*COMMAND, "show", tmp_path], capture_output=True, env=environment, check=False, timeout=120)
+    assert done.returncode == 0
+    assert b"Torch.\\xe9.0" in done.stdout
+
+
+def test_the_command_line_imports_no_framework() -> None:
+    done = run_python(
+        """
+        import sys
+        import tensorprobe.cli.main
+        print([name for name in ("torch", "mindspore") if name in sys.modules])
+        """
+    )
+    assert done.stdout == "[]\n"
