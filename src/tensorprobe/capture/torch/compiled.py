@@ -23,6 +23,8 @@ from tensorprobe.capture.torch.gradient import Span
 
 COMPILED = "compiled region"
 _EVAL_FRAME = "torch._dynamo.eval_frame"
+_INLINER = "torch._dynamo.external_utils"
+_SETTERS = ("set_eval_frame", "_maybe_set_eval_frame")  # the second is another name of the first, outside Meta
 _WRAPPER_NAMES = ("compile_wrapper", "_fn")
 
 
@@ -58,35 +60,40 @@ class CompiledRegions:
         return undo
 
     def _patch_dynamo(self) -> None:
-        module = sys.modules.get(_EVAL_FRAME)
-        original = getattr(module, "set_eval_frame", None)
-        skip_code = getattr(torch._C._dynamo.eval_frame, "skip_code", None)
-        if self._undo_dynamo is not None or original is None or skip_code is None or not self._runner.is_active:
+        dynamo = sys.modules.get(_EVAL_FRAME)
+        skip_code = getattr(dynamo, "skip_code", None)
+        if self._undo_dynamo is not None or dynamo is None or skip_code is None or not self._runner.is_active:
             return
+        originals = {name: getattr(dynamo, name) for name in _SETTERS if hasattr(dynamo, name)}
+        if "set_eval_frame" not in originals:
+            return
+        original = originals["set_eval_frame"]
 
         def set_eval_frame(callback: Any) -> Any:
             if callback is None or callback is False:
                 prior = original(callback)  # first: dynamo must not look at what follows
-                self._leave()
+                self._leave(sys._getframe(1))
                 return prior
             self._enter(sys._getframe(1))
             return original(callback)
 
         skip_code(set_eval_frame.__code__)
-        module.set_eval_frame = set_eval_frame  # type: ignore[union-attr]
+        for name in originals:
+            setattr(dynamo, name, set_eval_frame)
 
         def undo() -> None:
-            if module.set_eval_frame is set_eval_frame:  # type: ignore[union-attr]
-                module.set_eval_frame = original  # type: ignore[union-attr]
+            for name, before in originals.items():
+                if getattr(dynamo, name) is set_eval_frame:
+                    setattr(dynamo, name, before)
             self._undo_dynamo = None
 
         self._undo_dynamo = undo
 
     def _enter(self, frame: FrameType | None) -> None:
-        if self._region is not None or not self._runner.is_active:
+        wrapper = _find_wrapper(frame)
+        if self._region is not None or wrapper is None or not self._runner.is_active:
             return
         try:
-            wrapper = _find_wrapper(frame)
             self._runner.recorder.coverage.add_unseen(COMPILED)
             region = self._begin(wrapper)
             region.restore_mode = remove_mode(self._mode)
@@ -95,21 +102,22 @@ class CompiledRegions:
         except Exception as error:
             self._runner.recorder.note_failure("a compiled region", error)
 
-    def _leave(self) -> None:
-        region, self._region = self._region, None
-        if region is None:
-            return
+    def _leave(self, frame: FrameType) -> None:
+        region = self._region
+        if region is None or region.frame is not frame:
+            return  # dynamo turns itself off and on again while it compiles
+        self._region = None
         region.restore_mode()
         if not self._runner.is_active:
             return
         self._patch_modules()
-        if region.frame is not None and region.api is not None:
+        if region.api is not None:
             with torch._C.DisableTorchFunction():
                 self._runner.end(region.api, region.call, region.span, region.frame.f_locals.get("result"))
 
-    def _begin(self, frame: FrameType | None) -> Region:
+    def _begin(self, frame: FrameType) -> Region:
         region = Region(frame)
-        if frame is not None and self._mode is not None:
+        if self._mode is not None:
             variables = frame.f_locals
             region.api = self._runner.names.make("Jit", _compiled_name(variables.get("fn")))
             with torch._C.DisableTorchFunction():
@@ -122,7 +130,7 @@ class CompiledRegions:
 class Region:
     """A compiled callable that is running."""
 
-    frame: FrameType | None
+    frame: FrameType
     """Of the wrapper that torch.compile made: its variables are the arguments and, at the end, the result."""
     api: Api | None = None
     call: Call | None = None
@@ -158,14 +166,13 @@ def remove_mode(mode: CallMode | None) -> Undo:
 
 
 def _find_wrapper(frame: FrameType | None) -> FrameType | None:
-    while frame is not None:
-        if frame.f_code.co_name in _WRAPPER_NAMES and "args" in frame.f_locals:
-            return frame
-        frame = frame.f_back
-    return None
+    is_wrapper = frame is not None and frame.f_code.co_name in _WRAPPER_NAMES and "args" in frame.f_locals
+    return frame if is_wrapper else None
 
 
 def _compiled_name(function: Any) -> str:
+    if getattr(function, "__module__", None) == _INLINER:  # around the call of a compiled module
+        function = next((cell.cell_contents for cell in function.__closure__ or ()), function)
     owner = getattr(function, "__self__", None)
     if isinstance(owner, torch.nn.Module):
         return type(owner).__name__
