@@ -23,7 +23,6 @@ from tensorprobe.capture.torch.gradient import Span
 
 COMPILED = "compiled region"
 _EVAL_FRAME = "torch._dynamo.eval_frame"
-_INLINER = "torch._dynamo.external_utils"
 _SETTERS = ("set_eval_frame", "_maybe_set_eval_frame")  # the second is another name of the first, outside Meta
 _WRAPPER_NAMES = ("compile_wrapper", "_fn")
 
@@ -171,9 +170,9 @@ def _find_wrapper(frame: FrameType | None) -> FrameType | None:
 
 
 def _compiled_name(function: Any) -> str:
-    if getattr(function, "__module__", None) == _INLINER:  # around the call of a compiled module
-        function = next((cell.cell_contents for cell in function.__closure__ or ()), function)
-    owner = getattr(function, "__self__", None)
+    while hasattr(function, "__wrapped__"):  # dynamo puts functions around what it compiles
+        function = function.__wrapped__
+    owner = getattr(function, "__self__", function)
     if isinstance(owner, torch.nn.Module):
         return type(owner).__name__
     return str(getattr(function, "__name__", type(function).__name__))
