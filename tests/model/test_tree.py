@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorprobe.model.tree import MAX_DEPTH, map_tree
+from tensorprobe.model.tree import map_tree
 
 Pair = namedtuple("Pair", ["left", "right"])
 
@@ -57,8 +57,24 @@ def test_atoms_are_leaves_although_they_look_like_containers() -> None:
 def test_a_structure_that_contains_itself_ends() -> None:
     loop: list[Any] = [1]
     loop.append(loop)
-    found = paths(loop)
-    assert found["x.0"] == 1 and len(found) == MAX_DEPTH + 1
+    loop.append(loop)
+    assert paths(loop) == {"x.0": 1, "x.1": loop, "x.2": loop}
+
+
+def test_a_structure_may_be_nested_deeply() -> None:
+    tree: Any = "end"
+    for _ in range(100):
+        tree = [tree]
+    assert paths(tree) == {"x" + 100 * ".0": "end"}
+
+
+def test_the_same_list_twice_is_no_loop() -> None:
+    part = [1]
+    assert paths([part, part]) == {"x.0.0": 1, "x.1.0": 1}
+
+
+def test_keys_that_read_alike_are_told_apart() -> None:
+    assert paths({1: "a", "1": "b"}) == {"x.1": "a", "x.1 (str)": "b"}
 
 
 @given(trees)

@@ -26,5 +26,9 @@ class Coverage:
     def add_unseen(self, reason: str, count: int = 1) -> None:
         self.unseen[reason] = self.unseen.get(reason, 0) + count
 
+    def has_any(self) -> bool:
+        """Has anything happened at all?"""
+        return any((self.seen, self.recorded, self.excluded, self.failed, self.unseen))
+
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

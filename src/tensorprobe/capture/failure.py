@@ -14,9 +14,10 @@ class Failures:
         self.count = 0
         self._said: set[str] = set()
 
-    def note(self, what: str, error: Exception) -> None:
-        """`what` could not be written. A full disk fails in many places, and is said once."""
-        self.count += 1
+    def note(self, what: str, error: Exception, count: int = 1) -> None:
+        """`what` could not be written, and so many things with it. A full disk fails in many places, and is said
+        once."""
+        self.count += count
         cause = root_cause(error)
         kind = f"errno {cause.errno}" if isinstance(cause, OSError) else f"{what}: {type(cause).__name__}"
         if kind in self._said:

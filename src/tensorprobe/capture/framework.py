@@ -73,6 +73,9 @@ class Framework(Protocol):
     def install(self, recorder: Recorder, models: Sequence[tuple[str, Any]]) -> Undo:
         """Begin to see calls; what is returned removes every trace of it."""
 
+    def end_step(self) -> None:
+        """Take back what was left on the graphs of the step."""
+
     def watch_gradient(
         self,
         recorder: Recorder,
@@ -80,8 +83,8 @@ class Framework(Protocol):
         receive: Callable[[int, Any], None],
         finish: Callable[[], None],
     ) -> Undo | None:
-        """Call `receive(index, gradient)` when the gradient of one of `tensors` is known, and `finish()` when all are
-        or the backward pass is over; None if none of them can have one. What is returned takes the watch back."""
+        """Call `receive(index, gradient)` when the gradient of one of `tensors` is known, and `finish()` when all are;
+        None if none of them can have one. What is returned takes the watch back."""
 
     def hidden(self) -> AbstractContextManager[Any]:
         """Inside, what capture itself computes is not seen."""

@@ -6,14 +6,15 @@ from __future__ import annotations
 import logging
 import sys
 
-_SHOWN_LEVEL = logging.INFO
+_SHOWN_LEVEL = logging.INFO - 1  # lets INFO through, and is no level that a program would choose itself
 
 
 class StandardError(logging.Handler):
     """Shows messages as `print` would, as long as the program has configured no logging."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if not logging.getLogger().handlers and sys.stderr is not None:
+        is_alone = logging.getLogger("tensorprobe").handlers == [self] and not logging.getLogger().handlers
+        if is_alone and sys.stderr is not None:
             print(self.format(record), file=sys.stderr, flush=True)
 
 
@@ -30,7 +31,7 @@ def show_messages() -> None:
 
 
 def _is_wanted(record: logging.LogRecord) -> bool:
-    """Our own level lets INFO through; the level of a program that has configured logging still holds."""
+    """Where the program has configured logging and said nothing of `tensorprobe`, its own level holds."""
     root = logging.getLogger()
     is_ours = logging.getLogger("tensorprobe").level == _SHOWN_LEVEL
     return not (is_ours and root.handlers) or record.levelno >= root.level

@@ -173,7 +173,8 @@ class Recorder:
     def add_parameter_gradient(self, stem: str, parameter: str, gradient: Any) -> None:
         """The gradient of a parameter is complete for this backward pass."""
         name = f"{stem}.{PARAMETERS_GRAD}"
-        if self._selector.keeps_backward and self._selector.keeps_outputs and self._selector.is_listed(name):
+        is_wanted = self._selector.keeps_backward and self._selector.keeps_outputs and self._selector.is_listed(name)
+        if self._selector.begin(name) and is_wanted:
             stores = self._selector.stores_tensors(name)
             leaf = self._describer.describe_tensor(gradient, f"{name}.{parameter}", None, stores)
             self._parameter_gradients.setdefault(stem, {})[parameter] = [leaf]

@@ -16,13 +16,15 @@ from typing import Any, TypeVar
 from tensorprobe.capture.deferral import Deferral
 from tensorprobe.capture.failure import Failures
 from tensorprobe.capture.stack import Stack
-from tensorprobe.store.encode import encode_entry
 from tensorprobe.store.writer import RankWriter
 
 FLUSH_RECORDS = 256
 FLUSH_SECONDS = 0.5
 
 Item = TypeVar("Item")
+Append = Callable[[list[tuple[str, Any]]], None]
+Finished = tuple[str, Any, "str | None", "Stack | None"]
+"""The name of a record, its fields, the module call around it, and where it was called."""
 
 
 class Sink:
@@ -33,7 +35,7 @@ class Sink:
         self._fetch = fetch
         self._failures = failures
         self._work = work
-        self._records: deque[tuple[str, Any, str | None, Stack | None]] = deque()
+        self._records: deque[Finished] = deque()
         self._debug: deque[tuple[str, Any]] = deque()
         self._last_flush = time.monotonic()
 
@@ -60,12 +62,12 @@ class Sink:
         with self._work:
             self._last_flush = time.monotonic()
             records, debug = take_all(self._records), take_all(self._debug)
-            self._attempt("what the device holds", self._fetch)
-            if records:
-                self._attempt(str(self.writer.folder), lambda: self._write_calls(records))
-            if debug:
-                entries = self._encode(debug)
-                self._attempt(str(self.writer.folder), lambda: self.writer.append_debug(entries))
+            try:
+                self._write(records, debug)
+            except BaseException:  # Ctrl-C: what waits is written when the program ends
+                self._records.extendleft(reversed(records))
+                self._debug.extendleft(reversed(debug))
+                raise
 
     def open(self, run: dict[str, Any]) -> None:
         """A step begins: what an earlier run left here goes, and the circumstances are on disk before anything else."""
@@ -88,30 +90,45 @@ class Sink:
         with self._work:
             self._attempt(str(self.writer.folder), self.writer.discard)
 
-    def _write_calls(self, records: list[tuple[str, Any, str | None, Stack | None]]) -> None:
+    def _write(self, records: list[Finished], debug: list[tuple[str, Any]]) -> None:
+        self._attempt("what the device computed", self._fetch)
+        if records:
+            self._attempt(str(self.writer.folder), lambda: self._write_calls(records), len(records))
+        if debug:
+            self._attempt(str(self.writer.folder), lambda: self._append(self.writer.append_debug, debug), len(debug))
+
+    def _write_calls(self, records: list[Finished]) -> None:
         writer = self.writer
-        writer.append_records(self._encode([(name, fields) for name, fields, _, _ in records]))
+        self._append(writer.append_records, [(name, fields) for name, fields, _, _ in records])
         writer.append_parents([(name, parent) for name, _, parent, _ in records])
         for name, _, _, stack in records:
             if stack is not None:
                 writer.add_stack(name, stack.id, stack.frames)
         writer.flush_stacks()
 
-    def _encode(self, items: list[tuple[str, Any]]) -> list[str]:
-        """One record that cannot be put into words does not take the others with it."""
-        entries: list[str] = []
-        for name, fields in items:
-            try:
-                entries.append(encode_entry(name, fields))
-            except Exception as error:
-                self._failures.note(f"the record {name}", error)
-        return entries
+    def _append(self, append: Append, items: list[tuple[str, Any]]) -> None:
+        """Append all at once; where one of them cannot be put into words, one by one, without that one."""
+        try:
+            append(items)
+        except OSError:
+            raise
+        except Exception:
+            for item in items:
+                self._append_one(append, item)
 
-    def _attempt(self, what: str, write: Callable[[], None]) -> None:
+    def _append_one(self, append: Append, item: tuple[str, Any]) -> None:
+        try:
+            append([item])
+        except OSError:
+            raise
+        except Exception as error:
+            self._failures.note(f"the record {item[0]}", error)
+
+    def _attempt(self, what: str, write: Callable[[], None], count: int = 1) -> None:
         try:
             write()
         except Exception as error:
-            self._failures.note(what, error)
+            self._failures.note(what, error, count)
 
 
 class FlushTimer:

@@ -1,8 +1,11 @@
-"""Tensors as .npy files, one call a file: `{save_dir}/step{N}/rank{R}/{name}_{dtype}_{count}.npy`. Knows no
-framework."""
+"""Tensors as .npy files, one call a file: `{save_dir}/step{N}/rank{R}/{name}_{dtype}_{count}.npy`. Knows no framework.
+
+A wrong argument raises; what goes wrong afterwards is said once, and the program goes on.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -11,10 +14,15 @@ from typing import Any
 
 import numpy as np
 
+from tensorprobe.capture.failure import Failures
+from tensorprobe.capture.framework import Undo
+from tensorprobe.capture.message import show_messages
 from tensorprobe.errors import UsageError
 from tensorprobe.model.name import slot_file_name
 from tensorprobe.model.tree import map_tree
 from tensorprobe.store import layout
+
+logger = logging.getLogger("tensorprobe")
 
 ArrayOf = Callable[[Any], tuple["np.ndarray[Any, Any]", str]]
 """The content of a tensor as an array, and the name of its dtype."""
@@ -27,47 +35,99 @@ class Snapshots:
         self._tensor_type = tensor_type
         self._array_of = array_of
         self._rank_of = rank_of
+        self._failures = Failures()
+        self._said: set[str] = set()
         self._step = 0
         self._counts: dict[tuple[Path, str], int] = {}
+        self._watches: set[Watch] = set()
         self._lock = threading.Lock()
 
     def step(self) -> None:
+        """The next step; gradients that have not come by now are not waited for."""
         with self._lock:
             self._step += 1
             self._counts.clear()
+            watches, self._watches = self._watches, set()
+        for watch in watches:
+            watch.end()
 
     def save(self, save_dir: str | os.PathLike[str], name: str, data: Any) -> None:
         """Save every tensor in `data`; None and what is no tensor is left out."""
-        check_name(name)
+        show_messages()
         folder = Path(save_dir)
+        found: list[str] = []
 
         def leaf(value: Any, path: str) -> None:
             if isinstance(value, self._tensor_type):
+                found.append(path)
                 self._save_tensor(folder, path, value)
 
         map_tree(data, name, leaf, (self._tensor_type,))
+        if not found:
+            self.say_once(f"save({name!r}): there is no tensor in it, so nothing is saved")
+
+    def say_once(self, text: str) -> None:
+        show_messages()
+        if text not in self._said:
+            self._said.add(text)
+            logger.warning("%s", text)
+
+    def hold(self, watch: Watch) -> None:
+        """Keep a watch for a gradient alive until it comes, or until the step ends."""
+        with self._lock:
+            self._watches.add(watch)
+
+    def let_go(self, watch: Watch) -> None:
+        with self._lock:
+            self._watches.discard(watch)
+        watch.end()
 
     def _save_tensor(self, save_dir: Path, name: str, tensor: Any) -> None:
-        array, dtype = self._array_of(tensor)
+        try:
+            array, dtype = self._array_of(tensor)
+            path = self._next_path(save_dir, f"{name}_{dtype}")
+            layout.make_folder(path.parent)
+            write_array(path, array)
+        except Exception as error:
+            self._failures.note(f"{name} in {save_dir}", error)
+
+    def _next_path(self, save_dir: Path, stem: str) -> Path:
         with self._lock:
             folder = save_dir / f"step{self._step}" / f"rank{self._rank_of() or 0}"
-            stem = f"{name}_{dtype}"
             count = self._counts.get((folder, stem), 0)
             self._counts[(folder, stem)] = count + 1
-        layout.make_folder(folder)
-        path = folder / slot_file_name(f"{stem}_{count}", "npy")
-        write_array(path, array)
+        return folder / slot_file_name(f"{stem}_{count}", "npy")
+
+
+class Watch:
+    """A hook that waits for one gradient, with what must stay alive meanwhile."""
+
+    def __init__(self) -> None:
+        self.held: Any = None
+        self.undo: Undo | None = None
+
+    def end(self) -> None:
+        undo, self.undo, self.held = self.undo, None, None
+        if undo is not None:
+            undo()
 
 
 def write_array(path: Path, array: np.ndarray[Any, Any]) -> None:
     """A .npy file that is there whole or not at all."""
-    temporary = path.with_name(f".{path.name}"[:200] + layout.TEMPORARY_SUFFIX)
-    descriptor = layout.open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    with os.fdopen(descriptor, "wb") as file:
-        np.save(file, array, allow_pickle=False)
-    temporary.replace(path)
+    temporary = layout.temporary_path(path)
+    try:
+        descriptor = layout.open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        with os.fdopen(descriptor, "wb") as file:
+            np.save(file, array, allow_pickle=False)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
-def check_name(name: Any) -> None:
+def check_arguments(function: str, save_dir: Any, name: Any) -> None:
+    """The arguments that `save` and `save_grad` share."""
+    if not isinstance(save_dir, (str, os.PathLike)):
+        raise UsageError(f"{function}(save_dir, name, data): save_dir is a path, not {save_dir!r}")
     if not isinstance(name, str) or not name:
-        raise UsageError(f"save(save_dir, name, data): the name must be a text that is not empty, not {name!r}")
+        raise UsageError(f"{function}(save_dir, name, data): the name is a text that is not empty, not {name!r}")

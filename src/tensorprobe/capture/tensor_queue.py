@@ -7,7 +7,6 @@ are hard links, or copies where the file system has no links or no more of them.
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import threading
@@ -16,14 +15,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from tensorprobe.capture.failure import Failures
 from tensorprobe.store import layout
-
-logger = logging.getLogger("tensorprobe")
 
 QUEUE_BYTES = 256 * 2**20
 """How much may wait when tensor files follow their calls."""
 ASYNC_QUEUE_BYTES = 4 * 2**30
 """How much may wait with async_dump, where files may be written as late as the end of the step."""
+
+_TASK_BYTES = 1024
+"""What a task takes besides its tensor: links are bounded too."""
 
 WriteFile = Callable[[Any, BinaryIO], None]
 
@@ -31,8 +32,9 @@ WriteFile = Callable[[Any, BinaryIO], None]
 class TensorQueue:
     """Tasks in the order of the calls; one thread works them off."""
 
-    def __init__(self, write_file: WriteFile, limit_bytes: int) -> None:
+    def __init__(self, write_file: WriteFile, limit_bytes: int, failures: Failures) -> None:
         self._write_file = write_file
+        self._failures = failures
         self._limit_bytes = limit_bytes
         self._tasks: deque[tuple[Callable[[], None], int]] = deque()
         self._waiting_bytes = 0
@@ -40,8 +42,6 @@ class TensorQueue:
         self._condition = threading.Condition()
         self._thread: threading.Thread | None = None
         self._folder = Path()
-        self.failed = 0
-        self.written = 0
 
     def set_folder(self, folder: Path) -> None:
         """Where the files of what comes next go."""
@@ -80,7 +80,8 @@ class TensorQueue:
         self._thread = None
         self._waiting_bytes, self._is_busy = 0, False
 
-    def _put(self, task: Callable[[], None], size_bytes: int) -> None:
+    def _put(self, task: Callable[[], None], tensor_bytes: int) -> None:
+        size_bytes = tensor_bytes + _TASK_BYTES
         with self._condition:
             while self._waiting_bytes and self._waiting_bytes + size_bytes > self._limit_bytes:
                 self._condition.wait()
@@ -105,9 +106,8 @@ class TensorQueue:
                 self._is_busy = True
             try:
                 task()
-                self.written += 1
             except Exception as error:
-                self._note_failure(error)
+                self._failures.note("a tensor file", error)
             del task
             with self._condition:
                 self._waiting_bytes -= size_bytes
@@ -116,8 +116,7 @@ class TensorQueue:
 
     def _write(self, folder: Path, name: str, copy: Any) -> None:
         layout.make_folder(folder)
-        temporary = folder / f".{name}"[:200]
-        temporary = temporary.with_name(temporary.name + layout.TEMPORARY_SUFFIX)
+        temporary = layout.temporary_path(folder / name)
         try:
             descriptor = layout.open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             with os.fdopen(descriptor, "wb") as file:
@@ -127,17 +126,10 @@ class TensorQueue:
             temporary.unlink(missing_ok=True)
             raise
 
-    def _note_failure(self, error: Exception) -> None:
-        self.failed += 1
-        if self.failed == 1:
-            logger.error(
-                "a tensor file could not be written (%s); training goes on, further failures are counted", error
-            )
-
 
 def link_file(existing: Path, new: Path) -> None:
     """A hard link that replaces what is there; a copy where links fail (another file system, 65,000 links on ext4)."""
-    temporary = new.with_name(f".{new.name}"[:200] + layout.TEMPORARY_SUFFIX)
+    temporary = layout.temporary_path(new)
     temporary.unlink(missing_ok=True)
     try:
         os.link(existing, temporary)

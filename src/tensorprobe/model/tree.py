@@ -14,20 +14,28 @@ from typing import Any
 
 LeafFunction = Callable[[Any, str], Any]
 
-MAX_DEPTH = 32
-"""A structure nested deeper than this is taken as a leaf: most likely it contains itself."""
 
+def map_tree(
+    tree: Any, path: str, leaf: LeafFunction, atoms: tuple[type, ...] = (), above: tuple[int, ...] = ()
+) -> Any:
+    """Rebuild `tree` as lists and dicts, with `leaf(value, path)` at its ends.
 
-def map_tree(tree: Any, path: str, leaf: LeafFunction, atoms: tuple[type, ...] = (), depth: int = 0) -> Any:
-    """Rebuild `tree` as lists and dicts, with `leaf(value, path)` at its ends; instances of `atoms` are ends too."""
-    if isinstance(tree, atoms) or depth >= MAX_DEPTH:
+    Instances of `atoms` are ends too, and so is a container where it is met again inside itself; `above` holds the
+    addresses of the containers around `tree`.
+    """
+    if isinstance(tree, atoms):
         return leaf(tree, path)
     children = named_children(tree)
-    if children is not None:
-        return {str(key): map_tree(item, f"{path}.{key}", leaf, atoms, depth + 1) for key, item in children}
-    if isinstance(tree, (tuple, list)):
-        return [map_tree(item, f"{path}.{index}", leaf, atoms, depth + 1) for index, item in enumerate(tree)]
-    return leaf(tree, path)
+    if (children is None and not isinstance(tree, (tuple, list))) or id(tree) in above:
+        return leaf(tree, path)
+    above = (*above, id(tree))
+    if children is None:
+        return [map_tree(item, f"{path}.{index}", leaf, atoms, above) for index, item in enumerate(tree)]
+    result: dict[str, Any] = {}
+    for key, item in children:
+        text = str(key) if str(key) not in result else f"{key} ({type(key).__name__})"  # {1: …, "1": …}
+        result[text] = map_tree(item, f"{path}.{text}", leaf, atoms, above)
+    return result
 
 
 def named_children(tree: Any) -> list[tuple[Any, Any]] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from pathlib import Path
 from typing import Any, ClassVar
 
 from tensorprobe.capture.context import make_session
@@ -12,6 +13,8 @@ from tensorprobe.config import CaptureConfig, load_config
 from tensorprobe.errors import UsageError
 
 StrPath = str | os.PathLike[str]
+
+_FIELDS = tuple(CaptureConfig.__dataclass_fields__)
 
 
 class PrecisionDebugger:
@@ -33,12 +36,13 @@ class PrecisionDebugger:
         step: Any = None,
     ) -> PrecisionDebugger:
         existing = cls._instance
-        has_arguments = any(argument is not None for argument in (config_path, task, dump_path, level, step))
-        if existing is not None and not has_arguments:
+        arguments = {"task": task, "dump_path": dump_path, "level": level, "step": step}
+        given = {name for name, value in arguments.items() if value is not None}
+        if existing is not None and config_path is None and not given:
             return existing
-        config = load_config(config_path, task=task, dump_path=dump_path, level=level, step=step)
-        if existing is not None:
-            _check_same(existing._session.config, config)
+        config = load_config(config_path, **arguments)
+        if existing is not None and not existing._session.is_closed:
+            _check_same(existing._session.config, config, given if config_path is None else set(_FIELDS))
             return existing
         created = super().__new__(cls)
         created._session = make_session(config, "torch")
@@ -80,7 +84,8 @@ class PrecisionDebugger:
     def _current(cls, method: str) -> Session:
         if cls._instance is None:
             raise UsageError(
-                f"PrecisionDebugger.{method}() was called before there is a debugger: construct PrecisionDebugger(...) first"
+                f"PrecisionDebugger.{method}() was called before there is a debugger: "
+                "construct PrecisionDebugger(...) first"
             )
         return cls._instance._session
 
@@ -93,12 +98,21 @@ class PrecisionDebugger:
             existing._session.close()
 
 
-def _check_same(existing: CaptureConfig, wanted: CaptureConfig) -> None:
-    if existing == wanted:
-        return
-    fields = [name for name in existing.__dataclass_fields__ if getattr(existing, name) != getattr(wanted, name)]
-    differences = ", ".join(f"{name}={getattr(wanted, name)!r} (it has {getattr(existing, name)!r})" for name in fields)
-    raise UsageError(
-        f"there is a PrecisionDebugger in this process already, with other options: {differences}. "
-        "Construct it once, and use PrecisionDebugger() or the class in other files"
-    )
+def _check_same(existing: CaptureConfig, wanted: CaptureConfig, names: set[str]) -> None:
+    """Do the options that were given agree with those of the debugger that exists?"""
+    differences = [
+        f"{name}={_show(getattr(wanted, name))}, where it has {_show(getattr(existing, name))}"
+        for name in _FIELDS
+        if name in names and getattr(existing, name) != getattr(wanted, name)
+    ]
+    if differences:
+        raise UsageError(
+            f"there is a PrecisionDebugger in this process already, with other options: {'; '.join(differences)}. "
+            "Construct it once, and use PrecisionDebugger() or the class in other files"
+        )
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, frozenset):
+        return repr(sorted(value))
+    return repr(str(value)) if isinstance(value, Path) else repr(value)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from hashlib import blake2b
 from pathlib import Path
 
 DUMP_FILE = "dump.json"
@@ -20,6 +21,8 @@ PART_SUFFIX = ".part"
 TEMPORARY_SUFFIX = ".tmp"
 """What a file is called until it is whole."""
 
+_MAX_TEMPORARY_STEM_BYTES = 240  # ext4 and NTFS end at 255
+
 # A dump may hold a company's weights: nobody but its owner reads it unless they widen it themselves.
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
@@ -32,8 +35,8 @@ def rank_folder(dump_path: Path, step: int, rank: int | None) -> Path:
 
 def make_folder(path: Path) -> None:
     """Create a folder and its parents, for their owner only."""
-    missing = [path, *path.parents]
-    for folder in reversed([folder for folder in missing if not folder.is_dir()]):
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    for folder in reversed(missing):
         folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
 
 
@@ -42,7 +45,7 @@ def clear_folder(folder: Path) -> bool:
     found = False
     for name in (DUMP_FILE, STACK_FILE, CONSTRUCT_FILE, DEBUG_FILE, RUN_FILE):
         for path in (folder / name, folder / (name + PART_SUFFIX)):
-            if path.exists():
+            if path.exists() or path.is_symlink():
                 path.unlink()
                 found = True
     tensors = folder / TENSOR_FOLDER
@@ -52,6 +55,23 @@ def clear_folder(folder: Path) -> bool:
                 path.unlink()
                 found = True
     return found
+
+
+def remove_empty_folders(folder: Path) -> None:
+    """Remove the folder of a rank, and those of its tensors and its step, if there is nothing in them."""
+    for path in (folder / TENSOR_FOLDER, folder, folder.parent):
+        try:
+            path.rmdir()
+        except OSError:  # something is in it, or it is not there
+            continue
+
+
+def temporary_path(path: Path) -> Path:
+    """What a file is called until it is whole: hidden, and short enough whatever its name is."""
+    stem = f".{path.name}"
+    if len(os.fsencode(stem)) > _MAX_TEMPORARY_STEM_BYTES:
+        stem = f".{blake2b(os.fsencode(stem), digest_size=16).hexdigest()}"
+    return path.with_name(stem + TEMPORARY_SUFFIX)
 
 
 def open_private(path: Path, flags: int) -> int:

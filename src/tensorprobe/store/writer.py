@@ -9,13 +9,16 @@ calls by stack, which cannot be appended to: its part is a journal, and the file
 from __future__ import annotations
 
 import json
+import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from tensorprobe.store import layout
 from tensorprobe.store.encode import encode_entry
+
+logger = logging.getLogger("tensorprobe")
 
 
 class AppendedObject:
@@ -24,33 +27,39 @@ class AppendedObject:
     def __init__(self, path: Path, header: str, footer: str) -> None:
         self._path = path
         self._part = path.with_name(path.name + layout.PART_SUFFIX)
-        self._header = header
+        self._header = header.encode()
         self._footer = f"\n{footer}\n".encode()
         self._descriptor: int | None = None
-        self._has_entries = False
         self._is_begun = False
 
     @property
-    def is_open(self) -> bool:
-        return self._descriptor is not None
+    def is_begun(self) -> bool:
+        """There is such a file, open or whole."""
+        return self._is_begun
 
     def append(self, entries: Sequence[str]) -> None:
         """Add entries (`"key": value`, without a line break); opens the file, or opens it again, when needed."""
         descriptor = self._open()
         if entries:
+            is_first = os.lseek(descriptor, 0, os.SEEK_END) == len(self._header)
             text = ",\n".join(entries)
-            append_whole(descriptor, f",\n{text}".encode() if self._has_entries else f"\n{text}".encode())
-            self._has_entries = True
+            append_whole(descriptor, f"{'' if is_first else ','}\n{text}".encode())
 
     def close(self) -> None:
         """Make the file whole; nothing to do if it is."""
         if self._descriptor is None:
             return
-        write_all(self._descriptor, self._footer)
-        os.fsync(self._descriptor)
+        append_whole(self._descriptor, self._footer, syncs=True)
         os.close(self._descriptor)
         self._descriptor = None
         self._part.replace(self._path)
+
+    def discard(self) -> None:
+        """Remove the file."""
+        self.abandon()
+        self._part.unlink(missing_ok=True)
+        self._path.unlink(missing_ok=True)
+        self._is_begun = False
 
     def abandon(self) -> None:
         """Let go of the file without writing: what a forked child does."""
@@ -60,25 +69,31 @@ class AppendedObject:
 
     def _open(self) -> int:
         if self._descriptor is None:
-            if self._is_begun:
-                self._reopen()
-            else:
-                self._begin()
-        assert self._descriptor is not None
+            is_there = self._is_begun and (self._path.exists() or self._part.exists())
+            self._descriptor = self._reopen() if is_there else self._begin()
         return self._descriptor
 
-    def _begin(self) -> None:
+    def _begin(self) -> int:
         layout.make_folder(self._path.parent)
-        self._descriptor = layout.open_private(self._part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        write_all(self._descriptor, self._header.encode())
+        descriptor = layout.open_private(self._part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        try:
+            write_all(descriptor, self._header)
+        except OSError:  # entries without a header could not be read: begin anew next time
+            os.close(descriptor)
+            self._part.unlink(missing_ok=True)
+            raise
         self._is_begun = True
+        return descriptor
 
-    def _reopen(self) -> None:
-        self._path.replace(self._part)
-        self._descriptor = layout.open_private(self._part, os.O_WRONLY)
-        end = os.lseek(self._descriptor, 0, os.SEEK_END) - len(self._footer)
-        os.ftruncate(self._descriptor, end)
-        os.lseek(self._descriptor, end, os.SEEK_SET)
+    def _reopen(self) -> int:
+        """Take the end off again."""
+        if self._path.exists():
+            self._path.replace(self._part)
+        descriptor = layout.open_private(self._part, os.O_WRONLY)
+        end = os.lseek(descriptor, 0, os.SEEK_END) - len(self._footer)
+        os.ftruncate(descriptor, end)
+        os.lseek(descriptor, end, os.SEEK_SET)
+        return descriptor
 
 
 class StackFile:
@@ -88,26 +103,37 @@ class StackFile:
         self._path = path
         self._part = path.with_name(path.name + layout.PART_SUFFIX)
         self._descriptor: int | None = None
-        self._known: set[int] = set()
+        self._numbers: dict[int, int] = {}
+        self._texts: dict[tuple[str, ...], int] = {}
         self._lines: list[str] = []
         self._is_stale = True
 
     def add(self, name: str, stack_id: int, frames: Sequence[str]) -> None:
-        """Note that the call `name` has this stack."""
-        if stack_id not in self._known:
-            self._known.add(stack_id)
-            self._lines.append(json.dumps(["stack", stack_id, list(frames)]))
-        self._lines.append(f'["call", {stack_id}, {json.dumps(name)}]')
+        """Note that the call `name` has this stack. Two positions in one line are two stacks with one text."""
+        number = self._numbers.get(stack_id)
+        if number is None:
+            number = self._numbers[stack_id] = self._number(tuple(frames))
+        self._lines.append(f'["call", {number}, {json.dumps(name)}]')
+
+    def _number(self, frames: tuple[str, ...]) -> int:
+        number = self._texts.get(frames)
+        if number is None:
+            number = self._texts[frames] = len(self._texts)
+            self._lines.append(json.dumps(["stack", number, frames]))
+        return number
 
     def flush(self) -> None:
         """Bring the journal to its file."""
         if not self._lines:
             return
-        if self._descriptor is None:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-            self._descriptor = layout.open_private(self._part, flags)
         lines, self._lines = self._lines, []
-        append_whole(self._descriptor, ("\n".join(lines) + "\n").encode())
+        try:
+            if self._descriptor is None:
+                self._descriptor = layout.open_private(self._part, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            append_whole(self._descriptor, ("\n".join(lines) + "\n").encode())
+        except BaseException:
+            self._lines = [line for line in lines if line.startswith('["stack"')]  # later calls may have them too
+            raise
         self._is_stale = True
 
     def close(self) -> None:
@@ -126,6 +152,12 @@ class StackFile:
         self.close()
         self._part.unlink(missing_ok=True)
 
+    def discard(self) -> None:
+        """Remove the file."""
+        self.abandon()
+        self._part.unlink(missing_ok=True)
+        self._path.unlink(missing_ok=True)
+
     def abandon(self) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)
@@ -137,22 +169,27 @@ class RankWriter:
 
     def __init__(self, folder: Path, header: dict[str, Any], *, has_construct: bool, has_extra: bool) -> None:
         self.folder = folder
-        self.replaced_earlier_run = layout.clear_folder(folder)
         opening = json.dumps(header)[:-1] + ', "data": {'
-        self.dump = AppendedObject(folder / layout.DUMP_FILE, opening, "}}")
-        self.debug = AppendedObject(folder / layout.DEBUG_FILE, opening, "}}")
+        self._dump = AppendedObject(folder / layout.DUMP_FILE, opening, "}}")
+        self._debug = AppendedObject(folder / layout.DEBUG_FILE, opening, "}}")
         self._construct = AppendedObject(folder / layout.CONSTRUCT_FILE, "{", "}")
         self._stack = StackFile(folder / layout.STACK_FILE)
         self._has_construct = has_construct
         self._has_extra = has_extra
 
+    def open(self, run: dict[str, Any]) -> None:
+        """Take the folder over from an earlier run, and say in run.json whose it is now."""
+        if layout.clear_folder(self.folder):
+            logger.warning("%s held an earlier dump, which is replaced", self.folder)
+        write_run(self.folder, run)
+
     def append_records(self, records: Iterable[tuple[str, Any]]) -> None:
         """Add calls to dump.json; also opens it when there are none."""
-        self.dump.append([encode_entry(name, fields) for name, fields in records])
+        self._dump.append([encode_entry(name, fields) for name, fields in records])
 
     def append_debug(self, records: Iterable[tuple[str, Any]]) -> None:
         """Add single points to debug.json."""
-        self.debug.append([encode_entry(name, tree) for name, tree in records])
+        self._debug.append([encode_entry(name, tree) for name, tree in records])
 
     def append_parents(self, parents: Iterable[tuple[str, str | None]]) -> None:
         """Add to construct.json; at L1 it stays `{}`."""
@@ -169,19 +206,21 @@ class RankWriter:
             self._stack.flush()
 
     def close(self, run: dict[str, Any], *, is_finished: bool) -> None:
-        """Make every file whole, and write run.json beside them."""
-        if self.dump.is_open:
-            self.dump.close()
-            self._construct.close()
-            if self._has_extra:
-                self._stack.close()
-        self.debug.close()
-        if is_finished and self._has_extra:
-            self._stack.finish()
-        write_run(self.folder, run)
+        """Make every file whole, and write run.json beside them. One that fails does not keep the others open."""
+        actions = [self._dump.close, self._construct.close, self._debug.close]
+        if self._has_extra and self._dump.is_begun:
+            actions.append(self._stack.finish if is_finished else self._stack.close)
+        run_all([*actions, lambda: write_run(self.folder, run)])
+
+    def discard(self) -> None:
+        """Remove every file again, and the folders if nothing else is in them."""
+        run_all([file.discard for file in (self._dump, self._debug, self._construct, self._stack)])
+        (self.folder / layout.RUN_FILE).unlink(missing_ok=True)
+        layout.remove_empty_folders(self.folder)
 
     def abandon(self) -> None:
-        for file in (self.dump, self.debug, self._construct, self._stack):
+        """Let go of the files without writing: what a forked child does."""
+        for file in (self._dump, self._debug, self._construct, self._stack):
             file.abandon()
 
 
@@ -193,21 +232,37 @@ def write_run(folder: Path, run: dict[str, Any]) -> None:
 
 def write_whole(path: Path, text: str) -> None:
     """Write a file aside and rename it: it is there whole or not at all."""
-    temporary = path.with_name(f".{path.name}{layout.TEMPORARY_SUFFIX}")
-    descriptor = layout.open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    temporary = layout.temporary_path(path)
     try:
-        write_all(descriptor, text.encode("utf-8", "backslashreplace"))
-    finally:
-        os.close(descriptor)
-    temporary.replace(path)
+        descriptor = layout.open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(text.encode("utf-8", "backslashreplace"))
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
-def append_whole(descriptor: int, data: bytes) -> None:
-    """Append all of it or, on a full disk, nothing: half a line would spoil what follows."""
+def run_all(actions: Iterable[Callable[[], None]]) -> None:
+    """Run each of them; the first failure is raised when all have run."""
+    failures: list[OSError] = []
+    for action in actions:
+        try:
+            action()
+        except OSError as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
+
+
+def append_whole(descriptor: int, data: bytes, *, syncs: bool = False) -> None:
+    """Append all of it or, on a full disk or Ctrl-C, nothing: half a line would spoil what follows."""
     end = os.lseek(descriptor, 0, os.SEEK_END)
     try:
         write_all(descriptor, data)
-    except OSError:
+        if syncs:
+            os.fsync(descriptor)
+    except BaseException:
         os.ftruncate(descriptor, end)
         os.lseek(descriptor, end, os.SEEK_SET)
         raise
@@ -224,10 +279,10 @@ def _render_stacks(journal: Iterable[str]) -> str:
     frames: dict[int, str] = {}
     calls: dict[int, list[str]] = {}
     for line in journal:
-        kind, stack_id, content = json.loads(line)
+        kind, number, content = json.loads(line)
         if kind == "stack":
-            frames[stack_id] = json.dumps(content)
+            frames[number] = json.dumps(content)
         else:
-            calls.setdefault(stack_id, []).append(content)
-    entries = [f'"{stack_id}": [{json.dumps(names)}, {frames[stack_id]}]' for stack_id, names in calls.items()]
+            calls.setdefault(number, []).append(content)
+    entries = [f'"{number}": [{json.dumps(names)}, {frames[number]}]' for number, names in calls.items()]
     return "{\n" + ",\n".join(entries) + "\n}\n" if entries else "{}\n"

@@ -1,4 +1,5 @@
-"""What a mode does not see by itself is recorded at its boundary, or counted as unseen; afterwards everything is as it was."""
+"""What a mode does not see by itself is recorded at its boundary, or counted as unseen; afterwards everything is as
+it was."""
 
 from __future__ import annotations
 

@@ -1,68 +1,108 @@
 """Checksums: `md5`, which is a CRC-32 as in msprobe, and `hash`, a 64-bit hash in which every element is mixed with its
 position.
 
+The CRC-32 is that of the bytes in logical order, whatever the dtype: msprobe 26.2.0 takes the 16 bits of a bfloat16 and
+the 8 bits of a float8 as they are, too.
+
 The hash of elements w_0, w_1, … (their bits as unsigned numbers, in logical order) is the sum over i of mix(w_i) *
 weight(i), modulo 2**64, with mix(w) = (w * A) ^ ((w * A) >> 32) and weight(i) = (((2i + 1) * B) ^ (((2i + 1) * B) >>
 32)) | 1. A sum can be computed in any order, by any number of threads, and the weights make it see permutations and
-transposes.
+transposes. An element of 128 bits counts as two.
+
+Of a sparse tensor both take its indices, and then its values; it is not made dense.
 """
 
 from __future__ import annotations
 
 import zlib
 from functools import lru_cache
+from typing import Any
 
 import torch
 
 _A = 0x9E3779B97F4A7C15
 _B = 0xD6E8FEB86659FD93
-_CHUNK = 1 << 15  # a chunk of 64-bit words and its weights stay in the cache
+_CHUNK = 1 << 17  # a chunk of 64-bit words and its weights stay in the cache
+_DEVICE_CHUNK = 1 << 22
+_KEPT_WEIGHTS = 1 << 20
 _LOW_WORD = 0xFFFFFFFF
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.int64}
 
 
 def crc32_digest(tensor: torch.Tensor) -> str:
-    """CRC-32 of the bytes in logical order, 8 hex digits; bfloat16 and float8 are widened to float32 first, as numpy
-    has neither."""
-    if tensor.dtype.itemsize < 4 and tensor.is_floating_point() and tensor.dtype is not torch.float16:
-        tensor = tensor.float()
-    return f"{zlib.crc32(memoryview(as_bytes(tensor))):08x}"
+    """CRC-32 of the bytes in logical order, 8 hex digits."""
+    checksum = 0
+    for part in dense_parts(tensor):
+        for chunk in in_logical_order(part).split(_CHUNK):
+            checksum = zlib.crc32(as_bytes(chunk), checksum)
+    return f"{checksum:08x}"
 
 
 def hash_digest(tensor: torch.Tensor) -> str:
     """The positional hash, 16 hex digits."""
-    return f"{int(hash_words(element_bits(tensor))) & 0xFFFFFFFFFFFFFFFF:016x}"
+    parts = [element_bits(part) for part in dense_parts(tensor)]
+    bits = parts[0] if len(parts) == 1 else torch.cat([as_words(part) for part in parts])
+    return f"{int(hash_words(bits)) & 0xFFFFFFFFFFFFFFFF:016x}"
 
 
-def as_bytes(tensor: torch.Tensor) -> object:
-    """The bytes of a tensor in logical order, on the host."""
-    flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
-    return flat.view(torch.uint8).numpy() if flat.numel() else b""
+def dense_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The tensor itself; of a sparse one, the tensors that it consists of."""
+    if tensor.layout is torch.strided:
+        return [tensor]
+    if tensor.layout is torch.sparse_coo:
+        tensor = tensor.coalesce()
+        return [tensor.indices(), tensor.values()]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+
+
+def in_logical_order(tensor: torch.Tensor) -> torch.Tensor:
+    """All elements in one line, on the tensor's device."""
+    return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
+
+
+def as_bytes(flat: torch.Tensor) -> Any:
+    """The bytes of a tensor on the host. A copy: `numpy()` on the user's own memory would forbid resizing it."""
+    return memoryview(flat.to("cpu", copy=True).view(torch.uint8).numpy()) if flat.numel() else b""
 
 
 def element_bits(tensor: torch.Tensor) -> torch.Tensor:
     """The elements as integers of their width, in logical order, on the tensor's device."""
-    flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
-    if flat.dtype is torch.bool:
-        return flat.to(torch.uint8)
+    flat = in_logical_order(tensor)
     return flat.view(_BITS[flat.element_size()])
+
+
+def as_words(bits: torch.Tensor) -> torch.Tensor:
+    """Integers of any width as int64 with the same bits, the upper ones zero."""
+    words = bits.to(torch.int64)
+    width = 8 * bits.element_size()
+    return words if width == 64 else words & ((1 << width) - 1)
 
 
 def hash_words(bits: torch.Tensor) -> torch.Tensor:
     """The hash as a 0-d int64 tensor."""
     total = torch.zeros((), dtype=torch.int64, device=bits.device)
-    mask = (1 << (8 * bits.element_size())) - 1 if bits.element_size() < 8 else -1
-    for number, chunk in enumerate(bits.split(_CHUNK)):
-        words = chunk.to(torch.int64)
-        if mask != -1:
-            words = words & mask
-        total += (_mix(words, _A) * _weights(number, bits.device)[: chunk.numel()]).sum()
+    size = _CHUNK if bits.is_cpu else _DEVICE_CHUNK
+    for start in range(0, bits.numel(), size):
+        words = as_words(bits[start : start + size])
+        total += (_mix(words, _A) * _weights(start, start + words.numel(), bits.device)).sum()
     return total
 
 
-@lru_cache(maxsize=64)
-def _weights(chunk: int, device: torch.device) -> torch.Tensor:
-    index = torch.arange(chunk * _CHUNK, (chunk + 1) * _CHUNK, dtype=torch.int64, device=device)
+def _weights(start: int, stop: int, device: torch.device) -> torch.Tensor:
+    if stop <= _KEPT_WEIGHTS:
+        return _first_weights(device)[start:stop]
+    return _make_weights(start, stop, device)
+
+
+@lru_cache
+def _first_weights(device: torch.device) -> torch.Tensor:
+    return _make_weights(0, _KEPT_WEIGHTS, device)
+
+
+def _make_weights(start: int, stop: int, device: torch.device) -> torch.Tensor:
+    index = torch.arange(start, stop, dtype=torch.int64, device=device)
     return _mix(2 * index + 1, _B) | 1
 
 

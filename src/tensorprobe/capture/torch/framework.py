@@ -118,6 +118,10 @@ class TorchFramework:
             undos.callback(modules.deactivate)
             return undos.pop_all().close
 
+    def end_step(self) -> None:
+        if self._gradients is not None:
+            self._gradients.remove_parameter_hooks()
+
     def watch_gradient(
         self,
         recorder: Recorder,

@@ -6,6 +6,7 @@ that only carry a model (DDP, FSDP, torch.compile) have no part in the names.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,9 @@ _WRAPPERS = {
     "OptimizedModule": "_orig_mod",
 }
 _COMPILED_WRAPPER = "OptimizedModule"
+_FAST_PATH = (torch.nn.TransformerEncoder, torch.nn.TransformerEncoderLayer, torch.nn.MultiheadAttention)
+
+logger = logging.getLogger("tensorprobe")
 
 
 @dataclass(slots=True)
@@ -130,6 +134,7 @@ class ModuleRunner:
         self.gradients = gradients
         self.names = names
         self.is_active = True
+        self._has_warned = False
         """False once the window is closed: a patch that could not be taken back then passes calls through."""
 
     def deactivate(self) -> None:
@@ -142,6 +147,7 @@ class ModuleRunner:
         span: Span | None = None
         recorder = self.recorder
         try:
+            self._warn_of_fast_path(named)
             call = recorder.begin_module(named.stem, named.path, sys._getframe(2))
             if recorder.records_modules:
                 with torch._C.DisableTorchFunction():
@@ -152,6 +158,19 @@ class ModuleRunner:
         except Exception as error:
             recorder.note_failure(named.stem, error)
         return call, span
+
+    def _warn_of_fast_path(self, named: NamedModule) -> None:
+        """The one known exception to "capture changes no bit": these leave their fast path when any mode is active."""
+        if not self.recorder.records_apis or named.module.training or not isinstance(named.module, _FAST_PATH):
+            return
+        if not torch.is_grad_enabled() and not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "%s (%s) leaves its fast path while API calls are recorded; its outputs may differ in the last bits. "
+                "Level L0 does not have this effect",
+                named.path or "the model",
+                type(named.module).__name__,
+            )
 
     def after(self, named: NamedModule, call: Call | None, span: Span | None, output: Any) -> None:
         if call is None:

@@ -1,22 +1,28 @@
-"""Tensors as leaves: identity, statistics, checksum, files. Called on the hot path, with tensors that belong to the
-user.
+"""Tensors as leaves: identity, statistics, checksum, files. Called on the hot path, with the user's own tensors.
 
-Everything here works on detached tensors, changes nothing, and leaves no attribute or hook behind.
+Everything here works on detached tensors, changes nothing, and leaves no attribute or hook behind. What it computes is
+hidden from the user's own modes, subclasses and function transforms.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, BinaryIO
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from tensorprobe.capture.torch.digest import crc32_digest, hash_digest
-from tensorprobe.capture.torch.statistics import Reducer
-from tensorprobe.capture.torch.value import KnownStorage, Layout, ValueTable, permutation_key
+from tensorprobe.capture.torch.statistics import Reducer, describe_failure, without_repeats
+from tensorprobe.capture.torch.value import PLAIN_TYPES, KnownStorage, Layout, ValueTable, permutation_key
 from tensorprobe.model.record import Stats, TensorLeaf, Value
 
 _DIGESTS = {"md5": crc32_digest, "hash": hash_digest}
 _SPARSE_LAYOUTS = {torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc}
+_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+_transforms = torch._C._functorch.peek_interpreter_stack
+_count_dispatch_modes = torch._C._len_torch_dispatch_stack
 
 
 class TorchReader:
@@ -33,33 +39,31 @@ class TorchReader:
 
     def read(self, tensor: torch.Tensor, produced_by: str | None) -> TensorLeaf:
         """A leaf for the value that `tensor` has now."""
-        value, known, layout = self.values.find(tensor, produced_by)
-        reason = None
-        if value is None:
-            value, reason = self._make_value(tensor, known, layout)
-            if known is not None:
-                self.values.remember(value, known, layout, produced_by)
-        elif produced_by is not None and known is not None:
-            known.last_source = value.source or produced_by
-        source = value.source or (known.last_source if known is not None else None)
-        return TensorLeaf(
-            "torch.Tensor",
-            str(tensor.dtype),
-            tuple(tensor.shape),
-            tensor.requires_grad,
-            value,
-            source if source != produced_by else None,
-            note=describe_kind(tensor),
-            is_storable=reason is None,
-        )
+        with torch._C.DisableTorchFunction():
+            if _transforms() is None and not _count_dispatch_modes():
+                return self._read(tensor, produced_by)
+            requires_grad = tensor.requires_grad  # of what a transform wraps, not of what is inside
+            with unseen_by_modes():
+                leaf = self._read(peel(tensor), produced_by)
+            leaf.requires_grad = requires_grad
+            return leaf
 
     def copy(self, tensor: torch.Tensor) -> TensorCopy:
-        return TensorCopy(plain_content(tensor).clone(memory_format=torch.preserve_format))
+        with torch._C.DisableTorchFunction(), unseen_by_modes():
+            return TensorCopy(copy_content(plain_content(peel(tensor))))
 
     def size_bytes(self, tensor: torch.Tensor) -> int:
-        return tensor.numel() * tensor.element_size() if tensor.layout is torch.strided else 1 << 16
+        with torch._C.DisableTorchFunction():
+            content = plain_content(peel(tensor))
+            if content.layout is torch.sparse_coo:
+                content = content._values()
+            elif is_sparse(content):
+                content = content.values()
+            return int(without_repeats(content).numel() * content.element_size())
 
     def add(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        if is_sparse(first):  # torch adds sparse to dense, not dense to sparse
+            first, second = second, first
         with torch.no_grad():
             return first.detach() + second.detach()
 
@@ -79,6 +83,25 @@ class TorchReader:
     def forget(self) -> None:
         self.values.forget()
 
+    def _read(self, tensor: torch.Tensor, produced_by: str | None) -> TensorLeaf:
+        value, known, layout = self.values.find(tensor, produced_by)
+        reason = None
+        if value is None:
+            value, reason = self._make_value(tensor, known, layout)
+            if known is not None:
+                self.values.remember(value, known, layout, produced_by)
+        source = known.source_of(layout) if known is not None else None
+        return TensorLeaf(
+            "torch.Tensor",
+            str(tensor.dtype),
+            shape_of(tensor),
+            tensor.requires_grad,
+            value,
+            source if source != produced_by else None,
+            note=describe_kind(tensor),
+            is_storable=reason is None,
+        )
+
     def _make_value(self, tensor: torch.Tensor, known: KnownStorage | None, layout: Layout) -> tuple[Value, str | None]:
         reason = missing_content(tensor)
         if not self._has_stats:
@@ -87,19 +110,29 @@ class TorchReader:
             return Value(Stats(reason=reason)), reason
         key = permutation_key(tensor, layout) if known is not None and known.is_trusted else None
         stats = known.stats.get(key) if known is not None and key is not None else None
-        content = None
         if stats is None:
-            content = statistics_content(tensor)
-            stats = self._reducer.reduce(content)
+            stats = self._reduce(tensor)
             if known is not None and key is not None:
                 known.stats[key] = stats
         value = Value(stats)
         if self._digest_kind is not None:
-            value.digest_kind = self._digest_kind
-            value.digest = _DIGESTS[self._digest_kind](
-                plain_content(tensor).to_dense() if is_sparse(tensor) else plain_content(tensor)
-            )
+            self._add_digest(value, tensor, self._digest_kind)
         return value, None
+
+    def _reduce(self, tensor: torch.Tensor) -> Stats:
+        try:
+            return self._reducer.reduce(*statistics_content(tensor))
+        except Exception as error:  # a subclass that cannot be looked into
+            return Stats(reason=describe_failure(error))
+
+    def _add_digest(self, value: Value, tensor: torch.Tensor, kind: str) -> None:
+        value.digest_kind = kind
+        try:
+            content = plain_content(tensor)
+            value.digest = _DIGESTS[kind](content.dequantize() if content.is_quantized else content)
+        except Exception as error:
+            if value.stats is not None and value.stats.reason is None:
+                value.stats.reason = f"no {kind}, {describe_failure(error)}"
 
 
 class TensorCopy:
@@ -118,46 +151,96 @@ class TensorCopy:
         return self._tensor.cpu()
 
 
+@contextmanager
+def unseen_by_modes() -> Iterator[None]:
+    """Inside, neither a transform of torch.func nor a dispatch mode of the user takes part in what is computed."""
+    if _transforms() is None and not _count_dispatch_modes():
+        yield
+        return
+    from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with temporarily_clear_interpreter_stack(), _disable_current_modes():
+        yield
+
+
+def peel(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor that torch.func.grad follows; what vmap batches cannot be taken apart."""
+    while _is_wrapped(tensor) and torch._C._functorch.is_gradtrackingtensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
+
+
 def missing_content(tensor: torch.Tensor) -> str | None:
     """Why a tensor has no numbers to look at; None if it has."""
-    if tensor.device.type == "meta":
+    if tensor.is_meta:
         return "meta tensor"
-    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+    if _is_wrapped(tensor):
         return "inside a function transform"
-    if type(tensor).__name__ == "FakeTensor":
+    if type(tensor).__name__ in ("FakeTensor", "FunctionalTensor"):
         return "fake tensor"
-    if tensor.layout is torch.strided and tensor.numel() and tensor.untyped_storage().nbytes() == 0:
+    if is_lazy(tensor):
+        return "not initialized"
+    if type(tensor) not in PLAIN_TYPES or tensor.layout is not torch.strided or tensor.is_nested:
+        return None
+    if tensor.numel() and tensor.untyped_storage().nbytes() == 0:
         return "memory not allocated"
     return None
 
 
-def statistics_content(tensor: torch.Tensor) -> torch.Tensor:
-    """A dense tensor with the same statistics."""
+def statistics_content(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """A dense tensor, and a number of zeros, that have the same statistics together."""
     content = plain_content(tensor)
     if is_sparse(content):
-        return content.to_dense()
+        values = stored_values(content)
+        return values, content.numel() - values.numel()
     if content.is_quantized:
-        return content.dequantize()
-    return content
+        return content.dequantize(), 0
+    return content, 0
+
+
+def stored_values(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements that a sparse tensor stores, each once. Made dense it may be far too large."""
+    return (tensor.coalesce() if tensor.layout is torch.sparse_coo else tensor).values()
 
 
 def plain_content(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor without its history, and without a subclass around it."""
     content = tensor.detach()
-    if type(content) not in (torch.Tensor, torch.nn.Parameter):
+    if content.is_nested:
+        return content.values()
+    if type(content) not in PLAIN_TYPES:
         local = getattr(content, "to_local", None)
         content = local() if local is not None else content.as_subclass(torch.Tensor)
-    if content.layout is torch.strided and not content.is_quantized and (content.is_conj() or content.is_neg()):
-        content = content.resolve_conj().resolve_neg()
-    return content
+    if content.layout is torch.strided:
+        return content if content.is_quantized else content.resolve_conj().resolve_neg()
+    return content if is_sparse(content) else content.to_dense()  # mkldnn
+
+
+def copy_content(content: torch.Tensor) -> torch.Tensor:
+    """A copy with memory of its own: that of the elements, not of the storage they are in."""
+    if content.layout is not torch.strided:
+        return content.clone()
+    distinct = without_repeats(content)
+    copy = distinct.clone(memory_format=torch.preserve_format)
+    return copy if distinct is content else copy.expand(content.shape)
 
 
 def is_sparse(tensor: torch.Tensor) -> bool:
     return tensor.layout in _SPARSE_LAYOUTS
 
 
+def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
+    """A nested tensor has no shape: that of the tensor which holds all its values stands for it."""
+    if is_lazy(tensor):
+        return ()
+    return tuple(tensor.values().shape if tensor.is_nested else tensor.shape)
+
+
 def describe_kind(tensor: torch.Tensor) -> str | None:
     """What is not plain about a tensor."""
+    if tensor.is_nested:
+        return "nested"
     if tensor.layout is not torch.strided:
-        return str(tensor.layout).removeprefix("torch.")
+        return str(tensor.layout).removeprefix("torch.").strip("_")
     return "quantized" if tensor.is_quantized else None

@@ -1,26 +1,51 @@
 """Max, Min, Mean and Norm of a tensor, computed where it lives.
 
-On the CPU the numbers are there at once. On a device a row of a preallocated buffer is filled by kernels that nobody
+On the CPU the numbers are there at once. On a device rows of a preallocated buffer are filled by kernels that nobody
 waits for, and all rows come to the host together, at `fetch`. NaN is left out of the four numbers and counted;
 infinities count as values and are counted too. The magnitude stands for complex numbers. Sums are taken over short rows
-in the tensor's own precision, and over the rows in float64: the error does not grow with the size.
+in the tensor's own precision, and over the rows in float64: the error does not grow with the size. What leaves the
+range in which that is right is done again in float64.
 """
 
 from __future__ import annotations
 
 import math
 import threading
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from tensorprobe.model.record import Stats
 
+Row = list[Any]
+"""Max, min, sum, norm, NaN count, Inf count."""
+
 _ROW = 512
 _WIDE = torch.float64
 _CHUNK = 1 << 20
-_FAST_DTYPES = (torch.float32, torch.float64)
-_COLUMNS = 6  # max, min, sum, sum of squares, NaN count, Inf count
+_DEVICE_CHUNK = 1 << 24  # bounds the memory that widening takes on a device
+_COLUMNS = 6
 _BUFFER_ROWS = 1024
+_NOTHING: Row = [-math.inf, math.inf, 0.0, 0.0, 0, 0]
+_INT64_MIN = -(1 << 63)
+
+_SMALLEST = {dtype: 1e4 * math.sqrt(torch.finfo(dtype).tiny) for dtype in (torch.float32, torch.float64)}
+"""The dtypes that are summed as they are, and the size below which their squares lose digits."""
+_OVERFLOWING = (torch.float64, torch.complex128)
+"""Squares of these can leave the range of float64."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What the numbers of a reduction stand for."""
+
+    dtype: torch.dtype
+    count: int
+    repeats: int = 1
+    """How often each element that was reduced occurs: more than once in an expanded tensor."""
+    zeros: int = 0
+    """How many zeros there are besides: those that a sparse tensor does not store."""
 
 
 class Reducer:
@@ -28,24 +53,35 @@ class Reducer:
 
     def __init__(self) -> None:
         self._buffers: dict[torch.device, DeviceBuffer] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler that ends the run may fetch in the middle of `reduce`
 
-    def reduce(self, tensor: torch.Tensor) -> Stats:
-        """`tensor` is dense and detached."""
-        if tensor.numel() == 0:
+    def reduce(self, tensor: torch.Tensor, zeros: int = 0) -> Stats:
+        """`tensor` is dense and detached; `zeros` more belong to the value. What cannot be computed says why."""
+        if tensor.numel() + zeros == 0:
             return Stats(reason="empty")
-        if tensor.device.type == "cpu":
-            return reduce_on_host(tensor)
-        with self._lock:
-            buffer = self._buffers.get(tensor.device)
-            if buffer is None:
-                buffer = self._buffers[tensor.device] = DeviceBuffer(tensor.device)
-            return buffer.add(tensor)
+        try:
+            distinct = without_repeats(tensor)
+            count = distinct.numel()
+            extent = Extent(tensor.dtype, count, tensor.numel() // count if count else 1, zeros)
+            if tensor.is_cpu:
+                stats = Stats()
+                fill_stats(stats, extent, reduce_on_host(distinct) if count else _NOTHING)
+                return stats
+            with self._lock:
+                return self._buffer_on(tensor.device).add(distinct, extent)
+        except Exception as error:  # a dtype without arithmetic (bits8, uint4), no memory left
+            return Stats(reason=describe_failure(error))
 
     def fetch(self) -> None:
         with self._lock:
             for buffer in self._buffers.values():
                 buffer.fetch()
+
+    def _buffer_on(self, device: torch.device) -> DeviceBuffer:
+        buffer = self._buffers.get(device)
+        if buffer is None:
+            buffer = self._buffers[device] = DeviceBuffer(device)
+        return buffer
 
 
 class DeviceBuffer:
@@ -53,114 +89,196 @@ class DeviceBuffer:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._rows = torch.empty(_BUFFER_ROWS, _COLUMNS, dtype=_WIDE, device=device)
-        self._waiting: list[tuple[Stats, torch.dtype, int]] = []
+        with torch.inference_mode(False):  # an inference tensor could not be written outside inference mode
+            self._rows = torch.empty(_BUFFER_ROWS, _COLUMNS, dtype=_WIDE, device=device)
+        self._used = 0
+        self._waiting: list[tuple[Stats, Extent, range]] = []
+        self._streams: set[Any] = set()
 
-    def add(self, tensor: torch.Tensor) -> Stats:
-        """Launch the reductions of one tensor into the next row."""
-        if len(self._waiting) == _BUFFER_ROWS:
+    def add(self, tensor: torch.Tensor, extent: Extent) -> Stats:
+        """Launch the reductions of one tensor into the next rows."""
+        chunks = in_any_order(tensor).split(_DEVICE_CHUNK) if extent.count else ()
+        if self._used + len(chunks) > _BUFFER_ROWS:
             self.fetch()
+        start = self._used
+        for number, chunk in enumerate(chunks, start):
+            reduce_into(chunk, self._rows[number])
+        self._note_stream()
+        self._used = start + len(chunks)
         stats = Stats()
-        reduce_into(tensor, self._rows[len(self._waiting)])
-        self._waiting.append((stats, tensor.dtype, tensor.numel()))
+        self._waiting.append((stats, extent, range(start, self._used)))
         return stats
 
     def fetch(self) -> None:
-        """The one place that waits for the device."""
+        """The one place that waits for the device. Where that has failed, the statistics say so."""
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, []
-        for (stats, dtype, count), row in zip(waiting, self._rows[: len(waiting)].tolist(), strict=True):
-            fill_stats(stats, dtype, count, row)
+        used, self._used = self._used, 0
+        try:
+            rows = self._rows_on_host(used)
+        except RuntimeError as error:
+            for stats, _, _ in waiting:
+                stats.reason = describe_failure(error)
+            raise
+        numbers, bits = rows.tolist(), rows.view(torch.int64).tolist()
+        for stats, extent, places in waiting:
+            parts = [read_row(extent.dtype, numbers[place], bits[place]) for place in places]
+            fill_stats(stats, extent, merge_rows(parts) if parts else _NOTHING)
+
+    def _note_stream(self) -> None:
+        """The rows may be fetched by another thread, whose stream does not wait for this one by itself."""
+        if not self._rows.is_cpu:
+            self._streams.add(torch.get_device_module(self._device).current_stream(self._device))
+
+    def _rows_on_host(self, used: int) -> torch.Tensor:
+        streams, self._streams = self._streams, set()
+        for stream in streams:
+            stream.synchronize()
+        return self._rows[:used].cpu()
 
 
-def reduce_on_host(tensor: torch.Tensor) -> Stats:
-    """The statistics of a CPU tensor, at once."""
-    if tensor.dtype in _FAST_DTYPES and (rows := as_rows(tensor)) is not None:
-        fast = _reduce_finite_rows(rows)
-        if fast is not None:
-            return fast
-    return _reduce_in_chunks(tensor)
+def reduce_on_host(tensor: torch.Tensor) -> Row:
+    """The numbers of a CPU tensor, at once."""
+    if tensor.is_floating_point() and tensor.element_size() < 4:
+        tensor = tensor.float()
+    if tensor.dtype in _SMALLEST:
+        flat = in_any_order(tensor)
+        return reduce_finite(flat) or reduce_in_chunks(flat)
+    return reduce_in_chunks(in_any_order(tensor))
 
 
-def as_rows(tensor: torch.Tensor) -> torch.Tensor | None:
-    """A dense tensor as a matrix of short rows, without copying; None if that cannot be."""
+def without_repeats(tensor: torch.Tensor) -> torch.Tensor:
+    """An expanded tensor shows each of its elements many times; here they are once."""
+    strides = tensor.stride()
+    if 0 in strides:
+        for axis, stride in enumerate(strides):
+            if stride == 0 and tensor.shape[axis] > 1:
+                tensor = tensor.narrow(axis, 0, 1)
+    return tensor
+
+
+def in_any_order(tensor: torch.Tensor) -> torch.Tensor:
+    """All elements in one line, in the order of memory: a copy only where there are gaps."""
     if not tensor.is_contiguous():
         strides = tensor.stride()
-        order = sorted(range(tensor.dim()), key=lambda axis: (-strides[axis], tensor.shape[axis] == 1))
-        tensor = tensor.permute(order)
-        if not tensor.is_contiguous():
-            return None
-    count = tensor.numel()
+        tensor = tensor.permute(sorted(range(tensor.dim()), key=lambda axis: -strides[axis]))
+    return tensor.reshape(-1)
+
+
+def reduce_finite(flat: torch.Tensor) -> Row | None:
+    """The frequent case: everything is finite. None if it is not, or if the squares leave the range of the dtype."""
+    count = flat.numel()
+    rest = count % _ROW if count > _ROW else 0
+    if rest:
+        main, tail = reduce_finite(flat[:-rest]), reduce_finite(flat[-rest:])
+        return merge_rows([main, tail]) if main is not None and tail is not None else None
     if count <= _ROW:
-        return tensor.reshape(1, count)
-    if count % _ROW == 0:
-        return tensor.view(-1, _ROW)
-    width = tensor.shape[-1]
-    return tensor.view(-1, width) if 16 <= width <= 4 * _ROW else None
-
-
-def _reduce_finite_rows(rows: torch.Tensor) -> Stats | None:
-    """The frequent case: everything is finite. None if it is not, or if the sum of squares leaves the range of the
-    dtype."""
-    count = rows.numel()
-    if rows.shape[0] == 1:
-        norm = torch.linalg.vector_norm(rows).item()
-        total = rows.sum().item()
+        norm = torch.linalg.vector_norm(flat).item()
+        total = flat.sum().item()
     else:
+        rows = flat.view(-1, _ROW)
         norm = torch.linalg.vector_norm(torch.linalg.vector_norm(rows, dim=1), dtype=_WIDE).item()
         total = rows.sum(1).sum(dtype=_WIDE).item()
     if not (math.isfinite(norm) and math.isfinite(total)):
         return None
-    largest, smallest = rows.amax().item(), rows.amin().item()
-    if norm < 1e-18 and (largest or smallest):
-        return None  # squares this small have lost their digits, or vanished
-    return Stats(max=largest, min=smallest, mean=total / count, norm=norm)
+    largest, smallest = flat.amax().item(), flat.amin().item()
+    if norm < _SMALLEST[flat.dtype] * math.sqrt(count) and (largest or smallest):
+        return None
+    return [largest, smallest, total, norm, 0, 0]
 
 
-def _reduce_in_chunks(tensor: torch.Tensor) -> Stats:
-    """Any dtype and layout, with NaN and Inf counted, in float64; integers keep their exact extremes."""
-    flat = tensor.reshape(-1)
-    row = torch.empty(_COLUMNS, dtype=_WIDE)
+def reduce_in_chunks(flat: torch.Tensor) -> Row:
+    """Any dtype, with NaN and Inf counted, in float64; integers keep their exact extremes."""
+    row = torch.empty(_COLUMNS, dtype=_WIDE, device=flat.device)
     rows = []
-    for start in range(0, flat.numel(), _CHUNK):
-        reduce_into(flat[start : start + _CHUNK], row)
-        rows.append(row.tolist())
-    stats = Stats()
-    merged = [
-        max(row[0] for row in rows),
-        min(row[1] for row in rows),
-        *(sum(row[i] for row in rows) for i in range(2, 6)),
-    ]
-    fill_stats(stats, tensor.dtype, tensor.numel(), merged)
-    if not tensor.is_floating_point() and not tensor.is_complex() and tensor.dtype is not torch.bool:
-        stats.max, stats.min = int(flat.max()), int(flat.min())  # float64 ends at 2**53
-    return stats
+    for chunk in flat.split(_CHUNK):
+        reduce_into(chunk, row)
+        rows.append(read_row(flat.dtype, row.tolist(), row.view(torch.int64).tolist()))
+    return merge_rows(rows)
 
 
 def reduce_into(tensor: torch.Tensor, row: torch.Tensor) -> None:
-    """One row of statistics, without a branch on a value: works on every device without waiting."""
-    wide = tensor.abs().to(_WIDE) if tensor.is_complex() else tensor.to(_WIDE)
+    """One row of numbers, without a branch on a value: works on every device without waiting."""
+    if tensor.dtype is torch.bool:
+        _reduce_truths_into(tensor, row)
+    elif is_integer(tensor.dtype):
+        _reduce_integers_into(tensor, row)
+    else:
+        _reduce_reals_into(tensor, row)
+
+
+def _reduce_truths_into(tensor: torch.Tensor, row: torch.Tensor) -> None:
+    count = tensor.sum()
+    row[0], row[1], row[2], row[3] = count > 0, count == tensor.numel(), count, count.to(_WIDE).sqrt()
+    row[4:] = 0
+
+
+def _reduce_integers_into(tensor: torch.Tensor, row: torch.Tensor) -> None:
+    """The extremes are put down as integers: float64 ends at 2**53."""
+    is_unsigned = tensor.dtype is torch.uint64  # then they are shifted down by 2**63, which keeps the order
+    whole = tensor.view(torch.int64) ^ _INT64_MIN if is_unsigned else tensor.to(torch.int64)
+    wide = tensor.to(_WIDE)
+    bits = row.view(torch.int64)
+    bits[0], bits[1] = whole.amax(), whole.amin()
+    row[2], row[3] = wide.sum(), torch.linalg.vector_norm(wide)
+    row[4:] = 0
+
+
+def _reduce_reals_into(tensor: torch.Tensor, row: torch.Tensor) -> None:
+    wide = tensor.to(torch.complex128).abs() if tensor.is_complex() else tensor.to(_WIDE)
     is_nan = wide.isnan()
     clean = wide.masked_fill(is_nan, 0.0)
     row[0] = wide.masked_fill(is_nan, -math.inf).amax()
     row[1] = wide.masked_fill(is_nan, math.inf).amin()
     row[2] = clean.sum()
-    row[3] = torch.linalg.vector_norm(clean).square() if clean.dtype is _WIDE else clean.square().sum()
+    row[3] = _scaled_norm(clean) if tensor.dtype in _OVERFLOWING else torch.linalg.vector_norm(clean)
     row[4] = is_nan.sum()
     row[5] = wide.isinf().sum()
 
 
-def fill_stats(stats: Stats, dtype: torch.dtype, count: int, row: list[float]) -> None:
+def _scaled_norm(numbers: torch.Tensor) -> torch.Tensor:
+    """The norm where squares may be too large or too small for float64."""
+    largest = numbers.abs().amax()
+    scale = largest.masked_fill((largest == 0) | largest.isinf(), 1.0)
+    return torch.linalg.vector_norm(numbers / scale) * scale
+
+
+def is_integer(dtype: torch.dtype) -> bool:
+    return not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool)
+
+
+def read_row(dtype: torch.dtype, numbers: list[float], bits: list[int]) -> Row:
+    """A row on the host. The extremes of integers are in the bits."""
+    if not is_integer(dtype):
+        return numbers
+    shift = _INT64_MIN if dtype is torch.uint64 else 0
+    return [bits[0] - shift, bits[1] - shift, *numbers[2:]]
+
+
+def merge_rows(rows: list[Row]) -> Row:
+    """The numbers of the parts of a tensor as those of the whole."""
+    if len(rows) == 1:
+        return rows[0]
+    largest, smallest, totals, norms, nans, infs = zip(*rows, strict=True)
+    return [max(largest), min(smallest), sum(totals), math.hypot(*norms), sum(nans), sum(infs)]
+
+
+def fill_stats(stats: Stats, extent: Extent, row: Row) -> None:
     """The numbers of a row, as the words of the format."""
-    largest, smallest, total, squares, nans, infs = row
-    stats.nan_count, stats.inf_count = int(nans), int(infs)
-    valid = count - stats.nan_count
-    if not valid:
+    largest, smallest, total, norm, nans, infs = row
+    stats.nan_count, stats.inf_count = int(nans) * extent.repeats, int(infs) * extent.repeats
+    count = (extent.count - int(nans)) * extent.repeats + extent.zeros
+    if not count:
         stats.max = stats.min = stats.mean = stats.norm = math.nan
         return
-    stats.max, stats.min, stats.mean, stats.norm = largest, smallest, total / valid, math.sqrt(squares)
-    if dtype is torch.bool:
-        stats.max, stats.min = bool(largest), bool(smallest)
-    elif not dtype.is_floating_point and not dtype.is_complex:
-        stats.max, stats.min = int(largest), int(smallest)
+    if extent.zeros:
+        largest, smallest = max(largest, 0.0), min(smallest, 0.0)
+    kind = bool if extent.dtype is torch.bool else int if is_integer(extent.dtype) else float
+    stats.max, stats.min = kind(largest), kind(smallest)
+    stats.mean, stats.norm = total / (count / extent.repeats), norm * math.sqrt(extent.repeats)
+
+
+def describe_failure(error: BaseException) -> str:
+    """Why there are no statistics, in one line."""
+    return f"not computed: {str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__}"[:200]

@@ -2,8 +2,15 @@
 
 `(storage, _version)` alone is not enough: fused optimizers, collectives, BatchNorm's buffers and writes through `.data`
 or numpy change memory without a new version. A value is therefore known only while its storage is held (weakly, so that
-its address is not used again), in its exact layout, and only if the storage came out of a call that was seen, or
-belongs to a parameter. When sameness is not certain, it is a new value.
+its address is not used again), in its exact layout, and only if nobody can have written to the storage unnoticed: it
+was made by an API call that was seen, or in the running backward pass, or belongs to a parameter while such calls are
+seen. Where sameness is not certain, it is a new value:
+
+- memory that torch does not own alone (numpy, dlpack, shared memory), or that was handed out (`.data`, storage);
+- a storage whose version went back: a second counter (of a `.data` taken earlier, of `set_`) writes to it, too;
+- what a module returned, unless one of the calls inside it was seen to make it;
+- a vector without gradient that a forward call made: normalisation writes its running statistics without a new version;
+- everything from before the last backward pass began or ended: what its hooks do is not seen.
 """
 
 from __future__ import annotations
@@ -16,25 +23,51 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from tensorprobe.model.record import Stats, Value
 
 _SWEEP_SIZE = 4096
+_MAX_LAYOUTS = 256
+_graph_task = torch._C._current_graph_task_id
+_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 
 Layout = tuple[Any, ...]
 
 
 class KnownStorage:
-    """What is known of one storage."""
+    """What is known of one storage at its latest version."""
 
-    __slots__ = ("is_exposed", "is_trusted", "last_source", "reference", "stats", "values")
+    __slots__ = ("epoch", "is_exposed", "is_trusted", "reference", "sources", "stats", "values", "version", "writer")
 
     def __init__(self, reference: Any) -> None:
         self.reference = reference
+        self.version = -1
+        self.epoch = -1
         self.is_trusted = False
         """Nobody can have written to it unnoticed."""
         self.is_exposed = False
-        """Its memory was handed out (`.data`, numpy): from then on it may change unnoticed, for as long as it lives."""
+        """Its memory was handed out: from then on it may change unnoticed, for as long as it lives."""
         self.values: dict[Layout, Value] = {}
         self.stats: dict[tuple[Any, ...], Stats] = {}
-        """By version and dtype, of views that cover the whole storage in any order."""
-        self.last_source: str | None = None
+        """By dtype, of views that cover the whole storage in any order."""
+        self.writer: str | None = None
+        """The record that made or last changed the content."""
+        self.sources: dict[Layout, str] = {}
+        """The record that returned it in a certain layout."""
+
+    def restart(self, version: int, writer: str | None) -> None:
+        """The content has changed."""
+        self.version, self.writer = version, writer
+        self.sources.clear()
+        self.forget()
+
+    def forget(self) -> None:
+        self.values.clear()
+        self.stats.clear()
+
+    def expose(self) -> None:
+        self.is_exposed, self.is_trusted = True, False
+        self.forget()
+
+    def source_of(self, layout: Layout) -> str | None:
+        """The record that produced the value; None when nothing that was recorded did."""
+        return self.sources.get(layout, self.writer)
 
 
 class ValueTable:
@@ -43,48 +76,83 @@ class ValueTable:
     def __init__(self) -> None:
         self._storages: dict[int, KnownStorage] = {}
         self._sweep_at = _SWEEP_SIZE
+        self._sees_calls = False
+        self._task = -1
+        self._epoch = 0
+
+    def __len__(self) -> int:
+        return len(self._storages)
 
     def find(self, tensor: torch.Tensor, produced_by: str | None) -> tuple[Value | None, KnownStorage | None, Layout]:
         """The value if it is known, what is known of its storage, and the key to remember it under."""
         if not is_identifiable(tensor):
             return None, None, ()
-        storage = tensor.untyped_storage()
-        known = self._storages.get(storage._cdata)
-        if known is None:
-            known = self._add(storage)
-        if (produced_by is not None or isinstance(tensor, torch.nn.Parameter)) and not known.is_exposed:
-            known.is_trusted = True
-        layout = (
-            tensor._version,
-            tensor.storage_offset(),
-            tensor.shape,
-            tensor.stride(),
-            tensor.dtype,
-            tensor.is_conj(),
-            tensor.is_neg(),
-        )
+        known, layout = self._observe(tensor, produced_by)
+        if not known.is_trusted and type(tensor) is torch.nn.Parameter and self._sees_calls:
+            known.is_trusted = not known.is_exposed
         return (known.values.get(layout) if known.is_trusted else None), known, layout
 
     def remember(self, value: Value, known: KnownStorage, layout: Layout, produced_by: str | None) -> None:
         if produced_by is not None:
-            value.source = known.last_source = produced_by
+            value.source = known.sources.setdefault(layout, produced_by)
         if known.is_trusted:
+            if len(known.values) >= _MAX_LAYOUTS:
+                known.forget()
             known.values[layout] = value
 
     def expose(self, tensor: torch.Tensor) -> None:
         """Its memory was handed out."""
         if is_identifiable(tensor):
             storage = tensor.untyped_storage()
-            known = self._storages[storage._cdata] = KnownStorage(StorageWeakRef(storage))
-            known.is_exposed = True
+            (self._storages.get(storage._cdata) or self._add(storage)).expose()
 
     def forget(self) -> None:
         """Know no value any more; but remember whose memory was handed out."""
         self._storages = {
             address: known
-            for address, known in self._storages.items()
+            for address, known in list(self._storages.items())
             if known.is_exposed and not known.reference.expired()
         }
+        for known in self._storages.values():
+            known.restart(known.version, None)
+        self._sees_calls = False
+
+    def _observe(self, tensor: torch.Tensor, produced_by: str | None) -> tuple[KnownStorage, Layout]:
+        """Note what can be seen of a tensor's storage."""
+        self._follow_backward()
+        storage = tensor.untyped_storage()
+        version = tensor._version
+        known = self._storages.get(storage._cdata)
+        if known is None:
+            known = self._add(storage)
+            known.restart(version, produced_by)
+            known.epoch = self._epoch
+            known.is_trusted = self._is_made_in_sight(tensor, produced_by)
+        elif version > known.version:
+            known.restart(version, produced_by)
+        elif version < known.version:
+            known.expose()
+        if known.epoch != self._epoch:
+            known.epoch, known.is_trusted = self._epoch, False
+            known.forget()
+        if not known.is_exposed and not storage.resizable():
+            known.expose()
+        return known, layout_of(tensor, version)
+
+    def _is_made_in_sight(self, tensor: torch.Tensor, produced_by: str | None) -> bool:
+        """Whether a storage that is seen for the first time can be trusted."""
+        if self._task != -1:
+            return True  # inside a backward pass
+        if produced_by is None or not produced_by.endswith(".forward"):  # the names of module calls end in a number
+            return False
+        self._sees_calls = True
+        return tensor.dim() != 1 or bool(tensor.requires_grad)
+
+    def _follow_backward(self) -> None:
+        task = _graph_task()
+        if task != self._task:
+            self._task = task
+            self._epoch += 1
 
     def _add(self, storage: Any) -> KnownStorage:
         if len(self._storages) >= self._sweep_at:
@@ -94,19 +162,39 @@ class ValueTable:
 
     def _sweep(self) -> None:
         """Let go of storages that are gone; their addresses were kept from being used again until now."""
-        for address in [address for address, known in self._storages.items() if known.reference.expired()]:
-            del self._storages[address]
+        for address, known in list(self._storages.items()):
+            if known.reference.expired():
+                del self._storages[address]
         self._sweep_at = max(_SWEEP_SIZE, 2 * len(self._storages))
 
 
 def is_identifiable(tensor: torch.Tensor) -> bool:
     """Has it a storage and a version to be known by?"""
-    return tensor.layout is torch.strided and not tensor.is_inference() and type(tensor) in _PLAIN_TYPES
+    return (
+        type(tensor) in PLAIN_TYPES
+        and tensor.layout is torch.strided
+        and not tensor.is_inference()
+        and not _is_wrapped(tensor)
+        and not tensor.is_nested
+    )
+
+
+def layout_of(tensor: torch.Tensor, version: int) -> Layout:
+    """All that decides, with the memory of its storage, what a tensor shows."""
+    return (
+        version,
+        tensor.storage_offset(),
+        tensor.shape,
+        tensor.stride(),
+        tensor.dtype,
+        tensor.is_conj(),
+        tensor.is_neg(),
+    )
 
 
 def permutation_key(tensor: torch.Tensor, layout: Layout) -> tuple[Any, ...] | None:
-    """A key for the statistics of all of a storage, whatever the order of its elements; None if `tensor` is not all
-    of it."""
+    """A key for the statistics of all of a storage, whatever the order of its elements; None if `tensor` is not all of
+    it."""
     count = tensor.numel()
     if layout[1] or count * tensor.element_size() != tensor.untyped_storage().nbytes() or not is_dense(tensor):
         return None
@@ -126,4 +214,4 @@ def is_dense(tensor: torch.Tensor) -> bool:
     return True
 
 
-_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
+PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)

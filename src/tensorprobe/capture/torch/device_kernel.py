@@ -1,0 +1,95 @@
+"""One pass over a CUDA tensor: max, min, sum, sum of squares, counts of NaN and Inf, and the positional hash, in one
+launch.
+
+Each program writes a row of its own; nothing is added atomically, so the same tensor always gives the same bits.
+Imports triton, which comes with the CUDA builds of torch: only import this file where it is there.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+COLUMNS = 6
+"""max, min, sum, sum of squares, NaN count, Inf count"""
+_BLOCK = 2048
+_WARPS = 8
+_PROGRAMS_PER_PROCESSOR = 2
+_A = tl.constexpr(0x9E3779B97F4A7C15)
+_B = tl.constexpr(0xD6E8FEB86659FD93)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _reduce(values, rows, hashes, count, first_row, BLOCK: tl.constexpr, BITS: tl.constexpr, HAS_HASH: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+    program = tl.program_id(0).to(tl.int64)
+    step = tl.num_programs(0).to(tl.int64) * BLOCK
+    wide = tl.float64 if BITS == 64 else tl.float32
+    largest = tl.full((BLOCK,), float("-inf"), wide)
+    smallest = tl.full((BLOCK,), float("inf"), wide)
+    total = tl.zeros((BLOCK,), tl.float64)
+    squares = tl.zeros((BLOCK,), tl.float64)
+    nans = tl.zeros((BLOCK,), tl.int64)
+    infs = tl.zeros((BLOCK,), tl.int64)
+    hashed = tl.zeros((BLOCK,), tl.uint64)
+    for start in range(program * BLOCK, count, step):
+        index = start + tl.arange(0, BLOCK).to(tl.int64)
+        inside = index < count
+        value = tl.load(values + index, mask=inside, other=0.0)
+        number = value.to(wide)
+        is_number = inside & (number == number)
+        largest = tl.maximum(largest, tl.where(is_number, number, float("-inf")))
+        smallest = tl.minimum(smallest, tl.where(is_number, number, float("inf")))
+        exact = tl.where(is_number, number, 0.0).to(tl.float64)
+        total += exact
+        squares += exact * exact
+        nans += (inside & (number != number)).to(tl.int64)
+        infs += (inside & (tl.abs(number) == float("inf"))).to(tl.int64)
+        if HAS_HASH:
+            if BITS == 16:
+                word = value.to(tl.uint16, bitcast=True).to(tl.uint64)
+            elif BITS == 32:
+                word = value.to(tl.uint32, bitcast=True).to(tl.uint64)
+            else:
+                word = value.to(tl.uint64, bitcast=True)
+            mixed = word * _A
+            mixed = mixed ^ (mixed >> 32)
+            weight = (2 * index + 1).to(tl.uint64) * _B
+            weight = (weight ^ (weight >> 32)) | 1
+            hashed += tl.where(inside, mixed * weight, 0)
+    row = rows + (first_row + program) * 6
+    tl.store(row, tl.max(largest, 0).to(tl.float64))
+    tl.store(row + 1, tl.min(smallest, 0).to(tl.float64))
+    tl.store(row + 2, tl.sum(total, 0))
+    tl.store(row + 3, tl.sum(squares, 0))
+    tl.store(row + 4, tl.sum(nans, 0).to(tl.float64))
+    tl.store(row + 5, tl.sum(infs, 0).to(tl.float64))
+    if HAS_HASH:
+        tl.store(hashes + first_row + program, tl.sum(hashed, 0).to(tl.int64, bitcast=True))
+
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def program_count(count: int, device: torch.device) -> int:
+    """How many programs, and so rows, a tensor of `count` elements takes."""
+    processors = torch.cuda.get_device_properties(device).multi_processor_count
+    return min(triton.cdiv(count, _BLOCK), _PROGRAMS_PER_PROCESSOR * processors)
+
+
+def launch(values: torch.Tensor, rows: torch.Tensor, hashes: torch.Tensor, first_row: int, has_hash: bool) -> None:
+    """`values` is contiguous and of one of DTYPES. Nobody waits."""
+    count = values.numel()
+    with torch.cuda.device(values.device):
+        grid = (program_count(count, values.device),)
+        _reduce[grid](
+            values,
+            rows,
+            hashes,
+            count,
+            first_row,
+            BLOCK=_BLOCK,
+            BITS=8 * values.element_size(),
+            HAS_HASH=has_hash,
+            num_warps=_WARPS,
+        )

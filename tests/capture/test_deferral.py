@@ -1,0 +1,92 @@
+"""What a signal asks for in the middle of writing happens when the writing is done."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+from tensorprobe.capture.deferral import Deferral
+
+
+def test_outside_nothing_is_deferred() -> None:
+    assert not Deferral().defer(lambda: None)
+
+
+def test_what_is_asked_for_inside_runs_when_the_outermost_work_ends() -> None:
+    work, done = Deferral(), []
+    with work:
+        with work:
+            assert work.defer(lambda: done.append("ended"))
+        done.append("still working")
+    assert done == ["still working", "ended"]
+
+
+def test_it_runs_once() -> None:
+    work, done = Deferral(), []
+    with work:
+        work.defer(lambda: done.append(1))
+    with work:
+        pass
+    assert done == [1]
+
+
+def test_it_runs_after_an_exception_too() -> None:
+    work, done = Deferral(), []
+    try:
+        with work:
+            work.defer(lambda: done.append(1))
+            raise KeyError
+    except KeyError:
+        done.append(2)
+    assert done == [1, 2]
+
+
+def test_the_work_of_another_thread_defers_nothing_here() -> None:
+    work, inside, may_end = Deferral(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with work:
+            inside.set()
+            may_end.wait(10)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    inside.wait(10)
+    assert not work.defer(lambda: None)
+    may_end.set()
+    thread.join()
+
+
+def test_two_threads_do_not_work_at_once() -> None:
+    work, count = Deferral(), [0]
+
+    def add() -> None:
+        for _ in range(500):
+            with work:
+                before = count[0]
+                count[0] = before + 1
+
+    threads = [threading.Thread(target=add) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert count[0] == 2000
+
+
+def test_a_signal_in_the_middle_of_work_acts_after_it() -> None:
+    work, done = Deferral(), []
+
+    def handle(*_: object) -> None:
+        if not work.defer(lambda: done.append("handled")):
+            done.append("at once")
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        with work:
+            signal.raise_signal(signal.SIGUSR1)
+            done.append("written")
+        signal.raise_signal(signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert done == ["written", "handled", "at once"]

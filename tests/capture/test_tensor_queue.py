@@ -1,0 +1,163 @@
+"""Tensor files are written by one thread, in order, through a bounded queue."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+from tensorprobe.capture.failure import Failures
+from tensorprobe.capture.tensor_queue import TensorQueue, link_file
+
+
+class Disk:
+    """Writes bytes as tensors, when it is told that it may."""
+
+    def __init__(self) -> None:
+        self.may_write = threading.Event()
+        self.may_write.set()
+        self.written: list[bytes] = []
+
+    def write(self, copy: bytes, file: BinaryIO) -> None:
+        assert self.may_write.wait(10)
+        if copy == b"bad":
+            file.write(b"half of it")
+            raise RuntimeError("the framework fails") from OSError(28, "No space left on device")
+        file.write(copy)
+        self.written.append(copy)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.fixture
+def disk() -> Disk:
+    return Disk()
+
+
+@pytest.fixture
+def queue(disk: Disk, tmp_path: Path) -> Iterator[TensorQueue]:
+    made = TensorQueue(disk.write, 100_000, Failures())
+    made.set_folder(tmp_path / "tensors")
+    yield made
+    disk.may_write.set()
+    made.close()
+
+
+def test_everything_that_was_put_is_on_disk_after_drain(queue: TensorQueue, disk: Disk, tmp_path: Path) -> None:
+    for number in range(50):
+        queue.put_tensor(f"{number}.pt", b"%d" % number, 10)
+    queue.drain()
+    assert disk.written == [b"%d" % number for number in range(50)]
+    assert len(names(tmp_path / "tensors")) == 50
+
+
+def test_a_further_name_is_a_link_to_the_same_file(queue: TensorQueue, tmp_path: Path) -> None:
+    queue.put_tensor("a.pt", b"content", 7)
+    queue.put_link("a.pt", "b.pt")
+    queue.put_link("a.pt", "a.pt")
+    queue.drain()
+    folder = tmp_path / "tensors"
+    assert (folder / "a.pt").samefile(folder / "b.pt") and names(folder) == ["a.pt", "b.pt"]
+
+
+def test_where_links_fail_a_further_name_is_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(31, "Too many links")
+
+    (tmp_path / "a").write_bytes(b"content")
+    monkeypatch.setattr(os, "link", refuse)
+    link_file(tmp_path / "a", tmp_path / "b")
+    assert (tmp_path / "b").read_bytes() == b"content" and not (tmp_path / "a").samefile(tmp_path / "b")
+
+
+def test_a_link_replaces_what_is_there(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"new")
+    (tmp_path / "b").write_bytes(b"old")
+    link_file(tmp_path / "a", tmp_path / "b")
+    assert (tmp_path / "b").read_bytes() == b"new"
+
+
+def test_who_puts_waits_while_too_much_is_in_the_queue(queue: TensorQueue, disk: Disk) -> None:
+    disk.may_write.clear()
+    queue.put_tensor("0.pt", b"0", 60_000)
+    putting = threading.Thread(target=queue.put_tensor, args=("1.pt", b"1", 60_000))
+    putting.start()
+    putting.join(0.2)
+    assert putting.is_alive()
+    disk.may_write.set()
+    putting.join(10)
+    assert not putting.is_alive()
+
+
+def test_one_tensor_beyond_the_limit_passes_alone(queue: TensorQueue, disk: Disk) -> None:
+    queue.put_tensor("huge.pt", b"huge", 10**9)
+    queue.drain()
+    assert disk.written == [b"huge"]
+
+
+def test_links_are_bounded_too(queue: TensorQueue, disk: Disk) -> None:
+    disk.may_write.clear()
+    queue.put_tensor("a.pt", b"a", 10)
+    putting = threading.Thread(target=lambda: [queue.put_link("a.pt", f"{number}.pt") for number in range(1000)])
+    putting.start()
+    putting.join(0.2)
+    assert putting.is_alive() and len(queue._tasks) < 200
+    disk.may_write.set()
+    putting.join(10)
+    queue.drain()
+
+
+def test_a_failure_is_said_once_in_the_words_of_the_system_and_the_rest_is_written(
+    disk: Disk, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    failures = Failures()
+    queue = TensorQueue(disk.write, 1000, failures)
+    queue.set_folder(tmp_path)
+    for name, content in (("a.pt", b"bad"), ("b.pt", b"bad"), ("c.pt", b"good")):
+        queue.put_tensor(name, content, 4)
+    queue.close()
+    assert names(tmp_path) == ["c.pt"]  # no half file, and none that waits to be whole
+    assert failures.count == 2 and len(caplog.records) == 1
+    assert caplog.records[0].levelno == logging.ERROR
+    assert "a tensor file could not be written (OSError: [Errno 28] No space left on device)" in caplog.text
+
+
+def test_what_follows_goes_to_the_folder_that_is_set_then(queue: TensorQueue, disk: Disk, tmp_path: Path) -> None:
+    disk.may_write.clear()
+    queue.put_tensor("a.pt", b"first", 5)
+    queue.set_folder(tmp_path / "next")
+    queue.put_tensor("a.pt", b"second", 6)
+    disk.may_write.set()
+    queue.drain()
+    assert (tmp_path / "tensors" / "a.pt").read_bytes() == b"first"
+    assert (tmp_path / "next" / "a.pt").read_bytes() == b"second"
+
+
+def test_close_ends_the_thread(queue: TensorQueue) -> None:
+    queue.put_tensor("a.pt", b"a", 1)
+    thread = queue._thread
+    queue.close()
+    assert thread is not None and not thread.is_alive()
+
+
+def test_abandon_forgets_what_waits(queue: TensorQueue, disk: Disk) -> None:
+    disk.may_write.clear()
+    queue.put_tensor("a.pt", b"a", 1)
+    queue.put_tensor("b.pt", b"b", 1)
+    queue.abandon()
+    queue.drain()
+    disk.may_write.set()
+
+
+def test_files_and_folders_are_for_their_owner_only(queue: TensorQueue, tmp_path: Path) -> None:
+    queue.put_tensor("a.pt", b"a", 1)
+    queue.drain()
+    folder = tmp_path / "tensors"
+    assert folder.stat().st_mode & 0o777 == 0o700 and (folder / "a.pt").stat().st_mode & 0o777 == 0o600

@@ -1,0 +1,218 @@
+"""Nothing captured is lost, whatever way a program ends; after SIGKILL, nothing but the last moments."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tensorprobe.store.reader import RankDump, open_dump
+from tests.integration.script import PREAMBLE, messages, run_script
+
+# The script of the manual for single points, with the import changed.
+SINGLE_POINT = """
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+from tensorprobe.pytorch import PrecisionDebugger, seed_all
+debugger = PrecisionDebugger(dump_path="dump_path", level="debug")
+
+class ModuleOP(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear_1 = nn.Linear(in_features=8, out_features=4)
+        self.linear_2 = nn.Linear(in_features=4, out_features=2)
+
+    def forward(self, x):
+        x1 = self.linear_1(x)
+        x2 = self.linear_2(x1)
+        debugger.save(x2, "x2", save_backward=True)
+        r1 = F.relu(x2)
+        return r1
+
+if __name__ == "__main__":
+    module = ModuleOP()
+
+    x = torch.randn(10, 8)
+    out = module(x)
+    loss = out.sum()
+    loss.backward()
+"""
+
+# Leaves in the middle of a step: after a forward, in the second one, before any backward.
+MIDDLE = (
+    PREAMBLE
+    + """
+debugger = PrecisionDebugger(dump_path="dump", level=sys.argv[2], task="tensor")
+
+def leave(*_):
+    debugger.save(x, "last")
+    {
+        "exception": lambda: 1 / 0,
+        "exit": lambda: sys.exit(3),
+        "sigterm": lambda: os.kill(os.getpid(), signal.SIGTERM),
+        "sigint": lambda: os.kill(os.getpid(), signal.SIGINT),
+    }[sys.argv[1]]()
+    import time
+    time.sleep(30)  # the signal has ended the program before
+
+debugger.start(model)
+model(x)
+model[2].register_forward_pre_hook(leave)
+model(x)
+"""
+)
+
+CODES = {"exception": 1, "exit": 3, "sigterm": -signal.SIGTERM, "sigint": -signal.SIGINT}
+
+
+def only_rank(folder: Path) -> RankDump:
+    ranks = list(open_dump(folder).ranks())
+    assert len(ranks) == 1
+    return ranks[0]
+
+
+def parts(folder: Path) -> list[str]:
+    return [path.name for path in folder.rglob("*") if path.name.endswith((".part", ".tmp"))]
+
+
+def test_the_script_of_the_manual_leaves_a_complete_debug_json(tmp_path: Path) -> None:
+    run_script(tmp_path, SINGLE_POINT)
+    rank = only_rank(tmp_path / "dump_path")
+    assert rank.name == "step0/rank" and rank.is_complete and not parts(tmp_path)
+    assert [saved.name for saved in rank.saved_values()] == ["x2.0.debug", "x2_grad.0.debug"]
+    assert [path.name for path in rank.folder.iterdir() if path.name != "run.json"] == ["debug.json"]
+
+
+@pytest.mark.parametrize("way", CODES)
+def test_a_program_that_ends_in_the_middle_of_a_step_leaves_a_complete_dump(way: str, tmp_path: Path) -> None:
+    run_script(tmp_path, MIDDLE, way, "mix", code=CODES[way])
+    rank = only_rank(tmp_path / "dump")
+    assert rank.is_complete and not parts(tmp_path) and not rank.problems
+    names = [record.name for record in rank.records()]
+    assert {"Module.Sequential.forward.0", "Module.0.Linear.forward.1", "Functional.relu.1.forward"} <= set(names)
+    assert [saved.name for saved in rank.saved_values()] == ["last.0.debug"]
+    assert set(rank.parents) == set(names)
+    files = [slot.data_name for record in rank.records() for slot in record.slots() if hasattr(slot, "data_name")]
+    assert files and all(rank.tensor_path(name).exists() for name in files)
+
+
+@pytest.mark.parametrize("way", ["exception", "exit"])
+def test_the_calls_that_were_running_are_marked_as_failed(way: str, tmp_path: Path) -> None:
+    run_script(tmp_path, MIDDLE, way, "L0", code=CODES[way])
+    failed = {record.name: record.failed for record in only_rank(tmp_path / "dump").records() if record.failed}
+    reason = "ZeroDivisionError: division by zero" if way == "exception" else "SystemExit: 3"
+    assert failed == {"Module.2.Linear.forward.1": reason, "Module.Sequential.forward.1": reason}
+
+
+def test_sigterm_outside_a_window_loses_nothing_either(tmp_path: Path) -> None:
+    script = """
+debugger = PrecisionDebugger(dump_path="dump", level="debug")
+debugger.save(x, "x")
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+    run_script(tmp_path, PREAMBLE + script, code=-signal.SIGTERM)
+    rank = only_rank(tmp_path / "dump")
+    assert rank.is_complete and [saved.name for saved in rank.saved_values()] == ["x.0.debug"]
+
+
+def test_sigterm_in_a_backward_after_stop_loses_nothing(tmp_path: Path) -> None:
+    script = """
+debugger = PrecisionDebugger(dump_path="dump", level="L1")
+debugger.start(model)
+hidden = model[0](x)
+loss = model[2](hidden).sum()
+debugger.stop()
+hidden.register_hook(lambda _: os.kill(os.getpid(), signal.SIGTERM))
+loss.backward()
+"""
+    run_script(tmp_path, PREAMBLE + script, code=-signal.SIGTERM)
+    rank = only_rank(tmp_path / "dump")
+    assert rank.is_complete
+    assert [record.name for record in rank.records()][-2:] == ["Tensor.sum.0.backward", "Functional.linear.1.backward"]
+
+
+def test_the_programs_own_handler_of_sigterm_is_left_alone(tmp_path: Path) -> None:
+    script = """
+def handle(*_):
+    print("mine")
+    sys.exit(7)
+
+signal.signal(signal.SIGTERM, handle)
+debugger = PrecisionDebugger(dump_path="dump")
+debugger.start(model)
+model(x)
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+    ended = run_script(tmp_path, PREAMBLE + script, code=7)
+    assert ended.stdout == "mine\n"
+    assert only_rank(tmp_path / "dump").is_complete
+
+
+def test_after_step_sigterm_is_handled_as_if_the_tool_were_not_there(tmp_path: Path) -> None:
+    script = """
+debugger = PrecisionDebugger(dump_path="dump")
+assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+debugger.start(model)
+model(x)
+debugger.stop()
+debugger.step()
+assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+"""
+    run_script(tmp_path, PREAMBLE + script)
+
+
+KILLED = (
+    PREAMBLE
+    + """
+from tensorprobe.capture import sink
+sink.FLUSH_SECONDS = 1000  # only the number of records counts here
+debugger = PrecisionDebugger(dump_path="dump", level="L1")
+debugger.start(model)
+for _ in range(int(sys.argv[1])):
+    torch.sin(x)
+if sys.argv[2] == "flushed":
+    debugger._session._sink.flush()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+)
+
+
+def test_sigkill_leaves_every_record_up_to_the_last_flush_and_none_after_it(tmp_path: Path) -> None:
+    run_script(tmp_path, KILLED, "600", "", code=-signal.SIGKILL)
+    rank = only_rank(tmp_path / "dump")
+    assert {"dump.json.part", "construct.json.part", "stack.json.part"} <= set(parts(tmp_path))
+    assert [record.name for record in rank.records()] == [f"Torch.sin.{index}.forward" for index in range(512)]
+    assert not rank.problems and not rank.is_complete
+    assert rank.run["pid"] > 0 and rank.run["complete"] is False
+    assert "torch.sin(x)" in rank.stack("Torch.sin.511.forward")[0]
+
+
+def test_sigkill_after_a_flush_loses_nothing(tmp_path: Path) -> None:
+    run_script(tmp_path, KILLED, "7", "flushed", code=-signal.SIGKILL)
+    assert len(list(only_rank(tmp_path / "dump").records())) == 7
+
+
+def test_a_program_that_hangs_has_its_records_on_disk_after_a_moment(tmp_path: Path) -> None:
+    script = """
+import time
+debugger = PrecisionDebugger(dump_path="dump", level="L1")
+debugger.start(model)
+torch.sin(x)
+part = "dump/step0/rank/dump.json.part"
+for _ in range(100):
+    time.sleep(0.1)
+    if "Torch.sin.0.forward" in open(part).read():
+        break
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    run_script(tmp_path, PREAMBLE + script, code=-signal.SIGKILL)
+    assert [record.name for record in only_rank(tmp_path / "dump").records()] == ["Torch.sin.0.forward"]
+
+
+def test_at_the_end_of_a_program_without_step_the_line_says_where_the_dump_is(tmp_path: Path) -> None:
+    ended = run_script(tmp_path, SINGLE_POINT)
+    folder = tmp_path / "dump_path" / "step0" / "rank"
+    assert len(messages(ended)) == 1 and messages(ended)[0].endswith(f"in {folder}. Next: tensorprobe show {folder}")

@@ -1,0 +1,209 @@
+"""The user's process: its children, its disk, its folders and its logging."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tensorprobe.store.reader import open_dump
+from tests.integration.script import PREAMBLE, messages, run_script
+
+FORKED = (
+    PREAMBLE
+    + """
+debugger = PrecisionDebugger(dump_path="dump", level="mix", task="tensor")
+debugger.start(model)
+model(x)
+pid = os.fork()
+if pid == 0:
+    model(x)
+    debugger.save(x, "in the child")
+    assert type(model).__call__.__qualname__ == "Module._wrapped_call_impl", type(model).__call__
+    assert torch._C._len_torch_function_stack() == 0
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    try:
+        debugger.start(model)
+    except Exception as error:
+        print(error)
+    debugger.step()
+    sys.exit(5)  # runs the exit handlers of the child
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5
+model(x).sum().backward()
+debugger.stop()
+debugger.step()
+"""
+)
+
+
+def test_a_forked_child_writes_nothing_and_the_parents_dump_is_right(tmp_path: Path) -> None:
+    ended = run_script(tmp_path, FORKED)
+    assert "its process was forked from the one that made it: make another one here" in ended.stdout
+    assert sorted(path.name for path in (tmp_path / "dump").iterdir()) == ["step0"]
+    (rank,) = open_dump(tmp_path / "dump").ranks()
+    names = [record.name for record in rank.records()]
+    assert rank.is_complete and not rank.problems and not list(rank.saved_values())
+    assert [name for name in names if name.startswith("Module.Sequential.forward")] == [
+        "Module.Sequential.forward.0",
+        "Module.Sequential.forward.1",
+    ]
+    assert "Module.Sequential.backward.1" in names and len(messages(ended)) == 1
+
+
+def test_a_forked_child_may_make_a_debugger_of_its_own(tmp_path: Path) -> None:
+    script = """
+debugger = PrecisionDebugger(dump_path="parent")
+debugger.start(model)
+if os.fork() == 0:
+    own = PrecisionDebugger(dump_path="child")
+    own.start(model)
+    torch.ones(2)
+    own.stop()
+    own.step()
+    os._exit(0)
+os.wait()
+debugger.stop()
+"""
+    run_script(tmp_path, PREAMBLE + script)
+    (rank,) = open_dump(tmp_path / "child").ranks()
+    assert [record.name for record in rank.records()] == ["Torch.ones.0.forward"]
+
+
+def test_the_workers_of_a_data_loader_record_nothing(tmp_path: Path) -> None:
+    script = """
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return torch.full((4,), float(index)).sin()
+
+debugger = PrecisionDebugger(dump_path="dump", level="L0")
+for batch in torch.utils.data.DataLoader(Data(), batch_size=2, num_workers=1, multiprocessing_context="fork"):
+    debugger.start(model)
+    model(batch)
+    debugger.stop()
+    debugger.step()
+"""
+    ended = run_script(tmp_path, PREAMBLE + script)
+    ranks = list(open_dump(tmp_path / "dump").ranks())
+    assert [rank.name for rank in ranks] == ["step0/rank", "step1/rank"] and all(rank.is_complete for rank in ranks)
+    assert len(messages(ended)) == 2
+
+
+# Trains twice from one seed, without capture and with it, and says whether the numbers are the same.
+TWICE = (
+    PREAMBLE
+    + """
+import copy, resource
+
+def train(debugger):
+    torch.manual_seed(1)
+    net = copy.deepcopy(model)
+    optimizer = torch.optim.Adam(net.parameters())
+    losses = []
+    for _ in range(3):
+        if debugger:
+            debugger.start(net)
+        loss = nn.functional.dropout(net(torch.randn(64, 4))).square().sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.detach())
+        if debugger:
+            debugger.stop()
+            debugger.step()
+    return [*losses, *net.state_dict().values(), torch.get_rng_state()]
+
+plain = train(None)
+prepare()
+captured = train(PrecisionDebugger(dump_path=sys.argv[1], level="mix", task=sys.argv[2]))
+assert all(torch.equal(one, other) for one, other in zip(plain, captured, strict=True))
+print("identical")
+"""
+)
+
+FULL_DISK = """
+def prepare():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))
+"""
+READ_ONLY = """
+def prepare():
+    os.mkdir("locked", 0o555)
+    if os.getuid() == 0:
+        os.setuid(65534)  # to root every folder is open
+"""
+
+
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+def test_on_a_full_disk_one_message_says_so_and_training_goes_on_bit_for_bit(task: str, tmp_path: Path) -> None:
+    ended = run_script(tmp_path, FULL_DISK + TWICE, "dump", task)
+    said = [line for line in messages(ended) if "could not be written" in line]
+    assert ended.stdout == "identical\n" and len(said) == 1
+    assert "File too large" in said[0] and said[0].endswith(
+        "training goes on, further failures of this kind are counted"
+    )
+    assert all("failures in" in line for line in messages(ended) if line.startswith("step"))
+    for rank in open_dump(tmp_path / "dump").ranks():
+        assert not rank.problems
+        assert len(list(rank.records())) + rank.run["coverage"]["failed"] >= rank.run["coverage"]["recorded"] > 0
+
+
+def test_a_folder_that_may_not_be_written_is_said_once_and_training_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    ended = run_script(tmp_path, READ_ONLY + TWICE, "locked/dump", "tensor")
+    said = [line for line in messages(ended) if "could not be written" in line]
+    assert ended.stdout == "identical\n" and len(said) == 1
+    assert "PermissionError: [Errno 13] Permission denied" in said[0] and "locked" in said[0]
+    assert not list((tmp_path / "locked").iterdir())
+
+
+def test_a_file_in_the_place_of_a_folder_is_said_once_and_training_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    ended = run_script(tmp_path, "prepare = lambda: None\n" + TWICE, "file/dump", "tensor")
+    assert ended.stdout == "identical\n"
+    assert len([line for line in messages(ended) if "could not be written" in line]) == 1
+
+
+def test_a_path_may_hold_spaces_plus_signs_and_any_letters(tmp_path: Path) -> None:
+    path = "my run + 数据 ü/лог"
+    ended = run_script(tmp_path, "prepare = lambda: None\n" + TWICE, path, "tensor")
+    ranks = list(open_dump(tmp_path / path).ranks())
+    assert ended.stdout == "identical\n" and len(ranks) == 3 and all(rank.is_complete for rank in ranks)
+    for rank in ranks:
+        names = [slot.data_name for record in rank.records() for slot in record.slots() if hasattr(slot, "data_name")]
+        assert names and all(rank.tensor_path(name).exists() for name in names)
+
+
+STEP = """
+def step():
+    debugger = PrecisionDebugger(dump_path="dump", level="mix")
+    debugger.start(model)
+    model(x)
+    debugger.stop()
+    debugger.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "stdout", "is_on_stderr"),
+    [
+        ("step()", "", True),
+        ("logging.basicConfig(level=logging.INFO, stream=sys.stdout, format='mine %(name)s')\nstep()", "mine", False),
+        ("logging.basicConfig(level=logging.WARNING, stream=sys.stdout)\nstep()", "", False),
+        (
+            "PrecisionDebugger(dump_path='dump', level='mix')\n"
+            "logging.basicConfig(level=logging.INFO, stream=sys.stdout, format='mine %(name)s')\nstep()",
+            "mine",
+            False,
+        ),
+        ("logging.getLogger('tensorprobe').setLevel(logging.ERROR)\nstep()", "", False),
+    ],
+    ids=["nothing configured", "configured", "configured for warnings", "configured later", "silenced"],
+)
+def test_a_program_that_configures_logging_decides(
+    program: str, stdout: str, is_on_stderr: bool, tmp_path: Path
+) -> None:
+    ended = run_script(tmp_path, f"import logging\n{PREAMBLE}{STEP}{program}\n")
+    assert ended.stdout.split() == ([stdout, "tensorprobe"] if stdout else [])
+    assert bool(messages(ended)) == is_on_stderr
+    assert not is_on_stderr or messages(ended)[0].startswith("step 0: ")

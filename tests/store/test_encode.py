@@ -1,0 +1,104 @@
+"""A record is one line of JSON, in Python's dialect: what json reads back is what was put in."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensorprobe.model.record import Stats, TensorLeaf, Value
+from tensorprobe.store.encode import encode_entry, encode_number, encode_tensor, encode_tree
+
+TEXTS = ("plain", 'quote " and \\ slash', "line\nbreak\ttab", "卷积 é \u2028", "\ud800", "</script>", "")
+
+
+def make_leaf(**changes: Any) -> TensorLeaf:
+    return TensorLeaf("torch.Tensor", "torch.float32", (2, 3), False, Value(Stats(4.0, -1.5, 0.25, 7.0)), **changes)
+
+
+def test_a_tensor_in_the_words_of_the_format_and_in_their_order() -> None:
+    leaf = make_leaf(source="Torch.relu.0.forward", data_name="Torch.add.0.forward.input.0.pt", note="sparse_coo")
+    leaf.value.digest = "7d962681"
+    assert encode_tensor(leaf) == (
+        '{"type": "torch.Tensor", "dtype": "torch.float32", "shape": [2, 3], '
+        '"Max": 4.0, "Min": -1.5, "Mean": 0.25, "Norm": 7.0, "requires_grad": false, "md5": "7d962681", '
+        '"data_name": "Torch.add.0.forward.input.0.pt", "source": "Torch.relu.0.forward", "note": "sparse_coo"}'
+    )
+
+
+def test_what_is_not_there_is_not_written() -> None:
+    assert json.loads(encode_tensor(TensorLeaf("numpy.ndarray", "float64", (), None, Value(None)))) == {
+        "type": "numpy.ndarray",
+        "dtype": "float64",
+        "shape": [],
+    }
+
+
+def test_nan_and_infinity_stand_bare_and_are_counted() -> None:
+    leaf = make_leaf()
+    leaf.value.stats = Stats(math.inf, -math.inf, math.nan, math.inf, nan_count=3, inf_count=2)
+    text = encode_tensor(leaf)
+    assert '"Max": Infinity, "Min": -Infinity, "Mean": NaN, "Norm": Infinity, "nan_count": 3, "inf_count": 2' in text
+    assert json.loads(text)["Max"] == math.inf
+
+
+def test_missing_statistics_are_null_with_the_reason() -> None:
+    leaf = make_leaf()
+    leaf.value.stats = Stats(reason="meta tensor")
+    read = json.loads(encode_tensor(leaf))
+    assert [read[word] for word in ("Max", "Min", "Mean", "Norm", "reason")] == [None, None, None, None, "meta tensor"]
+
+
+def test_the_kind_of_a_checksum_is_its_key() -> None:
+    leaf = make_leaf()
+    leaf.value.digest, leaf.value.digest_kind = "00ff00ff00ff00ff", "hash"
+    assert json.loads(encode_tensor(leaf))["hash"] == "00ff00ff00ff00ff"
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_any_text_is_read_back(text: str) -> None:
+    leaf = make_leaf(source=text, data_name=text, note=text)
+    leaf.value.stats = Stats(reason=text)
+    line = encode_entry(text, {text: [leaf, text]})
+    assert line.isascii()
+    assert len(line.splitlines()) == 1
+    read = json.loads(f"{{{line}}}")[text][text]
+    assert read[1] == text
+    assert {read[0][key] for key in ("source", "data_name", "note", "reason")} == {text}
+
+
+@given(st.one_of(st.none(), st.booleans(), st.integers(), st.floats()))
+def test_any_number_is_written_as_json_writes_it(number: Any) -> None:
+    assert encode_number(number) == json.dumps(number)
+
+
+def test_integers_beyond_2_to_the_53_keep_their_digits() -> None:
+    leaf = make_leaf()
+    leaf.value.stats = Stats(2**64 - 1, -(2**63) + 1, True, False)
+    read = json.loads(encode_tensor(leaf))
+    assert (read["Max"], read["Min"], read["Mean"], read["Norm"]) == (2**64 - 1, -(2**63) + 1, True, False)
+
+
+TREES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(TREES)
+def test_any_tree_is_read_back(tree: Any) -> None:
+    line = encode_tree(tree)
+    assert json.loads(line) == tree
+    assert "\n" not in line
+
+
+def test_tensors_deep_in_a_tree() -> None:
+    read = json.loads(encode_tree({"a": [make_leaf(), {"b": make_leaf(note="deep")}, None]}))
+    assert read["a"][0]["Norm"] == 7.0
+    assert read["a"][1]["b"]["note"] == "deep"
+    assert read["a"][2] is None

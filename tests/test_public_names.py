@@ -1,0 +1,95 @@
+"""The public names, and that importing the package imports no framework."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tensorprobe
+
+SOURCE = Path(__file__).parents[1] / "src"
+FRAMEWORKS = ("torch", "mindspore", "torch_npu", "tensorflow", "jax")
+PUBLIC = ["ConfigError", "DumpError", "TensorprobeError", "UsageError", "__version__", "capture"]
+PUBLIC_OF_PYTORCH = ["PrecisionDebugger", "save", "save_grad", "seed_all", "step"]
+
+SHOW_NAMES = "print(*[n for n, v in vars(face).items() if n[0] != '_' and not isinstance(v, types.ModuleType)])"
+
+
+def run_fresh(program: str) -> str:
+    """What a program prints in a process of its own."""
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    ended = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.strip()
+
+
+def imported_frameworks(statement: str) -> list[str]:
+    program = f"{statement}\nimport sys\nprint(*[name for name in {FRAMEWORKS} if name in sys.modules])"
+    return run_fresh(program).split()
+
+
+def test_the_names_of_the_package_are_exactly_these() -> None:
+    assert sorted(tensorprobe.__all__) == PUBLIC
+    assert all(hasattr(tensorprobe, name) for name in PUBLIC)
+
+
+def test_the_package_shows_no_other_names_than_its_own_modules() -> None:
+    assert sorted(run_fresh(f"import tensorprobe as face, types\n{SHOW_NAMES}").split()) == [
+        name for name in PUBLIC if name != "__version__"
+    ]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs PyTorch")
+def test_the_names_of_the_face_for_pytorch_are_exactly_these() -> None:
+    program = (
+        "import tensorprobe.pytorch as face, types\n"
+        "assert all(hasattr(face, name) for name in face.__all__)\n"
+        f"print(*face.__all__)\n{SHOW_NAMES}"
+    )
+    listed, shown = run_fresh(program).splitlines()
+    assert sorted(listed.split()) == sorted(shown.split()) == PUBLIC_OF_PYTORCH
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import tensorprobe",
+        "import tensorprobe.store.reader, tensorprobe.config",
+        "from tensorprobe.capture.session import Session",
+    ],
+)
+def test_importing_it_imports_no_framework(statement: str) -> None:
+    assert imported_frameworks(statement) == []
+
+
+def test_the_check_can_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "jax.py").write_text("")
+    statement = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import jax"
+    assert imported_frameworks(statement) == ["jax"]
+
+
+def test_capture_stays_the_function_when_the_package_of_that_name_is_imported() -> None:
+    program = (
+        "import tensorprobe\n"
+        "import tensorprobe.capture.session\n"
+        "from tensorprobe.capture.session import Session\n"
+        "assert tensorprobe.capture.__module__ == 'tensorprobe.capture.context'\n"
+        "print(callable(tensorprobe.capture), Session.__name__)"
+    )
+    assert run_fresh(program) == "True Session"
+
+
+def test_capture_without_a_framework_says_what_to_do() -> None:
+    program = (
+        "import tensorprobe\ntry:\n    tensorprobe.capture()\nexcept tensorprobe.UsageError as error:\n    print(error)"
+    )
+    assert run_fresh(program) == (
+        "tensorprobe.capture() without a model: import torch first, so that it is known what to capture"
+    )
