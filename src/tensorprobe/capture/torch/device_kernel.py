@@ -7,6 +7,8 @@ Imports triton, which comes with the CUDA builds of torch: only import this file
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 import triton
 import triton.language as tl
@@ -24,9 +26,8 @@ _B = tl.constexpr(0xD6E8FEB86659FD93)
 def _reduce(values, rows, hashes, count, first_row, BLOCK: tl.constexpr, BITS: tl.constexpr, HAS_HASH: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
     program = tl.program_id(0).to(tl.int64)
     step = tl.num_programs(0).to(tl.int64) * BLOCK
-    wide = tl.float64 if BITS == 64 else tl.float32
-    largest = tl.full((BLOCK,), float("-inf"), wide)
-    smallest = tl.full((BLOCK,), float("inf"), wide)
+    largest = tl.full((BLOCK,), float("-inf"), tl.float32)
+    smallest = tl.full((BLOCK,), float("inf"), tl.float32)
     total = tl.zeros((BLOCK,), tl.float64)
     squares = tl.zeros((BLOCK,), tl.float64)
     nans = tl.zeros((BLOCK,), tl.int64)
@@ -36,7 +37,7 @@ def _reduce(values, rows, hashes, count, first_row, BLOCK: tl.constexpr, BITS: t
         index = start + tl.arange(0, BLOCK).to(tl.int64)
         inside = index < count
         value = tl.load(values + index, mask=inside, other=0.0)
-        number = value.to(wide)
+        number = value.to(tl.float32)
         is_number = inside & (number == number)
         largest = tl.maximum(largest, tl.where(is_number, number, float("-inf")))
         smallest = tl.minimum(smallest, tl.where(is_number, number, float("inf")))
@@ -48,10 +49,8 @@ def _reduce(values, rows, hashes, count, first_row, BLOCK: tl.constexpr, BITS: t
         if HAS_HASH:
             if BITS == 16:
                 word = value.to(tl.uint16, bitcast=True).to(tl.uint64)
-            elif BITS == 32:
-                word = value.to(tl.uint32, bitcast=True).to(tl.uint64)
             else:
-                word = value.to(tl.uint64, bitcast=True)
+                word = value.to(tl.uint32, bitcast=True).to(tl.uint64)
             mixed = word * _A
             mixed = mixed ^ (mixed >> 32)
             weight = (2 * index + 1).to(tl.uint64) * _B
@@ -68,28 +67,25 @@ def _reduce(values, rows, hashes, count, first_row, BLOCK: tl.constexpr, BITS: t
         tl.store(hashes + first_row + program, tl.sum(hashed, 0).to(tl.int64, bitcast=True))
 
 
-DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+"""Squares of these stay inside float64."""
+
+
+@lru_cache
+def processor_count(device: torch.device) -> int:
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def program_count(count: int, device: torch.device) -> int:
     """How many programs, and so rows, a tensor of `count` elements takes."""
-    processors = torch.cuda.get_device_properties(device).multi_processor_count
-    return min(triton.cdiv(count, _BLOCK), _PROGRAMS_PER_PROCESSOR * processors)
+    return min(-(-count // _BLOCK), _PROGRAMS_PER_PROCESSOR * processor_count(device))
 
 
-def launch(values: torch.Tensor, rows: torch.Tensor, hashes: torch.Tensor, first_row: int, has_hash: bool) -> None:
-    """`values` is contiguous and of one of DTYPES. Nobody waits."""
-    count = values.numel()
+def launch(values: torch.Tensor, rows: torch.Tensor, hashes: torch.Tensor, first_row: int, has_hash: bool) -> int:
+    """Reduce `values`, which is contiguous and of one of DTYPES, into the rows from `first_row` on; returns how many
+    rows that takes. Nobody waits."""
+    count, bits = values.numel(), 8 * values.element_size()
+    programs = program_count(count, values.device)
     with torch.cuda.device(values.device):
-        grid = (program_count(count, values.device),)
-        _reduce[grid](
-            values,
-            rows,
-            hashes,
-            count,
-            first_row,
-            BLOCK=_BLOCK,
-            BITS=8 * values.element_size(),
-            HAS_HASH=has_hash,
-            num_warps=_WARPS,
-        )
+        _reduce[(programs,)](values, rows, hashes, count, first_row, _BLOCK, bits, has_hash, num_warps=_WARPS)
+    return programs

@@ -19,6 +19,7 @@ from tensorprobe.capture.torch.value import PLAIN_TYPES, KnownStorage, Layout, V
 from tensorprobe.model.record import Stats, TensorLeaf, Value
 
 _DIGESTS = {"md5": crc32_digest, "hash": hash_digest}
+_MAX_LATE_BYTES = 256 << 20
 _SPARSE_LAYOUTS = {torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc}
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _transforms = torch._C._functorch.peek_interpreter_stack
@@ -36,6 +37,8 @@ class TorchReader:
         self._has_stats = has_stats
         self._digest_kind = digest_kind
         self._reducer = Reducer()
+        self._late_digests: list[tuple[Value, TensorCopy]] = []
+        self._late_bytes = 0
 
     def read(self, tensor: torch.Tensor, produced_by: str | None) -> TensorLeaf:
         """A leaf for the value that `tensor` has now."""
@@ -79,6 +82,9 @@ class TorchReader:
 
     def fetch(self) -> None:
         self._reducer.fetch()
+        late, self._late_digests, self._late_bytes = self._late_digests, [], 0
+        for value, copy in late:
+            value.digest = _DIGESTS[value.digest_kind](copy.to_host())
 
     def forget(self) -> None:
         self.values.forget()
@@ -108,20 +114,25 @@ class TorchReader:
             return Value(None), reason
         if reason is not None:
             return Value(Stats(reason=reason)), reason
+        value = Value(None)
+        if self._digest_kind == "hash" and self._reducer.can_hash(tensor):
+            value.digest_kind = "hash"
+            value.stats = self._reduce(tensor, value)
+            return value, None
         key = permutation_key(tensor, layout) if known is not None and known.is_trusted else None
         stats = known.stats.get(key) if known is not None and key is not None else None
         if stats is None:
             stats = self._reduce(tensor)
             if known is not None and key is not None:
                 known.stats[key] = stats
-        value = Value(stats)
+        value.stats = stats
         if self._digest_kind is not None:
             self._add_digest(value, tensor, self._digest_kind)
         return value, None
 
-    def _reduce(self, tensor: torch.Tensor) -> Stats:
+    def _reduce(self, tensor: torch.Tensor, hashed: Value | None = None) -> Stats:
         try:
-            return self._reducer.reduce(*statistics_content(tensor))
+            return self._reducer.reduce(*statistics_content(tensor), hashed)
         except Exception as error:  # a subclass that cannot be looked into
             return Stats(reason=describe_failure(error))
 
@@ -129,10 +140,21 @@ class TorchReader:
         value.digest_kind = kind
         try:
             content = plain_content(tensor)
-            value.digest = _DIGESTS[kind](content.dequantize() if content.is_quantized else content)
+            content = content.dequantize() if content.is_quantized else content
+            if content.is_cpu:
+                value.digest = _DIGESTS[kind](content)
+            else:
+                self._postpone_digest(value, TensorCopy(copy_content(content)), self.size_bytes(tensor))
         except Exception as error:
             if value.stats is not None and value.stats.reason is None:
                 value.stats.reason = f"no {kind}, {describe_failure(error)}"
+
+    def _postpone_digest(self, value: Value, copy: TensorCopy, size_bytes: int) -> None:
+        """The checksum of a device tensor is taken at the next fetch, from a copy, so that nobody waits for it now."""
+        self._late_digests.append((value, copy))
+        self._late_bytes += size_bytes
+        if self._late_bytes > _MAX_LATE_BYTES:
+            self.fetch()
 
 
 class TensorCopy:

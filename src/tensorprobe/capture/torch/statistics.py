@@ -12,11 +12,14 @@ from __future__ import annotations
 import math
 import threading
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tensorprobe.model.record import Stats
+from tensorprobe.model.record import Stats, Value
+
+if TYPE_CHECKING:
+    from tensorprobe.capture.torch.kernel_buffer import KernelBuffer
 
 Row = list[Any]
 """Max, min, sum, norm, NaN count, Inf count."""
@@ -53,10 +56,16 @@ class Reducer:
 
     def __init__(self) -> None:
         self._buffers: dict[torch.device, DeviceBuffer] = {}
+        self._kernels: dict[torch.device, KernelBuffer | None] = {}
         self._lock = threading.RLock()  # a signal handler that ends the run may fetch in the middle of `reduce`
 
-    def reduce(self, tensor: torch.Tensor, zeros: int = 0) -> Stats:
-        """`tensor` is dense and detached; `zeros` more belong to the value. What cannot be computed says why."""
+    def can_hash(self, tensor: torch.Tensor) -> bool:
+        """Can `reduce` bring the hash of this tensor as well, in the same pass?"""
+        return self._kernel_for(tensor) is not None
+
+    def reduce(self, tensor: torch.Tensor, zeros: int = 0, hashed: Value | None = None) -> Stats:
+        """`tensor` is dense and detached; `zeros` more belong to the value. What cannot be computed says why. `hashed`
+        is the value that the hash of the tensor is for, where `can_hash` says so."""
         if tensor.numel() + zeros == 0:
             return Stats(reason="empty")
         try:
@@ -68,14 +77,30 @@ class Reducer:
                 fill_stats(stats, extent, reduce_on_host(distinct) if count else _NOTHING)
                 return stats
             with self._lock:
-                return self._buffer_on(tensor.device).add(distinct, extent)
+                kernel = self._kernel_for(tensor) if count else None
+                if kernel is None:
+                    return self._buffer_on(tensor.device).add(distinct, extent)
+                if hashed is None:
+                    return kernel.add(in_any_order(distinct).contiguous(), extent, None)
+                return kernel.add(tensor.contiguous().view(-1), Extent(tensor.dtype, tensor.numel()), hashed)
         except Exception as error:  # a dtype without arithmetic (bits8, uint4), no memory left
             return Stats(reason=describe_failure(error))
 
     def fetch(self) -> None:
         with self._lock:
-            for buffer in self._buffers.values():
-                buffer.fetch()
+            for buffer in (*self._buffers.values(), *self._kernels.values()):
+                if buffer is not None:
+                    buffer.fetch()
+
+    def _kernel_for(self, tensor: torch.Tensor) -> KernelBuffer | None:
+        if not tensor.is_cuda:
+            return None
+        if tensor.device not in self._kernels:
+            from tensorprobe.capture.torch.kernel_buffer import make_kernel_buffer
+
+            self._kernels[tensor.device] = make_kernel_buffer(tensor.device)
+        kernel = self._kernels[tensor.device]
+        return kernel if kernel is not None and tensor.dtype in kernel.dtypes else None
 
     def _buffer_on(self, device: torch.device) -> DeviceBuffer:
         buffer = self._buffers.get(device)

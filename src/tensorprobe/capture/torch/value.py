@@ -94,6 +94,8 @@ class ValueTable:
 
     def remember(self, value: Value, known: KnownStorage, layout: Layout, produced_by: str | None) -> None:
         if produced_by is not None:
+            if len(known.sources) >= _MAX_LAYOUTS:
+                known.sources.clear()
             value.source = known.sources.setdefault(layout, produced_by)
         if known.is_trusted:
             if len(known.values) >= _MAX_LAYOUTS:
