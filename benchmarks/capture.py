@@ -16,6 +16,7 @@ import cProfile
 import importlib.util
 import json
 import logging
+import os
 import resource
 import statistics
 import subprocess
@@ -59,6 +60,9 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--size", default="cpu", choices=SIZES)
     parser.add_argument("--repeat", type=int, default=9)
+    parser.add_argument(
+        "--deterministic", action="store_true", help="so that losses on a GPU can be compared bit for bit"
+    )
     parser.add_argument("--profile", help="write a cProfile of a captured step to this file")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -68,6 +72,7 @@ def run_case(tool: str, level: str, way: str, options: argparse.Namespace) -> di
     command = [sys.executable, __file__, "--case", f"{tool},{level},{way}", "--repeat", str(options.repeat)]
     command += ["--device", options.device, "--size", options.size]
     command += ["--profile", options.profile] if options.profile else []
+    command += ["--deterministic"] if options.deterministic else []
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         return {"error": (done.stderr.strip() or "failed").splitlines()[-1]}
@@ -86,6 +91,9 @@ def format_row(tool: str, level: str, way: str, result: dict[str, Any]) -> str:
 def measure(tool: str, level: str, way: str, options: argparse.Namespace) -> dict[str, Any]:
     """Plain and captured steps in turns."""
     logging.disable(logging.INFO)
+    if options.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
     program = make_program(SIZES[options.size], options.device)
     twin = make_program(SIZES[options.size], options.device)  # never captured: the losses must agree
     for _ in range(WARM_UP):

@@ -82,16 +82,26 @@ def describe_plain(value: Any) -> dict[str, Any] | TensorLeaf:
 
 
 def _describe_array(array: np.ndarray[Any, Any]) -> TensorLeaf:
-    stats = Stats()
+    stats = Stats(reason="empty" if not array.size else None)
     if array.size and array.dtype.kind in "biuf":
-        numbers = array.astype(np.float64)
-        stats = Stats(
-            max=float(np.max(numbers)),
-            min=float(np.min(numbers)),
-            mean=float(np.mean(numbers)),
-            norm=float(np.linalg.norm(numbers.ravel())),
-        )
+        stats = _reduce_array(array)
     return TensorLeaf("numpy.ndarray", str(array.dtype), array.shape, None, Value(stats))
+
+
+def _reduce_array(array: np.ndarray[Any, Any]) -> Stats:
+    """As for tensors: NaN is left out and counted, integers keep their exact extremes."""
+    nans = np.isnan(array) if array.dtype.kind == "f" else np.zeros(array.shape, dtype=bool)
+    numbers = array[~nans]
+    if not numbers.size:
+        return Stats(np.nan, np.nan, np.nan, np.nan, nan_count=array.size)
+    return Stats(
+        max=numbers.max().item(),
+        min=numbers.min().item(),
+        mean=float(numbers.mean(dtype=np.float64)),
+        norm=float(np.linalg.norm(numbers.astype(np.float64))),
+        nan_count=int(nans.sum()),
+        inf_count=int(np.isinf(numbers).sum()),
+    )
 
 
 def _index(part: Any) -> Any:

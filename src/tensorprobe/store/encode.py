@@ -35,7 +35,7 @@ def encode_tree(tree: Any) -> str:
 def encode_tensor(leaf: TensorLeaf) -> str:
     """One tensor leaf."""
     shape = ", ".join(map(str, leaf.shape))
-    parts = [f'{{"type": "{leaf.type}", "dtype": "{leaf.dtype}", "shape": [{shape}]']
+    parts = [f'{{"type": {_encode_string(leaf.type)}, "dtype": {_encode_string(leaf.dtype)}, "shape": [{shape}]']
     value = leaf.value
     if value.stats is not None:
         parts.append(_encode_stats(value.stats))

@@ -72,7 +72,7 @@ class ApiNames:
             is_recorded=is_recorded,
             note=UNDEFINED_MEMORY if stem in _UNDEFINED_MEMORY else None,
             exposes_memory=stem in _EXPOSES_MEMORY,
-            may_write_unseen=prefix in ("Distributed", "Autograd", "NPU")
+            may_write_unseen=prefix in ("Distributed", "Autograd", "Jit", "NPU")
             or (prefix == "Ops" and not name.startswith("aten.")),
         )
 

@@ -66,9 +66,9 @@ def patch_scripted(runner: CallRunner) -> Undo:
     return lambda: _run_all(undos)
 
 
-def watch_optimizers(forget: Callable[[], None]) -> Undo:
+def watch_optimizers(doubt: Callable[[], None]) -> Undo:
     """Fused optimizers write to parameters without a new version: after a step no value is known any more."""
-    handle = register_optimizer_step_post_hook(lambda *_: forget())
+    handle = register_optimizer_step_post_hook(lambda *_: doubt())
     return lambda: handle.remove()
 
 

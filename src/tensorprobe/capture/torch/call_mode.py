@@ -95,7 +95,7 @@ class CallRunner:
         """After a call that returned `output`."""
         try:
             if api.may_write_unseen:
-                self.reader.forget()
+                self.reader.doubt()
             if call is not None:
                 self.recorder.finish(call, output, note or api.note)
             # x[0] = y returns nothing and changes x: the node it makes hangs on x.

@@ -104,7 +104,7 @@ class TorchFramework:
         patch = ModulePatch(modules)
         mode = CallMode(runner) if recorder.records_apis else None
         with ExitStack() as undos:  # what was installed before a failure is taken back
-            undos.callback(watch_optimizers(reader.forget))
+            undos.callback(watch_optimizers(reader.doubt))
             undos.callback(patch.remove)
             patch.install()
             if mode is not None:

@@ -52,8 +52,9 @@ class KernelBuffer:
         """Launch the reduction of a contiguous tensor; with `hashed`, also the hash of its elements, for that value."""
         if self._used + self._row_count(flat.numel(), self._device) > _ROWS:
             self.fetch()
-        self._starts.append(self._used)
-        self._used += self._launch(flat, self._rows, self._hashes, self._used, hashed is not None)
+        start = self._used
+        self._used += self._launch(flat, self._rows, self._hashes, start, hashed is not None)
+        self._starts.append(start)
         self._streams.add(torch.cuda.current_stream(self._device))
         stats = Stats()
         self._waiting.append((stats, extent, hashed))

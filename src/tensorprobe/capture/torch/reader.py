@@ -84,10 +84,14 @@ class TorchReader:
         self._reducer.fetch()
         late, self._late_digests, self._late_bytes = self._late_digests, [], 0
         for value, copy in late:
-            value.digest = _DIGESTS[value.digest_kind](copy.to_host())
+            self._take_digest(value, copy)
 
     def forget(self) -> None:
         self.values.forget()
+
+    def doubt(self) -> None:
+        """Something may have written into any tensor without torch noticing."""
+        self.values.doubt()
 
     def _read(self, tensor: torch.Tensor, produced_by: str | None) -> TensorLeaf:
         value, known, layout = self.values.find(tensor, produced_by)
@@ -115,7 +119,7 @@ class TorchReader:
         if reason is not None:
             return Value(Stats(reason=reason)), reason
         value = Value(None)
-        if self._digest_kind == "hash" and self._reducer.can_hash(tensor):
+        if self._digest_kind == "hash" and known is not None and self._reducer.can_hash(tensor):
             value.digest_kind = "hash"
             value.stats = self._reduce(tensor, value)
             return value, None
@@ -146,8 +150,13 @@ class TorchReader:
             else:
                 self._postpone_digest(value, TensorCopy(copy_content(content)), self.size_bytes(tensor))
         except Exception as error:
-            if value.stats is not None and value.stats.reason is None:
-                value.stats.reason = f"no {kind}, {describe_failure(error)}"
+            note_missing_digest(value, error)
+
+    def _take_digest(self, value: Value, copy: TensorCopy) -> None:
+        try:
+            value.digest = _DIGESTS[value.digest_kind](copy.to_host())
+        except Exception as error:
+            note_missing_digest(value, error)
 
     def _postpone_digest(self, value: Value, copy: TensorCopy, size_bytes: int) -> None:
         """The checksum of a device tensor is taken at the next fetch, from a copy, so that nobody waits for it now."""
@@ -171,6 +180,11 @@ class TensorCopy:
         if self._event is not None:
             self._event.synchronize()
         return self._tensor.cpu()
+
+
+def note_missing_digest(value: Value, error: BaseException) -> None:
+    if value.stats is not None and value.stats.reason is None:
+        value.stats.reason = f"no {value.digest_kind}, {describe_failure(error)}"
 
 
 @contextmanager

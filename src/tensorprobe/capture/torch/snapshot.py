@@ -24,7 +24,7 @@ def array_of(tensor: torch.Tensor) -> tuple[np.ndarray[Any, Any], str]:
             content = content.to_dense()
         if content.is_quantized:
             content = content.dequantize()
-        content = content.cpu().contiguous()
+        content = content.to("cpu", copy=True).contiguous()  # numpy() on the user's own memory would forbid resizing it
         dtype = str(content.dtype).removeprefix("torch.")
         try:
             array = content.numpy()

@@ -93,7 +93,7 @@ class Reducer:
                     buffer.fetch()
 
     def _kernel_for(self, tensor: torch.Tensor) -> KernelBuffer | None:
-        if not tensor.is_cuda:
+        if not tensor.is_cuda or not tensor.numel():
             return None
         if tensor.device not in self._kernels:
             from tensorprobe.capture.torch.kernel_buffer import make_kernel_buffer

@@ -119,6 +119,11 @@ class ValueTable:
             known.restart(known.version, None)
         self._sees_calls = False
 
+    def doubt(self) -> None:
+        """Something may have written anywhere: know no value any more, but remember who made it."""
+        for known in self._storages.values():
+            known.forget()
+
     def _observe(self, tensor: torch.Tensor, produced_by: str | None) -> tuple[KnownStorage, Layout]:
         """Note what can be seen of a tensor's storage."""
         self._follow_backward()
