@@ -14,6 +14,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from tensorprobe.model.record import Stats, Value
@@ -29,6 +30,8 @@ _WIDE = torch.float64
 _CHUNK = 1 << 20
 _DEVICE_CHUNK = 1 << 24  # bounds the memory that widening takes on a device
 _COLUMNS = 6
+_SMALL = 4096
+_EXACT = 2.0**52  # integers beyond lose digits in float64
 _BUFFER_ROWS = 1024
 _NOTHING: Row = [-math.inf, math.inf, 0.0, 0.0, 0, 0]
 _INT64_MIN = -(1 << 63)
@@ -165,12 +168,43 @@ class DeviceBuffer:
 
 def reduce_on_host(tensor: torch.Tensor) -> Row:
     """The numbers of a CPU tensor, at once."""
+    if tensor.numel() <= _SMALL and not tensor.is_complex():
+        small = reduce_small(tensor.reshape(-1))
+        if small is not None:
+            return small
     if tensor.is_floating_point() and tensor.element_size() < 4:
         tensor = tensor.float()
     if tensor.dtype in _SMALLEST:
         flat = in_any_order(tensor)
         return reduce_finite(flat) or reduce_in_chunks(flat)
     return reduce_in_chunks(in_any_order(tensor))
+
+
+class Scratch(threading.local):
+    """Memory of each thread's own, that torch and numpy both look at."""
+
+    def __init__(self) -> None:
+        with torch.inference_mode(False):
+            self.tensor = torch.empty(_SMALL, dtype=_WIDE)
+        self.array = self.tensor.numpy()
+
+
+_scratch = Scratch()
+
+
+def reduce_small(flat: torch.Tensor) -> Row | None:
+    """A tensor of few elements, where the calls cost more than the work, and numpy's cost least. None where float64 is
+    not exact enough, or not everything is finite."""
+    count = flat.numel()
+    _scratch.tensor[:count].copy_(flat)
+    numbers = _scratch.array[:count]
+    squares = float(numbers.dot(numbers))
+    largest, smallest = float(np.maximum.reduce(numbers)), float(np.minimum.reduce(numbers))
+    if not squares < math.inf or (max(largest, -smallest) > _EXACT and is_integer(flat.dtype)):
+        return None
+    if squares < _SMALLEST[_WIDE] and (largest or smallest):
+        return None
+    return [largest, smallest, float(np.add.reduce(numbers)), math.sqrt(squares), 0, 0]
 
 
 def without_repeats(tensor: torch.Tensor) -> torch.Tensor:
