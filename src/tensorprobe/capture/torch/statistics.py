@@ -169,7 +169,7 @@ class DeviceBuffer:
 def reduce_on_host(tensor: torch.Tensor) -> Row:
     """The numbers of a CPU tensor, at once."""
     if tensor.numel() <= _SMALL and not tensor.is_complex():
-        small = reduce_small(tensor.reshape(-1))
+        small = reduce_small(in_any_order(tensor))
         if small is not None:
             return small
     if tensor.is_floating_point() and tensor.element_size() < 4:
