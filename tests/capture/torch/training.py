@@ -19,13 +19,14 @@ from tests.capture.torch.models import MODELS
 Observed = dict[str, Any]
 
 
-def train(model_name: str, around: Callable[[torch.nn.Module], Any] | None = None) -> Observed:
+def train(model_name: str, around: Callable[[torch.nn.Module], Any] | None = None, device: str = "cpu") -> Observed:
     """Train from a fixed seed; `around(model)` is a context manager for each step."""
     random.seed(7)
     np.random.seed(7)
     torch.manual_seed(7)
     model, loss_of, batches = MODELS[model_name]()
-    model.train()
+    model.to(device).train()
+    batches = [torch.utils._pytree.tree_map(lambda tensor: tensor.to(device), batch) for batch in batches]
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     observed: Observed = {}
     for step, batch in enumerate(batches):
