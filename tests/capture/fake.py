@@ -60,7 +60,6 @@ class FakeFramework:
 
     name: str = "fake"
     file_suffix: str = "txt"
-    module_prefix: str = "Module"
     rank_number: int | None = None
     failures: dict[str, Exception] = field(default_factory=dict)
     installed: list[str] = field(default_factory=list)

@@ -224,6 +224,8 @@ def test_sigterm_closes_every_session_before_it_ends_the_process(
     for session in sessions:
         session.start()
         call(session)
+        session.stop()
+    sessions[1].start()
     signal.raise_signal(signal.SIGTERM)
     assert killed == [signal.SIGTERM] and all(session.is_closed for session in sessions)
     assert names(tmp_path / "a") == names(tmp_path / "b") == ["Torch.sin.0.forward"]

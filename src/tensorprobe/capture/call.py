@@ -47,10 +47,12 @@ class Call:
 class Slot:
     """The place of one gradient in a backward record: the shares that are still to come, and what they added up to."""
 
-    __slots__ = ("expected", "leaf", "path", "share")
+    __slots__ = ("expected", "leaf", "path", "share", "total")
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self.total = 0
+        """How many shares a backward pass brings."""
         self.expected = 0
         self.share: Any = None
         self.leaf: Any = None
@@ -66,7 +68,7 @@ class GradientRecord:
         "generation",
         "inputs",
         "is_begun",
-        "is_done",
+        "is_repeated",
         "outputs",
         "outputs_by_keyword",
     )
@@ -82,7 +84,8 @@ class GradientRecord:
         self.outputs_by_keyword: Any = None
         self._waiting = 0
         self.is_begun = False
-        self.is_done = False
+        self.is_repeated = False
+        """A later backward pass over the same graph: its record takes the place of the earlier one."""
 
     @property
     def is_live(self) -> bool:
@@ -90,15 +93,14 @@ class GradientRecord:
         return self.generation == self._recorder.generation
 
     def expect(self, slot: Slot, shares: int = 1) -> None:
-        """This many gradients will come for `slot`, to be added up."""
-        if shares and not slot.expected:
+        """This many gradients will come for `slot` in a backward pass, to be added up."""
+        if shares and not slot.total:
             self._waiting += 1
+        slot.total += shares
         slot.expected += shares
 
     def receive(self, slot: Slot, gradient: Any) -> None:
         """A gradient has come; None where the graph has none."""
-        if self.is_done:
-            return
         if not self.is_begun:
             self.is_begun = True
             self._recorder.begin_backward(self)
@@ -112,14 +114,15 @@ class GradientRecord:
                 self.finish()
 
     def finish(self) -> None:
-        """Write what has come."""
-        if self.is_done:
-            return
-        self.is_done = True
-        for slot in iter_slots(self.inputs, self.outputs, self.outputs_by_keyword):
+        """Write what has come, and be ready for another pass over the same graph."""
+        slots = list(iter_slots(self.inputs, self.outputs, self.outputs_by_keyword))
+        for slot in slots:
             self._settle(slot)
         self._recorder.end_backward(self)
-        self.inputs = self.outputs = self.outputs_by_keyword = None
+        for slot in slots:
+            slot.leaf, slot.expected = None, slot.total
+        self._waiting = sum(slot.total > 0 for slot in slots)
+        self.is_begun, self.is_repeated = False, True
 
     def _settle(self, slot: Slot) -> None:
         if slot.share is not None:

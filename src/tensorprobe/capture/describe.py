@@ -64,6 +64,8 @@ def describe_plain(value: Any) -> dict[str, Any] | TensorLeaf:
         return {"type": kind.__name__, "value": value}
     if kind is slice:
         return {"type": "slice", "value": [_index(part) for part in (value.start, value.stop, value.step)]}
+    if isinstance(value, (list, tuple)):
+        return {"type": kind.__name__, "length": len(value), "value": [_first_of(item) for item in value[:8]]}
     if kind is complex:
         return {"type": "complex", "value": str(value)}
     if isinstance(value, np.ndarray):
@@ -102,6 +104,10 @@ def _reduce_array(array: np.ndarray[Any, Any]) -> Stats:
         nan_count=int(nans.sum()),
         inf_count=int(np.isinf(numbers).sum()),
     )
+
+
+def _first_of(item: Any) -> Any:
+    return item if isinstance(item, (*_PLAIN, type(None))) else type(item).__name__
 
 
 def _index(part: Any) -> Any:

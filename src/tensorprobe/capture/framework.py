@@ -51,7 +51,6 @@ class Framework(Protocol):
 
     name: str
     file_suffix: str
-    module_prefix: str
 
     def rank(self) -> int | None:
         """The rank of this process; None outside distributed runs."""

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Protocol
 
+from tensorprobe.errors import UsageError
+
 
 class Recording(Protocol):
     """What a session is to its process."""
@@ -24,6 +26,10 @@ class Recording(Protocol):
 
     def abandon(self) -> None:
         """In a forked child: write nothing."""
+
+    @property
+    def is_started(self) -> bool:
+        """Is a window open?"""
 
     def defer(self, action: Callable[[], None]) -> bool:
         """Run `action` a little later, if this thread is in the middle of writing."""
@@ -43,6 +49,12 @@ def follow(session: Recording) -> None:
         atexit.register(_close_all)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=_abandon_all)
+
+
+def refuse_second_window(session: Recording) -> None:
+    """Two windows at once would each record what the other does, and could not be taken apart again."""
+    if any(other.is_started for other in list(_recording) if other is not session):
+        raise UsageError("another capture is recording in this process: stop it before this one starts")
 
 
 def begin_recording(session: Recording) -> None:

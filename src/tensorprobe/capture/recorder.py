@@ -27,6 +27,7 @@ from tensorprobe.model.name import PARAMETERS_GRAD
 logger = logging.getLogger("tensorprobe")
 
 _MAX_ERROR_TEXT = 500
+EARLIER_PASS = "backward of a call, replaced by that of a later pass over the same graph"
 
 
 class Recorder:
@@ -59,10 +60,11 @@ class Recorder:
         index = self._count(stem)
         parent = self.current_module()
         call = Call(stem, f"{stem}.{index}.forward", f"{stem}.{index}.backward", parent)
-        if self._select(call):
+        is_wanted = self._select(call)
+        self.coverage.filtered += not call.keeps_forward
+        if is_wanted:
             call.stack = self.stacks.capture(frame, parent.stack if parent is not None else None)
             return call
-        self.coverage.filtered += 1
         self._selector.end(call.forward_name)
         return None
 
@@ -73,10 +75,11 @@ class Recorder:
             self.coverage.seen += 1
             index = self._count(stem)
             call = Call(stem, f"{stem}.forward.{index}", f"{stem}.backward.{index}", parent)
-            if not self._select(call):
-                self.coverage.filtered += 1
+            self._select(call)
+            self.coverage.filtered += not call.keeps_forward
         else:
             call = Call(stem, stem, stem, parent)
+            self._list(call)
         call.module_path = module_path
         call.stack = self.stacks.capture(frame, parent.stack if parent is not None else None)
         self._module_stack().append(call)
@@ -154,6 +157,8 @@ class Recorder:
                 if record.outputs_by_keyword:
                     fields["output_kwargs"] = slots_to_leaves(record.outputs_by_keyword)
             self._add_context(call, fields)
+            if record.is_repeated:
+                self.coverage.add_unseen(EARLIER_PASS)
             self._emit(call.backward_name, fields, call.parent.backward_name if call.parent is not None else None, None)
         self._selector.end(call.backward_name)
 
@@ -246,13 +251,17 @@ class Recorder:
         if not selector.is_selective:
             call.keeps_forward, call.keeps_backward = selector.keeps_forward, selector.keeps_backward
             return call.keeps_forward or call.keeps_backward
-        parent = call.parent if self.records_modules else None
-        call.is_forward_listed = selector.is_listed(call.forward_name) or _inherits(parent, "is_forward_listed")
-        call.is_backward_listed = selector.is_listed(call.backward_name) or _inherits(parent, "is_backward_listed")
+        self._list(call)
         is_inside = selector.begin(call.forward_name)
         call.keeps_forward = selector.keeps_forward and is_inside and call.is_forward_listed
         call.keeps_backward = selector.keeps_backward and call.is_backward_listed
         return call.keeps_forward or call.keeps_backward
+
+    def _list(self, call: Call) -> None:
+        """Does `list` name the call, or a module around it?"""
+        is_listed = self._selector.is_listed
+        call.is_forward_listed = is_listed(call.forward_name) or _inherits(call.parent, "is_forward_listed")
+        call.is_backward_listed = is_listed(call.backward_name) or _inherits(call.parent, "is_backward_listed")
 
     def _emit_forward(self, call: Call) -> None:
         self._add_context(call, call.fields)

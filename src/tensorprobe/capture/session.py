@@ -78,6 +78,7 @@ class Session:
         if self.config.level == "debug":
             return  # single points need no window
         models = self._check_start(model)
+        process.refuse_second_window(self)
         if self.is_started:
             logger.warning("start() was called again without stop(); the first window goes on")
             return
@@ -239,7 +240,8 @@ class Session:
     def _run(self, *, is_finished: bool) -> dict[str, Any]:
         coverage = self.recorder.coverage.as_dict()
         coverage["failed"] += self._failures.count
-        return {**self._circumstances, "coverage": coverage, "complete": is_finished}
+        choices = {"task": self.config.task, "level": self.config.level}
+        return {**self._circumstances, **choices, "coverage": coverage, "complete": is_finished}
 
     def _attempt(self, what: str, action: Callable[[], None]) -> bool:
         """What goes wrong inside capture does not reach the user's program; False if something did."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from tensorprobe.capture.describe import Describer
@@ -9,6 +10,8 @@ from tensorprobe.capture.framework import Framework, Undo
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.model.name import GRADIENT_SUFFIX, DebugName
 from tensorprobe.model.tree import map_tree
+
+logger = logging.getLogger("tensorprobe")
 
 
 class SinglePoints:
@@ -34,6 +37,8 @@ class SinglePoints:
 
     def save(self, variable: Any, name: str, *, has_backward: bool, stores: bool) -> None:
         """Describe `variable` now, and watch for its gradient."""
+        if name.endswith(GRADIENT_SUFFIX) and name.removesuffix(GRADIENT_SUFFIX) in self._counts:
+            logger.warning("save(…, %r) has the name that the gradient of another saved variable has: rename it", name)
         index = self._counts.get(name, 0)
         self._counts[name] = index + 1
         key = str(DebugName(name, index))

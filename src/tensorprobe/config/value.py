@@ -53,6 +53,11 @@ def read_folder(setting: Setting) -> Path:
     folder = Path(read_path(setting))
     if _is_file(folder):
         raise setting.error("is a file", "name a folder; it is made if it does not exist")
+    blocker = next((parent for parent in folder.absolute().parents if _is_file(parent)), None)
+    if blocker is not None:
+        raise setting.error(
+            "cannot be a folder", f"{blocker} is a file; name a folder, which is made if it does not exist"
+        )
     return folder
 
 

@@ -12,6 +12,10 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+MAX_PLAIN_ITEMS = 1000
+"""A longer list of plain values, such as the data of a tensor that is made from it, is one leaf."""
+_NESTED = (list, tuple, Mapping)
+
 LeafFunction = Callable[[Any, str], Any]
 
 
@@ -29,6 +33,8 @@ def map_tree(
     if (children is None and not isinstance(tree, (tuple, list))) or id(tree) in above:
         return leaf(tree, path)
     above = (*above, id(tree))
+    if children is None and len(tree) > MAX_PLAIN_ITEMS and not any(isinstance(item, _NESTED + atoms) for item in tree):
+        return leaf(tree, path)
     if children is None:
         return [map_tree(item, f"{path}.{index}", leaf, atoms, above) for index, item in enumerate(tree)]
     result: dict[str, Any] = {}

@@ -133,9 +133,7 @@ def _whole_lines(part: Path, types: journal.Types) -> Iterator[bytes]:
 
 def _render_header(rank: RankDump, header: dict[str, Any] | None) -> str:
     if not header:
-        settings = rank.run.get("settings")
-        known = settings if isinstance(settings, dict) else {}
-        header = {"task": known.get("task"), "level": known.get("level"), "framework": rank.run.get("framework")}
+        header = {key: rank.run.get(key) for key in ("task", "level", "framework")}
         header["dump_data_dir"] = None
     return json.dumps(header)[:-1] + ', "data": {'
 

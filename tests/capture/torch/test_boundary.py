@@ -3,6 +3,9 @@ it was."""
 
 from __future__ import annotations
 
+import gc
+import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch import relu as early_relu
 
+from tensorprobe.errors import UsageError
 from tests.capture.torch.dump import DumpOnDisk, only_step
 from tests.capture.torch.training import open_session
 
@@ -243,3 +247,126 @@ def test_arguments_reach_the_call_as_the_same_objects(tmp_path: Path) -> None:
     model, x, extra = Keeps(), torch.randn(2), {"a": torch.randn(1)}
     record(tmp_path, lambda: model(x, extra=extra), "mix", model)
     assert seen[0] is x and seen[1] is extra
+
+
+@pytest.mark.parametrize("level", ["L0", "mix"])
+def test_modules_are_recorded_after_a_compiled_one(tmp_path: Path, level: str) -> None:
+    torch._dynamo.reset()
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model[0] = torch.compile(model[0], backend="eager")
+    x = torch.randn(2, 4)
+    dump, _ = record(tmp_path, lambda: [model(x).sum().backward() for _ in range(2)], level, model)
+    for index in (0, 1):
+        assert dump.parents[f"Module.1.Linear.forward.{index}"] == f"Module.Sequential.forward.{index}"
+        assert "weight" in dump.records[f"Module.0.Linear.forward.{index}"]["parameters"]
+    torch._dynamo.reset()
+
+
+def test_a_compiled_function_that_raises_is_recorded_as_failed(tmp_path: Path, leaf: torch.Tensor) -> None:
+    torch._dynamo.reset()
+
+    def fails(x: torch.Tensor) -> torch.Tensor:
+        raise ValueError("no")
+
+    def run() -> None:
+        with pytest.raises(ValueError, match="no"):
+            torch.compile(fails, backend="eager")(leaf)
+
+    dump, _ = record(tmp_path, run)
+    assert "failed" in dump.records["Jit.fails.0.forward"]
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("level", ["L0", "L1", "mix"])
+def test_tracing_inside_a_window_works_and_is_counted(tmp_path: Path, level: str) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    _, coverage = record(tmp_path, lambda: torch.jit.trace(model, torch.randn(3, 4)), level, model)
+    assert coverage.unseen
+
+
+def test_an_assignment_has_the_changed_tensor_as_its_output(tmp_path: Path) -> None:
+    def run() -> None:
+        x = torch.zeros(4)
+        x[1] = 5.0
+        torch.neg(x)
+
+    dump, _ = record(tmp_path, run)
+    assert dump.records["Tensor.__setitem__.0.forward"]["output"][0]["Max"] == 5.0
+    assert dump.records["Torch.neg.0.forward"]["input_args"][0]["source"] == "Tensor.__setitem__.0.forward"
+
+
+def test_running_statistics_that_lie_inside_a_matrix_are_read_again(tmp_path: Path) -> None:
+    def run() -> None:
+        stats = torch.zeros(2, 3)
+        stats * 1
+        F.batch_norm(torch.randn(8, 3) + 5, stats[0], stats[1], training=True, momentum=1.0)
+        stats * 1
+
+    dump, _ = record(tmp_path, run)
+    assert dump.records["Tensor.mul.1.forward"]["input_args"][0]["Max"] > 3
+
+
+def test_a_window_closed_by_another_thread_records_nothing_more(tmp_path: Path) -> None:
+    session = open_session(tmp_path, level="L1")
+    session.start()
+    worker = threading.Thread(target=session.stop)
+    worker.start()
+    worker.join()
+    torch.sin(torch.ones(2))
+    session.close()
+    assert not only_step(tmp_path).records
+    remaining = [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())]
+    assert len(remaining) == 1  # another thread cannot take it away; it passes calls through
+
+
+def test_modules_in_another_thread_are_counted_because_their_calls_are_not_seen(tmp_path: Path) -> None:
+    model = nn.Linear(3, 3)
+
+    def run() -> None:
+        worker = threading.Thread(target=lambda: model(torch.ones(1, 3)))
+        worker.start()
+        worker.join()
+
+    _, coverage = record(tmp_path, run, "mix", model)
+    assert coverage.unseen == {"module whose API calls run in another thread": 1}
+
+
+def test_a_second_window_at_the_same_time_is_refused(tmp_path: Path) -> None:
+    first, second = open_session(tmp_path / "a", level="L1"), open_session(tmp_path / "b", level="L1")
+    first.start()
+    with pytest.raises(UsageError, match="stop it before this one starts"):
+        second.start()
+    first.close()
+    second.start()
+    second.close()
+
+
+def test_the_model_is_not_kept_alive(tmp_path: Path) -> None:
+    model = nn.Linear(9, 9)
+    weight = weakref.ref(model.weight)
+    session = open_session(tmp_path, level="mix")
+    session.start(model)
+    model(torch.ones(1, 9)).sum().backward()
+    session.stop()
+    session.step()
+    del model
+    gc.collect()
+    assert weight() is None
+    session.close()
+
+
+def test_a_module_name_in_the_list_takes_the_calls_inside_it_at_level_l1_too(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    session = open_session(tmp_path, level="L1", list=["Module.1."])
+    session.start(model)
+    model(torch.ones(1, 4))
+    session.stop()
+    assert session.recorder.coverage.filtered == 2  # the other linear, and torch.ones
+    session.close()
+    assert list(only_step(tmp_path).records) == ["Functional.linear.1.forward"]
+
+
+def test_a_long_list_of_numbers_is_one_short_leaf(tmp_path: Path) -> None:
+    dump, _ = record(tmp_path, lambda: torch.tensor([0.5] * 5000))
+    argument = dump.records["Torch.tensor.0.forward"]["input_args"][0]
+    assert argument == {"type": "list", "length": 5000, "value": [0.5] * 8}

@@ -253,3 +253,75 @@ def test_an_inplace_module_keeps_its_backward_and_the_parents_stay_true(tmp_path
     assert dump.parents["Functional.relu.0.forward"] == "Module.1.ReLU.forward.0"
     assert dump.parents["Module.1.ReLU.forward.0"] == "Module.Sequential.forward.0"
     assert dump.parents["Functional.linear.1.backward"] == "Module.2.Linear.backward.0"
+
+
+def parameter_gradient(dump: DumpOnDisk) -> torch.Tensor:
+    return dump.tensor(dump.records["Module.Linear.parameters_grad"]["weight"][0])
+
+
+def test_parameter_gradients_are_the_sum_so_far_when_gradients_accumulate(tmp_path: Path) -> None:
+    model = nn.Linear(3, 2)
+    session = open_session(tmp_path, level="L0", task="tensor")
+    session.start(model)
+    for _ in range(3):
+        model(torch.randn(4, 3)).square().sum().backward()
+    session.close()
+    assert torch.equal(parameter_gradient(only_step(tmp_path)), model.weight.grad)
+
+
+def test_parameter_gradients_come_after_a_forward_whose_graph_was_dropped(tmp_path: Path) -> None:
+    model = nn.Linear(3, 2)
+
+    def run() -> torch.Tensor:
+        model(torch.randn(1, 3))
+        return model(torch.randn(4, 3)).square().sum()
+
+    assert torch.equal(parameter_gradient(record(tmp_path, run, "mix", model)), model.weight.grad)
+
+
+def test_parameter_gradients_are_known_to_an_optimizer_that_works_in_backward(tmp_path: Path) -> None:
+    model = nn.Linear(3, 2)
+    model.weight.register_post_accumulate_grad_hook(lambda parameter: setattr(parameter, "grad", None))
+    dump = record(tmp_path, lambda: model(torch.ones(4, 3)).sum(), "L0", model)
+    assert torch.equal(parameter_gradient(dump), torch.full((2, 3), 4.0))
+
+
+def test_under_autocast_each_use_of_a_weight_has_its_own_share(tmp_path: Path) -> None:
+    model = nn.Linear(3, 2, bias=False)
+    first, second = torch.ones(4, 3), torch.full((4, 3), 10.0)
+
+    def run() -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return model(first).float().sum() + model(second).float().sum()
+
+    dump = record(tmp_path, run, "mix", model)
+    assert torch.equal(gradients(dump, "Functional.linear.0.backward")[1].float(), torch.full((2, 3), 4.0))
+    assert torch.equal(gradients(dump, "Functional.linear.1.backward")[1].float(), torch.full((2, 3), 40.0))
+    assert torch.equal(parameter_gradient(dump), model.weight.grad)
+
+
+def test_a_later_pass_over_the_same_graph_takes_the_place_of_the_earlier(tmp_path: Path) -> None:
+    x = leaf(4, 2)
+    session = open_session(tmp_path, level="L1", task="tensor")
+    session.start()
+    y = torch.sin(x)
+    y[:, 0].sum().backward(retain_graph=True)
+    (y[:, 1].sum() * 7).backward()
+    session.stop()
+    assert [reason for reason in session.recorder.coverage.unseen if "later pass" in reason]
+    session.close()
+    dump = only_step(tmp_path)
+    incoming = dump.tensor(dump.records["Torch.sin.0.backward"]["input"][0])
+    assert torch.equal(incoming[0], torch.tensor([0.0, 7.0]))
+
+
+def test_a_tensor_in_two_places_that_cannot_be_told_apart_has_the_sum_in_the_first(tmp_path: Path) -> None:
+    x, g = leaf(2, 3, 3), torch.randn(2, 3, 3)
+
+    def run() -> torch.Tensor:
+        y = x * 1
+        return (torch.matmul(y, y) * g).sum()
+
+    dump = record(tmp_path, run)
+    first, second = gradients(dump, "Torch.matmul.0.backward")
+    assert second is None and torch.allclose(first, x.grad, atol=1e-5)

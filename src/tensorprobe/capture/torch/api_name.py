@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch.overrides import resolve_name
 
 from tensorprobe.config.api_list import ApiList
@@ -21,6 +22,14 @@ _EXCLUDED_BEGINNINGS = tuple(_DATA["excluded_beginnings"])
 _EXCLUDED_ENDINGS = tuple(_DATA["excluded_endings"])
 _UNDEFINED_MEMORY = frozenset(_DATA["undefined_memory"])
 _EXPOSES_MEMORY = frozenset(_DATA["exposes_memory"])
+
+_WRITES_UNSEEN = frozenset(_DATA["writes_unseen"])
+_CHANGES_FIRST = frozenset(_DATA["changes_first"])
+_FOREIGN = ("Distributed", "Autograd", "Jit", "NPU")
+
+# Torch names functions by tables that it fills once, from its attributes: they must be filled before any is patched.
+torch.overrides.resolve_name(torch.add)
+torch.overrides.get_testing_overrides()
 
 UNDEFINED_MEMORY = "undefined memory"
 COLLECTIVES: tuple[str, ...] = tuple(_DATA["collectives"])
@@ -39,7 +48,9 @@ class Api:
     exposes_memory: bool
     """It hands out memory that may then be written without torch noticing."""
     may_write_unseen: bool
-    """A custom operator: it may write into any tensor without saying so."""
+    """It may write into tensors without torch noticing: a custom operator, a normalisation with running statistics."""
+    changes_first: bool
+    """It returns nothing, and what comes out is its first argument."""
 
 
 class ApiNames:
@@ -72,8 +83,8 @@ class ApiNames:
             is_recorded=is_recorded,
             note=UNDEFINED_MEMORY if stem in _UNDEFINED_MEMORY else None,
             exposes_memory=stem in _EXPOSES_MEMORY,
-            may_write_unseen=prefix in ("Distributed", "Autograd", "Jit", "NPU")
-            or (prefix == "Ops" and not name.startswith("aten.")),
+            may_write_unseen=prefix in _FOREIGN or stem in _WRITES_UNSEEN or (prefix == "Ops" and name[:5] != "aten."),
+            changes_first=stem in _CHANGES_FIRST,
         )
 
     def _make(self, function: Any) -> Api:
@@ -105,6 +116,7 @@ def split_name(qualified: str) -> tuple[str, str]:
 
 _PREFIXES = (
     ("torch.nn.functional.", "Functional"),
+    ("torch._VariableFunctionsClass.", "Torch"),
     ("torch._C._nn.", "Functional"),
     ("torch.Tensor.", "Tensor"),
     ("torch._tensor.Tensor.", "Tensor"),

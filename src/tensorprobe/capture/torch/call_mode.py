@@ -19,7 +19,13 @@ from tensorprobe.capture.torch.gradient import GradientTracer, Span, is_in_backw
 from tensorprobe.capture.torch.reader import TorchReader
 
 IN_BACKWARD = "call inside backward"
+TRACED = "call inside torch.jit.trace"
 ASYNCHRONOUS = "asynchronous: the result was not there yet when the call returned"
+
+
+def is_traced() -> bool:
+    """Is torch.jit.trace running? It would take what capture computes as part of the program."""
+    return torch._C._get_tracing_state() is not None
 
 
 class CallRunner:
@@ -39,16 +45,17 @@ class CallRunner:
 
     def run(self, api: Api, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], depth: int = 1) -> Any:
         """`depth`: how many frames above the caller of this the user's call was made."""
-        if is_in_backward():
-            self.recorder.coverage.add_unseen(IN_BACKWARD)
+        if is_in_backward() or is_traced():
+            self.recorder.coverage.add_unseen(IN_BACKWARD if is_in_backward() else TRACED)
             return function(*args, **kwargs)
         call, span = self.begin(api, args, kwargs, sys._getframe(depth + 1))
         try:
             output = function(*args, **kwargs)
         except BaseException as error:
-            self._after_failure(call, span, error)
+            self.end_failed(call, span, error)
             raise
-        self.end(api, call, span, output, None, args)
+        # x[0] = y returns nothing and changes x: what comes out is x.
+        self.end(api, call, span, args[0] if output is None and api.changes_first else output)
         return output
 
     def run_in_place(self, api: Api, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -58,13 +65,12 @@ class CallRunner:
             with torch._C.DisableTorchFunction():
                 output = function(*args, **kwargs)
         except BaseException as error:
-            self._after_failure(call, span, error)
+            self.end_failed(call, span, error)
             raise
         is_running = hasattr(output, "wait")
         results = [value for value in (*args, *kwargs.values()) if isinstance(value, (torch.Tensor, list))]
-        with torch._C.DisableTorchFunction():
-            self.end(api, call, None, None if is_running else tuple(results), ASYNCHRONOUS if is_running else None)
-            self.gradients.end(None, span, None, has_failed=True)  # a collective makes no nodes of its own
+        self.end(api, call, None, None if is_running else tuple(results), ASYNCHRONOUS if is_running else None)
+        self.gradients.end(None, span, None, has_failed=True)  # a collective makes no nodes of its own
         return output
 
     def begin(
@@ -74,36 +80,29 @@ class CallRunner:
         call: Call | None = None
         span: Span | None = None
         try:
-            call = self.recorder.begin_api(api.stem, frame)
-            if call is not None:
-                self.recorder.add_inputs(call, args, kwargs)
-            if call is not None or self.recorder.records_modules:
-                span = self.gradients.begin(args, kwargs, wants_slots=call is not None and call.keeps_backward)
+            with torch._C.DisableTorchFunction():  # the user's subclasses do not see what capture looks at
+                call = self.recorder.begin_api(api.stem, frame)
+                if call is not None:
+                    self.recorder.add_inputs(call, args, kwargs)
+                if call is not None or self.recorder.records_modules:
+                    span = self.gradients.begin(args, kwargs, wants_slots=call is not None and call.keeps_backward)
         except Exception as error:
             self.recorder.note_failure(api.stem, error)
         return call, span
 
-    def end(
-        self,
-        api: Api,
-        call: Call | None,
-        span: Span | None,
-        output: Any,
-        note: str | None = None,
-        args: tuple[Any, ...] = (),
-    ) -> None:
+    def end(self, api: Api, call: Call | None, span: Span | None, output: Any, note: str | None = None) -> None:
         """After a call that returned `output`."""
         try:
-            if api.may_write_unseen:
-                self.reader.doubt()
-            if call is not None:
-                self.recorder.finish(call, output, note or api.note)
-            # x[0] = y returns nothing and changes x: the node it makes hangs on x.
-            self.gradients.end(call, span, args[0] if output is None and args else output)
+            with torch._C.DisableTorchFunction():
+                if api.may_write_unseen:
+                    self.reader.doubt()
+                if call is not None:
+                    self.recorder.finish(call, output, note or api.note)
+                self.gradients.end(call, span, output)
         except Exception as error:
             self.recorder.note_failure(api.stem, error)
 
-    def _after_failure(self, call: Call | None, span: Span | None, error: BaseException) -> None:
+    def end_failed(self, call: Call | None, span: Span | None, error: BaseException) -> None:
         try:
             self.gradients.end(call, span, None, has_failed=True)
             if call is not None:
@@ -124,6 +123,8 @@ class CallMode(TorchFunctionMode):  # type: ignore[misc]
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if not self._runner.is_active:  # the window was closed by another thread, which cannot take this mode away
+            return func(*args, **(kwargs or {}))
         api = self._find(func)
         if api.is_recorded:
             return self._runner.run(api, func, args, kwargs or {})

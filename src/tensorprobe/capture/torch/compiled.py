@@ -8,6 +8,7 @@ not, nothing is patched and compiled regions are not noticed.
 
 from __future__ import annotations
 
+import logging
 import sys
 from dataclasses import dataclass
 from types import FrameType
@@ -20,6 +21,8 @@ from tensorprobe.capture.framework import Undo
 from tensorprobe.capture.torch.api_name import Api
 from tensorprobe.capture.torch.call_mode import CallMode, CallRunner
 from tensorprobe.capture.torch.gradient import Span
+
+logger = logging.getLogger("tensorprobe")
 
 COMPILED = "compiled region"
 _EVAL_FRAME = "torch._dynamo.eval_frame"
@@ -112,7 +115,15 @@ class CompiledRegions:
         self._patch_modules()
         if region.api is not None:
             with torch._C.DisableTorchFunction():
-                self._runner.end(region.api, region.call, region.span, region.frame.f_locals.get("result"))
+                self._end(region, region.api)
+
+    def _end(self, region: Region, api: Api) -> None:
+        variables = region.frame.f_locals
+        if "result" in variables:
+            self._runner.end(api, region.call, region.span, variables["result"])
+        else:  # the wrapper is on its way out by an exception
+            error = sys.exc_info()[1] or RuntimeError("the compiled function raised")
+            self._runner.end_failed(region.call, region.span, error)
 
     def _begin(self, frame: FrameType) -> Region:
         region = Region(frame)
@@ -148,6 +159,10 @@ def remove_mode(mode: CallMode | None) -> Undo:
             break
         above.append(top)
     else:
+        if mode is not None:
+            logger.warning(
+                "stop() was called in another thread than start(): what this thread calls is not recorded any more"
+            )
         mode = None
     for other in reversed(above):
         torch._C._push_on_torch_function_stack(other)

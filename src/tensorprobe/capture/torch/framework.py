@@ -17,7 +17,7 @@ from tensorprobe.capture.torch.boundary import patch_collectives, patch_function
 from tensorprobe.capture.torch.call_mode import CallMode, CallRunner
 from tensorprobe.capture.torch.compiled import CompiledRegions, remove_mode
 from tensorprobe.capture.torch.gradient import GradientTracer
-from tensorprobe.capture.torch.module_call import MODULE_PREFIX, ModuleNames, ModuleRunner, patch_module_call
+from tensorprobe.capture.torch.module_call import ModuleNames, ModuleRunner, patch_module_call
 from tensorprobe.capture.torch.point_gradient import watch_gradient
 from tensorprobe.capture.torch.reader import TorchReader
 from tensorprobe.config.api_list import ApiList
@@ -58,7 +58,6 @@ class TorchFramework:
 
     name = "pytorch"
     file_suffix = "pt"
-    module_prefix = MODULE_PREFIX
 
     def __init__(self, api_list: ApiList | None = None) -> None:
         self._names = ApiNames(api_list)
@@ -114,6 +113,7 @@ class TorchFramework:
             if mode is not None:
                 undos.callback(remove_mode, mode)
                 mode.__enter__()
+            undos.callback(gradients.set_parameters, {})  # what is hooked stays hooked; the model need not be held
             undos.callback(runner.deactivate)
             undos.callback(modules.deactivate)
             return undos.pop_all().close
@@ -177,6 +177,7 @@ def describe_settings() -> dict[str, Any]:
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
         "cudnn_deterministic": torch.backends.cudnn.deterministic,
         "cudnn_benchmark": torch.backends.cudnn.benchmark,
+        "cudnn_allow_tf32": torch.backends.cudnn.allow_tf32,
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
         "default_dtype": str(torch.get_default_dtype()),
         "threads": torch.get_num_threads(),

@@ -30,6 +30,9 @@ Edge = tuple[Any, int]
 Consumers = dict[Edge, list[tuple[Any, int]]]
 """For each edge that leaves a call, the nodes inside the call that use it, with the position they use it at."""
 
+_HOOKED = "tensorprobe"
+"""The key in a node's metadata that says for which step it has been hooked."""
+_CAST = "ToCopyBackward0"
 _AccumulateGrad = type(torch.autograd.graph.get_gradient_edge(torch.zeros((), requires_grad=True)).node)
 
 
@@ -60,7 +63,7 @@ class GradientTracer:
         self._local = threading.local()
         self._composes = recorder.records_modules
         self._parameters: dict[int, tuple[str, str, Any]] = {}
-        self._parameter_hooks: dict[int, Any] = {}
+        self._parameter_hooks: list[Any] = []
         self._task = -1
         self._generation = -1
 
@@ -143,11 +146,26 @@ class GradientTracer:
                     leaving.setdefault((None, id(leaf)), []).append((node, position))
                     if id(leaf) in self._parameters:
                         self._hook_parameter(leaf, parent)
+                elif (leaf := self._cast_leaf(parent, span)) is not None:
+                    leaving.setdefault((None, id(leaf)), []).append((node, position))
                 elif parent._sequence_nr() < start or (parent, number) in span.inputs:
                     leaving.setdefault((parent, number), []).append((node, position))
                 else:
                     visit(parent)
         return leaving
+
+    def _cast_leaf(self, node: Any, span: Span) -> torch.Tensor | None:
+        """The leaf that autocast has cast for a call. The cast may be older than the call: it is kept and shared, so
+        the share of one call is what comes before it."""
+        if type(node).__name__ != _CAST:
+            return None
+        parent = node.next_functions[0][0]
+        if type(parent) is not _AccumulateGrad or (None, id(parent.variable)) not in span.inputs:
+            return None
+        if id(parent.variable) in self._parameters:
+            self._hook_parameter(parent.variable, parent)
+        leaf: torch.Tensor = parent.variable
+        return leaf
 
     # -- the hooks
     # -----------------------------------------------------------------------------------------------------------------
@@ -173,7 +191,8 @@ class GradientTracer:
         departing: dict[Any, list[tuple[int, Slot]]] = {}
         for edge, edge_slots in span.inputs.items():
             users = leaving.get(edge, ())
-            is_told_apart = len(users) == len(edge_slots)  # x * x: two slots and two positions, in the same order
+            # x * x: one node, and its positions are in the order of the arguments. Otherwise the first has the sum.
+            is_told_apart = len(users) == len(edge_slots) and len({node for node, _ in users}) == 1
             for number, (node, position) in enumerate(users):
                 slot = edge_slots[number] if is_told_apart else edge_slots[0]
                 record.expect(slot)
@@ -205,32 +224,35 @@ class GradientTracer:
             self._recorder.note_failure(record.call.backward_name, error)
 
     def _hook_parameter(self, parameter: torch.Tensor, node: Any) -> None:
-        """Record the gradient of a parameter when this backward has added its part. Once per step: DDP keeps these
-        nodes alive."""
+        """Record the gradient of a parameter when a backward has added its part. Each graph has a node of its own for
+        it, except where somebody keeps the node alive, as DDP does: once per node and step."""
         if self._generation != self._recorder.generation:
             self.remove_parameter_hooks()
             self._generation = self._recorder.generation
-        if id(parameter) in self._parameter_hooks:
+        if node.metadata.get(_HOOKED) == self._generation:
             return
+        node.metadata[_HOOKED] = self._generation
         stem, name, _ = self._parameters[id(parameter)]
         reference = weakref.ref(parameter)
         recorder, generation = self._recorder, self._recorder.generation
 
-        def receive_parameter_gradient(*_: Any) -> None:
+        def receive_parameter_gradient(_: Any, incoming: Any) -> None:
             leaf = reference()
-            if recorder.generation != generation or leaf is None or leaf.grad is None:
+            if recorder.generation != generation or leaf is None:
                 return
             try:
                 self.note_backward_pass()
-                with torch._C.DisableTorchFunction():
-                    recorder.add_parameter_gradient(stem, name, leaf.grad)
+                gradient = leaf.grad if leaf.grad is not None else incoming[0]  # an optimizer in backward clears it
+                if gradient is not None:
+                    with torch._C.DisableTorchFunction():
+                        recorder.add_parameter_gradient(stem, name, gradient)
             except Exception as error:
                 recorder.note_failure(f"{stem}.{name}", error)
 
-        self._parameter_hooks[id(parameter)] = node.register_hook(receive_parameter_gradient)
+        self._parameter_hooks.append(node.register_hook(receive_parameter_gradient))
 
     def remove_parameter_hooks(self) -> None:
-        for handle in self._parameter_hooks.values():
+        for handle in self._parameter_hooks:
             handle.remove()
         self._parameter_hooks.clear()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ import torch
 from tensorprobe.capture.call import Call
 from tensorprobe.capture.framework import Undo
 from tensorprobe.capture.recorder import Recorder
-from tensorprobe.capture.torch.call_mode import IN_BACKWARD
+from tensorprobe.capture.torch.call_mode import IN_BACKWARD, TRACED, is_traced
 from tensorprobe.capture.torch.gradient import GradientTracer, Span, is_in_backward
 from tensorprobe.model.name import module_stem
 
@@ -32,6 +33,7 @@ _WRAPPERS = {
     "OffloadWrapper": "_checkpoint_wrapped_module",
     "OptimizedModule": "_orig_mod",
 }
+IN_ANOTHER_THREAD = "module whose API calls run in another thread"
 _COMPILED_WRAPPER = "OptimizedModule"
 _FAST_PATH = (torch.nn.TransformerEncoder, torch.nn.TransformerEncoderLayer, torch.nn.MultiheadAttention)
 
@@ -45,6 +47,11 @@ class NamedModule:
     module: torch.nn.Module
     stem: str
     path: str
+
+    @property
+    def owner(self) -> torch.nn.Module:
+        """The module that has the parameters: what a compiled wrapper wraps, otherwise the module itself."""
+        return unwrap(self.module) or self.module
 
 
 class ModuleNames:
@@ -69,7 +76,7 @@ class ModuleNames:
         """Each parameter by its address: the stem of its module, its name there, and itself."""
         found: dict[int, tuple[str, str, Any]] = {}
         for named in self._known.values():
-            for name, parameter in named.module._parameters.items():
+            for name, parameter in named.owner._parameters.items():
                 if parameter is not None:
                     found.setdefault(id(parameter), (named.stem, name, parameter))
         return found
@@ -134,8 +141,9 @@ class ModuleRunner:
         self.gradients = gradients
         self.names = names
         self.is_active = True
-        self._has_warned = False
         """False once the window is closed: a patch that could not be taken back then passes calls through."""
+        self._has_warned = False
+        self._thread = threading.get_ident()
 
     def deactivate(self) -> None:
         self.is_active = False
@@ -152,12 +160,26 @@ class ModuleRunner:
             if recorder.records_modules:
                 with torch._C.DisableTorchFunction():
                     recorder.add_inputs(call, args, kwargs)
-                    recorder.add_state(call, "parameters", present(named.module._parameters))
-                    recorder.add_state(call, "buffers", present(named.module._buffers))
+                    recorder.add_state(call, "parameters", present(named.owner._parameters))
+                    recorder.add_state(call, "buffers", present(named.owner._buffers))
                     span = self.gradients.begin(args, kwargs, wants_slots=call.keeps_backward)
         except Exception as error:
             recorder.note_failure(named.stem, error)
         return call, span
+
+    def cannot_look(self) -> bool:
+        """Is this a call that is only counted? Also counts a thread whose API calls are not seen."""
+        coverage = self.recorder.coverage
+        if is_in_backward():
+            coverage.add_unseen(IN_BACKWARD)
+            return True
+        if is_traced():
+            coverage.add_unseen(TRACED)
+            return True
+        is_elsewhere = self.recorder.records_apis and threading.get_ident() != self._thread
+        if is_elsewhere and self.recorder.current_module() is None:
+            coverage.add_unseen(IN_ANOTHER_THREAD)
+        return False
 
     def _warn_of_fast_path(self, named: NamedModule) -> None:
         """The one known exception to "capture changes no bit": these leave their fast path when any mode is active."""
@@ -203,9 +225,7 @@ def patch_module_call(runner: ModuleRunner) -> Undo:
 
     def call_module(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         named = find(module, recorder.current_module() is None) if runner.is_active else None
-        if named is None or is_in_backward():
-            if named is not None:
-                recorder.coverage.add_unseen(IN_BACKWARD)
+        if named is None or runner.cannot_look():
             return original(module, *args, **kwargs)
         call, span = runner.before(named, args, kwargs)
         try:
@@ -220,7 +240,6 @@ def patch_module_call(runner: ModuleRunner) -> Undo:
     torch.nn.Module.__call__ = call_module
 
     def undo() -> None:
-        runner.is_active = False
         if torch.nn.Module.__call__ is call_module:
             torch.nn.Module.__call__ = original
 
