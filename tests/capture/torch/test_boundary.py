@@ -370,3 +370,10 @@ def test_a_long_list_of_numbers_is_one_short_leaf(tmp_path: Path) -> None:
     dump, _ = record(tmp_path, lambda: torch.tensor([0.5] * 5000))
     argument = dump.records["Torch.tensor.0.forward"]["input_args"][0]
     assert argument == {"type": "list", "length": 5000, "value": [0.5] * 8}
+
+
+def test_a_reentrant_checkpoint_is_counted_because_its_backward_is_not_seen(tmp_path: Path, leaf: torch.Tensor) -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    _, coverage = record(tmp_path, lambda: checkpoint(torch.sin, leaf, use_reentrant=True).sum().backward())
+    assert coverage.unseen == {"backward of the calls inside a reentrant checkpoint": 1}

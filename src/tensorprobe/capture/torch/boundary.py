@@ -18,6 +18,7 @@ from tensorprobe.capture.torch.api_name import COLLECTIVES
 from tensorprobe.capture.torch.call_mode import CallRunner
 
 SCRIPTED = "scripted region"
+REENTRANT = "backward of the calls inside a reentrant checkpoint"
 
 
 def patch_functions(runner: CallRunner) -> Undo:
@@ -30,6 +31,8 @@ def patch_functions(runner: CallRunner) -> Undo:
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         original = base_apply.__get__(None, cls)
         if cls.__module__.startswith("torch.") or not runner.is_active:
+            if cls.__name__ == "CheckpointFunction" and runner.is_active:
+                runner.recorder.coverage.add_unseen(REENTRANT)
             return original(*args, **kwargs)
         return runner.run(runner.names.make("Autograd", cls.__name__), original, args, kwargs, depth=2)
 
