@@ -117,7 +117,10 @@ def train(debugger):
 
 plain = train(None)
 prepare()
-captured = train(PrecisionDebugger(dump_path=sys.argv[1], level="mix", task=sys.argv[2]))
+debugger = PrecisionDebugger(dump_path=sys.argv[1], level="mix", task=sys.argv[2])
+spoil = globals().get("spoil", lambda: None)
+spoil()
+captured = train(debugger)
 assert all(torch.equal(one, other) for one, other in zip(plain, captured, strict=True))
 print("identical")
 """
@@ -158,10 +161,16 @@ def test_a_folder_that_may_not_be_written_is_said_once_and_training_goes_on_bit_
 
 
 def test_a_file_in_the_place_of_a_folder_is_said_once_and_training_goes_on_bit_for_bit(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    ended = run_script(tmp_path, "prepare = lambda: None\n" + TWICE, "file/dump", "tensor")
+    spoil = "prepare = lambda: None\nspoil = lambda: open('file', 'w').close()\n"
+    ended = run_script(tmp_path, spoil + TWICE, "file/dump", "tensor")
     assert ended.stdout == "identical\n"
     assert len([line for line in messages(ended) if "could not be written" in line]) == 1
+
+
+def test_a_path_below_a_file_is_refused_when_the_debugger_is_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    ended = run_script(tmp_path, "prepare = lambda: None\n" + TWICE, "file/dump", "tensor", code=1)
+    assert "dump_path 'file/dump' cannot be a folder" in ended.stderr
 
 
 def test_a_path_may_hold_spaces_plus_signs_and_any_letters(tmp_path: Path) -> None:

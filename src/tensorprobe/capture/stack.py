@@ -8,7 +8,6 @@ then.
 from __future__ import annotations
 
 import linecache
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,8 +83,3 @@ def describe_frame(code: CodeType, line: int | None) -> str:
     """One line of a stack; without a source file (the prompt, `exec`) there is no source line."""
     source = linecache.getline(code.co_filename, line).strip() if line else ""
     return f"File {code.co_filename}, line {line or 0}, in {code.co_name}, \n {source}"
-
-
-def caller_frame(depth: int) -> FrameType | None:
-    """The frame `depth` levels above the one that asks."""
-    return sys._getframe(depth + 1)
