@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from tensorprobe.capture.torch import statistics
 from tensorprobe.capture.torch.reader import TorchReader
-from tensorprobe.capture.torch.statistics import DeviceBuffer, Extent, Reducer, merge_rows
+from tensorprobe.capture.torch.reducer import Reducer
+from tensorprobe.capture.torch.statistics import DeviceBuffer, Extent, merge_rows
 from tensorprobe.model.record import Stats
 from tests.capture.torch.reference import (
     ALL_DTYPES,

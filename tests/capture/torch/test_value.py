@@ -18,7 +18,7 @@ from torch import nn
 from tensorprobe.capture.session import Session
 from tensorprobe.capture.torch import value as value_module
 from tensorprobe.capture.torch.reader import TorchReader, statistics_content
-from tensorprobe.capture.torch.statistics import Reducer
+from tensorprobe.capture.torch.reducer import Reducer
 from tensorprobe.capture.torch.value import ValueTable, is_dense, permutation_key
 from tensorprobe.model.record import TensorLeaf
 from tests.capture.torch.dump import only_step

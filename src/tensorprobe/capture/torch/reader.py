@@ -14,7 +14,8 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from tensorprobe.capture.torch.digest import crc32_digest, hash_digest
-from tensorprobe.capture.torch.statistics import Reducer, describe_failure, without_repeats
+from tensorprobe.capture.torch.reducer import Reducer
+from tensorprobe.capture.torch.statistics import describe_failure, without_repeats
 from tensorprobe.capture.torch.value import PLAIN_TYPES, KnownStorage, Layout, ValueTable, permutation_key
 from tensorprobe.model.record import Stats, TensorLeaf, Value
 

@@ -12,15 +12,12 @@ from __future__ import annotations
 import math
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
-from tensorprobe.model.record import Stats, Value
-
-if TYPE_CHECKING:
-    from tensorprobe.capture.torch.kernel_buffer import KernelBuffer
+from tensorprobe.model.record import Stats
 
 Row = list[Any]
 """Max, min, sum, norm, NaN count, Inf count."""
@@ -33,7 +30,7 @@ _COLUMNS = 6
 _SMALL = 4096
 _EXACT = 2.0**52  # integers beyond lose digits in float64
 _BUFFER_ROWS = 1024
-_NOTHING: Row = [-math.inf, math.inf, 0.0, 0.0, 0, 0]
+NOTHING: Row = [-math.inf, math.inf, 0.0, 0.0, 0, 0]
 _INT64_MIN = -(1 << 63)
 
 _SMALLEST = {dtype: 1e4 * math.sqrt(torch.finfo(dtype).tiny) for dtype in (torch.float32, torch.float64)}
@@ -52,64 +49,6 @@ class Extent:
     """How often each element that was reduced occurs: more than once in an expanded tensor."""
     zeros: int = 0
     """How many zeros there are besides: those that a sparse tensor does not store."""
-
-
-class Reducer:
-    """Statistics of tensors; those of device tensors are filled in by `fetch`."""
-
-    def __init__(self) -> None:
-        self._buffers: dict[torch.device, DeviceBuffer] = {}
-        self._kernels: dict[torch.device, KernelBuffer | None] = {}
-        self._lock = threading.RLock()  # a signal handler that ends the run may fetch in the middle of `reduce`
-
-    def can_hash(self, tensor: torch.Tensor) -> bool:
-        """Can `reduce` bring the hash of this tensor as well, in the same pass?"""
-        return self._kernel_for(tensor) is not None
-
-    def reduce(self, tensor: torch.Tensor, zeros: int = 0, hashed: Value | None = None) -> Stats:
-        """`tensor` is dense and detached; `zeros` more belong to the value. What cannot be computed says why. `hashed`
-        is the value that the hash of the tensor is for, where `can_hash` says so."""
-        if tensor.numel() + zeros == 0:
-            return Stats(reason="empty")
-        try:
-            distinct = without_repeats(tensor)
-            count = distinct.numel()
-            extent = Extent(tensor.dtype, count, tensor.numel() // count if count else 1, zeros)
-            if tensor.is_cpu:
-                stats = Stats()
-                fill_stats(stats, extent, reduce_on_host(distinct) if count else _NOTHING)
-                return stats
-            with self._lock:
-                kernel = self._kernel_for(tensor) if count else None
-                if kernel is None:
-                    return self._buffer_on(tensor.device).add(distinct, extent)
-                if hashed is None:
-                    return kernel.add(in_any_order(distinct).contiguous(), extent, None)
-                return kernel.add(tensor.contiguous().view(-1), Extent(tensor.dtype, tensor.numel()), hashed)
-        except Exception as error:  # a dtype without arithmetic (bits8, uint4), no memory left
-            return Stats(reason=describe_failure(error))
-
-    def fetch(self) -> None:
-        with self._lock:
-            for buffer in (*self._buffers.values(), *self._kernels.values()):
-                if buffer is not None:
-                    buffer.fetch()
-
-    def _kernel_for(self, tensor: torch.Tensor) -> KernelBuffer | None:
-        if not tensor.is_cuda or not tensor.numel():
-            return None
-        if tensor.device not in self._kernels:
-            from tensorprobe.capture.torch.kernel_buffer import make_kernel_buffer
-
-            self._kernels[tensor.device] = make_kernel_buffer(tensor.device)
-        kernel = self._kernels[tensor.device]
-        return kernel if kernel is not None and tensor.dtype in kernel.dtypes else None
-
-    def _buffer_on(self, device: torch.device) -> DeviceBuffer:
-        buffer = self._buffers.get(device)
-        if buffer is None:
-            buffer = self._buffers[device] = DeviceBuffer(device)
-        return buffer
 
 
 class DeviceBuffer:
@@ -152,7 +91,7 @@ class DeviceBuffer:
         numbers, bits = rows.tolist(), rows.view(torch.int64).tolist()
         for stats, extent, places in waiting:
             parts = [read_row(extent.dtype, numbers[place], bits[place]) for place in places]
-            fill_stats(stats, extent, merge_rows(parts) if parts else _NOTHING)
+            fill_stats(stats, extent, merge_rows(parts) if parts else NOTHING)
 
     def _note_stream(self) -> None:
         """The rows may be fetched by another thread, whose stream does not wait for this one by itself."""

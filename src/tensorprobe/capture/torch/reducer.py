@@ -1,0 +1,77 @@
+"""Statistics of tensors, by what is fastest where they live: numpy and torch on the host, one kernel or torch on a
+device."""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+
+from tensorprobe.capture.torch.kernel_buffer import KernelBuffer, make_kernel_buffer
+from tensorprobe.capture.torch.statistics import (
+    NOTHING,
+    DeviceBuffer,
+    Extent,
+    describe_failure,
+    fill_stats,
+    in_any_order,
+    reduce_on_host,
+    without_repeats,
+)
+from tensorprobe.model.record import Stats, Value
+
+
+class Reducer:
+    """Statistics of tensors; those of device tensors are filled in by `fetch`."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[torch.device, DeviceBuffer] = {}
+        self._kernels: dict[torch.device, KernelBuffer | None] = {}
+        self._lock = threading.RLock()  # a signal handler that ends the run may fetch in the middle of `reduce`
+
+    def can_hash(self, tensor: torch.Tensor) -> bool:
+        """Can `reduce` bring the hash of this tensor as well, in the same pass?"""
+        return self._kernel_for(tensor) is not None
+
+    def reduce(self, tensor: torch.Tensor, zeros: int = 0, hashed: Value | None = None) -> Stats:
+        """`tensor` is dense and detached; `zeros` more belong to the value. What cannot be computed says why. `hashed`
+        is the value that the hash of the tensor is for, where `can_hash` says so."""
+        if tensor.numel() + zeros == 0:
+            return Stats(reason="empty")
+        try:
+            distinct = without_repeats(tensor)
+            count = distinct.numel()
+            extent = Extent(tensor.dtype, count, tensor.numel() // count if count else 1, zeros)
+            if tensor.is_cpu:
+                stats = Stats()
+                fill_stats(stats, extent, reduce_on_host(distinct) if count else NOTHING)
+                return stats
+            with self._lock:
+                kernel = self._kernel_for(tensor) if count else None
+                if kernel is None:
+                    return self._buffer_on(tensor.device).add(distinct, extent)
+                if hashed is None:
+                    return kernel.add(in_any_order(distinct).contiguous(), extent, None)
+                return kernel.add(tensor.contiguous().view(-1), Extent(tensor.dtype, tensor.numel()), hashed)
+        except Exception as error:  # a dtype without arithmetic (bits8, uint4), no memory left
+            return Stats(reason=describe_failure(error))
+
+    def fetch(self) -> None:
+        with self._lock:
+            for buffer in (*self._buffers.values(), *self._kernels.values()):
+                if buffer is not None:
+                    buffer.fetch()
+
+    def _kernel_for(self, tensor: torch.Tensor) -> KernelBuffer | None:
+        if not tensor.is_cuda or not tensor.numel():
+            return None
+        if tensor.device not in self._kernels:
+            self._kernels[tensor.device] = make_kernel_buffer(tensor.device)
+        kernel = self._kernels[tensor.device]
+        return kernel if kernel is not None and tensor.dtype in kernel.dtypes else None
+
+    def _buffer_on(self, device: torch.device) -> DeviceBuffer:
+        buffer = self._buffers.get(device)
+        if buffer is None:
+            buffer = self._buffers[device] = DeviceBuffer(device)
+        return buffer
