@@ -325,3 +325,32 @@ def test_a_tensor_in_two_places_that_cannot_be_told_apart_has_the_sum_in_the_fir
     dump = record(tmp_path, run)
     first, second = gradients(dump, "Torch.matmul.0.backward")
     assert second is None and torch.allclose(first, x.grad, atol=1e-5)
+
+
+@pytest.mark.parametrize("is_base_used", [True, False])
+def test_a_view_that_is_changed_in_place_has_its_own_gradients(tmp_path: Path, is_base_used: bool) -> None:
+    x, weights = leaf(2, 6), torch.arange(12.0).reshape(2, 6)
+
+    def run() -> torch.Tensor:
+        base = x * 1
+        view = base[:, :3]
+        view.mul_(2)
+        return (base * weights).sum() if is_base_used else (view * weights[:, :3]).sum()
+
+    dump = record(tmp_path, run)
+    fields = dump.records["Tensor.mul_.0.backward"]
+    assert torch.equal(dump.tensor(fields["input"][0]), weights[:, :3])
+    assert torch.equal(dump.tensor(fields["output"][0]), 2 * weights[:, :3])
+
+
+def test_an_inplace_call_on_a_transposed_view_records_both_inputs(tmp_path: Path) -> None:
+    x, y = leaf(2, 3), leaf(3, 2)
+
+    def run() -> torch.Tensor:
+        base = x * 1
+        base.t().mul_(y)
+        return base.sum()
+
+    dump = record(tmp_path, run)
+    by_view, by_y = gradients(dump, "Tensor.mul_.0.backward")
+    assert torch.equal(by_view, y.detach()) and torch.equal(by_y, x.detach().t())

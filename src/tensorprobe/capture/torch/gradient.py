@@ -33,6 +33,7 @@ Consumers = dict[Edge, list[tuple[Any, int]]]
 _HOOKED = "tensorprobe"
 """The key in a node's metadata that says for which step it has been hooked."""
 _CAST = "ToCopyBackward0"
+_COPY_SLICES = "CopySlices"
 _AccumulateGrad = type(torch.autograd.graph.get_gradient_edge(torch.zeros((), requires_grad=True)).node)
 
 
@@ -45,11 +46,13 @@ class Span:
     """A call while it runs: where its nodes begin, which edges its inputs hang on, and the calls inside it that have
     ended."""
 
-    __slots__ = ("children", "inputs", "keyword_slots", "slots", "start")
+    __slots__ = ("children", "inputs", "keyword_slots", "slot_of", "slots", "start")
 
     def __init__(self) -> None:
         self.start = _sequence_number()
         self.inputs: dict[Edge, list[Slot]] = {}
+        self.slot_of: dict[int, Slot] = {}
+        """By the address of the argument: an in-place call returns the very tensor it was given."""
         self.slots: Any = None
         self.keyword_slots: Any = None
         self.children: list[tuple[int, int, Consumers]] = []
@@ -176,50 +179,36 @@ class GradientTracer:
         record = GradientRecord(self._recorder, call)
         record.inputs = slots
         record.outputs, record.outputs_by_keyword = span.slots, span.keyword_slots
-        arriving: dict[Any, list[tuple[int, Slot]]] = {}
+        plan = HookPlan(record)
         for slot, tensor in tensors:
-            node = tensor.grad_fn
-            if node is not None:
-                record.expect(slot)
-                arriving.setdefault(node, []).append((tensor.output_nr, slot))
-                for passed in span.inputs.get((node, tensor.output_nr), ()):  # a call that returns its input as it is
-                    if not leaving.get((node, tensor.output_nr)):
-                        record.expect(passed)
-                        arriving[node].append((tensor.output_nr, passed))
-        for node, wanted in arriving.items():
+            plan.add_output(span, slot, tensor, leaving)
+        plan.add_inputs(span, leaving)
+        for node, wanted in plan.arriving.items():
             node.register_prehook(self._make_prehook(record, wanted))
-        departing: dict[Any, list[tuple[int, Slot]]] = {}
-        for edge, edge_slots in span.inputs.items():
-            users = leaving.get(edge, ())
-            # x * x: one node, and its positions are in the order of the arguments. Otherwise the first has the sum.
-            is_told_apart = len(users) == len(edge_slots) and len({node for node, _ in users}) == 1
-            for number, (node, position) in enumerate(users):
-                slot = edge_slots[number] if is_told_apart else edge_slots[0]
-                record.expect(slot)
-                departing.setdefault(node, []).append((position, slot))
-        for node, wanted in departing.items():
+        for node, wanted in plan.departing.items():
             node.register_hook(self._make_posthook(record, wanted))
 
-    def _make_prehook(self, record: GradientRecord, wanted: list[tuple[int, Slot]]) -> Callable[[Any], None]:
+    def _make_prehook(self, record: GradientRecord, wanted: list[Wanted]) -> Callable[[Any], None]:
         def receive_output_gradients(gradients: Any) -> None:
             if record.is_live:
                 self._deliver(record, gradients, wanted)
 
         return receive_output_gradients
 
-    def _make_posthook(self, record: GradientRecord, wanted: list[tuple[int, Slot]]) -> Callable[[Any, Any], None]:
+    def _make_posthook(self, record: GradientRecord, wanted: list[Wanted]) -> Callable[[Any, Any], None]:
         def receive_input_gradients(gradients: Any, _: Any) -> None:
             if record.is_live:
                 self._deliver(record, gradients, wanted)
 
         return receive_input_gradients
 
-    def _deliver(self, record: GradientRecord, gradients: Any, wanted: list[tuple[int, Slot]]) -> None:
+    def _deliver(self, record: GradientRecord, gradients: Any, wanted: list[Wanted]) -> None:
         try:
             self.note_backward_pass()
             with torch._C.DisableTorchFunction():
-                for position, slot in wanted:
-                    record.receive(slot, gradients[position])
+                for position, slot, window in wanted:
+                    gradient = gradients[position]
+                    record.receive(slot, gradient if window is None or gradient is None else window.cut(gradient))
         except Exception as error:
             self._recorder.note_failure(record.call.backward_name, error)
 
@@ -279,6 +268,7 @@ class GradientTracer:
         slots = map_tree(tree, role, self._slot_maker(tensors), _ATOMS)
         for slot, tensor in tensors:
             span.inputs.setdefault(edge_of(tensor), []).append(slot)
+            span.slot_of[id(tensor)] = slot
         return slots
 
     @staticmethod
@@ -298,6 +288,82 @@ class GradientTracer:
         except AttributeError:
             spans = self._local.spans = []
         return spans
+
+
+class ViewWindow:
+    """Where a view lies in its base."""
+
+    __slots__ = ("_base_shape", "_base_stride", "_offset", "_shape", "_stride")
+
+    def __init__(self, view: torch.Tensor, base: torch.Tensor) -> None:
+        self._shape, self._stride = view.shape, view.stride()
+        self._offset = view.storage_offset() - base.storage_offset()
+        self._base_shape, self._base_stride = base.shape, base.stride()
+
+    def cut(self, gradient: torch.Tensor) -> torch.Tensor:
+        """The part of the base's gradient that belongs to the view."""
+        with torch.no_grad():
+            whole = gradient.new_empty_strided(self._base_shape, self._base_stride).copy_(gradient)
+            return whole.as_strided(self._shape, self._stride, self._offset)
+
+
+Wanted = tuple[int, Slot, ViewWindow | None]
+"""The position of a gradient, the slot it is for, and the part of it that is meant."""
+
+
+class HookPlan:
+    """Which gradients of one call come through which nodes, before they run and after."""
+
+    def __init__(self, record: GradientRecord) -> None:
+        self._record = record
+        self.arriving: dict[Any, list[Wanted]] = {}
+        self.departing: dict[Any, list[Wanted]] = {}
+
+    def add_output(self, span: Span, slot: Slot, tensor: torch.Tensor, leaving: Consumers) -> None:
+        """The gradient of something that the call returned."""
+        node, number = tensor.grad_fn, tensor.output_nr
+        window = view_changed_in_place(tensor, span.start)
+        if window is not None:
+            self._add_changed_view(span, slot, tensor, window)
+        elif node is not None:
+            self._arrive(node, (number, slot, None))
+            if not leaving.get((node, number)):  # a call that returns its input as it is
+                for passed in span.inputs.get((node, number), ()):
+                    self._arrive(node, (number, passed, None))
+
+    def add_inputs(self, span: Span, leaving: Consumers) -> None:
+        """The call's share of the gradients of what it was given."""
+        for edge, slots in span.inputs.items():
+            users = leaving.get(edge, ())
+            # x * x: one node, and its positions are in the order of the arguments. Otherwise the first has the sum.
+            is_told_apart = len(users) == len(slots) and len({node for node, _ in users}) == 1
+            for number, (node, position) in enumerate(users):
+                self._depart(node, (position, slots[number] if is_told_apart else slots[0], None))
+
+    def _add_changed_view(self, span: Span, slot: Slot, view: torch.Tensor, window: ViewWindow) -> None:
+        """A view that was changed in place: gradients pass through the node of its base, whichever is used later."""
+        node = view._base.grad_fn
+        self._arrive(node, (0, slot, window))
+        given = span.slot_of.get(id(view))
+        if given is not None and node.next_functions[0][0] is not None:
+            self._depart(node, (0, given, window))
+
+    def _arrive(self, node: Any, wanted: Wanted) -> None:
+        self._record.expect(wanted[1])
+        self.arriving.setdefault(node, []).append(wanted)
+
+    def _depart(self, node: Any, wanted: Wanted) -> None:
+        self._record.expect(wanted[1])
+        self.departing.setdefault(node, []).append(wanted)
+
+
+def view_changed_in_place(tensor: torch.Tensor, start: int) -> ViewWindow | None:
+    """Where `tensor` lies in its base, if it is a view that a call since `start` has written to."""
+    base = tensor._base if tensor._is_view() else None
+    node = base.grad_fn if base is not None else None
+    if base is None or node is None or type(node).__name__ != _COPY_SLICES or node._sequence_nr() < start:
+        return None
+    return ViewWindow(tensor, base)
 
 
 def edge_of(tensor: torch.Tensor) -> Edge:
