@@ -39,7 +39,7 @@ class FakeReader:
         return 8 * len(tensor)
 
     def add(self, first: Any, second: Any) -> Any:
-        raise NotImplementedError
+        return Numbers(one + other for one, other in zip(first, second, strict=True))
 
     def write_file(self, copy: Numbers, file: BinaryIO) -> None:
         file.write(repr(list(copy)).encode())

@@ -51,8 +51,7 @@ class Recorder:
         self._parameter_gradients: dict[str, dict[str, Any]] = {}
         self._logged: set[str] = set()
 
-    # -- calls, forward
-    # ------------------------------------------------------------------------------------------------------------
+    # -- calls, forward ------------------------------------------------------------------------------------------------
 
     def begin_api(self, stem: str, frame: FrameType | None) -> Call | None:
         """An API is called; None if nothing of it is wanted."""
@@ -135,8 +134,7 @@ class Recorder:
         else:
             self._selector.end(call.forward_name)
 
-    # -- calls, backward
-    # -----------------------------------------------------------------------------------------------------------
+    # -- calls, backward -----------------------------------------------------------------------------------------------
 
     def begin_backward(self, record: GradientRecord) -> None:
         """The first gradient of a call has come."""
@@ -194,7 +192,6 @@ class Recorder:
         self.after_backward_pass()
 
     # -- life ----------------------------------------------------------------------------------------------------------
-    # ------------
 
     def begin_step(self, sink: Sink) -> None:
         """Names start anew; hooks of the steps before do nothing any more."""
@@ -232,7 +229,6 @@ class Recorder:
             logger.debug("the failure in full", exc_info=error)
 
     # -- inside --------------------------------------------------------------------------------------------------------
-    # ------------
 
     def _count(self, stem: str) -> int:
         index = self._counts.get(stem, 0)

@@ -354,3 +354,11 @@ def test_an_inplace_call_on_a_transposed_view_records_both_inputs(tmp_path: Path
     dump = record(tmp_path, run)
     by_view, by_y = gradients(dump, "Tensor.mul_.0.backward")
     assert torch.equal(by_view, y.detach()) and torch.equal(by_y, x.detach().t())
+
+
+def test_one_tensor_as_argument_and_as_keyword_has_both_shares(tmp_path: Path) -> None:
+    x = leaf(3)
+    dump = record(tmp_path, lambda: torch.mul(x, other=x).sum())
+    fields = dump.records["Torch.mul.0.backward"]
+    assert torch.equal(dump.tensor(fields["output"][0]), x.detach())
+    assert torch.equal(dump.tensor(fields["output_kwargs"]["other"]), x.detach())

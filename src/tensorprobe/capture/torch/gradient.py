@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.autograd import Variable
 
-from tensorprobe.capture.call import Call, GradientRecord, Slot
+from tensorprobe.capture.call import Call, GradientRecord, Slot, iter_slots
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.model.tree import map_tree
 
@@ -82,10 +82,8 @@ class GradientTracer:
         span = Span()
         if wants_slots:
             span.slots = self._note_inputs(span, args, "output")
-            if kwargs:
-                count = len(span.inputs)
-                slots = self._note_inputs(span, kwargs, "kwargs")
-                span.keyword_slots = slots if len(span.inputs) > count else None
+            slots = self._note_inputs(span, kwargs, "kwargs") if kwargs else None
+            span.keyword_slots = slots if any(True for _ in iter_slots(slots)) else None
         if self._composes:
             self._open_spans().append(span)
         return span
@@ -111,8 +109,7 @@ class GradientTracer:
         if call is not None and call.keeps_backward and tensors:
             self._hook(call, span, slots, tensors, leaving)
 
-    # -- the walk
-    # ------------------------------------------------------------------------------------------------------------------
+    # -- the walk ------------------------------------------------------------------------------------------------------
 
     def _walk(self, span: Span, outputs: Sequence[torch.Tensor]) -> Consumers:
         """The edges that leave the call, over the nodes it made itself; those of the calls inside it are known."""
@@ -170,8 +167,7 @@ class GradientTracer:
         leaf: torch.Tensor = parent.variable
         return leaf
 
-    # -- the hooks
-    # -----------------------------------------------------------------------------------------------------------------
+    # -- the hooks -----------------------------------------------------------------------------------------------------
 
     def _hook(
         self, call: Call, span: Span, slots: Any, tensors: list[tuple[Slot, torch.Tensor]], leaving: Consumers
@@ -261,7 +257,6 @@ class GradientTracer:
             self._recorder.note_failure("the end of a backward pass", error)
 
     # -- inside --------------------------------------------------------------------------------------------------------
-    # ------------
 
     def _note_inputs(self, span: Span, tree: Any, role: str) -> Any:
         tensors: list[tuple[Slot, torch.Tensor]] = []
