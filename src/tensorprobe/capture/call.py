@@ -22,7 +22,9 @@ class Call:
         "is_forward_listed",
         "keeps_backward",
         "keeps_forward",
+        "kept_fields",
         "module_path",
+        "original",
         "parent",
         "stack",
         "stem",
@@ -42,6 +44,10 @@ class Call:
         self.is_forward_listed = True
         self.is_backward_listed = True
         self.fields: dict[str, Any] = {}
+        self.original: Call | None = None
+        """The forward call that this one repeats in a recomputation."""
+        self.kept_fields: dict[str, Any] | None = None
+        """What was recorded of a call that may be repeated, to be compared with its repetition."""
 
 
 class Slot:
@@ -64,6 +70,7 @@ class GradientRecord:
     __slots__ = (
         "_recorder",
         "_waiting",
+        "backward_pass",
         "call",
         "generation",
         "inputs",
@@ -83,6 +90,8 @@ class GradientRecord:
         """Slots of the gradients of its positional arguments."""
         self.outputs_by_keyword: Any = None
         self._waiting = 0
+        self.backward_pass = -1
+        """Which backward pass its gradients come from: one pass may run inside another."""
         self.is_begun = False
         self.is_repeated = False
         """A later backward pass over the same graph: its record takes the place of the earlier one."""

@@ -10,24 +10,38 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import count
 from types import FrameType
 from typing import Any
 
 from tensorprobe.capture.call import Call, GradientRecord, Slot, slots_to_leaves
 from tensorprobe.capture.coverage import Coverage
 from tensorprobe.capture.describe import Describer
-from tensorprobe.capture.framework import TensorReader
+from tensorprobe.capture.framework import TensorReader, Undo
+from tensorprobe.capture.recompute import ForwardCheck, Region, Replay
 from tensorprobe.capture.selector import Selector
 from tensorprobe.capture.sink import Sink
 from tensorprobe.capture.stack import StackTable
 from tensorprobe.config import CaptureConfig
-from tensorprobe.model.name import PARAMETERS_GRAD
+from tensorprobe.model.name import PARAMETERS_GRAD, recompute_name
 
 logger = logging.getLogger("tensorprobe")
 
 _MAX_ERROR_TEXT = 500
 EARLIER_PASS = "backward of a call, replaced by that of a later pass over the same graph"
+REPEATED_ALONE = "recomputed call that the forward did not make"
+
+
+class ThreadState(threading.local):
+    """What is open in each thread."""
+
+    def __init__(self) -> None:
+        self.modules: list[Call] = []
+        self.regions: list[Region] = []
+        """Around the calls of the forward that activation checkpointing will repeat."""
+        self.replay: Replay | None = None
+        """The recomputation that is running."""
 
 
 class Recorder:
@@ -45,8 +59,8 @@ class Recorder:
         self.after_backward_pass: Callable[[], None] = lambda: None
         self._describer = describer
         self._selector = Selector(config)
-        self._counts: dict[str, int] = {}
-        self._open_modules = threading.local()
+        self._counts: dict[str, Iterator[int]] = {}
+        self._threads = ThreadState()
         self._open_backwards: dict[GradientRecord, None] = {}
         self._parameter_gradients: dict[str, dict[str, Any]] = {}
         self._logged: set[str] = set()
@@ -55,10 +69,17 @@ class Recorder:
 
     def begin_api(self, stem: str, frame: FrameType | None) -> Call | None:
         """An API is called; None if nothing of it is wanted."""
+        state = self._threads
+        if state.replay is not None:
+            call = self._repeat(stem, state, state.replay)
+            self.coverage.recomputed += call.original is not None
+            return call if call.keeps_forward or call.keeps_backward else None
         self.coverage.seen += 1
         index = self._count(stem)
-        parent = self.current_module()
+        parent = state.modules[-1] if state.modules else None
         call = Call(stem, f"{stem}.{index}.forward", f"{stem}.{index}.backward", parent)
+        for region in state.regions:
+            region.add(call)
         is_wanted = self._select(call)
         self.coverage.filtered += not call.keeps_forward
         if is_wanted:
@@ -69,7 +90,13 @@ class Recorder:
 
     def begin_module(self, stem: str, module_path: str, frame: FrameType | None) -> Call:
         """A module is called. It is followed even where it is not recorded, so that what it contains knows its path."""
-        parent = self.current_module()
+        state = self._threads
+        parent = state.modules[-1] if state.modules else None
+        if state.replay is not None:
+            call = self._repeat(stem, state, state.replay)
+            self.coverage.recomputed += self.records_modules and call.original is not None
+            state.modules.append(call)
+            return call
         if self.records_modules:
             self.coverage.seen += 1
             index = self._count(stem)
@@ -81,19 +108,21 @@ class Recorder:
             self._list(call)
         call.module_path = module_path
         call.stack = self.stacks.capture(frame, parent.stack if parent is not None else None)
-        self._module_stack().append(call)
+        for region in state.regions:
+            region.add(call)
+        state.modules.append(call)
         return call
 
     def end_module(self, call: Call) -> None:
         """The module call is over, by return or by exception; so is all that it had opened."""
-        stack = self._module_stack()
-        while stack and stack.pop() is not call:
+        modules = self._threads.modules
+        while modules and modules.pop() is not call:
             pass
 
     def current_module(self) -> Call | None:
         """The innermost module call of this thread."""
-        stack = self._module_stack()
-        return stack[-1] if stack else None
+        modules = self._threads.modules
+        return modules[-1] if modules else None
 
     def add_inputs(self, call: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """What the call is given, before it runs: it may change it in place."""
@@ -133,6 +162,49 @@ class Recorder:
             self._emit_forward(call)
         else:
             self._selector.end(call.forward_name)
+
+    def break_off(self, call: Call, note: str) -> None:
+        """A recomputation ends inside this call, because nothing after it is needed."""
+        if call.keeps_forward:
+            call.fields["note"] = note
+            self._emit_forward(call)
+
+    # -- calls, recomputed ---------------------------------------------------------------------------------------------
+
+    def open_region(self) -> Region:
+        """The calls from now on, in this thread, may be repeated in the backward."""
+        return self.reopen_region(Region())
+
+    def reopen_region(self, region: Region) -> Region:
+        self._threads.regions.append(region)
+        return region
+
+    def close_region(self, region: Region) -> None:
+        regions = self._threads.regions
+        while regions and regions.pop() is not region:
+            pass
+
+    def begin_replay(self, replay: Replay) -> Undo:
+        """A region is recomputed in this thread, until what is returned is called."""
+        state = self._threads
+        before = state.replay, state.modules
+        state.replay, state.modules = replay, []
+
+        def end() -> None:
+            state.replay, state.modules = before
+
+        return end
+
+    @property
+    def replay(self) -> Replay | None:
+        """The recomputation that is running in this thread."""
+        return self._threads.replay
+
+    @property
+    def follows_gradients(self) -> bool:
+        """False in a recomputation whose graph no backward will pass through."""
+        replay = self._threads.replay
+        return replay is None or replay.has_graph
 
     # -- calls, backward -----------------------------------------------------------------------------------------------
 
@@ -182,8 +254,13 @@ class Recorder:
             leaf = self._describer.describe_tensor(gradient, f"{name}.{parameter}", None, stores)
             self._parameter_gradients.setdefault(stem, {})[parameter] = [leaf]
 
+    def end_nested_pass(self, backward_pass: int) -> None:
+        """A backward pass that ran inside another one is over: write the records that it left open."""
+        for record in [record for record in self._open_backwards if record.backward_pass == backward_pass]:
+            record.finish()
+
     def end_backward_pass(self) -> None:
-        """A backward pass is over: write the records that are still open, then the parameter gradients."""
+        """The last backward pass is over: write the records that are still open, then the parameter gradients."""
         for record in list(self._open_backwards):
             record.finish()
         gradients, self._parameter_gradients = self._parameter_gradients, {}
@@ -231,16 +308,26 @@ class Recorder:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _count(self, stem: str) -> int:
-        index = self._counts.get(stem, 0)
-        self._counts[stem] = index + 1
-        return index
+        counter = self._counts.get(stem)
+        if counter is None:  # several threads may be here: one of them wins
+            counter = self._counts.setdefault(stem, count())
+        return next(counter)
 
-    def _module_stack(self) -> list[Call]:
-        try:
-            stack: list[Call] = self._open_modules.stack
-        except AttributeError:
-            stack = self._open_modules.stack = []
-        return stack
+    def _repeat(self, stem: str, state: ThreadState, replay: Replay) -> Call:
+        """A call of a region that is recomputed: the repetition of one of its forward calls."""
+        original = replay.next_call(stem)
+        if original is None:
+            self.coverage.add_unseen(REPEATED_ALONE)
+            return Call(stem, stem, stem, None)
+        for region in state.regions:
+            region.add(original)
+        parent = state.modules[-1] if state.modules else original.parent
+        call = Call(stem, recompute_name(original.forward_name), original.backward_name, parent)
+        call.original = original
+        call.module_path, call.stack = original.module_path, original.stack
+        call.keeps_forward = original.keeps_forward
+        call.keeps_backward = original.keeps_backward and replay.has_graph
+        return call
 
     def _select(self, call: Call) -> bool:
         selector = self._selector
@@ -260,10 +347,33 @@ class Recorder:
         call.is_backward_listed = is_listed(call.backward_name) or _inherits(call.parent, "is_backward_listed")
 
     def _emit_forward(self, call: Call) -> None:
-        self._add_context(call, call.fields)
-        self._emit(call.forward_name, call.fields, call.parent.forward_name if call.parent is not None else None, call)
+        fields, call.fields = call.fields, {}
+        self._add_context(call, fields)
+        if call.original is not None:
+            self._add_check(call.original, fields)
+        elif self._threads.regions:
+            call.kept_fields = fields
+        self._emit(call.forward_name, fields, _container_of(call), call)
         self._selector.end(call.forward_name)
-        call.fields = {}
+
+    def _add_check(self, original: Call, fields: dict[str, Any]) -> None:
+        """Say that a call is a repetition, and, when the values are known, where it does not repeat."""
+        coverage = self.coverage
+
+        def report(slots: list[str]) -> None:
+            coverage.recomputed_differently += 1
+            if REPEATED_ALONE not in self._logged:
+                self._logged.add(REPEATED_ALONE)
+                logger.warning(
+                    "%s computed something else when it was recomputed in the backward (%s): its gradients are not "
+                    "those of the forward. Further calls like it are counted, and marked in dump.json",
+                    original.forward_name,
+                    ", ".join(slots),
+                )
+
+        fields["recomputed"] = True
+        if original.kept_fields is not None:
+            fields["differs_from_forward"] = ForwardCheck(original.kept_fields, fields, report)
 
     def _add_context(self, call: Call, fields: dict[str, Any]) -> None:
         if call.module_path is not None:
@@ -276,6 +386,15 @@ class Recorder:
         if sink is not None:
             self.coverage.recorded += 1
             sink.add_record(name, fields, parent, call.stack if call is not None else None)
+
+
+def _container_of(call: Call) -> str | None:
+    """The record of the module call around it; a recomputation runs in the backward of the modules around it."""
+    parent = call.parent
+    if parent is None:
+        return None
+    is_outermost_repetition = call.original is not None and parent.original is None
+    return parent.backward_name if is_outermost_repetition else parent.forward_name
 
 
 def _inherits(parent: Call | None, flag: str) -> bool:

@@ -319,18 +319,6 @@ def test_a_window_closed_by_another_thread_records_nothing_more(tmp_path: Path) 
     assert len(remaining) == 1  # another thread cannot take it away; it passes calls through
 
 
-def test_modules_in_another_thread_are_counted_because_their_calls_are_not_seen(tmp_path: Path) -> None:
-    model = nn.Linear(3, 3)
-
-    def run() -> None:
-        worker = threading.Thread(target=lambda: model(torch.ones(1, 3)))
-        worker.start()
-        worker.join()
-
-    _, coverage = record(tmp_path, run, "mix", model)
-    assert coverage.unseen == {"module whose API calls run in another thread": 1}
-
-
 def test_a_second_window_at_the_same_time_is_refused(tmp_path: Path) -> None:
     first, second = open_session(tmp_path / "a", level="L1"), open_session(tmp_path / "b", level="L1")
     first.start()
@@ -370,10 +358,3 @@ def test_a_long_list_of_numbers_is_one_short_leaf(tmp_path: Path) -> None:
     dump, _ = record(tmp_path, lambda: torch.tensor([0.5] * 5000))
     argument = dump.records["Torch.tensor.0.forward"]["input_args"][0]
     assert argument == {"type": "list", "length": 5000, "value": [0.5] * 8}
-
-
-def test_a_reentrant_checkpoint_is_counted_because_its_backward_is_not_seen(tmp_path: Path, leaf: torch.Tensor) -> None:
-    from torch.utils.checkpoint import checkpoint
-
-    _, coverage = record(tmp_path, lambda: checkpoint(torch.sin, leaf, use_reentrant=True).sum().backward())
-    assert coverage.unseen == {"backward of the calls inside a reentrant checkpoint": 1}
