@@ -28,6 +28,7 @@ class Call:
         "parent",
         "stack",
         "stem",
+        "watched",
     )
 
     def __init__(self, stem: str, forward_name: str, backward_name: str, parent: Call | None) -> None:
@@ -48,6 +49,8 @@ class Call:
         """The forward call that this one repeats in a recomputation."""
         self.kept_fields: dict[str, Any] | None = None
         """What was recorded of a call that may be repeated, to be compared with its repetition."""
+        self.watched: list[Any] = []
+        """With `on_nonfinite`, the tensors it was given, while it runs."""
 
 
 class Slot:
@@ -78,6 +81,7 @@ class GradientRecord:
         "is_repeated",
         "outputs",
         "outputs_by_keyword",
+        "watched",
     )
 
     def __init__(self, recorder: Recorder, call: Call) -> None:
@@ -89,6 +93,8 @@ class GradientRecord:
         self.outputs: Any = None
         """Slots of the gradients of its positional arguments."""
         self.outputs_by_keyword: Any = None
+        self.watched: tuple[list[Any], list[Any]] = ([], [])
+        """With `on_nonfinite`, the gradients that came in and that go on, until all are there."""
         self._waiting = 0
         self.backward_pass = -1
         """Which backward pass its gradients come from: one pass may run inside another."""

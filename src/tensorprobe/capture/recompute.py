@@ -7,12 +7,20 @@ and descriptions, never tensors.
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from tensorprobe.capture.call import Call
+from tensorprobe.capture.coverage import Coverage
+from tensorprobe.capture.framework import Undo
+from tensorprobe.model.name import recompute_name
 from tensorprobe.model.record import LateField, Number, TensorLeaf, Value
 
+logger = logging.getLogger("tensorprobe")
+
+REPEATED_ALONE = "recomputed call that the forward did not make"
 _COMPARED_FIELDS = {"input_args": "input", "input_kwargs": "kwargs", "output": "output"}
 
 
@@ -55,6 +63,94 @@ class Replay:
         number = self._counts.get(stem, 0)
         self._counts[stem] = number + 1
         return self._region.find(stem, number)
+
+
+class ThreadState(threading.local):
+    """What is open in each thread."""
+
+    def __init__(self) -> None:
+        self.modules: list[Call] = []
+        self.regions: list[Region] = []
+        """Around the calls of the forward that activation checkpointing will repeat."""
+        self.replay: Replay | None = None
+        """The recomputation that is running."""
+
+
+class Recomputation:
+    """The regions and replays of a session."""
+
+    def __init__(self, threads: ThreadState) -> None:
+        self._threads = threads
+        self._has_warned = False
+
+    @property
+    def replay(self) -> Replay | None:
+        """The one that is running in this thread."""
+        return self._threads.replay
+
+    @property
+    def follows_gradients(self) -> bool:
+        """False in a recomputation whose graph no backward will pass through."""
+        replay = self._threads.replay
+        return replay is None or replay.has_graph
+
+    def open_region(self, region: Region | None = None) -> Region:
+        """The calls from now on, in this thread, may be repeated in the backward."""
+        region = Region() if region is None else region
+        self._threads.regions.append(region)
+        return region
+
+    def close_region(self, region: Region) -> None:
+        regions = self._threads.regions
+        while regions and regions.pop() is not region:
+            pass
+
+    def begin_replay(self, replay: Replay) -> Undo:
+        """A region is recomputed in this thread, until what is returned is called."""
+        state = self._threads
+        before = state.replay, state.modules
+        state.replay, state.modules = replay, []
+
+        def end() -> None:
+            state.replay, state.modules = before
+
+        return end
+
+    def repeat(self, stem: str, coverage: Coverage, *, is_counted: bool) -> Call:
+        """A call in a replay: the repetition of one of the forward's."""
+        state, replay = self._threads, self._threads.replay
+        original = replay.next_call(stem) if replay is not None else None
+        if replay is None or original is None:
+            coverage.add_unseen(REPEATED_ALONE)
+            return Call(stem, stem, stem, None)
+        coverage.recomputed += is_counted
+        for region in state.regions:
+            region.add(original)
+        parent = state.modules[-1] if state.modules else original.parent
+        call = Call(stem, recompute_name(original.forward_name), original.backward_name, parent)
+        call.original = original
+        call.module_path, call.stack = original.module_path, original.stack
+        call.keeps_forward = original.keeps_forward
+        call.keeps_backward = original.keeps_backward and replay.has_graph
+        return call
+
+    def add_check(self, original: Call, fields: dict[str, Any], coverage: Coverage) -> None:
+        """Say that a call is a repetition, and, when the values are known, where it does not repeat."""
+
+        def report(slots: list[str]) -> None:
+            coverage.recomputed_differently += 1
+            if not self._has_warned:
+                self._has_warned = True
+                logger.warning(
+                    "%s computed something else when it was recomputed in the backward (%s): its gradients are not "
+                    "those of the forward. Further calls like it are counted, and marked in dump.json",
+                    original.forward_name,
+                    ", ".join(slots),
+                )
+
+        fields["recomputed"] = True
+        if original.kept_fields is not None:
+            fields["differs_from_forward"] = ForwardCheck(original.kept_fields, fields, report)
 
 
 class ForwardCheck(LateField):

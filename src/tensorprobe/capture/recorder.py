@@ -9,7 +9,6 @@ call is kept.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from types import FrameType
@@ -18,30 +17,20 @@ from typing import Any
 from tensorprobe.capture.call import Call, GradientRecord, Slot, slots_to_leaves
 from tensorprobe.capture.coverage import Coverage
 from tensorprobe.capture.describe import Describer
-from tensorprobe.capture.framework import TensorReader, Undo
-from tensorprobe.capture.recompute import ForwardCheck, Region, Replay
+from tensorprobe.capture.framework import TensorReader
+from tensorprobe.capture.recompute import Recomputation, ThreadState
 from tensorprobe.capture.selector import Selector
 from tensorprobe.capture.sink import Sink
 from tensorprobe.capture.stack import StackTable
+from tensorprobe.capture.watch import Watch, Watched, changes_inputs
 from tensorprobe.config import CaptureConfig
-from tensorprobe.model.name import PARAMETERS_GRAD, recompute_name
+from tensorprobe.errors import NonFiniteError
+from tensorprobe.model.name import PARAMETERS_GRAD
 
 logger = logging.getLogger("tensorprobe")
 
 _MAX_ERROR_TEXT = 500
 EARLIER_PASS = "backward of a call, replaced by that of a later pass over the same graph"
-REPEATED_ALONE = "recomputed call that the forward did not make"
-
-
-class ThreadState(threading.local):
-    """What is open in each thread."""
-
-    def __init__(self) -> None:
-        self.modules: list[Call] = []
-        self.regions: list[Region] = []
-        """Around the calls of the forward that activation checkpointing will repeat."""
-        self.replay: Replay | None = None
-        """The recomputation that is running."""
 
 
 class Recorder:
@@ -59,8 +48,10 @@ class Recorder:
         self.after_backward_pass: Callable[[], None] = lambda: None
         self._describer = describer
         self._selector = Selector(config)
+        self._watch = Watch(config.on_nonfinite, describer, reader)
         self._counts: dict[str, Iterator[int]] = {}
         self._threads = ThreadState()
+        self.recomputation = Recomputation(self._threads)
         self._open_backwards: dict[GradientRecord, None] = {}
         self._parameter_gradients: dict[str, dict[str, Any]] = {}
         self._logged: set[str] = set()
@@ -71,8 +62,7 @@ class Recorder:
         """An API is called; None if nothing of it is wanted."""
         state = self._threads
         if state.replay is not None:
-            call = self._repeat(stem, state, state.replay)
-            self.coverage.recomputed += call.original is not None
+            call = self.recomputation.repeat(stem, self.coverage, is_counted=True)
             return call if call.keeps_forward or call.keeps_backward else None
         self.coverage.seen += 1
         index = self._count(stem)
@@ -93,8 +83,7 @@ class Recorder:
         state = self._threads
         parent = state.modules[-1] if state.modules else None
         if state.replay is not None:
-            call = self._repeat(stem, state, state.replay)
-            self.coverage.recomputed += self.records_modules and call.original is not None
+            call = self.recomputation.repeat(stem, self.coverage, is_counted=self.records_modules)
             state.modules.append(call)
             return call
         if self.records_modules:
@@ -130,30 +119,44 @@ class Recorder:
             return
         stores = self._selector.stores_tensors(call.forward_name)
         describe, name = self._describer.describe, call.forward_name
-        call.fields["input_args"] = describe(args, f"{name}.input", stores=stores)
-        call.fields["input_kwargs"] = describe(kwargs, f"{name}.kwargs", stores=stores) if kwargs else {}
+        listen = self._watch.listen(call.watched)
+        call.fields["input_args"] = describe(args, f"{name}.input", stores=stores, listen=listen)
+        call.fields["input_kwargs"] = describe(kwargs, f"{name}.kwargs", stores=stores, listen=listen) if kwargs else {}
+        if call.watched and changes_inputs(call.stem, kwargs):
+            self._watch.keep_copies(call.watched)
 
     def add_state(self, call: Call, role: str, tensors: Mapping[str, Any]) -> None:
         """The parameters or buffers that a module call finds."""
         if call.keeps_forward and self._selector.keeps_inputs:
             stores = self._selector.stores_tensors(call.forward_name)
-            call.fields[role] = self._describer.describe(dict(tensors), f"{call.forward_name}.{role}", stores=stores)
+            slot, listen = f"{call.forward_name}.{role}", self._watch.listen(call.watched)
+            call.fields[role] = self._describer.describe(dict(tensors), slot, stores=stores, listen=listen)
 
     def finish(self, call: Call, output: Any, note: str | None = None) -> None:
         """The call has returned."""
         if not call.keeps_forward:
             self._selector.end(call.forward_name)
             return
+        outputs: list[Watched] = []
         if self._selector.keeps_outputs:
             stores = self._selector.stores_tensors(call.forward_name)
             slot = f"{call.forward_name}.output"
             results = output if isinstance(output, tuple) else (output,)
             call.fields["output"] = self._describer.describe(
-                list(results), slot, produced_by=call.forward_name, stores=stores
+                list(results),
+                slot,
+                produced_by=call.forward_name,
+                stores=stores,
+                listen=self._watch.listen(outputs),
             )
+        finding = None
         if note is not None:
             call.fields["note"] = note
+        elif outputs or call.watched:
+            arguments = [call.fields.get("input_args"), call.fields.get("input_kwargs")]
+            finding = self._watch.find(call.forward_name, call.watched, outputs, arguments)
         self._emit_forward(call)
+        self._watch.act(finding, call.stack)
 
     def fail(self, call: Call, error: BaseException) -> None:
         """The user's call has raised: its record says so, and nothing after it is lost."""
@@ -168,43 +171,6 @@ class Recorder:
         if call.keeps_forward:
             call.fields["note"] = note
             self._emit_forward(call)
-
-    # -- calls, recomputed ---------------------------------------------------------------------------------------------
-
-    def open_region(self) -> Region:
-        """The calls from now on, in this thread, may be repeated in the backward."""
-        return self.reopen_region(Region())
-
-    def reopen_region(self, region: Region) -> Region:
-        self._threads.regions.append(region)
-        return region
-
-    def close_region(self, region: Region) -> None:
-        regions = self._threads.regions
-        while regions and regions.pop() is not region:
-            pass
-
-    def begin_replay(self, replay: Replay) -> Undo:
-        """A region is recomputed in this thread, until what is returned is called."""
-        state = self._threads
-        before = state.replay, state.modules
-        state.replay, state.modules = replay, []
-
-        def end() -> None:
-            state.replay, state.modules = before
-
-        return end
-
-    @property
-    def replay(self) -> Replay | None:
-        """The recomputation that is running in this thread."""
-        return self._threads.replay
-
-    @property
-    def follows_gradients(self) -> bool:
-        """False in a recomputation whose graph no backward will pass through."""
-        replay = self._threads.replay
-        return replay is None or replay.has_graph
 
     # -- calls, backward -----------------------------------------------------------------------------------------------
 
@@ -229,7 +195,10 @@ class Recorder:
             self._add_context(call, fields)
             if record.is_repeated:
                 self.coverage.add_unseen(EARLIER_PASS)
+            finding = self._watch.find(call.backward_name, *record.watched, None)
+            record.watched = ([], [])
             self._emit(call.backward_name, fields, call.parent.backward_name if call.parent is not None else None, None)
+            self._watch.act(finding, call.stack)
         self._selector.end(call.backward_name)
 
     def add_gradients(self, first: Any, second: Any) -> Any:
@@ -241,9 +210,14 @@ class Recorder:
         role_is_kept = self._selector.keeps_inputs if slot.path.startswith("input") else self._selector.keeps_outputs
         if not call.keeps_backward or not role_is_kept:
             return None
-        produced_by = None if slot.path.startswith("input") else call.backward_name
+        is_input = slot.path.startswith("input")
         stores = self._selector.stores_tensors(call.backward_name)
-        return self._describer.describe_tensor(slot.share, f"{call.backward_name}.{slot.path}", produced_by, stores)
+        name = f"{call.backward_name}.{slot.path}"
+        leaf = self._describer.describe_tensor(slot.share, name, None if is_input else call.backward_name, stores)
+        listen = self._watch.listen(record.watched[0 if is_input else 1])
+        if listen is not None:
+            listen(leaf, name, slot.share)
+        return leaf
 
     def add_parameter_gradient(self, stem: str, parameter: str, gradient: Any) -> None:
         """The gradient of a parameter is complete for this backward pass."""
@@ -292,7 +266,10 @@ class Recorder:
         self._parameter_gradients.clear()
 
     def note_failure(self, where: str, error: BaseException) -> None:
-        """Something went wrong inside capture: it is said once, and counted; the user's program goes on."""
+        """Something went wrong inside capture: it is said once, and counted; the user's program goes on, unless it was
+        to be stopped."""
+        if isinstance(error, NonFiniteError):
+            raise error
         self.coverage.failed += 1
         key = f"{where}: {type(error).__name__}"
         if key not in self._logged:
@@ -313,22 +290,6 @@ class Recorder:
             counter = self._counts.setdefault(stem, count())
         return next(counter)
 
-    def _repeat(self, stem: str, state: ThreadState, replay: Replay) -> Call:
-        """A call of a region that is recomputed: the repetition of one of its forward calls."""
-        original = replay.next_call(stem)
-        if original is None:
-            self.coverage.add_unseen(REPEATED_ALONE)
-            return Call(stem, stem, stem, None)
-        for region in state.regions:
-            region.add(original)
-        parent = state.modules[-1] if state.modules else original.parent
-        call = Call(stem, recompute_name(original.forward_name), original.backward_name, parent)
-        call.original = original
-        call.module_path, call.stack = original.module_path, original.stack
-        call.keeps_forward = original.keeps_forward
-        call.keeps_backward = original.keeps_backward and replay.has_graph
-        return call
-
     def _select(self, call: Call) -> bool:
         selector = self._selector
         if not selector.is_selective:
@@ -348,32 +309,15 @@ class Recorder:
 
     def _emit_forward(self, call: Call) -> None:
         fields, call.fields = call.fields, {}
+        if call.watched:
+            call.watched = []
         self._add_context(call, fields)
         if call.original is not None:
-            self._add_check(call.original, fields)
+            self.recomputation.add_check(call.original, fields, self.coverage)
         elif self._threads.regions:
             call.kept_fields = fields
         self._emit(call.forward_name, fields, _container_of(call), call)
         self._selector.end(call.forward_name)
-
-    def _add_check(self, original: Call, fields: dict[str, Any]) -> None:
-        """Say that a call is a repetition, and, when the values are known, where it does not repeat."""
-        coverage = self.coverage
-
-        def report(slots: list[str]) -> None:
-            coverage.recomputed_differently += 1
-            if REPEATED_ALONE not in self._logged:
-                self._logged.add(REPEATED_ALONE)
-                logger.warning(
-                    "%s computed something else when it was recomputed in the backward (%s): its gradients are not "
-                    "those of the forward. Further calls like it are counted, and marked in dump.json",
-                    original.forward_name,
-                    ", ".join(slots),
-                )
-
-        fields["recomputed"] = True
-        if original.kept_fields is not None:
-            fields["differs_from_forward"] = ForwardCheck(original.kept_fields, fields, report)
 
     def _add_context(self, call: Call, fields: dict[str, Any]) -> None:
         if call.module_path is not None:

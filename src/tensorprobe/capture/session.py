@@ -194,7 +194,7 @@ class Session:
             "task": config.task,
             "level": config.level,
             "framework": self.framework.name,
-            "dump_data_dir": str(tensors) if config.task == "tensor" or config.tensor_list else None,
+            "dump_data_dir": str(tensors) if config.stores_any_tensor else None,
         }
         writer = RankWriter(folder, header, has_construct=config.level != "L1", has_extra=config.extra_info)
         sink = self._sink = Sink(writer, self._reader.fetch, self._failures, self._work)

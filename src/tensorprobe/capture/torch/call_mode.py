@@ -65,7 +65,7 @@ class CallRunner:
     def why_unseen(self) -> str | None:
         """Why a call that is made now can only be counted; None if it can be recorded."""
         if is_in_backward():
-            replay = self.recorder.replay
+            replay = self.recorder.recomputation.replay
             if replay is None or not (replay.is_exact or torch.is_grad_enabled()):
                 return IN_BACKWARD
         return TRACED if is_traced() else None
@@ -76,7 +76,7 @@ class CallRunner:
         reason = self.why_unseen()
         if reason is not None:
             return self._run_unseen(api, function, args, kwargs, None if is_checkpointing(frame) else reason)
-        if self.recorder.replay is not None and is_checkpointing(frame):
+        if self.recorder.recomputation.replay is not None and is_checkpointing(frame):
             return function(*args, **kwargs)
         call, span = self.begin(api, args, kwargs, frame)
         try:

@@ -52,11 +52,11 @@ class Checkpoints:
             self._watch_frame(context, frame)
 
         def enter_hook(context: Any) -> Any:
-            self._recorder.reopen_region(getattr(context, _REGION))
+            self._recorder.recomputation.open_region(getattr(context, _REGION))
             return enter(context)
 
         def leave_hook(context: Any, *exception: Any) -> Any:
-            self._recorder.close_region(getattr(context, _REGION))
+            self._recorder.recomputation.close_region(getattr(context, _REGION))
             return leave(context, *exception)
 
         undos = [
@@ -68,11 +68,11 @@ class Checkpoints:
 
     def watch_function(self, apply: Callable[[], Any]) -> Any:
         """Run an autograd Function; what its backward repeats of the calls inside it is a recomputation."""
-        region = self._recorder.open_region()
+        region = self._recorder.recomputation.open_region()
         try:
             output = apply()
         finally:
-            self._recorder.close_region(region)
+            self._recorder.recomputation.close_region(region)
         node = _node_of(output) if region else None
         if node is not None and type(node).__name__ == _REENTRANT_NODE:
             node.run_function = self._replayed(node.run_function, region, has_graph=True)
@@ -120,7 +120,7 @@ class Checkpoints:
         with ExitStack() as undos:
             try:
                 self._gradients.note_backward_pass()  # another pass may run inside this one
-                undos.callback(self._recorder.begin_replay(replay))
+                undos.callback(self._recorder.recomputation.begin_replay(replay))
                 undos.callback(self._reopen())
                 mode = self._mode
                 if mode is not None and not is_on_stack(mode):

@@ -78,7 +78,7 @@ class GradientTracer:
 
     def begin(self, args: Any, kwargs: Any, *, wants_slots: bool) -> Span | None:
         """Before a call: note where its inputs hang in the graph. An in-place call changes that."""
-        if not torch.is_grad_enabled() or not self._recorder.follows_gradients:
+        if not torch.is_grad_enabled() or not self._recorder.recomputation.follows_gradients:
             return None
         span = Span()
         if wants_slots:
