@@ -4,6 +4,7 @@ it was."""
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -358,3 +359,17 @@ def test_a_long_list_of_numbers_is_one_short_leaf(tmp_path: Path) -> None:
     dump, _ = record(tmp_path, lambda: torch.tensor([0.5] * 5000))
     argument = dump.records["Torch.tensor.0.forward"]["input_args"][0]
     assert argument == {"type": "list", "length": 5000, "value": [0.5] * 8}
+
+
+def test_what_a_function_returns_is_known_though_it_is_in_no_variable() -> None:
+    from tensorprobe.capture.torch.compiled import when_returned
+
+    received: list[Any] = []
+
+    def run() -> str:
+        try:
+            return "the result"
+        finally:
+            when_returned(sys._getframe(), received.append)
+
+    assert run() == "the result" and received == ["the result"] and sys.getprofile() is None

@@ -20,12 +20,13 @@ from tensorprobe.capture.torch.checkpoint import Checkpoints
 from tensorprobe.capture.torch.patch import nothing, replace, run_all
 
 SCRIPTED = "scripted region"
-_CHECKPOINT = "CheckpointFunction"
+# torch's own Functions are part of other calls, except: the one of checkpointing, which only stands around the calls
+# inside it, and a callable made of CUDA graphs.
+_PREFIXES_OF_TORCH = {"CheckpointFunction": "", "Graphed": "Jit"}
 
 
 def patch_functions(runner: CallRunner, checkpoints: Checkpoints) -> Undo:
-    """Record `MyFunction.apply`, also where it was bound to a name before. torch's own Functions are part of other
-    calls; the one of checkpointing only stands around the calls inside it."""
+    """Record `MyFunction.apply`, also where it was bound to a name before."""
     # Function.apply ends in super().apply: a method on the class between it and the C base is found there.
     middle = Function.__mro__[1]
     base_apply = torch._C._FunctionBase.__dict__["apply"]
@@ -33,11 +34,12 @@ def patch_functions(runner: CallRunner, checkpoints: Checkpoints) -> Undo:
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         original = base_apply.__get__(None, cls)
         is_of_torch = cls.__module__.startswith("torch.")
-        if not runner.is_active or (is_of_torch and cls.__name__ != _CHECKPOINT):
+        prefix = _PREFIXES_OF_TORCH.get(cls.__name__) if is_of_torch else "Autograd"
+        if not runner.is_active or prefix is None:
             return original(*args, **kwargs)
-        if is_of_torch or not runner.records_apis:
+        if not prefix or not runner.records_apis:
             return checkpoints.watch_function(lambda: original(*args, **kwargs))
-        api = runner.names.make("Autograd", cls.__name__)
+        api = runner.names.make(prefix, cls.__name__)
         return checkpoints.watch_function(lambda: runner.run(api, original, args, kwargs, depth=4))
 
     return replace(middle, "apply", classmethod(apply))

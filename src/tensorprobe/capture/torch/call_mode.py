@@ -23,9 +23,11 @@ from tensorprobe.capture.torch.reader import TorchReader
 
 IN_BACKWARD = "call inside backward"
 TRACED = "call inside torch.jit.trace"
+GRAPH_CAPTURED = "call inside a CUDA graph capture"
 STOPPED = "stopped early: nothing that comes later is needed"
 _CHECKPOINT_FILE = torch.utils.checkpoint.__file__
-_USER_FUNCTION_CALLER = "recompute_fn"
+# Functions of that file, by name or by argument, that call the user's; one of them is a `forward` among several.
+_USER_FUNCTION_CALLERS = ("checkpoint", "recompute_fn", "run_function")
 _STOP_RECOMPUTATION = "_StopRecomputationError"
 ASYNCHRONOUS = "asynchronous: the result was not there yet when the call returned"
 
@@ -38,7 +40,9 @@ def is_traced() -> bool:
 def is_checkpointing(frame: FrameType) -> bool:
     """Is a call made by checkpointing itself, around the user's function?"""
     code = frame.f_code
-    return bool(code.co_filename == _CHECKPOINT_FILE and code.co_name != _USER_FUNCTION_CALLER)
+    if code.co_filename != _CHECKPOINT_FILE:
+        return False
+    return not any(name in _USER_FUNCTION_CALLERS for name in (code.co_name, *code.co_varnames[:2]))
 
 
 def end_raised(recorder: Recorder, call: Call, error: BaseException) -> None:
@@ -61,6 +65,8 @@ class CallRunner:
         self.is_active = True
         """False once the window is closed: a patch that could not be taken back then passes calls through."""
         self.records_apis = recorder.records_apis
+        self.is_graph_captured = False
+        """A CUDA graph is being captured: what capture itself launched would become a part of it."""
 
     def why_unseen(self) -> str | None:
         """Why a call that is made now can only be counted; None if it can be recorded."""
@@ -68,16 +74,16 @@ class CallRunner:
             replay = self.recorder.recomputation.replay
             if replay is None or not (replay.is_exact or torch.is_grad_enabled()):
                 return IN_BACKWARD
+        if self.is_graph_captured:
+            return GRAPH_CAPTURED
         return TRACED if is_traced() else None
 
     def run(self, api: Api, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], depth: int = 1) -> Any:
         """`depth`: how many frames above the caller of this the user's call was made."""
         frame = sys._getframe(depth + 1)
         reason = self.why_unseen()
-        if reason is not None:
+        if reason is not None or is_checkpointing(frame):
             return self._run_unseen(api, function, args, kwargs, None if is_checkpointing(frame) else reason)
-        if self.recorder.recomputation.replay is not None and is_checkpointing(frame):
-            return function(*args, **kwargs)
         call, span = self.begin(api, args, kwargs, frame)
         try:
             output = function(*args, **kwargs)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -116,22 +117,22 @@ class CompiledRegions:
         if not self._runner.is_active:
             return
         self._modules.install()
-        with torch._C.DisableTorchFunction():
-            self._end(running)
-
-    def _end(self, running: CompiledCall) -> None:
-        variables = running.frame.f_locals
-        if "result" not in variables:  # the wrapper is on its way out by an exception
-            error = sys.exc_info()[1] or RuntimeError("the compiled function raised")
+        error, variables = sys.exc_info()[1], frame.f_locals
+        if "result" in variables:
+            self._end(running, variables["result"])
+        elif error is not None:  # the wrapper is on its way out by an exception
             self._runner.end_failed(running.call, running.span, error)
-            return
-        result = variables["result"]
-        try:
-            hide_from_compiled_nodes(self._mode, result, running.start)
-        except Exception as error:
-            self._runner.recorder.note_failure("the backward of a compiled region", error)
-        if running.api is not None:
-            self._runner.end(running.api, running.call, running.span, result)
+        else:
+            when_returned(frame, lambda result: self._end(running, result))
+
+    def _end(self, running: CompiledCall, result: Any) -> None:
+        with torch._C.DisableTorchFunction():
+            try:
+                hide_from_compiled_nodes(self._mode, result, running.start)
+            except Exception as error:
+                self._runner.recorder.note_failure("the backward of a compiled region", error)
+            if running.api is not None:
+                self._runner.end(running.api, running.call, running.span, result)
 
     def _begin(self, frame: FrameType) -> CompiledCall:
         running = CompiledCall(frame, sequence_number())
@@ -149,13 +150,27 @@ class CompiledCall:
     """A compiled callable that is running."""
 
     frame: FrameType
-    """Of the wrapper that torch.compile made: its variables are the arguments and, at the end, the result."""
+    """Of the wrapper that torch.compile made: its variables are the arguments and, since torch 2.12, the result."""
     start: int
     """The number that its first autograd node gets."""
     api: Api | None = None
     call: Call | None = None
     span: Span | None = None
     restore_mode: Undo = lambda: None
+
+
+def when_returned(frame: FrameType, receive: Callable[[Any], None]) -> None:
+    """Call `receive` with what the function of `frame` returns. Before torch 2.12 a compiled wrapper keeps its result
+    in no variable. Under a profiler, of which there can be one only, nothing is received."""
+    if sys.getprofile() is not None:
+        return
+
+    def profile(current: FrameType, event: str, value: Any) -> None:
+        if current is frame and event == "return":
+            sys.setprofile(None)
+            receive(value)
+
+    sys.setprofile(profile)
 
 
 def _find_wrapper(frame: FrameType | None) -> FrameType | None:

@@ -18,6 +18,7 @@ from tensorprobe.capture.torch.boundary import patch_collectives, patch_function
 from tensorprobe.capture.torch.call_mode import CallMode, CallRunner, WatchMode, is_on_stack, remove_mode
 from tensorprobe.capture.torch.checkpoint import Checkpoints
 from tensorprobe.capture.torch.compiled import CompiledRegions
+from tensorprobe.capture.torch.cuda_graph import patch_cuda_graphs
 from tensorprobe.capture.torch.engine import patch_engine
 from tensorprobe.capture.torch.gradient import GradientTracer
 from tensorprobe.capture.torch.module_call import ModuleNames, ModulePatch, ModuleRunner
@@ -117,6 +118,7 @@ class TorchFramework:
             window.patch.install()
             undos.callback(checkpoints.install())
             undos.callback(patch_functions(runner, checkpoints))
+            undos.callback(patch_cuda_graphs(runner))
             if mode is not None:
                 for install_boundary in (patch_collectives, patch_scripted):
                     undos.callback(install_boundary(runner))
