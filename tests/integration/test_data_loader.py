@@ -1,5 +1,5 @@
-"""The workers of a DataLoader, while a window is open: nothing is installed or written in them, and the records of their
-parent are complete."""
+"""The workers of a DataLoader, while a window is open: nothing is installed or written in them, and what their parent
+records is complete."""
 
 from __future__ import annotations
 
