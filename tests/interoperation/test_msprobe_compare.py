@@ -69,7 +69,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 
 def tensor_slot_names(rank: RankDump) -> set[str]:
-    """All tensors of a dump, as msprobe names them: keyword arguments without a file are called inputs."""
+    """All tensors of a dump, by record and place."""
     return {
         f"{record.name}.{slot.slot}"
         for record in rank.records()
@@ -106,7 +106,7 @@ def test_every_record_of_ours_is_paired_with_the_one_of_the_same_name(runs: Runs
 @pytest.mark.parametrize("case", CASES)
 def test_every_tensor_of_ours_is_in_the_result(runs: Runs, case: str) -> None:
     in_result = {row.target for row in runs.rows(f"tensorprobe-{case}") if row.is_tensor}
-    in_dump = tensor_slot_names(runs.rank("tensorprobe", case))
+    in_dump = tensor_slot_names(runs.rank("tensorprobe", case))  # msprobe calls keywords without a file inputs
     assert {name.replace(".kwargs.", ".input.") for name in in_dump} == {
         name.replace(".kwargs.", ".input.") for name in in_result
     }
@@ -118,10 +118,10 @@ def test_what_msprobe_pairs_of_its_own_dumps_it_pairs_of_ours(runs: Runs, case: 
     ours = set(tensor_pairs(runs.rows(f"tensorprobe-{case}")))
     assert theirs and {pair for pair in theirs - ours if ".backward." not in pair[0]} == set()
     # In a backward record msprobe numbers gradients as autograd's last node has them, and we as the arguments are.
-    assert {count_of(pair) for pair in theirs - ours} <= {count_of(pair) for pair in ours}
+    assert {without_places(pair) for pair in theirs - ours} <= {without_places(pair) for pair in ours}
 
 
-def count_of(pair: tuple[str, str]) -> tuple[str, ...]:
+def without_places(pair: tuple[str, str]) -> tuple[str, ...]:
     """A pair without the places in the records."""
     return tuple(re.sub(r"\.(input|output)\..*", r".\1", name) for name in pair)
 
