@@ -133,7 +133,7 @@ def test_the_planted_difference_shows_at_the_same_call(runs: Runs, case: str) ->
     assert found == dict.fromkeys(TOOLS, expected)
 
 
-def test_our_checksums_and_tensors_are_those_of_msprobe(runs: Runs) -> None:
+def test_our_checksums_of_forward_values_are_those_of_msprobe(runs: Runs) -> None:
     result = runs.folder / "both"
     finish(start_compare(runs.dump("tensorprobe", "mix-md5"), runs.dump("msprobe", "mix-md5"), result))
     rows = [row for row in read_result(result) if row.is_pair and row.is_tensor and ".forward." in row.target]
