@@ -230,9 +230,10 @@ class GradientTracer:
                 return
             try:
                 self.note_backward_pass()
-                gradient = leaf.grad if leaf.grad is not None else incoming[0]  # an optimizer in backward clears it
-                if gradient is not None:
-                    with torch._C.DisableTorchFunction():
+                with torch._C.DisableTorchFunction():
+                    gradient = leaf.grad
+                    gradient = gradient if gradient is not None else incoming[0]  # an optimizer in backward clears it
+                    if gradient is not None:
                         recorder.add_parameter_gradient(stem, name, gradient)
             except Exception as error:
                 recorder.note_failure(f"{stem}.{name}", error)
