@@ -20,6 +20,8 @@ class Coverage:
     """Calls that compute nothing (`size`, property reads), or that api_yaml removed."""
     failed: int = 0
     """Failures inside capture; each is logged once, and the program goes on."""
+    stale: int = 0
+    """Values that were taken as known and had changed, as verify mode found out; recorded as they are."""
     unseen: dict[str, int] = field(default_factory=dict)
     """What could not be seen, by reason."""
 

@@ -4,6 +4,7 @@ its address."""
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,8 @@ class Describer:
         self._queue = queue
         self._suffix = file_suffix
         self._tensor_type = reader.tensor_type
+        self.note_stale: Callable[[str, str], None] = lambda slot, difference: None
+        """Called in verify mode when a value had changed unnoticed."""
 
     def describe(self, tree: Any, slot: str, *, produced_by: str | None = None, stores: bool = False) -> Any:
         """`slot` is the dotted name of the tree; `produced_by` the record whose result it is."""
@@ -42,17 +45,27 @@ class Describer:
     def describe_tensor(self, tensor: Any, slot: str, produced_by: str | None, stores: bool) -> TensorLeaf:
         """One tensor, with its file if it is to have one."""
         leaf = self._reader.read(tensor, produced_by)
+        if leaf.mismatch is not None:
+            self.note_stale(slot, leaf.mismatch)
         if stores and leaf.is_storable:
             leaf.data_name = slot_file_name(slot, self._suffix)
             self._store(leaf.value, leaf.data_name, tensor)
         return leaf
 
     def _store(self, value: Value, data_name: str, tensor: Any) -> None:
-        if value.file_name is not None:
+        if value.file_name is not None and (not self._reader.verifies or self._is_stored(value.file_name, tensor)):
             self._queue.put_link(value.file_name, data_name)
             return
         value.file_name = data_name
         self._queue.put_tensor(data_name, self._reader.copy(tensor), self._reader.size_bytes(tensor))
+
+    def _is_stored(self, file_name: str, tensor: Any) -> bool:
+        """In verify mode a file is read again before it gets a further name."""
+        self._queue.drain()
+        is_stored = self._reader.holds(self._queue.folder / file_name, tensor)
+        if not is_stored:
+            self.note_stale(file_name, "the content of the file")
+        return is_stored
 
 
 def describe_plain(value: Any) -> dict[str, Any] | TensorLeaf:

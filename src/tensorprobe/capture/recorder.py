@@ -9,6 +9,7 @@ call is kept.
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Callable, Mapping
 from types import FrameType
@@ -27,6 +28,7 @@ from tensorprobe.model.name import PARAMETERS_GRAD
 logger = logging.getLogger("tensorprobe")
 
 _MAX_ERROR_TEXT = 500
+_DIGITS = re.compile(r"\d+")
 EARLIER_PASS = "backward of a call, replaced by that of a later pass over the same graph"
 
 
@@ -50,6 +52,7 @@ class Recorder:
         self._open_backwards: dict[GradientRecord, None] = {}
         self._parameter_gradients: dict[str, dict[str, Any]] = {}
         self._logged: set[str] = set()
+        describer.note_stale = self.note_stale
 
     # -- calls, forward ------------------------------------------------------------------------------------------------
 
@@ -227,6 +230,19 @@ class Recorder:
                 error,
             )
             logger.debug("the failure in full", exc_info=error)
+
+    def note_stale(self, slot: str, difference: str) -> None:
+        """Verify mode has found a value that had changed unnoticed: it is said once per kind of call, and counted."""
+        self.coverage.stale += 1
+        key = f"stale: {_DIGITS.sub('', slot)}"
+        if key not in self._logged:
+            self._logged.add(key)
+            logger.error(
+                "%s was taken as known and had changed unnoticed: %s. The record has the new value; further ones of "
+                "this kind are counted",
+                slot,
+                difference,
+            )
 
     # -- inside --------------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
@@ -32,6 +33,7 @@ class TorchReader:
 
     tensor_type = torch.Tensor
     atoms: tuple[type, ...] = (torch.Tensor, torch.Size)
+    verifies = False
 
     def __init__(self, *, has_stats: bool, digest_kind: str | None) -> None:
         self.values = ValueTable()
@@ -90,12 +92,15 @@ class TorchReader:
     def forget(self) -> None:
         self.values.forget()
 
+    def holds(self, path: Path, tensor: torch.Tensor) -> bool:
+        return True
+
     def doubt(self) -> None:
         """Something may have written into any tensor without torch noticing."""
         self.values.doubt()
 
     def _read(self, tensor: torch.Tensor, produced_by: str | None) -> TensorLeaf:
-        value, known, layout = self.values.find(tensor, produced_by)
+        value, known, layout = self._find(tensor, produced_by)
         reason = None
         if value is None:
             value, reason = self._make_value(tensor, known, layout)
@@ -113,6 +118,12 @@ class TorchReader:
             is_storable=reason is None,
         )
 
+    def _find(self, tensor: torch.Tensor, produced_by: str | None) -> tuple[Value | None, KnownStorage | None, Layout]:
+        return self.values.find(tensor, produced_by)
+
+    def _find_stats(self, known: KnownStorage, key: Any, tensor: torch.Tensor) -> Stats | None:
+        return known.stats.get(key)
+
     def _make_value(self, tensor: torch.Tensor, known: KnownStorage | None, layout: Layout) -> tuple[Value, str | None]:
         reason = missing_content(tensor)
         if not self._has_stats:
@@ -125,7 +136,7 @@ class TorchReader:
             value.stats = self._reduce(tensor, value)
             return value, None
         key = permutation_key(tensor, layout) if known is not None and known.is_trusted else None
-        stats = known.stats.get(key) if known is not None and key is not None else None
+        stats = self._find_stats(known, key, tensor) if known is not None and key is not None else None
         if stats is None:
             stats = self._reduce(tensor)
             if known is not None and key is not None:
