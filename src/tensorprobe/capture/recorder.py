@@ -40,6 +40,8 @@ class Recorder:
         self.stacks = stacks
         self.records_apis = config.level in ("L1", "mix")
         self.records_modules = config.level in ("L0", "mix")
+        self.describes_every_call = not (config.list or config.scope or config.api_yaml or config.data_mode)
+        """False where some calls, or parts of them, are left out: what these write is to be noticed all the same."""
         self.coverage = Coverage()
         self.generation = 0
         """Which step hooks belong to: gradients of an older one are not recorded."""

@@ -95,6 +95,18 @@ class TorchReader:
     def holds(self, path: Path, tensor: torch.Tensor) -> bool:
         return True
 
+    def observe(self, tree: Any) -> None:
+        """What a call that is not recorded is given, or returns: nothing is computed, but a write is noticed."""
+        with torch._C.DisableTorchFunction():
+            for tensor in tensors_in(tree):
+                self.values.observe(tensor)
+
+    def expose(self, tree: Any) -> None:
+        """The memory of these was handed out."""
+        with torch._C.DisableTorchFunction():
+            for tensor in tensors_in(tree):
+                self.values.expose(tensor)
+
     def doubt(self) -> None:
         """Something may have written into any tensor without torch noticing."""
         self.values.doubt()
@@ -217,6 +229,17 @@ def peel(tensor: torch.Tensor) -> torch.Tensor:
     while _is_wrapped(tensor) and torch._C._functorch.is_gradtrackingtensor(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
     return tensor
+
+
+def tensors_in(tree: Any) -> Iterator[torch.Tensor]:
+    if isinstance(tree, torch.Tensor):
+        yield tree
+    elif isinstance(tree, (tuple, list)):
+        for item in tree:
+            yield from tensors_in(item)
+    elif isinstance(tree, dict):
+        for item in tree.values():
+            yield from tensors_in(item)
 
 
 def missing_content(tensor: torch.Tensor) -> str | None:
