@@ -27,6 +27,7 @@ class Describer:
         self._queue = queue
         self._suffix = file_suffix
         self._tensor_type = reader.tensor_type
+        self.note_failure: Callable[[str, BaseException], None] = lambda where, error: None
         self.note_stale: Callable[[str, str], None] = lambda slot, difference: None
         """Called in verify mode when a value had changed unnoticed."""
 
@@ -48,16 +49,21 @@ class Describer:
         if leaf.mismatch is not None:
             self.note_stale(slot, leaf.mismatch)
         if stores and leaf.is_storable:
-            leaf.data_name = slot_file_name(slot, self._suffix)
-            self._store(leaf.value, leaf.data_name, tensor)
+            data_name = slot_file_name(slot, self._suffix)
+            try:
+                self._store(leaf.value, data_name, tensor)
+                leaf.data_name = data_name
+            except Exception as error:  # a kind of tensor that cannot be copied: its record is kept
+                leaf.note = f"{leaf.note}, no file" if leaf.note else "no file"
+                self.note_failure(f"the file of a {leaf.dtype} tensor", error)
         return leaf
 
     def _store(self, value: Value, data_name: str, tensor: Any) -> None:
         if value.file_name is not None and (not self._reader.verifies or self._is_stored(value.file_name, tensor)):
             self._queue.put_link(value.file_name, data_name)
             return
-        value.file_name = data_name
         self._queue.put_tensor(data_name, self._reader.copy(tensor), self._reader.size_bytes(tensor))
+        value.file_name = data_name
 
     def _is_stored(self, file_name: str, tensor: Any) -> bool:
         """In verify mode a file is read again before it gets a further name."""

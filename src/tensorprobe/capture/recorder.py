@@ -54,7 +54,7 @@ class Recorder:
         self._open_backwards: dict[GradientRecord, None] = {}
         self._parameter_gradients: dict[str, dict[str, Any]] = {}
         self._logged: set[str] = set()
-        describer.note_stale = self.note_stale
+        describer.note_failure, describer.note_stale = self.note_failure, self.note_stale
 
     # -- calls, forward ------------------------------------------------------------------------------------------------
 

@@ -23,6 +23,16 @@ from tensorprobe.model.record import Stats, TensorLeaf, Value
 _DIGESTS = {"md5": crc32_digest, "hash": hash_digest}
 _MAX_LATE_BYTES = 256 << 20
 _SPARSE_LAYOUTS = {torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc}
+_BITS_ONLY = {
+    dtype
+    for name in dir(torch)
+    if isinstance(dtype := getattr(torch, name), torch.dtype)
+    and dtype.itemsize == 1
+    and name[-1:].isdigit()
+    and name.startswith(("int", "uint"))
+    and name not in ("int8", "uint8")
+}
+"""int1 to int7 and uint1 to uint7."""
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _transforms = torch._C._functorch.peek_interpreter_stack
 _count_dispatch_modes = torch._C._len_torch_dispatch_stack
@@ -282,19 +292,44 @@ def plain_content(tensor: torch.Tensor) -> torch.Tensor:
         return content.values()
     if type(content) not in PLAIN_TYPES:
         local = getattr(content, "to_local", None)
-        content = local() if local is not None else content.as_subclass(torch.Tensor)
+        content = local() if local is not None else without_subclass(content)
     if content.layout is torch.strided:
         return content if content.is_quantized else content.resolve_conj().resolve_neg()
     return content if is_sparse(content) else content.to_dense()  # mkldnn
+
+
+def without_subclass(tensor: torch.Tensor) -> torch.Tensor:
+    """A plain tensor. One that is computed by `__torch_dispatch__` may have no memory: it is asked for a copy."""
+    if not torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.Python):
+        return tensor.as_subclass(torch.Tensor)
+    content = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+    content.copy_(tensor)
+    return content
 
 
 def copy_content(content: torch.Tensor) -> torch.Tensor:
     """A copy with memory of its own: that of the elements, not of the storage they are in."""
     if content.layout is not torch.strided:
         return content.clone()
+    if content.is_quantized and content.qscheme() is not torch.per_tensor_affine:
+        return copy_per_channel(content)
+    if content.dtype in _BITS_ONLY:  # torch neither copies them nor writes them into a file
+        content = content.view(torch.uint8)
     distinct = without_repeats(content)
     copy = distinct.clone(memory_format=torch.preserve_format)
     return copy if distinct is content else copy.expand(content.shape)
+
+
+def copy_per_channel(content: torch.Tensor) -> torch.Tensor:
+    """torch clones no tensor that is quantized per channel; of one that is packed, what it stands for is kept."""
+    if content.qscheme() is not torch.per_channel_affine or content.dtype is torch.quint4x2:
+        return content.dequantize()
+    axis, scales, zeros = (
+        content.q_per_channel_axis(),
+        content.q_per_channel_scales(),
+        content.q_per_channel_zero_points(),
+    )
+    return torch._make_per_channel_quantized_tensor(content.int_repr(), scales.clone(), zeros.clone(), axis)
 
 
 def is_sparse(tensor: torch.Tensor) -> bool:
