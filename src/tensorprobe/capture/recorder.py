@@ -190,7 +190,11 @@ class Recorder:
     def end_backward_pass(self) -> None:
         """A backward pass is over: write the records that are still open, then the parameter gradients."""
         for record in list(self._open_backwards):
-            record.finish()
+            try:
+                record.finish()
+            except Exception as error:  # one that fails takes no other with it
+                self._open_backwards.pop(record, None)
+                self.note_failure(record.call.backward_name, error)
         gradients, self._parameter_gradients = self._parameter_gradients, {}
         for stem, fields in gradients.items():
             self._emit(f"{stem}.{PARAMETERS_GRAD}", fields, None, None)
