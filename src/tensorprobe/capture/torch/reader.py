@@ -17,7 +17,7 @@ from torch.nn.parameter import is_lazy
 from tensorprobe.capture.torch.digest import crc32_digest, hash_digest
 from tensorprobe.capture.torch.reducer import Reducer
 from tensorprobe.capture.torch.statistics import describe_failure, without_repeats
-from tensorprobe.capture.torch.value import PLAIN_TYPES, KnownStorage, Layout, ValueTable, permutation_key
+from tensorprobe.capture.torch.value import PLAIN_TYPES, KnownStorage, Layout, ValueTable, is_wrapped, permutation_key
 from tensorprobe.model.record import Stats, TensorLeaf, Value
 
 _DIGESTS = {"md5": crc32_digest, "hash": hash_digest}
@@ -33,7 +33,6 @@ _BITS_ONLY = {
     and name not in ("int8", "uint8")
 }
 """int1 to int7 and uint1 to uint7."""
-_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _transforms = torch._C._functorch.peek_interpreter_stack
 _count_dispatch_modes = torch._C._len_torch_dispatch_stack
 
@@ -236,7 +235,7 @@ def unseen_by_modes() -> Iterator[None]:
 
 def peel(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor that torch.func.grad follows; what vmap batches cannot be taken apart."""
-    while _is_wrapped(tensor) and torch._C._functorch.is_gradtrackingtensor(tensor):
+    while torch._C._functorch.is_gradtrackingtensor(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
     return tensor
 
@@ -256,7 +255,7 @@ def missing_content(tensor: torch.Tensor) -> str | None:
     """Why a tensor has no numbers to look at; None if it has."""
     if tensor.is_meta:
         return "meta tensor"
-    if _is_wrapped(tensor):
+    if is_wrapped(tensor):
         return "inside a function transform"
     if type(tensor).__name__ in ("FakeTensor", "FunctionalTensor"):
         return "fake tensor"

@@ -27,7 +27,8 @@ from tensorprobe.model.record import Stats, Value
 _SWEEP_SIZE = 4096
 _MAX_LAYOUTS = 256
 _graph_task = torch._C._current_graph_task_id
-_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+_is_wrapped_by_functorch = torch._C._functorch.is_functorch_wrapped_tensor
+_is_batched = torch._C._functorch.is_legacy_batchedtensor
 
 Layout = tuple[Any, ...]
 
@@ -202,9 +203,14 @@ def is_identifiable(tensor: torch.Tensor) -> bool:
         type(tensor) in PLAIN_TYPES
         and tensor.layout is torch.strided
         and not tensor.is_inference()
-        and not _is_wrapped(tensor)
+        and not is_wrapped(tensor)
         and not tensor.is_nested
     )
+
+
+def is_wrapped(tensor: torch.Tensor) -> bool:
+    """Is it what a function transform, or a batched backward pass, lets its function see?"""
+    return _is_wrapped_by_functorch(tensor) or _is_batched(tensor)
 
 
 def layout_of(tensor: torch.Tensor, version: int) -> Layout:
