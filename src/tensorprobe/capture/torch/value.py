@@ -210,7 +210,7 @@ def is_identifiable(tensor: torch.Tensor) -> bool:
 
 def is_wrapped(tensor: torch.Tensor) -> bool:
     """Is it what a function transform, or a batched backward pass, lets its function see?"""
-    return _is_wrapped_by_functorch(tensor) or _is_batched(tensor)
+    return bool(_is_wrapped_by_functorch(tensor) or _is_batched(tensor))
 
 
 def layout_of(tensor: torch.Tensor, version: int) -> Layout:

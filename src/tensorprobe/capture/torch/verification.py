@@ -38,7 +38,7 @@ class VerifyingReader(TorchReader):
         """How many values were computed again."""
         self._fingerprints: dict[int, tuple[Value, str | None]] = {}
         """By the address of a value, which is held so that the address stays its own."""
-        self._stored: dict[Path, str | None] = {}
+        self._stored: dict[tuple[int, int], str | None] = {}
         self._now = threading.local()
 
     def forget(self) -> None:
@@ -50,10 +50,12 @@ class VerifyingReader(TorchReader):
         """Is the content of a stored file what the tensor has now? One that could not be written is another failure."""
         if not path.exists():
             return True
+        status = path.stat()
+        file = (status.st_ino, status.st_mtime_ns)  # a later backward pass writes another file of the same name
         with torch._C.DisableTorchFunction(), unseen_by_modes():
-            if path not in self._stored:
-                self._stored[path] = fingerprint(torch.load(path, weights_only=True))
-            return self._stored[path] == fingerprint(tensor)
+            if file not in self._stored:
+                self._stored[file] = fingerprint(torch.load(path, weights_only=True))
+            return self._stored[file] == fingerprint(tensor)
 
     def _read(self, tensor: torch.Tensor, produced_by: str | None) -> TensorLeaf:
         self._now.mismatch = None
