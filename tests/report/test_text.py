@@ -55,6 +55,11 @@ def test_what_a_person_with_a_wrong_loss_sees_first(tmp_path: Path) -> None:
     assert lines[8] == "              all zero: block.fc.bias"
 
 
+def test_values_that_verify_mode_found_changed_are_shown(tmp_path: Path) -> None:
+    model_dump(tmp_path, run={**RUN, "coverage": {**RUN["coverage"], "stale": 2}})
+    assert "2 STALE values, found by verify mode" in render(tmp_path, width=400).splitlines()[2]
+
+
 def test_the_tree_has_one_line_a_result(tmp_path: Path) -> None:
     model_dump(tmp_path)
     tree = render(tmp_path).split("\n\n")[1]

@@ -24,6 +24,8 @@ class Coverage:
     """Calls that activation checkpointing repeated in the backward."""
     recomputed_differently: int = 0
     """Those whose values were not the ones of the forward."""
+    stale: int = 0
+    """Values that were taken as known and had changed, as verify mode found out; recorded as they are."""
     unseen: dict[str, int] = field(default_factory=dict)
     """What could not be seen, by reason."""
 

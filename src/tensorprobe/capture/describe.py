@@ -30,6 +30,9 @@ class Describer:
         self._queue = queue
         self._suffix = file_suffix
         self._tensor_type = reader.tensor_type
+        self.note_failure: Callable[[str, BaseException], None] = lambda where, error: None
+        self.note_stale: Callable[[str, str], None] = lambda slot, difference: None
+        """Called in verify mode when a value had changed unnoticed."""
 
     def describe(
         self,
@@ -58,6 +61,8 @@ class Describer:
     def describe_tensor(self, tensor: Any, slot: str, produced_by: str | None, stores: bool) -> TensorLeaf:
         """One tensor, with its file if it is to have one."""
         leaf = self._reader.read(tensor, produced_by)
+        if leaf.mismatch is not None:
+            self.note_stale(slot, leaf.mismatch)
         if stores:
             self.store(leaf, slot, tensor)
         return leaf
@@ -66,17 +71,31 @@ class Describer:
         """Give a leaf its file, unless it has one or there is nothing to put into it."""
         if leaf.data_name is not None or not leaf.is_storable:
             return
-        if leaf.value.file_name is not None:
-            leaf.data_name = slot_file_name(slot, self._suffix)
-            self._queue.put_link(leaf.value.file_name, leaf.data_name)
-        else:
-            self.store_copy(leaf, slot, self._reader.copy(tensor), self._reader.size_bytes(tensor))
+        data_name, file_name = slot_file_name(slot, self._suffix), leaf.value.file_name
+        try:
+            if file_name is not None and (not self._reader.verifies or self._is_stored(file_name, tensor)):
+                self._queue.put_link(file_name, data_name)
+                leaf.data_name = data_name
+            else:
+                self.store_copy(leaf, slot, self._reader.copy(tensor), self._reader.size_bytes(tensor))
+        except Exception as error:  # a kind of tensor that cannot be copied: its record is kept
+            leaf.note = f"{leaf.note}, no file" if leaf.note else "no file"
+            self.note_failure(f"the file of a {leaf.dtype} tensor", error)
 
     def store_copy(self, leaf: TensorLeaf, slot: str, copy: Any, size_bytes: int) -> None:
         """Give a leaf a file with what was copied for it."""
         if leaf.data_name is None and leaf.is_storable:
-            leaf.data_name = leaf.value.file_name = slot_file_name(slot, self._suffix)
-            self._queue.put_tensor(leaf.data_name, copy, size_bytes)
+            data_name = slot_file_name(slot, self._suffix)
+            self._queue.put_tensor(data_name, copy, size_bytes)
+            leaf.data_name = leaf.value.file_name = data_name
+
+    def _is_stored(self, file_name: str, tensor: Any) -> bool:
+        """In verify mode a file is read again before it gets a further name."""
+        self._queue.drain()
+        is_stored = self._reader.holds(self._queue.folder / file_name, tensor)
+        if not is_stored:
+            self.note_stale(file_name, "the content of the file")
+        return is_stored
 
 
 def describe_plain(value: Any) -> dict[str, Any] | TensorLeaf:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from tensorprobe.model.record import TensorLeaf
@@ -20,6 +21,8 @@ class TensorReader(Protocol):
     tensor_type: type | tuple[type, ...]
     atoms: tuple[type, ...]
     """Types that look like containers and are none: tensors, shapes."""
+    verifies: bool
+    """Is this verify mode, in which whatever is taken as known is looked at again?"""
 
     def read(self, tensor: Any, produced_by: str | None) -> TensorLeaf:
         """Describe the value that `tensor` has now; `produced_by` names the record whose output it is."""
@@ -35,6 +38,9 @@ class TensorReader(Protocol):
 
     def write_file(self, copy: Any, file: BinaryIO) -> None:
         """Write a copy in the framework's own file format."""
+
+    def holds(self, path: Path, tensor: Any) -> bool:
+        """In verify mode: is the content of a stored file what `tensor` has now?"""
 
     def describe_object(self, value: Any) -> dict[str, Any] | None:
         """A leaf for an object of the framework that is no tensor (a dtype, a device); None for others."""

@@ -9,6 +9,7 @@ call is kept.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from types import FrameType
@@ -30,6 +31,7 @@ from tensorprobe.model.name import PARAMETERS_GRAD
 logger = logging.getLogger("tensorprobe")
 
 _MAX_ERROR_TEXT = 500
+_DIGITS = re.compile(r"\d+")
 EARLIER_PASS = "backward of a call, replaced by that of a later pass over the same graph"
 
 
@@ -41,6 +43,8 @@ class Recorder:
         self.stacks = stacks
         self.records_apis = config.level in ("L1", "mix")
         self.records_modules = config.level in ("L0", "mix")
+        self.describes_every_call = not (config.list or config.scope or config.api_yaml or config.data_mode)
+        """False where some calls, or parts of them, are left out: what these write is to be noticed all the same."""
         self.coverage = Coverage()
         self.generation = 0
         """Which step hooks belong to: gradients of an older one are not recorded."""
@@ -55,6 +59,7 @@ class Recorder:
         self._open_backwards: dict[GradientRecord, None] = {}
         self._parameter_gradients: dict[str, dict[str, Any]] = {}
         self._logged: set[str] = set()
+        describer.note_failure, describer.note_stale = self.note_failure, self.note_stale
 
     # -- calls, forward ------------------------------------------------------------------------------------------------
 
@@ -236,7 +241,11 @@ class Recorder:
     def end_backward_pass(self) -> None:
         """The last backward pass is over: write the records that are still open, then the parameter gradients."""
         for record in list(self._open_backwards):
-            record.finish()
+            try:
+                record.finish()
+            except Exception as error:  # one that fails takes no other with it
+                self._open_backwards.pop(record, None)
+                self.note_failure(record.call.backward_name, error)
         gradients, self._parameter_gradients = self._parameter_gradients, {}
         for stem, fields in gradients.items():
             self._emit(f"{stem}.{PARAMETERS_GRAD}", fields, None, None)
@@ -281,6 +290,19 @@ class Recorder:
                 error,
             )
             logger.debug("the failure in full", exc_info=error)
+
+    def note_stale(self, slot: str, difference: str) -> None:
+        """Verify mode has found a value that had changed unnoticed: it is said once per kind of call, and counted."""
+        self.coverage.stale += 1
+        key = f"stale: {_DIGITS.sub('', slot)}"
+        if key not in self._logged:
+            self._logged.add(key)
+            logger.error(
+                "%s was taken as known and had changed unnoticed: %s. The record has the new value; further ones of "
+                "this kind are counted",
+                slot,
+                difference,
+            )
 
     # -- inside --------------------------------------------------------------------------------------------------------
 

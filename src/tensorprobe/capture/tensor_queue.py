@@ -41,21 +41,21 @@ class TensorQueue:
         self._is_busy = False
         self._condition = threading.Condition()
         self._thread: threading.Thread | None = None
-        self._folder = Path()
+        self.folder = Path()
 
     def set_folder(self, folder: Path) -> None:
         """Where the files of what comes next go."""
-        self._folder = folder
+        self.folder = folder
 
     def put_tensor(self, name: str, copy: Any, size_bytes: int) -> None:
         """Write `copy` as `name`; waits while too much is in the queue."""
-        folder = self._folder
+        folder = self.folder
         self._put(lambda: self._write(folder, name, copy), size_bytes)
 
     def put_link(self, existing: str, name: str) -> None:
         """Give the file `existing` a further name."""
         if existing != name:
-            folder = self._folder
+            folder = self.folder
             self._put(lambda: link_file(folder / existing, folder / name), 0)
 
     def drain(self) -> None:

@@ -72,6 +72,8 @@ class TensorLeaf:
     data_name: str | None = None
     note: str | None = None
     """What else a reader must know: "sparse_coo", "undefined memory"."""
+    mismatch: str | None = None
+    """In verify mode: what had changed unnoticed of a value that was taken as known. `value` is the new one."""
     is_storable: bool = True
     """False for a tensor without content (meta, fake): there is nothing to put into a file."""
 

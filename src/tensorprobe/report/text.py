@@ -127,11 +127,13 @@ def _coverage_fact(report: RankReport) -> Fact:
         return _fact("coverage", "not stated in this dump: calls may be missing without a trace", "yellow")
     parts = [_count_of(coverage, key, words) for key, words in _COVERAGE_WORDS.items()]
     parts += [_count_of(coverage, key, words) for key, words in _RECOMPUTATION_WORDS.items() if coverage.get(key)]
-    unseen = coverage.get("unseen")
+    unseen, stale = coverage.get("unseen"), coverage.get("stale")
+    if stale:
+        parts.append(_count_of(coverage, "stale", "STALE values, found by verify mode"))
     if isinstance(unseen, dict) and unseen:
         parts.append("NOT SEEN: " + ", ".join(f"{reason} ({count})" for reason, count in unseen.items()))
     text = " · ".join(part for part in parts if part)
-    return _fact("coverage", text or "not stated", "yellow" if coverage.get("failed") or unseen else "")
+    return _fact("coverage", text or "not stated", "yellow" if coverage.get("failed") or stale or unseen else "")
 
 
 def _count_of(coverage: Mapping[str, Any], key: str, words: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,62 +16,15 @@ from torch import nn
 
 from tensorprobe.capture.session import Session
 from tensorprobe.capture.torch import value as value_module
-from tensorprobe.capture.torch.reader import TorchReader, statistics_content
+from tensorprobe.capture.torch.reader import TorchReader
 from tensorprobe.capture.torch.reducer import Reducer
-from tensorprobe.capture.torch.value import ValueTable, is_dense, permutation_key
+from tensorprobe.capture.torch.value import is_dense, permutation_key
+from tensorprobe.capture.torch.verification import VARIABLE
 from tensorprobe.model.record import TensorLeaf
 from tests.capture.torch.dump import only_step
-from tests.capture.torch.models import MODELS
 from tests.capture.torch.training import open_session
+from tests.capture.torch.watched import Watched, check
 from tests.capture.torch.writes import OPTIMIZERS, PROGRAMS, Program, train_with
-
-Moment = tuple[float, float, float, float]
-
-
-class Probe(nn.Module):
-    def forward(self, tensor: torch.Tensor) -> torch.Tensor:
-        return torch.clone(tensor)
-
-
-class Watched:
-    """A session in which a program looks at tensors; the truth at each look is noted beside the record."""
-
-    def __init__(self, dump_path: Path, level: str) -> None:
-        self.dump_path = dump_path
-        self.session: Session = open_session(dump_path, level=level)
-        self.probe = Probe()
-        self.level = level
-        self.truth: list[Moment] = []
-
-    def run(self, program: Program) -> None:
-        self.session.start(self.probe if self.level != "L1" else None)
-        program(self.see)
-        self.session.stop()
-        self.session.step()
-
-    def see(self, tensor: torch.Tensor) -> torch.Tensor:
-        with torch._C.DisableTorchFunction():
-            numbers = tensor.detach().clone().to(torch.float64).flatten()
-            self.truth.append(
-                (numbers.max().item(), numbers.min().item(), numbers.mean().item(), numbers.norm().item())
-            )
-        copy: torch.Tensor = self.probe(tensor)
-        return copy
-
-    def recorded(self) -> list[Moment]:
-        records = only_step(self.dump_path).records
-        stem = "Module.Probe.forward." if self.level == "L0" else "Torch.clone."
-        names = [name for name in records if name.startswith(stem) and "backward" not in name]
-        leaves = [records[name]["input_args"][0] for name in names]
-        return [(leaf["Max"], leaf["Min"], leaf["Mean"], leaf["Norm"]) for leaf in leaves]
-
-
-def check(watched: Watched, program: Program) -> None:
-    watched.run(program)
-    recorded = watched.recorded()
-    assert len(recorded) == len(watched.truth) > 1
-    for look, (candidate, reference) in enumerate(zip(recorded, watched.truth, strict=True)):
-        assert candidate == pytest.approx(reference, rel=1e-5, abs=1e-6), f"look {look}"
 
 
 @pytest.fixture(params=["L0", "L1", "mix"])
@@ -192,56 +144,13 @@ class Seen:
         return leaf
 
 
-# -- every hit of whole trainings --------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def hits(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Each value that was taken as known, and whether its statistics were still true."""
-    found: list[bool] = []
-    original = ValueTable.find
-
-    def find(table: ValueTable, tensor: torch.Tensor, produced_by: str | None) -> Any:
-        value, known, layout = original(table, tensor, produced_by)
-        if value is not None and value.stats is not None:
-            fresh = Reducer().reduce(*statistics_content(tensor))
-            found.append(all(same(getattr(value.stats, word), getattr(fresh, word)) for word in fresh.__slots__))
-        return value, known, layout
-
-    monkeypatch.setattr(ValueTable, "find", find)
-    return found
-
-
-def same(first: Any, second: Any) -> bool:
-    return bool(first == second) or (isinstance(first, float) and math.isnan(first) and math.isnan(second))
-
-
-@pytest.mark.parametrize("level", ["L1", "mix"])
-@pytest.mark.parametrize("model_name", ["gpt", "cnn", "lstm"])
-@pytest.mark.parametrize("is_fused", [False, True])
-def test_every_known_value_of_a_training_is_still_true(
-    tmp_path: Path, hits: list[bool], model_name: str, level: str, is_fused: bool
-) -> None:
-    torch.manual_seed(7)
-    model, loss_of, batches = MODELS[model_name]()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=is_fused)
-    session = open_session(tmp_path, level=level)
-    session.start(model)
-    for batch in batches[:2]:
-        loss_of(model, batch).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    session.close()
-    assert len(hits) > 50
-    assert all(hits)
-
-
 # -- sameness is used where it is certain ------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def reduced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """The shapes of all tensors that were reduced."""
+    monkeypatch.delenv(VARIABLE, raising=False)
     shapes: list[tuple[int, ...]] = []
     original = Reducer.reduce
 
@@ -254,7 +163,7 @@ def reduced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
+def session(tmp_path: Path, reduced: list[tuple[int, ...]]) -> Iterator[Session]:
     session = open_session(tmp_path, level="L1")
     session.start()
     yield session

@@ -57,7 +57,7 @@ def difference(reference: Observed, candidate: Observed) -> list[str]:
 
 def same(reference: Any, candidate: Any) -> bool:
     if isinstance(reference, torch.Tensor) and isinstance(candidate, torch.Tensor):
-        return reference.dtype == candidate.dtype and torch.equal(reference.view(-1), candidate.view(-1))
+        return reference.dtype == candidate.dtype and torch.equal(reference.reshape(-1), candidate.reshape(-1))
     return bool(reference == candidate)
 
 

@@ -83,7 +83,7 @@ class ApiNames:
             is_recorded=is_recorded,
             note=UNDEFINED_MEMORY if stem in _UNDEFINED_MEMORY else note,
             exposes_memory=stem in _EXPOSES_MEMORY,
-            may_write_unseen=prefix in _FOREIGN or stem in _WRITES_UNSEEN or (prefix == "Ops" and name[:5] != "aten."),
+            may_write_unseen=prefix in _FOREIGN or stem in _WRITES_UNSEEN or (prefix == "Ops" and _writes_unseen(name)),
             changes_first=stem in _CHANGES_FIRST,
         )
 
@@ -112,6 +112,12 @@ def split_name(qualified: str) -> tuple[str, str]:
         if qualified.startswith(start):
             return prefix, qualified[len(start) :]
     return "Ops", qualified
+
+
+def _writes_unseen(operator: str) -> bool:
+    """An operator of `torch.ops`: one of torch's own writes as the function of that name, any other may."""
+    library, _, name = operator.partition(".")
+    return library != "aten" or f"Torch.{name.partition('.')[0]}" in _WRITES_UNSEEN
 
 
 _PREFIXES = (

@@ -85,8 +85,10 @@ def _make_collective(runner: CallRunner, name: str, original: Any) -> Any:
     api = runner.names.make("Distributed", name)
 
     def collective(*args: Any, **kwargs: Any) -> Any:
-        if not runner.is_active or not api.is_recorded:
+        if not runner.is_active:
             return original(*args, **kwargs)
+        if not api.is_recorded:
+            return runner.run_unrecorded(api, original, args, kwargs)
         return runner.run_in_place(api, original, args, kwargs)
 
     collective.__name__ = collective.__qualname__ = name

@@ -88,10 +88,13 @@ class CallRunner:
         try:
             output = function(*args, **kwargs)
         except BaseException as error:
+            self._note_writes(api, args, kwargs)
             self.end_failed(call, span, error)
             raise
         # x[0] = y returns nothing and changes x: what comes out is x.
         self.end(api, call, span, args[0] if output is None and api.changes_first else output)
+        if api.exposes_memory or not self.recorder.describes_every_call:
+            self._note_writes(api, args, kwargs)
         return output
 
     def _run_unseen(
@@ -99,11 +102,29 @@ class CallRunner:
     ) -> Any:
         if reason is not None:
             self.recorder.coverage.add_unseen(reason)
+        return self.run_unrecorded(api, function, args, kwargs)
+
+    def run_unrecorded(self, api: Api, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call that is left out. What it writes is to be noticed all the same."""
+        if not api.exposes_memory and not api.may_write_unseen and self.recorder.describes_every_call:
+            return function(*args, **kwargs)
+        self._note_writes(api, args, kwargs)
         try:
             return function(*args, **kwargs)
         finally:
+            self._note_writes(api, args, kwargs)
+
+    def _note_writes(self, api: Api, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Before and after a call: what may change, or has changed, without a record that says so."""
+        try:
             if api.may_write_unseen:
                 self.reader.doubt()
+            if api.exposes_memory:
+                self.reader.expose(args)
+            elif not self.recorder.describes_every_call:
+                self.reader.observe((args, kwargs))
+        except Exception as error:
+            self.recorder.note_failure(api.stem, error)
 
     def run_in_place(self, api: Api, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A collective: what comes out is in the tensors that were given to it."""
@@ -115,6 +136,8 @@ class CallRunner:
             self.end_failed(call, span, error)
             raise
         is_running = hasattr(output, "wait")
+        if is_running:
+            self.reader.expose((args, kwargs))  # it goes on writing, and nobody knows until when
         results = [value for value in (*args, *kwargs.values()) if isinstance(value, (torch.Tensor, list))]
         self.end(api, call, None, None if is_running else tuple(results), ASYNCHRONOUS if is_running else None)
         self.gradients.end(None, span, None, has_failed=True)  # a collective makes no nodes of its own
@@ -129,6 +152,8 @@ class CallRunner:
         try:
             with torch._C.DisableTorchFunction():  # the user's subclasses do not see what capture looks at
                 call = self.recorder.begin_api(api.stem, frame)
+                if not self.recorder.describes_every_call:
+                    self.reader.observe((args, kwargs))
                 if call is not None:
                     self.recorder.add_inputs(call, args, kwargs)
                 if call is not None or self.recorder.records_modules:
@@ -178,9 +203,7 @@ class CallMode(TorchFunctionMode):  # type: ignore[misc]
         if api.is_recorded:
             return self._runner.run(api, func, args, kwargs or {})
         self._recorder.coverage.excluded += 1
-        if api.exposes_memory and args and isinstance(args[0], torch.Tensor):
-            self._runner.reader.values.expose(args[0])
-        return func(*args, **(kwargs or {}))
+        return self._runner.run_unrecorded(api, func, args, kwargs or {})
 
 
 class WatchMode(CallMode):
@@ -189,14 +212,9 @@ class WatchMode(CallMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        output = func(*args, **(kwargs or {}))
-        if self._runner.is_active:
-            api = self._find(func)
-            if api.exposes_memory and args and isinstance(args[0], torch.Tensor):
-                self._runner.reader.values.expose(args[0])
-            elif api.may_write_unseen:
-                self._runner.reader.doubt()
-        return output
+        if not self._runner.is_active:
+            return func(*args, **(kwargs or {}))
+        return self._runner.run_unrecorded(self._find(func), func, args, kwargs or {})
 
 
 def is_on_stack(mode: CallMode) -> bool:

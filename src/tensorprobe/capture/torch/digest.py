@@ -15,6 +15,7 @@ Of a sparse tensor both take its indices, and then its values; it is not made de
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -25,6 +26,7 @@ _B = 0xD6E8FEB86659FD93
 _CHUNK = 1 << 17  # a chunk of 64-bit words and its weights stay in the cache
 _DEVICE_CHUNK = 1 << 22
 _KEPT_WEIGHTS = 1 << 20
+_MAX_EXPANDED = 1 << 31
 _LOW_WORD = 0xFFFFFFFF
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.int64}
 
@@ -33,16 +35,24 @@ def crc32_digest(tensor: torch.Tensor) -> str:
     """CRC-32 of the bytes in logical order, 8 hex digits."""
     checksum = 0
     for part in dense_parts(tensor):
-        for chunk in in_logical_order(part).split(_CHUNK):
+        for chunk in chunks_in_order(part, _CHUNK):
             checksum = zlib.crc32(as_bytes(chunk), checksum)
     return f"{checksum:08x}"
 
 
 def hash_digest(tensor: torch.Tensor) -> str:
     """The positional hash, 16 hex digits."""
-    parts = [element_bits(part) for part in dense_parts(tensor)]
-    bits = parts[0] if len(parts) == 1 else torch.cat([as_words(part) for part in parts])
-    return f"{int(hash_words(bits)) & 0xFFFFFFFFFFFFFFFF:016x}"
+    parts = dense_parts(tensor)
+    device = parts[0].device
+    size = _CHUNK if parts[0].is_cpu else _DEVICE_CHUNK
+    total = torch.zeros((), dtype=torch.int64, device=device)
+    start = 0
+    for part in parts:
+        for chunk in chunks_in_order(part, size):
+            words = as_words(chunk.view(_BITS[chunk.element_size()]))
+            total += (_mix(words, _A) * _weights(start, start + words.numel(), device)).sum()
+            start += words.numel()
+    return f"{int(total) & 0xFFFFFFFFFFFFFFFF:016x}"
 
 
 def dense_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
@@ -57,6 +67,20 @@ def dense_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
     return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
 
 
+def chunks_in_order(tensor: torch.Tensor, size: int) -> Iterator[torch.Tensor]:
+    """All elements in logical order, in pieces: an expanded tensor is never there as a whole."""
+    if tensor.numel() > _MAX_EXPANDED and 0 in tensor.stride():
+        raise ValueError(f"a few elements, expanded to {tensor.numel():,}")
+    while tensor.dim() and tensor.shape[0] == 1:
+        tensor = tensor[0]
+    if tensor.numel() <= size or tensor.is_contiguous():
+        yield from in_logical_order(tensor).split(size)
+        return
+    rows = max(1, size * tensor.shape[0] // tensor.numel())
+    for part in tensor.split(rows):
+        yield from chunks_in_order(part, size)
+
+
 def in_logical_order(tensor: torch.Tensor) -> torch.Tensor:
     """All elements in one line, on the tensor's device."""
     return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
@@ -64,13 +88,7 @@ def in_logical_order(tensor: torch.Tensor) -> torch.Tensor:
 
 def as_bytes(flat: torch.Tensor) -> Any:
     """The bytes of a tensor on the host. A copy: `numpy()` on the user's own memory would forbid resizing it."""
-    return memoryview(flat.to("cpu", copy=True).view(torch.uint8).numpy()) if flat.numel() else b""
-
-
-def element_bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The elements as integers of their width, in logical order, on the tensor's device."""
-    flat = in_logical_order(tensor)
-    return flat.view(_BITS[flat.element_size()])
+    return memoryview(flat.view(torch.uint8).to("cpu", copy=True).numpy()) if flat.numel() else b""
 
 
 def as_words(bits: torch.Tensor) -> torch.Tensor:
@@ -78,16 +96,6 @@ def as_words(bits: torch.Tensor) -> torch.Tensor:
     words = bits.to(torch.int64)
     width = 8 * bits.element_size()
     return words if width == 64 else words & ((1 << width) - 1)
-
-
-def hash_words(bits: torch.Tensor) -> torch.Tensor:
-    """The hash as a 0-d int64 tensor."""
-    total = torch.zeros((), dtype=torch.int64, device=bits.device)
-    size = _CHUNK if bits.is_cpu else _DEVICE_CHUNK
-    for start in range(0, bits.numel(), size):
-        words = as_words(bits[start : start + size])
-        total += (_mix(words, _A) * _weights(start, start + words.numel(), bits.device)).sum()
-    return total
 
 
 def _weights(start: int, stop: int, device: torch.device) -> torch.Tensor:

@@ -25,6 +25,7 @@ from tensorprobe.capture.torch.module_call import ModuleNames, ModulePatch, Modu
 from tensorprobe.capture.torch.patch import nothing
 from tensorprobe.capture.torch.point_gradient import watch_gradient
 from tensorprobe.capture.torch.reader import TorchReader
+from tensorprobe.capture.torch.verification import VerifyingReader, is_wanted
 from tensorprobe.config.api_list import ApiList
 from tensorprobe.errors import UsageError
 
@@ -86,7 +87,8 @@ class TorchFramework:
         return [(str(index) if is_several else "", item) for index, item in enumerate(models)]
 
     def make_reader(self, *, has_stats: bool, digest_kind: str | None) -> TorchReader:
-        return TorchReader(has_stats=has_stats, digest_kind=digest_kind)
+        kind = VerifyingReader if is_wanted() else TorchReader
+        return kind(has_stats=has_stats, digest_kind=digest_kind)
 
     def is_noise(self, path: str) -> bool:
         return path.startswith(_TORCH_FOLDER) and path[len(_TORCH_FOLDER) :].startswith(_NOISE)

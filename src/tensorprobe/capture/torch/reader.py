@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
@@ -16,13 +17,22 @@ from torch.nn.parameter import is_lazy
 from tensorprobe.capture.torch.digest import crc32_digest, hash_digest
 from tensorprobe.capture.torch.reducer import Reducer
 from tensorprobe.capture.torch.statistics import describe_failure, without_repeats
-from tensorprobe.capture.torch.value import PLAIN_TYPES, KnownStorage, Layout, ValueTable, permutation_key
+from tensorprobe.capture.torch.value import PLAIN_TYPES, KnownStorage, Layout, ValueTable, is_wrapped, permutation_key
 from tensorprobe.model.record import Stats, TensorLeaf, Value
 
 _DIGESTS = {"md5": crc32_digest, "hash": hash_digest}
 _MAX_LATE_BYTES = 256 << 20
 _SPARSE_LAYOUTS = {torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc}
-_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+_BITS_ONLY = {
+    dtype
+    for name in dir(torch)
+    if isinstance(dtype := getattr(torch, name), torch.dtype)
+    and dtype.itemsize == 1
+    and name[-1:].isdigit()
+    and name.startswith(("int", "uint"))
+    and name not in ("int8", "uint8")
+}
+"""int1 to int7 and uint1 to uint7."""
 _transforms = torch._C._functorch.peek_interpreter_stack
 _count_dispatch_modes = torch._C._len_torch_dispatch_stack
 
@@ -32,6 +42,7 @@ class TorchReader:
 
     tensor_type = torch.Tensor
     atoms: tuple[type, ...] = (torch.Tensor, torch.Size)
+    verifies = False
 
     def __init__(self, *, has_stats: bool, digest_kind: str | None) -> None:
         self.values = ValueTable()
@@ -90,12 +101,27 @@ class TorchReader:
     def forget(self) -> None:
         self.values.forget()
 
+    def holds(self, path: Path, tensor: torch.Tensor) -> bool:
+        return True
+
+    def observe(self, tree: Any) -> None:
+        """What a call that is not recorded is given, or returns: nothing is computed, but a write is noticed."""
+        with torch._C.DisableTorchFunction():
+            for tensor in tensors_in(tree):
+                self.values.observe(tensor)
+
+    def expose(self, tree: Any) -> None:
+        """The memory of these was handed out."""
+        with torch._C.DisableTorchFunction():
+            for tensor in tensors_in(tree):
+                self.values.expose(tensor)
+
     def doubt(self) -> None:
         """Something may have written into any tensor without torch noticing."""
         self.values.doubt()
 
     def _read(self, tensor: torch.Tensor, produced_by: str | None) -> TensorLeaf:
-        value, known, layout = self.values.find(tensor, produced_by)
+        value, known, layout = self._find(tensor, produced_by)
         reason = None
         if value is None:
             value, reason = self._make_value(tensor, known, layout)
@@ -113,6 +139,12 @@ class TorchReader:
             is_storable=reason is None,
         )
 
+    def _find(self, tensor: torch.Tensor, produced_by: str | None) -> tuple[Value | None, KnownStorage | None, Layout]:
+        return self.values.find(tensor, produced_by)
+
+    def _find_stats(self, known: KnownStorage, key: Any, tensor: torch.Tensor) -> Stats | None:
+        return known.stats.get(key)
+
     def _make_value(self, tensor: torch.Tensor, known: KnownStorage | None, layout: Layout) -> tuple[Value, str | None]:
         reason = missing_content(tensor)
         if not self._has_stats:
@@ -125,7 +157,7 @@ class TorchReader:
             value.stats = self._reduce(tensor, value)
             return value, None
         key = permutation_key(tensor, layout) if known is not None and known.is_trusted else None
-        stats = known.stats.get(key) if known is not None and key is not None else None
+        stats = self._find_stats(known, key, tensor) if known is not None and key is not None else None
         if stats is None:
             stats = self._reduce(tensor)
             if known is not None and key is not None:
@@ -203,16 +235,27 @@ def unseen_by_modes() -> Iterator[None]:
 
 def peel(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor that torch.func.grad follows; what vmap batches cannot be taken apart."""
-    while _is_wrapped(tensor) and torch._C._functorch.is_gradtrackingtensor(tensor):
+    while torch._C._functorch.is_gradtrackingtensor(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
     return tensor
+
+
+def tensors_in(tree: Any) -> Iterator[torch.Tensor]:
+    if isinstance(tree, torch.Tensor):
+        yield tree
+    elif isinstance(tree, (tuple, list)):
+        for item in tree:
+            yield from tensors_in(item)
+    elif isinstance(tree, dict):
+        for item in tree.values():
+            yield from tensors_in(item)
 
 
 def missing_content(tensor: torch.Tensor) -> str | None:
     """Why a tensor has no numbers to look at; None if it has."""
     if tensor.is_meta:
         return "meta tensor"
-    if _is_wrapped(tensor):
+    if is_wrapped(tensor):
         return "inside a function transform"
     if type(tensor).__name__ in ("FakeTensor", "FunctionalTensor"):
         return "fake tensor"
@@ -248,19 +291,44 @@ def plain_content(tensor: torch.Tensor) -> torch.Tensor:
         return content.values()
     if type(content) not in PLAIN_TYPES:
         local = getattr(content, "to_local", None)
-        content = local() if local is not None else content.as_subclass(torch.Tensor)
+        content = local() if local is not None else without_subclass(content)
     if content.layout is torch.strided:
         return content if content.is_quantized else content.resolve_conj().resolve_neg()
     return content if is_sparse(content) else content.to_dense()  # mkldnn
+
+
+def without_subclass(tensor: torch.Tensor) -> torch.Tensor:
+    """A plain tensor. One that is computed by `__torch_dispatch__` may have no memory: it is asked for a copy."""
+    if not torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.Python):
+        return tensor.as_subclass(torch.Tensor)
+    content = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+    content.copy_(tensor)
+    return content
 
 
 def copy_content(content: torch.Tensor) -> torch.Tensor:
     """A copy with memory of its own: that of the elements, not of the storage they are in."""
     if content.layout is not torch.strided:
         return content.clone()
+    if content.is_quantized and content.qscheme() is not torch.per_tensor_affine:
+        return copy_per_channel(content)
+    if content.dtype in _BITS_ONLY:  # torch neither copies them nor writes them into a file
+        content = content.view(torch.uint8)
     distinct = without_repeats(content)
     copy = distinct.clone(memory_format=torch.preserve_format)
     return copy if distinct is content else copy.expand(content.shape)
+
+
+def copy_per_channel(content: torch.Tensor) -> torch.Tensor:
+    """torch clones no tensor that is quantized per channel; of one that is packed, what it stands for is kept."""
+    if content.qscheme() is not torch.per_channel_affine or content.dtype is torch.quint4x2:
+        return content.dequantize()
+    axis, scales, zeros = (
+        content.q_per_channel_axis(),
+        content.q_per_channel_scales(),
+        content.q_per_channel_zero_points(),
+    )
+    return torch._make_per_channel_quantized_tensor(content.int_repr(), scales.clone(), zeros.clone(), axis)
 
 
 def is_sparse(tensor: torch.Tensor) -> bool:

@@ -4,10 +4,11 @@
 or numpy change memory without a new version. A value is therefore known only while its storage is held (weakly, so that
 its address is not used again), in its exact layout, and only if nobody can have written to the storage unnoticed: it
 was made by an API call that was seen, or in the running backward pass, or belongs to a parameter while such calls are
-seen. Where sameness is not certain, it is a new value:
+seen and nobody else holds its storage. Where sameness is not certain, it is a new value:
 
 - memory that torch does not own alone (numpy, dlpack, shared memory), or that was handed out (`.data`, storage);
-- a storage whose version went back: a second counter (of a `.data` taken earlier, of `set_`) writes to it, too;
+- a parameter whose storage somebody else holds, too: a `.data`, a view, an array or a storage that was taken earlier;
+- a storage whose version went back: a second counter (of `.data`, of `set_`) writes to it, too;
 - what a module returned, unless one of the calls inside it was seen to make it;
 - a vector without gradient that a forward call made: normalisation writes its running statistics without a new version;
 - everything from before the last backward pass began or ended, and, after `stop`, everything in one: what its hooks do
@@ -16,6 +17,7 @@ seen. Where sameness is not certain, it is a new value:
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -27,7 +29,8 @@ _SWEEP_SIZE = 4096
 _MAX_LAYOUTS = 256
 _API_ENDINGS = (".forward", ".recompute")
 _graph_task = torch._C._current_graph_task_id
-_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+_is_wrapped_by_functorch = torch._C._functorch.is_functorch_wrapped_tensor
+_is_batched = torch._C._functorch.is_legacy_batchedtensor
 
 Layout = tuple[Any, ...]
 
@@ -93,7 +96,7 @@ class ValueTable:
             return None, None, ()
         known, layout = self._observe(tensor, produced_by)
         if not known.is_trusted and type(tensor) is torch.nn.Parameter and self._sees_calls:
-            known.is_trusted = not known.is_exposed
+            known.is_trusted = not known.is_exposed and is_held_alone(tensor)
         return (known.values.get(layout) if known.is_trusted else None), known, layout
 
     def remember(self, value: Value, known: KnownStorage, layout: Layout, produced_by: str | None) -> None:
@@ -105,6 +108,11 @@ class ValueTable:
             if len(known.values) >= _MAX_LAYOUTS:
                 known.forget()
             known.values[layout] = value
+
+    def observe(self, tensor: torch.Tensor) -> None:
+        """A call that is not recorded is given this, or returns it: note whether it was written to."""
+        if is_identifiable(tensor):
+            self._observe(tensor, None)
 
     def expose(self, tensor: torch.Tensor) -> None:
         """Its memory was handed out."""
@@ -179,15 +187,34 @@ class ValueTable:
         self._sweep_at = max(_SWEEP_SIZE, 2 * len(self._storages))
 
 
+def count_holders(tensor: torch.Tensor) -> tuple[int, int]:
+    """How many tensors, arrays and storages hold the memory of a tensor, and how many names its storage has."""
+    storage = tensor.untyped_storage()
+    return torch._C._storage_Use_Count(storage._cdata), sys.getrefcount(storage)
+
+
+_ONE_HOLDER = count_holders(torch.empty(1))
+
+
+def is_held_alone(tensor: torch.Tensor) -> bool:
+    """Does nobody but this tensor hold its memory?"""
+    return count_holders(tensor) == _ONE_HOLDER
+
+
 def is_identifiable(tensor: torch.Tensor) -> bool:
     """Has it a storage and a version to be known by?"""
     return (
         type(tensor) in PLAIN_TYPES
         and tensor.layout is torch.strided
         and not tensor.is_inference()
-        and not _is_wrapped(tensor)
+        and not is_wrapped(tensor)
         and not tensor.is_nested
     )
+
+
+def is_wrapped(tensor: torch.Tensor) -> bool:
+    """Is it what a function transform, or a batched backward pass, lets its function see?"""
+    return bool(_is_wrapped_by_functorch(tensor) or _is_batched(tensor))
 
 
 def layout_of(tensor: torch.Tensor, version: int) -> Layout:
