@@ -59,6 +59,17 @@ class Value:
         """The record that produced it; None when nothing that was recorded did."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """How a tensor is spread over the ranks of a mesh. Statistics and files are then of the part on this rank."""
+
+    placements: tuple[str, ...]
+    """For each dimension of the mesh: `Shard(dim=0)`, `Replicate()`, `Partial(sum)`."""
+    mesh_shape: tuple[int, ...]
+    mesh_names: tuple[str, ...] | None
+    local_shape: tuple[int, ...]
+
+
 @dataclass(slots=True)
 class TensorLeaf:
     """One tensor in one slot of a record."""
@@ -74,6 +85,7 @@ class TensorLeaf:
     """What else a reader must know: "sparse_coo", "undefined memory"."""
     is_storable: bool = True
     """False for a tensor without content (meta, fake): there is nothing to put into a file."""
+    sharding: Sharding | None = None
 
 
 class LateField(ABC):
