@@ -107,6 +107,7 @@ class TorchFramework:
         gradients.forget_passes()
         names = ModuleNames(models)
         gradients.set_parameters(names.parameters() if recorder.records_modules else {})
+        gradients.reduced.follow((named.stem, named.owner) for named in names.reduced() if recorder.records_modules)
         runner = CallRunner(recorder, reader, gradients, self._names)
         watch = CallMode(runner) if recorder.records_apis else WatchMode(runner)
         mode = watch if recorder.records_apis else None
@@ -134,6 +135,7 @@ class TorchFramework:
     def end_step(self) -> None:
         if self._gradients is not None:
             self._gradients.remove_parameter_hooks()
+            self._gradients.reduced.follow(())
 
     def watch_gradient(
         self,
