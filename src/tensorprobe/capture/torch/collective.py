@@ -10,11 +10,9 @@ for it.
 
 from __future__ import annotations
 
-import inspect
 import sys
 import threading
-import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import FrameType
@@ -26,7 +24,9 @@ from tensorprobe.capture.call import Call
 from tensorprobe.capture.framework import Undo
 from tensorprobe.capture.torch.api_name import COLLECTIVES, Api
 from tensorprobe.capture.torch.call_mode import GRAPH_CAPTURED, TRACED, CallMode, CallRunner, is_traced, remove_mode
+from tensorprobe.capture.torch.collective_argument import FUNCTIONS, describe_transfer, find_written, holds_tensors
 from tensorprobe.capture.torch.patch import nothing, replace, run_all
+from tensorprobe.capture.torch.pending import Handles, Pending
 from tensorprobe.capture.torch.reader import storage_of
 
 NEVER_WAITED = "asynchronous: nothing was seen to wait for it in this window, so its result is unknown"
@@ -66,60 +66,8 @@ _COALESCED_METHODS = (
     "reduce_scatter_tensor_coalesced",
     "_end_coalescing",
 )
-_WRITTEN = {"gather": "gather_list", "broadcast_coalesced": "tensors"}
-"""Which argument a collective writes to, where it is not the first."""
 _FRAMES = frozenset({*COLLECTIVES, "isend", "irecv", "batch_isend_irecv"})
 """Functions of torch.distributed that are what the program called; others there (of objects) call them in turn."""
-_WRITES_NOTHING = ("send", "isend", "barrier")
-
-
-class Pending:
-    """A collective that was started. Holds its tensors, as the collective itself does, until somebody has waited or
-    nobody can any more."""
-
-    __slots__ = ("api", "call", "handles", "results", "written")
-
-    def __init__(self, api: Api, call: Call | None, results: Sequence[Any], written: Sequence[torch.Tensor]) -> None:
-        self.api = api
-        self.call = call
-        self.results: Sequence[Any] | None = results
-        """None once nobody can wait for it."""
-        self.written = written
-        self.handles = 0
-
-    def let_go(self) -> None:
-        self.results, self.written = None, ()
-
-
-class Handles:
-    """What somebody may wait for (works, futures), and the collectives that are complete then."""
-
-    def __init__(self) -> None:
-        self._pending: dict[int, tuple[weakref.ref[Any], list[Pending]]] = {}
-
-    def add(self, handle: Any, pending: list[Pending]) -> None:
-        address = id(handle)
-        self._pending[address] = (weakref.ref(handle, lambda _: self._forget(address)), pending)
-        for item in pending:
-            item.handles += 1
-
-    def find(self, handle: Any) -> list[Pending]:
-        entry = self._pending.get(id(handle))
-        return entry[1] if entry is not None else []
-
-    def discard(self, handle: Any) -> None:
-        self._pending.pop(id(handle), None)
-
-    def clear(self) -> None:
-        self._pending.clear()
-
-    def _forget(self, address: int) -> None:
-        """Runs at any moment, when the garbage is collected: only lets go."""
-        entry = self._pending.pop(address, None)
-        for item in entry[1] if entry is not None else ():
-            item.handles -= 1
-            if item.handles == 0:
-                item.let_go()
 
 
 class Collectives:
@@ -340,7 +288,7 @@ class Collectives:
     def _patch_functions(self) -> Iterator[Undo]:
         module = torch.distributed.distributed_c10d
         for name in COLLECTIVES:
-            function = _FUNCTIONS.get(name)
+            function = FUNCTIONS.get(name)
             if function is not None:
                 yield self._patch_closure(name, function)
         broadcast = getattr(module, "_broadcast_coalesced", getattr(torch.distributed, "_broadcast_coalesced", None))
@@ -470,14 +418,6 @@ class Collectives:
         return replace(reducer, "prepare_for_backward", prepare_for_backward)
 
 
-_FUNCTIONS: dict[str, Any] = (
-    {name: getattr(torch.distributed.distributed_c10d, name, None) for name in COLLECTIVES}
-    if torch.distributed.is_available()
-    else {}
-)
-"""As torch defines them: other tools put theirs in their place, and theirs call these."""
-
-
 def is_work(value: Any) -> bool:
     """Is it what a collective returns that was only started?"""
     return isinstance(value, torch._C._distributed_c10d.Work)
@@ -500,43 +440,6 @@ def find_caller(frame: FrameType | None) -> FrameType | None:
             break
         frame = frame.f_back
     return frame
-
-
-def find_written(api: Api, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
-    """The tensors that a collective writes to."""
-    name = api.stem.removeprefix(_PREFIX + ".")
-    if name in _WRITES_NOTHING:
-        return
-    values = name_arguments(name, args, kwargs)
-    written = values.get(_WRITTEN[name]) if name in _WRITTEN else next(iter(values.values()), None)
-    for value in written if isinstance(written, (list, tuple)) else (written,):
-        if isinstance(value, torch.Tensor):
-            yield value
-
-
-def name_arguments(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a collective that can hold tensors, by name, in the order of its signature."""
-    try:
-        bound = inspect.signature(_FUNCTIONS[name]).bind(*args, **kwargs)
-        values: dict[str, Any] = dict(bound.arguments)
-    except (KeyError, TypeError, ValueError):  # a method of ProcessGroup has no signature
-        values = {**{f"argument {index}": value for index, value in enumerate(args)}, **kwargs}
-    return {key: value for key, value in values.items() if holds_tensors(value)}
-
-
-def describe_transfer(method: str, args: tuple[Any, ...]) -> tuple[Any, Any] | None:
-    """The arguments of ProcessGroup.send and recv, as isend and irecv have them; None for a call of another form."""
-    if not args or not isinstance(args[0], list) or len(args[0]) != 1:
-        return None
-    names = {"send": ("group_dst", "tag"), "recv": ("group_src", "tag")}.get(method, ("tag",))
-    return (args[0][0],), dict(zip(names, args[1:], strict=False))
-
-
-def holds_tensors(value: Any) -> bool:
-    """Is it a tensor, or a list with one in it?"""
-    if isinstance(value, (list, tuple)):
-        return any(holds_tensors(item) for item in value)
-    return isinstance(value, torch.Tensor)
 
 
 @contextmanager
