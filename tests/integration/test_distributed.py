@@ -1,66 +1,142 @@
-"""Two processes under torchrun: one folder per rank, collectives under Distributed, the rank filter."""
+"""Processes under torchrun: one folder per rank, collectives under Distributed, the rank filter."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.integration.torchrun import run_torchrun
+
 SCRIPT = """
 import sys
 import torch
 import torch.distributed as dist
+import tensorprobe
 from torch import nn
-from tensorprobe.pytorch import PrecisionDebugger
+from torch.distributed import P2POp, all_reduce, irecv, isend
+from torch.distributed._functional_collectives import all_reduce as functional_all_reduce
 
-config, starts_early = sys.argv[1], sys.argv[2] == "early"
-debugger = PrecisionDebugger(config)
-if not starts_early:
-    dist.init_process_group("gloo")
 torch.manual_seed(0)
 model = nn.Linear(3, 2)
-debugger.start(model)
-if starts_early:
+
+def train():
+    rank = dist.get_rank()
+    x = torch.full((2, 3), float(rank + 1))
+    y = model(x)
+    all_reduce(x)
+
+    work = dist.all_reduce(x, async_op=True)
+    torch.relu(y)
+    work.wait()
+
+    sent, received = torch.full((2,), 10.0 + rank), torch.zeros(2)
+    operations = [P2POp(isend, sent, 1 - rank), P2POp(irecv, received, 1 - rank)]
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+    assert received[0] == 11 - rank
+
+    # If the capture waited for this one, rank 0 would never send what rank 1 needs before it takes part.
+    if rank == 1:
+        dist.recv(torch.zeros(1), 0)
+    reduced = functional_all_reduce(torch.ones(2), "sum", dist.group.WORLD)
+    flat = reduced.view(-1)
+    if rank == 0:
+        dist.send(torch.zeros(1), 1)
+    assert (flat + 1)[0] == 3
+
+    gathered = [None, None]
+    dist.all_gather_object(gathered, {"rank": rank})
+    y.sum().backward()
+    return dist.all_reduce(torch.ones(2), async_op=True)
+
+
+with tensorprobe.capture(model, sys.argv[1] + "/early", level="mix"):
     dist.init_process_group("gloo")
-x = torch.full((2, 3), float(dist.get_rank() + 1))
-y = model(x)
-dist.all_reduce(x)
-work = dist.all_reduce(y.detach(), async_op=True)
-work.wait()
-y.sum().backward()
-debugger.stop()
-debugger.step()
+    forgotten = train()
+forgotten.wait()
+with tensorprobe.capture(model, sys.argv[1] + "/late", level="mix"):
+    forgotten = train()
+forgotten.wait()
+assert dist.all_reduce is all_reduce
 dist.destroy_process_group()
 """
 
 
-def run(tmp_path: Path, when: str, **options: Any) -> Path:
-    script, config, dump = tmp_path / "train.py", tmp_path / "config.json", tmp_path / "dump"
-    script.write_text(SCRIPT)
-    config.write_text(json.dumps({"task": "statistics", "level": "mix", "dump_path": str(dump), **options}))
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    done = subprocess.run([*launcher, str(script), str(config), when], capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return dump
+@pytest.fixture(scope="module")
+def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dumps")
+    (folder / "train.py").write_text(SCRIPT)
+    run_torchrun(2, folder / "train.py", str(folder))
+    return folder
 
 
-@pytest.mark.parametrize("when", ["early", "late"])
-def test_each_rank_has_its_folder_and_collectives_are_records(tmp_path: Path, when: str) -> None:
-    dump = run(tmp_path, when)
+@pytest.fixture(params=["early", "late"])
+def dump(request: pytest.FixtureRequest, dumps: Path) -> Path:
+    """Of ranks that began to record before they joined the process group, or after."""
+    folder: Path = dumps / request.param
+    return folder
+
+
+def read(dump: Path, rank: int, name: str = "dump.json") -> Any:
+    return json.loads((dump / "step0" / f"rank{rank}" / name).read_text())
+
+
+def test_each_rank_has_its_folder(dump: Path) -> None:
     assert sorted(path.name for path in (dump / "step0").iterdir()) == ["rank0", "rank1"]
     for rank in (0, 1):
-        records = json.loads((dump / "step0" / f"rank{rank}" / "dump.json").read_text())["data"]
-        reduced = records["Distributed.all_reduce.0.forward"]
+        assert read(dump, rank)["data"]["Module.Linear.forward.0"]["input_args"][0]["Max"] == rank + 1
+
+
+def test_a_collective_is_recorded_also_by_a_name_that_was_imported_before(dump: Path) -> None:
+    for rank in (0, 1):
+        reduced = read(dump, rank)["data"]["Distributed.all_reduce.0.forward"]
         assert reduced["input_args"][0]["Max"] == rank + 1
         assert reduced["output"][0]["Max"] == 3
-        assert records["Module.Linear.forward.0"]["input_args"][0]["Max"] == rank + 1
-        assert "asynchronous" in records["Distributed.all_reduce.1.forward"]["note"]
+        assert "caller" not in reduced
 
 
-def test_only_the_ranks_of_the_configuration_are_recorded(tmp_path: Path) -> None:
-    dump = run(tmp_path, "late", rank=[1])
-    assert [path.name for path in (dump / "step0").iterdir()] == ["rank1"]
+def test_an_asynchronous_collective_is_recorded_when_it_is_waited_for(dump: Path) -> None:
+    records = read(dump, 0)["data"]
+    names = list(records)
+    assert records["Distributed.all_reduce.1.forward"]["output"][0]["Max"] == 6
+    assert names.index("Torch.relu.0.forward") < names.index("Distributed.all_reduce.1.forward")
+
+
+def test_what_is_sent_and_received_in_a_batch_is_recorded(dump: Path) -> None:
+    for rank in (0, 1):
+        records = read(dump, rank)["data"]
+        assert records["Distributed.isend.0.forward"]["input_args"][0]["Max"] == 10 + rank
+        received = records["Distributed.irecv.0.forward"]
+        assert received["input_args"][0]["Max"] == 0
+        assert received["input_kwargs"]["group_src"]["value"] == 1 - rank
+        assert received["output"][0]["Max"] == 11 - rank
+
+
+def test_a_functional_collective_is_recorded_when_its_result_is_used(dump: Path) -> None:
+    for rank in (0, 1):
+        records = read(dump, rank)["data"]
+        reduced = records["Distributed._c10d_functional.all_reduce.0.forward"]
+        assert reduced["input_args"][0]["Max"] == 1
+        assert reduced["output"][0]["Max"] == 2
+        assert "caller" not in reduced
+        assert records["Tensor.add.0.forward"]["input_args"][0]["Max"] == 2
+
+
+def test_collectives_that_move_objects_are_calls_of_the_framework(dump: Path) -> None:
+    records = read(dump, 0)["data"]
+    assert {record.get("caller") for name, record in records.items() if name.startswith("Distributed.all_gather.")} == {
+        "distributed"
+    }
+
+
+def test_a_collective_that_nobody_waits_for_is_recorded_without_a_result_and_counted(dump: Path) -> None:
+    last = read(dump, 0)["data"]["Distributed.all_reduce.2.forward"]
+    assert last["input_args"][0]["Max"] == 1
+    assert last["output"] == []
+    assert "nothing was seen to wait for it" in last["note"]
+    coverage = read(dump, 0, "run.json")["coverage"]
+    assert coverage["unseen"] == {"result of an asynchronous collective that nothing was seen to wait for": 1}
+    assert coverage["failed"] == 0

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorprobe.model.record import Stats, TensorLeaf, Value
+from tensorprobe.model.record import Sharding, Stats, TensorLeaf, Value
 from tensorprobe.store.encode import encode_entry, encode_number, encode_tensor, encode_tree
 
 TEXTS = ("plain", 'quote " and \\ slash', "line\nbreak\ttab", "卷积 é \u2028", "\ud800", "</script>", "")
@@ -36,6 +36,16 @@ def test_what_is_not_there_is_not_written() -> None:
         "dtype": "float64",
         "shape": [],
     }
+
+
+def test_a_tensor_that_is_spread_over_ranks_says_how() -> None:
+    sharding = Sharding(("Shard(dim=0)",), (2,), ("tp",), (4, 8))
+    leaf = TensorLeaf("torch.Tensor", "torch.float32", (8, 8), None, Value(None), sharding=sharding)
+    fields = json.loads(encode_tensor(leaf))
+    assert fields["shape"] == [8, 8]
+    assert fields["placements"] == ["Shard(dim=0)"]
+    assert fields["mesh"] == {"shape": [2], "names": ["tp"]}
+    assert fields["local_shape"] == [4, 8]
 
 
 def test_nan_and_infinity_stand_bare_and_are_counted() -> None:

@@ -59,6 +59,17 @@ class Value:
         """The record that produced it; None when nothing that was recorded did."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """How a tensor is spread over the ranks of a mesh. Statistics and files are then of the part on this rank."""
+
+    placements: tuple[str, ...]
+    """For each dimension of the mesh: `Shard(dim=0)`, `Replicate()`, `Partial(sum)`."""
+    mesh_shape: tuple[int, ...]
+    mesh_names: tuple[str, ...] | None
+    local_shape: tuple[int, ...]
+
+
 @dataclass(slots=True)
 class TensorLeaf:
     """One tensor in one slot of a record."""
@@ -76,6 +87,7 @@ class TensorLeaf:
     """In verify mode: what had changed unnoticed of a value that was taken as known. `value` is the new one."""
     is_storable: bool = True
     """False for a tensor without content (meta, fake): there is nothing to put into a file."""
+    sharding: Sharding | None = None
 
 
 class LateField(ABC):

@@ -10,7 +10,7 @@ import json
 import math
 from typing import Any
 
-from tensorprobe.model.record import LateField, Number, Stats, TensorLeaf
+from tensorprobe.model.record import LateField, Number, Sharding, Stats, TensorLeaf
 
 _encode_string = json.encoder.encode_basestring_ascii
 
@@ -51,6 +51,8 @@ def encode_tensor(leaf: TensorLeaf) -> str:
         parts.append(f'"source": {_encode_string(leaf.source)}')
     if leaf.note is not None:
         parts.append(f'"note": {_encode_string(leaf.note)}')
+    if leaf.sharding is not None:
+        parts.append(_encode_sharding(leaf.sharding))
     return ", ".join(parts) + "}"
 
 
@@ -65,6 +67,14 @@ def encode_number(number: Number) -> str:
     if isinstance(number, float) and not math.isfinite(number):
         return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
     return repr(number)
+
+
+def _encode_sharding(sharding: Sharding) -> str:
+    mesh = {"shape": sharding.mesh_shape, "names": sharding.mesh_names}
+    return (
+        f'"placements": {json.dumps(sharding.placements)}, "mesh": {json.dumps(mesh)}, '
+        f'"local_shape": {json.dumps(sharding.local_shape)}'
+    )
 
 
 def _encode_stats(stats: Stats) -> str:

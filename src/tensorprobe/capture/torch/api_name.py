@@ -25,6 +25,7 @@ _EXPOSES_MEMORY = frozenset(_DATA["exposes_memory"])
 
 _WRITES_UNSEEN = frozenset(_DATA["writes_unseen"])
 _CHANGES_FIRST = frozenset(_DATA["changes_first"])
+_FUNCTIONAL_COLLECTIVES = ("_c10d_functional.", "_c10d_functional_autograd.")
 _FOREIGN = ("Distributed", "Autograd", "Jit", "NPU")
 
 # Torch names functions by tables that it fills once, from its attributes: they must be filled before any is patched.
@@ -51,6 +52,8 @@ class Api:
     """It may write into tensors without torch noticing: a custom operator, a normalisation with running statistics."""
     changes_first: bool
     """It returns nothing, and what comes out is its first argument."""
+    is_functional_collective: bool = False
+    """It starts a collective whose result is there when somebody has waited for it, or waits for one."""
 
 
 class ApiNames:
@@ -85,6 +88,7 @@ class ApiNames:
             exposes_memory=stem in _EXPOSES_MEMORY,
             may_write_unseen=prefix in _FOREIGN or stem in _WRITES_UNSEEN or (prefix == "Ops" and _writes_unseen(name)),
             changes_first=stem in _CHANGES_FIRST,
+            is_functional_collective=prefix == "Distributed" and name.startswith(_FUNCTIONAL_COLLECTIVES),
         )
 
     def _make(self, function: Any) -> Api:
@@ -108,6 +112,8 @@ def split_name(qualified: str) -> tuple[str, str]:
     >>> split_name("torch.nn.functional.linear")
     ('Functional', 'linear')
     """
+    if qualified.startswith(_FUNCTIONAL_COLLECTIVES):
+        return "Distributed", qualified.removesuffix(".default")
     for start, prefix in _PREFIXES:
         if qualified.startswith(start):
             return prefix, qualified[len(start) :]

@@ -1,5 +1,5 @@
-"""What a mode does not see by itself: autograd Functions, collectives, scripted functions, optimizer steps. One small
-patch each.
+"""What a mode does not see by itself: autograd Functions, scripted functions, optimizer steps. One small patch each;
+collectives have a file of their own.
 
 Each function here installs one patch for the time of a window and returns its undo.
 """
@@ -14,10 +14,9 @@ from torch.autograd.function import Function
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from tensorprobe.capture.framework import Undo
-from tensorprobe.capture.torch.api_name import COLLECTIVES
 from tensorprobe.capture.torch.call_mode import CallRunner
 from tensorprobe.capture.torch.checkpoint import Checkpoints
-from tensorprobe.capture.torch.patch import nothing, replace, run_all
+from tensorprobe.capture.torch.patch import replace, run_all
 
 SCRIPTED = "scripted region"
 # torch's own Functions are part of other calls, except: the one of checkpointing, which only stands around the calls
@@ -45,19 +44,6 @@ def patch_functions(runner: CallRunner, checkpoints: Checkpoints) -> Undo:
     return replace(middle, "apply", classmethod(apply))
 
 
-def patch_collectives(runner: CallRunner) -> Undo:
-    """Record the collectives of torch.distributed. They write into tensors that were given to them."""
-    if not torch.distributed.is_available():
-        return nothing
-    undos = []
-    for name in COLLECTIVES:
-        for module in (torch.distributed, torch.distributed.distributed_c10d):
-            original = getattr(module, name, None)
-            if original is not None:
-                undos.append(replace(module, name, _make_collective(runner, name, original)))
-    return lambda: run_all(undos)
-
-
 def patch_scripted(runner: CallRunner) -> Undo:
     """Record scripted functions and methods at their boundary; what happens inside is counted as unseen."""
     undos = []
@@ -79,20 +65,6 @@ def watch_optimizers(doubt: Callable[[], None]) -> Undo:
     """Fused optimizers write to parameters without a new version: after a step no value is known any more."""
     handle = register_optimizer_step_post_hook(lambda *_: doubt())
     return lambda: handle.remove()
-
-
-def _make_collective(runner: CallRunner, name: str, original: Any) -> Any:
-    api = runner.names.make("Distributed", name)
-
-    def collective(*args: Any, **kwargs: Any) -> Any:
-        if not runner.is_active:
-            return original(*args, **kwargs)
-        if not api.is_recorded:
-            return runner.run_unrecorded(api, original, args, kwargs)
-        return runner.run_in_place(api, original, args, kwargs)
-
-    collective.__name__ = collective.__qualname__ = name
-    return collective
 
 
 def _scripted_name(function: Any) -> str:

@@ -6,6 +6,7 @@ While the handler runs, the mode is off: the reductions of capture itself are no
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -29,7 +30,8 @@ _CHECKPOINT_FILE = torch.utils.checkpoint.__file__
 # Functions of that file, by name or by argument, that call the user's; one of them is a `forward` among several.
 _USER_FUNCTION_CALLERS = ("checkpoint", "recompute_fn", "run_function")
 _STOP_RECOMPUTATION = "_StopRecomputationError"
-ASYNCHRONOUS = "asynchronous: the result was not there yet when the call returned"
+
+CollectiveRunner = Callable[[Api, Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
 def is_traced() -> bool:
@@ -62,6 +64,8 @@ class CallRunner:
         self.reader = reader
         self.gradients = gradients
         self.names = names
+        self.run_collective: CollectiveRunner | None = None
+        """Runs the collectives that are calls of torch.ops: their results are not there yet when they return."""
         self.is_active = True
         """False once the window is closed: a patch that could not be taken back then passes calls through."""
         self.records_apis = recorder.records_apis
@@ -126,23 +130,6 @@ class CallRunner:
         except Exception as error:
             self.recorder.note_failure(api.stem, error)
 
-    def run_in_place(self, api: Api, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A collective: what comes out is in the tensors that were given to it."""
-        call, span = self.begin(api, args, kwargs, sys._getframe(2))
-        try:
-            with torch._C.DisableTorchFunction():
-                output = function(*args, **kwargs)
-        except BaseException as error:
-            self.end_failed(call, span, error)
-            raise
-        is_running = hasattr(output, "wait")
-        if is_running:
-            self.reader.expose((args, kwargs))  # it goes on writing, and nobody knows until when
-        results = [value for value in (*args, *kwargs.values()) if isinstance(value, (torch.Tensor, list))]
-        self.end(api, call, None, None if is_running else tuple(results), ASYNCHRONOUS if is_running else None)
-        self.gradients.end(None, span, None, has_failed=True)  # a collective makes no nodes of its own
-        return output
-
     def begin(
         self, api: Api, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType | None
     ) -> tuple[Call | None, Span | None]:
@@ -200,6 +187,8 @@ class CallMode(TorchFunctionMode):  # type: ignore[misc]
         if not self._runner.is_active:  # the window was closed by another thread, which cannot take this mode away
             return func(*args, **(kwargs or {}))
         api = self._find(func)
+        if api.is_functional_collective and self._runner.run_collective is not None:
+            return self._runner.run_collective(api, func, args, kwargs or {})
         if api.is_recorded:
             return self._runner.run(api, func, args, kwargs or {})
         self._recorder.coverage.excluded += 1

@@ -14,9 +14,10 @@ import torch
 from tensorprobe.capture.framework import Undo
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.torch.api_name import ApiNames
-from tensorprobe.capture.torch.boundary import patch_collectives, patch_functions, patch_scripted, watch_optimizers
+from tensorprobe.capture.torch.boundary import patch_functions, patch_scripted, watch_optimizers
 from tensorprobe.capture.torch.call_mode import CallMode, CallRunner, WatchMode, is_on_stack, remove_mode
 from tensorprobe.capture.torch.checkpoint import Checkpoints
+from tensorprobe.capture.torch.collective import Collectives
 from tensorprobe.capture.torch.compiled import CompiledRegions
 from tensorprobe.capture.torch.cuda_graph import patch_cuda_graphs
 from tensorprobe.capture.torch.engine import patch_engine
@@ -108,6 +109,7 @@ class TorchFramework:
         gradients.forget_passes()
         names = ModuleNames(models)
         gradients.set_parameters(names.parameters() if recorder.records_modules else {})
+        gradients.reduced.follow((named.stem, named.owner) for named in names.reduced() if recorder.records_modules)
         runner = CallRunner(recorder, reader, gradients, self._names)
         watch = CallMode(runner) if recorder.records_apis else WatchMode(runner)
         mode = watch if recorder.records_apis else None
@@ -122,8 +124,8 @@ class TorchFramework:
             undos.callback(patch_functions(runner, checkpoints))
             undos.callback(patch_cuda_graphs(runner))
             if mode is not None:
-                for install_boundary in (patch_collectives, patch_scripted):
-                    undos.callback(install_boundary(runner))
+                undos.callback(patch_scripted(runner))
+            undos.callback(Collectives(runner, mode).install())
             undos.callback(CompiledRegions(runner, watch, window.patch).install())
             undos.callback(patch_engine(watch, gradients, reader.values))
             if mode is not None:
@@ -135,6 +137,7 @@ class TorchFramework:
     def end_step(self) -> None:
         if self._gradients is not None:
             self._gradients.remove_parameter_hooks()
+            self._gradients.reduced.follow(())
 
     def watch_gradient(
         self,

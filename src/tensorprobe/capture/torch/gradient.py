@@ -20,6 +20,7 @@ from torch.autograd import Variable
 
 from tensorprobe.capture.call import Call, GradientRecord, Slot, iter_slots
 from tensorprobe.capture.recorder import Recorder
+from tensorprobe.capture.torch.reduced_gradient import ReducedGradients
 from tensorprobe.model.tree import map_tree
 
 sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
@@ -70,6 +71,7 @@ class GradientTracer:
         self._tasks: set[int] = set()
         """The backward passes that are running: more than one, where one runs inside another."""
         self._generation = -1
+        self.reduced = ReducedGradients(recorder)
 
     def set_parameters(self, parameters: Mapping[int, tuple[str, str, Any]]) -> None:
         """Whose gradients are recorded: for the address of each parameter its module's stem, its name and the
@@ -258,12 +260,19 @@ class GradientTracer:
         self._tasks.clear()
 
     def _end_backward_pass(self, task: int) -> None:
+        if self.reduced:  # what DDP and FSDP do at the end of the pass was queued by now, and comes first
+            Variable._execution_engine.queue_callback(lambda: self._close_backward_pass(task))
+        else:
+            self._close_backward_pass(task)
+
+    def _close_backward_pass(self, task: int) -> None:
         self._tasks.discard(task)
         try:
             with torch._C.DisableTorchFunction():
                 if self._tasks:
                     self._recorder.end_nested_pass(task)
                 else:
+                    self.reduced.read()
                     self._recorder.end_backward_pass()
         except Exception as error:
             self._recorder.note_failure("the end of a backward pass", error)

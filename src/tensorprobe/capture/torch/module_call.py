@@ -45,11 +45,16 @@ class NamedModule:
     module: torch.nn.Module
     stem: str
     path: str
+    is_reduced: bool = False
+    """Its gradients are reduced over ranks, and are what they will be only when the backward pass is over."""
 
     @property
     def owner(self) -> torch.nn.Module:
         """The module that has the parameters: what a compiled wrapper wraps, otherwise the module itself."""
-        return unwrap(self.module) or self.module
+        owner = self.module
+        while (inner := unwrap(owner)) is not None:
+            owner = inner
+        return owner
 
 
 class ModuleNames:
@@ -71,46 +76,59 @@ class ModuleNames:
         return named
 
     def parameters(self) -> dict[int, tuple[str, str, Any]]:
-        """Each parameter by its address: the stem of its module, its name there, and itself."""
+        """Each parameter by its address: the stem of its module, its name there, and itself. Without those whose
+        gradients are reduced over ranks."""
         found: dict[int, tuple[str, str, Any]] = {}
         for named in self._known.values():
+            if named.is_reduced:
+                continue
             for name, parameter in named.owner._parameters.items():
                 if parameter is not None:
                     found.setdefault(id(parameter), (named.stem, name, parameter))
         return found
 
+    def reduced(self) -> list[NamedModule]:
+        """The modules whose gradients are reduced over ranks."""
+        return [named for named in self._known.values() if named.is_reduced]
+
     def _add(self, model: torch.nn.Module, index: str) -> None:
-        for path, module, class_name in walk_modules(model):
+        for path, module, class_name, is_reduced in walk_modules(model):
             full_path = f"{index}.{path}".strip(".") if index else path
-            self._known.setdefault(
-                id(module), NamedModule(module, module_stem(MODULE_PREFIX, full_path, class_name), full_path)
-            )
+            stem = module_stem(MODULE_PREFIX, full_path, class_name)
+            self._known.setdefault(id(module), NamedModule(module, stem, full_path, is_reduced))
 
 
-def walk_modules(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str]]:
-    """All modules with the path and class that they have without wrappers. A compiled module stands for what it
-    compiles."""
+def walk_modules(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str, bool]]:
+    """All modules with the path and class that they have without wrappers, and whether their gradients are reduced over
+    ranks. A compiled module stands for what it compiles."""
     seen: set[int] = set()
 
-    def walk(module: torch.nn.Module, path: str) -> Iterator[tuple[str, torch.nn.Module, str]]:
+    def walk(module: torch.nn.Module, path: str, is_reduced: bool) -> Iterator[tuple[str, torch.nn.Module, str, bool]]:
         if id(module) in seen:
             return
         seen.add(id(module))
+        is_reduced = is_reduced or reduces_gradients(module)
         inner = unwrap(module)
-        if inner is not None:
-            if type(module).__name__ == _COMPILED_WRAPPER:
-                yield path, module, class_name_of(inner)
-                seen.add(id(inner))
-                for name, child in inner.named_children():
-                    yield from walk(child, f"{path}.{name}".strip("."))
-            else:
-                yield from walk(inner, path)
+        if inner is not None and type(module).__name__ != _COMPILED_WRAPPER:
+            yield from walk(inner, path, is_reduced)
             return
-        yield path, module, class_name_of(module)
-        for name, child in module.named_children():
-            yield from walk(child, f"{path}.{name}".strip("."))
+        named = module
+        while inner is not None:
+            seen.add(id(inner))
+            named, is_reduced, inner = inner, is_reduced or reduces_gradients(inner), unwrap(inner)
+        yield path, module, class_name_of(named), is_reduced
+        for name, child in named.named_children():
+            yield from walk(child, f"{path}.{name}".strip("."), is_reduced)
 
-    yield from walk(model, "")
+    yield from walk(model, "", False)
+
+
+def reduces_gradients(module: torch.nn.Module) -> bool:
+    """Does something reduce the gradients of this module, and those inside it, over ranks?"""
+    return type(module).__name__ in _REDUCING_WRAPPERS or any(
+        kind.__name__ in _REDUCING_CLASSES and kind.__module__.startswith("torch.distributed.")
+        for kind in type(module).__mro__
+    )
 
 
 def unwrap(module: torch.nn.Module) -> torch.nn.Module | None:
@@ -121,14 +139,14 @@ def unwrap(module: torch.nn.Module) -> torch.nn.Module | None:
 
 
 def class_name_of(module: torch.nn.Module) -> str:
-    """The user's class; FSDP2 and parametrizations put a made-up class before it."""
-    for kind in type(module).__mro__:
-        if kind.__module__ not in _CLASS_MAKERS and not kind.__name__.startswith(("FSDP", "Parametrized")):
-            return kind.__name__
-    return type(module).__name__
+    """The user's class; FSDP2, replicate and parametrizations put a made-up class before it."""
+    kinds = type(module).__mro__
+    return next((kind.__name__ for kind in kinds if not kind.__module__.startswith(_CLASS_MAKERS)), kinds[0].__name__)
 
 
-_CLASS_MAKERS = ("torch.distributed.fsdp._fully_shard._fully_shard", "torch.nn.utils.parametrize")
+_CLASS_MAKERS = ("torch.distributed.fsdp", "torch.distributed._composable", "torch.nn.utils.parametrize")
+_REDUCING_WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel")
+_REDUCING_CLASSES = ("FSDPModule", "DDP", "ReplicateModule")
 
 
 class ModuleRunner:

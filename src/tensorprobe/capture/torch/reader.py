@@ -15,6 +15,15 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from tensorprobe.capture.torch.digest import crc32_digest, hash_digest
+from tensorprobe.capture.torch.distributed_tensor import (
+    NOT_WAITED,
+    add_locally,
+    content_in_flight,
+    describe_sharding,
+    is_in_flight,
+    is_spread,
+    local_part,
+)
 from tensorprobe.capture.torch.reducer import Reducer
 from tensorprobe.capture.torch.statistics import describe_failure, without_repeats
 from tensorprobe.capture.torch.value import PLAIN_TYPES, KnownStorage, Layout, ValueTable, is_wrapped, permutation_key
@@ -51,6 +60,8 @@ class TorchReader:
         self._reducer = Reducer()
         self._late_digests: list[tuple[Value, TensorCopy]] = []
         self._late_bytes = 0
+        self._waiting: dict[int, list[tuple[Value, torch.Tensor]]] = {}
+        """Values in flight and the tensors that they will be in, by the address of their storage."""
 
     def read(self, tensor: torch.Tensor, produced_by: str | None) -> TensorLeaf:
         """A leaf for the value that `tensor` has now."""
@@ -77,6 +88,8 @@ class TorchReader:
             return int(without_repeats(content).numel() * content.element_size())
 
     def add(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        if is_spread(first) or is_spread(second):
+            return add_locally(first, second)
         if is_sparse(first):  # torch adds sparse to dense, not dense to sparse
             first, second = second, first
         with torch.no_grad():
@@ -90,7 +103,7 @@ class TorchReader:
             return {"type": "torch.Size", "value": list(value)}
         if isinstance(value, (torch.dtype, torch.device, torch.memory_format, torch.layout)):
             return {"type": f"torch.{type(value).__name__}", "value": str(value)}
-        return None
+        return describe_communication(value)
 
     def fetch(self) -> None:
         self._reducer.fetch()
@@ -100,6 +113,13 @@ class TorchReader:
 
     def forget(self) -> None:
         self.values.forget()
+        self._waiting.clear()
+
+    def fill_waiting(self, tensor: torch.Tensor) -> None:
+        """The result of a collective has come: the records that were waiting for it get its numbers."""
+        for value, content in self._waiting.pop(storage_of(local_part(tensor)), ()):
+            filled, _ = self._make_value(content, None, ())
+            value.stats, value.digest, value.digest_kind = filled.stats, filled.digest, filled.digest_kind
 
     def holds(self, path: Path, tensor: torch.Tensor) -> bool:
         return True
@@ -121,6 +141,8 @@ class TorchReader:
         self.values.doubt()
 
     def _read(self, tensor: torch.Tensor, produced_by: str | None) -> TensorLeaf:
+        if type(tensor) not in PLAIN_TYPES and (is_spread(tensor) or is_in_flight(tensor)):
+            return self._read_spread(tensor)
         value, known, layout = self._find(tensor, produced_by)
         reason = None
         if value is None:
@@ -144,6 +166,26 @@ class TorchReader:
 
     def _find_stats(self, known: KnownStorage, key: Any, tensor: torch.Tensor) -> Stats | None:
         return known.stats.get(key)
+
+    def _read_spread(self, tensor: torch.Tensor) -> TensorLeaf:
+        """Of a DTensor, the part on this rank; of a tensor in flight, nothing before it has come."""
+        local = local_part(tensor)
+        reason: str | None = NOT_WAITED
+        if is_in_flight(local):
+            value = Value(Stats(reason=reason) if self._has_stats else None)
+            if self._has_stats:
+                self._waiting.setdefault(storage_of(local), []).append((value, content_in_flight(local)))
+        else:
+            value, reason = self._make_value(local, None, ())
+        return TensorLeaf(
+            "torch.Tensor",
+            str(tensor.dtype),
+            tuple(tensor.shape),
+            tensor.requires_grad,
+            value,
+            is_storable=reason is None,
+            sharding=describe_sharding(tensor),
+        )
 
     def _make_value(self, tensor: torch.Tensor, known: KnownStorage | None, layout: Layout) -> tuple[Value, str | None]:
         reason = missing_content(tensor)
@@ -286,7 +328,7 @@ def stored_values(tensor: torch.Tensor) -> torch.Tensor:
 
 def plain_content(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor without its history, and without a subclass around it."""
-    content = tensor.detach()
+    content = local_part(tensor).detach()
     if content.is_nested:
         return content.values()
     if type(content) not in PLAIN_TYPES:
@@ -329,6 +371,22 @@ def copy_per_channel(content: torch.Tensor) -> torch.Tensor:
         content.q_per_channel_zero_points(),
     )
     return torch._make_per_channel_quantized_tensor(content.int_repr(), scales.clone(), zeros.clone(), axis)
+
+
+def storage_of(tensor: torch.Tensor) -> int:
+    """The address of the storage in which the content of a tensor is, or will be."""
+    return int(content_in_flight(tensor).untyped_storage()._cdata)
+
+
+def describe_communication(value: Any) -> dict[str, Any] | None:
+    """A leaf for a process group or a kind of reduction, as msprobe writes them; None for everything else."""
+    if not torch.distributed.is_available():
+        return None
+    if isinstance(value, torch.distributed.ProcessGroup):
+        return {"type": "torch.ProcessGroup", "group_ranks": torch.distributed.get_process_group_ranks(value)}
+    if isinstance(value, (torch.distributed.ReduceOp, torch.distributed.ReduceOp.RedOpType)):
+        return {"type": "torch.distributed.ReduceOp", "value": str(value)}
+    return None
 
 
 def is_sparse(tensor: torch.Tensor) -> bool:

@@ -114,6 +114,12 @@ class ValueTable:
         if is_identifiable(tensor):
             self._observe(tensor, None)
 
+    def overwrite(self, tensor: torch.Tensor, produced_by: str) -> None:
+        """A record wrote to it without a new version, as collectives do."""
+        if is_identifiable(tensor):
+            storage = tensor.untyped_storage()
+            (self._storages.get(storage._cdata) or self._add(storage)).restart(tensor._version, produced_by)
+
     def expose(self, tensor: torch.Tensor) -> None:
         """Its memory was handed out."""
         if is_identifiable(tensor):
