@@ -161,3 +161,30 @@ def test_files_and_folders_are_for_their_owner_only(queue: TensorQueue, tmp_path
     queue.drain()
     folder = tmp_path / "tensors"
     assert folder.stat().st_mode & 0o777 == 0o700 and (folder / "a.pt").stat().st_mode & 0o777 == 0o600
+
+
+def test_files_are_counted_in_the_order_in_which_they_were_put(queue: TensorQueue, disk: Disk) -> None:
+    disk.may_write.clear()
+    queue.put_tensor("a.pt", b"a", 1)
+    queue.put_link("a.pt", "b.pt")
+    queue.put_tensor("c.pt", b"bad", 1)
+    assert (queue.put_count, queue.done_count) == (3, 0)
+    disk.may_write.set()
+    queue.drain()
+    assert queue.done_count == 3  # one of them failed: nobody waits for it
+
+
+def test_where_no_thread_can_be_started_nobody_waits_for_it(
+    queue: TensorQueue, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            queue.put_tensor("a.pt", b"a", 1)
+    queue.drain()
+    queue.put_tensor("b.pt", b"b", 1)
+    queue.drain()
+    assert names(tmp_path / "tensors") == ["b.pt"]

@@ -2,7 +2,8 @@
 follow.
 
 Each file appears whole (written aside, then renamed). A value that has several names is written once; the other names
-are hard links, or copies where the file system has no links or no more of them.
+are hard links, or copies where the file system has no links or no more of them. Files appear in the order in which they
+were put, so that a record can wait until those that it names are there.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class TensorQueue:
         self._tasks: deque[tuple[Callable[[], None], int]] = deque()
         self._waiting_bytes = 0
         self._is_busy = False
+        self._put_count = 0
+        self._done_count = 0
         self._condition = threading.Condition()
         self._thread: threading.Thread | None = None
         self._folder = Path()
@@ -57,6 +60,16 @@ class TensorQueue:
         if existing != name:
             folder = self._folder
             self._put(lambda: link_file(folder / existing, folder / name), 0)
+
+    @property
+    def put_count(self) -> int:
+        """How many files were put so far."""
+        return self._put_count
+
+    @property
+    def done_count(self) -> int:
+        """How many of them, from the first on, are on disk, or have failed and will never be."""
+        return self._done_count
 
     def drain(self) -> None:
         """Wait until everything that was put is on disk."""
@@ -79,20 +92,25 @@ class TensorQueue:
         self._tasks.clear()
         self._thread = None
         self._waiting_bytes, self._is_busy = 0, False
+        self._done_count = self._put_count
 
     def _put(self, task: Callable[[], None], tensor_bytes: int) -> None:
         size_bytes = tensor_bytes + _TASK_BYTES
         with self._condition:
             while self._waiting_bytes and self._waiting_bytes + size_bytes > self._limit_bytes:
                 self._condition.wait()
+            self._begin_work()  # first: what is in the queue without a thread would be waited for for ever
             self._tasks.append((task, size_bytes))
             self._waiting_bytes += size_bytes
-            if self._thread is None:
-                # A daemon: a thread that is none would keep the interpreter from reaching the exit handler that ends
-                # it.
-                self._thread = threading.Thread(target=self._work, name="tensorprobe-files", daemon=True)
-                self._thread.start()
+            self._put_count += 1
             self._condition.notify_all()
+
+    def _begin_work(self) -> None:
+        if self._thread is None:
+            # A daemon: a thread that is none would keep the interpreter from reaching the exit handler that ends it.
+            thread = threading.Thread(target=self._work, name="tensorprobe-files", daemon=True)
+            thread.start()
+            self._thread = thread
 
     def _work(self) -> None:
         me = threading.current_thread()
@@ -112,6 +130,7 @@ class TensorQueue:
             with self._condition:
                 self._waiting_bytes -= size_bytes
                 self._is_busy = False
+                self._done_count += 1
                 self._condition.notify_all()
 
     def _write(self, folder: Path, name: str, copy: Any) -> None:
