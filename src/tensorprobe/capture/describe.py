@@ -51,8 +51,8 @@ class Describer:
         if value.file_name is not None:
             self._queue.put_link(value.file_name, data_name)
             return
-        value.file_name = data_name
         self._queue.put_tensor(data_name, self._reader.copy(tensor), self._reader.size_bytes(tensor))
+        value.file_name = data_name  # only now: what could not be put has no file that others could be links to
 
 
 def describe_plain(value: Any) -> dict[str, Any] | TensorLeaf:

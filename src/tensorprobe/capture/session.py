@@ -139,15 +139,15 @@ class Session:
         """In a forked child: the dump belongs to the parent, so nothing is written and nothing stays installed."""
         self._is_closed = True
         self._work = Deferral()
-        self._queue.abandon()
-        self.recorder.abandon()
-        undo, self._undo = self._undo, None
-        if undo is not None:
-            undo()
-        if self._sink is not None:
-            self._sink.writer.abandon()
         self._timer = None
-        self._release()
+        undo, self._undo = self._undo, None
+        actions = [self.recorder.abandon, self._queue.abandon, self._release]
+        if self._sink is not None:
+            actions.insert(0, self._sink.writer.abandon)
+        if undo is not None:
+            actions.insert(0, undo)
+        for action in actions:
+            self._attempt("in a forked process, what belongs to its parent", action)
 
     def defer(self, action: Callable[[], None]) -> bool:
         """Run `action` later, if this thread is in the middle of writing."""
@@ -207,7 +207,7 @@ class Session:
         self._clock.restart()
         self.recorder.begin_step(sink)
         self._points.begin_step()
-        self._attempt("the folder of the tensor files", lambda: self._queue.set_folder(tensors))
+        self._queue.folder = tensors
         self._attempt("run.json", self._describe_circumstances)
         self._attempt("the beginning of this step", lambda: sink.open(self._run(is_complete=False)))
         process.begin_recording(self)

@@ -44,11 +44,18 @@ class TensorQueue:
         self._done_count = 0
         self._condition = threading.Condition()
         self._thread: threading.Thread | None = None
+        self._failed: dict[Path, Exception] = {}
         self._folder = Path()
 
-    def set_folder(self, folder: Path) -> None:
+    @property
+    def folder(self) -> Path:
         """Where the files of what comes next go."""
+        return self._folder
+
+    @folder.setter
+    def folder(self, folder: Path) -> None:
         self._folder = folder
+        self._failed = {}
 
     def put_tensor(self, name: str, copy: Any, size_bytes: int) -> None:
         """Write `copy` as `name`; waits while too much is in the queue."""
@@ -59,7 +66,7 @@ class TensorQueue:
         """Give the file `existing` a further name."""
         if existing != name:
             folder = self._folder
-            self._put(lambda: link_file(folder / existing, folder / name), 0)
+            self._put(lambda: self._link(folder / existing, folder / name), 0)
 
     @property
     def put_count(self) -> int:
@@ -99,18 +106,24 @@ class TensorQueue:
         with self._condition:
             while self._waiting_bytes and self._waiting_bytes + size_bytes > self._limit_bytes:
                 self._condition.wait()
-            self._begin_work()  # first: what is in the queue without a thread would be waited for for ever
+            if not self._begin_work():
+                return  # in the queue without a thread it would be waited for for ever
             self._tasks.append((task, size_bytes))
             self._waiting_bytes += size_bytes
             self._put_count += 1
             self._condition.notify_all()
 
-    def _begin_work(self) -> None:
+    def _begin_work(self) -> bool:
         if self._thread is None:
             # A daemon: a thread that is none would keep the interpreter from reaching the exit handler that ends it.
             thread = threading.Thread(target=self._work, name="tensorprobe-files", daemon=True)
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError as error:  # the process has as many as it may have
+                self._failures.note("a tensor file", error)
+                return False
             self._thread = thread
+        return True
 
     def _work(self) -> None:
         me = threading.current_thread()
@@ -134,16 +147,28 @@ class TensorQueue:
                 self._condition.notify_all()
 
     def _write(self, folder: Path, name: str, copy: Any) -> None:
-        layout.make_folder(folder)
-        temporary = layout.temporary_path(folder / name)
+        try:
+            layout.make_folder(folder)
+            self._write_aside(folder / name, copy)
+        except Exception as error:
+            self._failed[folder / name] = error
+            raise
+
+    def _write_aside(self, path: Path, copy: Any) -> None:
+        temporary = layout.temporary_path(path)
         try:
             descriptor = layout.open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             with os.fdopen(descriptor, "wb") as file:
                 self._write_file(copy, file)
-            temporary.replace(folder / name)
+            temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
+
+    def _link(self, existing: Path, new: Path) -> None:
+        if existing in self._failed:
+            raise self._failed[existing]  # the same failure, and not that there is no such file
+        link_file(existing, new)
 
 
 def link_file(existing: Path, new: Path) -> None:
