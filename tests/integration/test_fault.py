@@ -260,9 +260,8 @@ if os.getuid() == 0:  # who may write everywhere
     os.chown(folder, 65534, 65534)
     os.seteuid(65534)
 os.mkdir(folder + "/dump")
-check(folder + "/dump",
-      lambda step: os.chmod(folder + "/dump", 0o555) if step == 2 else None,
-      lambda step: os.chmod(folder + "/dump", 0o755) if step == 3 else None)
+mode = {2: 0o555, 4: 0o755}
+check(folder + "/dump", lambda step: os.chmod(folder + "/dump", mode[step]) if step in mode else None)
 os.seteuid(os.getuid())
 os.rename(folder, "moved") if os.stat(folder).st_dev == os.stat(".").st_dev else os.system(f"cp -a {folder} moved")
 """
