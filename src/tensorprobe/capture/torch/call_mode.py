@@ -16,6 +16,7 @@ from tensorprobe.capture.call import Call
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.torch.api_name import Api, ApiNames
 from tensorprobe.capture.torch.gradient import GradientTracer, Span, is_in_backward
+from tensorprobe.capture.torch.left_mode import remove_after_this_call
 from tensorprobe.capture.torch.reader import TorchReader
 
 IN_BACKWARD = "call inside backward"
@@ -124,6 +125,7 @@ class CallMode(TorchFunctionMode):  # type: ignore[misc]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if not self._runner.is_active:  # the window was closed by another thread, which cannot take this mode away
+            remove_after_this_call(self)
             return func(*args, **(kwargs or {}))
         api = self._find(func)
         if api.is_recorded:
