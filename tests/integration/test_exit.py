@@ -205,11 +205,12 @@ CTRL_C = (
 from tensorprobe.store.writer import RankWriter
 
 debugger = PrecisionDebugger(dump_path="dump", level="L1", task="tensor")
-for method in ("append_records", "append_parents", "add_stack", "flush_stacks", "close"):
-    def interrupted(*args, _run=getattr(RankWriter, method), **kwargs):
-        os.kill(os.getpid(), signal.SIGINT)
-        return _run(*args, **kwargs)
+for step, method in enumerate(("append_records", "append_parents", "add_stack", "flush_stacks", "close")):
     undo = getattr(RankWriter, method)
+    def interrupted(*args, **kwargs):
+        setattr(RankWriter, method, undo)
+        os.kill(os.getpid(), signal.SIGINT)
+        return undo(*args, **kwargs)
     caught = 0
     try:
         debugger.start(model)
@@ -219,8 +220,8 @@ for method in ("append_records", "append_parents", "add_stack", "flush_stacks", 
         debugger.stop()
     except KeyboardInterrupt:
         caught = 1
-    setattr(RankWriter, method, undo)
     assert caught, method
+    assert "dump.json" in os.listdir(f"dump/step{step}/rank"), method  # the stop was not broken off
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert torch._C._len_torch_function_stack() == 0, method
     debugger.step()

@@ -134,7 +134,9 @@ def test_a_killed_run_says_how_to_close_it(tmp_path: Path) -> None:
 
 def test_a_run_that_an_exception_ended_says_which(tmp_path: Path) -> None:
     text = render(write_rank(tmp_path, {}, run={**RUN, "complete": False, "ended": "ValueError: no such thing"}))
-    assert "  incomplete  the run ended in this step with ValueError: no such thing; all that it recorded is here" in text
+    assert (
+        "  incomplete  the run ended in this step with ValueError: no such thing; all that it recorded is here" in text
+    )
     assert "recover" not in text
 
 
