@@ -3,6 +3,7 @@
 TensorprobeError
 ├── ConfigError      the configuration, or an argument that stands for one of its keys, is wrong
 ├── UsageError       a call came at the wrong time or with the wrong argument
+├── NonFiniteError   on_nonfinite "stop" has found NaN or Inf
 └── DumpError        a dump cannot be found or read
 
 Libraries raise these; only `main` turns them into a message and an exit code. A failure inside capture,
@@ -20,6 +21,11 @@ class ConfigError(TensorprobeError):
 
 class UsageError(TensorprobeError):
     """A call that cannot work as it was made."""
+
+
+class NonFiniteError(TensorprobeError):
+    """The first NaN or Inf, in a session that was asked to stop there. The one error that is meant to reach the user's
+    program while it is recorded."""
 
 
 class DumpError(TensorprobeError):

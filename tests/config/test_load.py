@@ -10,6 +10,7 @@ import pytest
 
 import tensorprobe.errors
 from tensorprobe.config import CaptureConfig, load_config
+from tensorprobe.errors import ConfigError
 from tests.config.conftest import WriteConfig
 
 FIRST, LAST = "Functional.linear.0.forward", "Module.conv1.Conv2d.forward.0"
@@ -112,7 +113,9 @@ def test_task_structure_without_a_section_has_no_filters(write_config: WriteConf
     assert load_config(write_config(task="structure", statistics={"list": ["a"]})) == CaptureConfig(task="structure")
 
 
-@pytest.mark.parametrize("key", ["task", "dump_path", "rank", "step", "level", "async_dump", "extra_info", "api_yaml"])
+@pytest.mark.parametrize(
+    "key", ["task", "dump_path", "rank", "step", "level", "async_dump", "extra_info", "api_yaml", "on_nonfinite"]
+)
 def test_null_in_the_file_is_the_default(write_config: WriteConfig, key: str) -> None:
     assert load_config(write_config(**{key: None})) == CaptureConfig()
 
@@ -217,3 +220,17 @@ def test_the_configuration_needs_the_standard_library_only() -> None:
 
 def test_the_check_above_can_fail() -> None:
     assert "yaml" in imported_by("import tensorprobe.config, yaml")
+
+
+@pytest.mark.parametrize("action", ["stop", "tensors"])
+def test_on_nonfinite_is_one_of_two_words(write_config: WriteConfig, action: str) -> None:
+    assert load_config(write_config(on_nonfinite=action)).on_nonfinite == action
+    with pytest.raises(ConfigError, match="on_nonfinite 'halt' is not one of stop, tensors"):
+        load_config(write_config(on_nonfinite="halt"))
+
+
+def test_on_nonfinite_has_no_effect_where_no_statistics_are_computed(
+    write_config: WriteConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert load_config(write_config(task="structure", on_nonfinite="stop")).on_nonfinite is None
+    assert "on_nonfinite has no effect with task structure" in caplog.text

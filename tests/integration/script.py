@@ -25,13 +25,21 @@ def run_script(folder: Path, text: str, *arguments: str, code: int = 0) -> subpr
     """Run a program in `folder`; it must end with this exit code."""
     path = folder / "program.py"
     path.write_text(text, encoding="utf-8")
+    return run_python(folder, str(path), *arguments, code=code)
+
+
+def run_python(
+    folder: Path, *arguments: str, code: int = 0, stdin: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run the interpreter in `folder`; it must end with this exit code."""
     environment = {**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONUTF8": "1"}
     for name in ("RANK", "WORLD_SIZE"):
         environment.pop(name, None)
     ended = subprocess.run(
-        [sys.executable, str(path), *arguments],
+        [sys.executable, *arguments],
         cwd=folder,
         env=environment,
+        input=stdin,
         capture_output=True,
         text=True,
         timeout=120,

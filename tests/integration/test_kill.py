@@ -135,7 +135,7 @@ def check_tensor_files(rank: RankDump) -> None:
 
 def check_nothing_is_left_over(dump: Dump) -> None:
     files = [path for path in dump.path.rglob("*") if path.is_file()]
-    assert not [path for path in files if path.name.endswith((".part", ".tmp"))]
+    assert not [path for path in files if path.name.endswith((".part", ".tmp", ".lock"))]
     known = {rank.tensor_path(name) for rank in dump.ranks() for name in named_files(rank)}
     assert {path for path in files if path.suffix == ".pt"} == known
 
@@ -149,7 +149,9 @@ def read_killed(folder: Path, closed: list[list[int]]) -> Dump | None:
     try:
         return open_dump(folder)
     except DumpError:
-        assert not closed and not [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".tmp"]
+        assert not closed and not [
+            path for path in folder.rglob("*") if path.is_file() and path.suffix not in (".tmp", ".lock")
+        ]
         return None
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -69,26 +71,76 @@ debugger.stop()
     assert [record.name for record in rank.records()] == ["Torch.ones.0.forward"]
 
 
-def test_the_workers_of_a_data_loader_record_nothing(tmp_path: Path) -> None:
-    script = """
-class Data(torch.utils.data.Dataset):
-    def __len__(self):
-        return 4
+# Records two steps, and waits for another process in the middle of the first.
+TOGETHER = (
+    PREAMBLE
+    + """
+import pathlib, time
 
-    def __getitem__(self, index):
-        return torch.full((4,), float(index)).sin()
+def wait_for(name):
+    while not pathlib.Path(name).exists():
+        time.sleep(0.01)
 
-debugger = PrecisionDebugger(dump_path="dump", level="L0")
-for batch in torch.utils.data.DataLoader(Data(), batch_size=2, num_workers=1, multiprocessing_context="fork"):
+mine, other = sys.argv[1:3]
+os.chdir("..")
+debugger = PrecisionDebugger(dump_path="dump", level="mix", task="tensor")
+if mine == "second":
+    wait_for("first")
+for step in range(2):
     debugger.start(model)
-    model(batch)
+    model(x * (2 if mine == "second" else 1))
+    pathlib.Path(mine).touch()
+    wait_for(other)
+    torch.sin(x)
     debugger.stop()
     debugger.step()
+pathlib.Path(mine + " is done").touch()
+wait_for(other + " is done")
 """
-    ended = run_script(tmp_path, PREAMBLE + script)
-    ranks = list(open_dump(tmp_path / "dump").ranks())
-    assert [rank.name for rank in ranks] == ["step0/rank", "step1/rank"] and all(rank.is_complete for rank in ranks)
-    assert len(messages(ended)) == 2
+)
+
+
+def test_two_processes_on_one_path_keep_their_files_apart_and_the_second_says_where_they_are(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        running = []
+        for mine, other in (("first", "second"), ("second", "first")):
+            folder = tmp_path / f"folder of the {mine}"
+            folder.mkdir()
+            running.append(pool.submit(run_script, folder, TOGETHER, mine, other))
+        first, second = (future.result() for future in running)
+    assert len(messages(first)) == 2 and len(messages(second)) == 3
+    ranks = {rank.name: rank for rank in open_dump(tmp_path / "dump").ranks()}
+    own = f"proc{next(rank.run['pid'] for name, rank in ranks.items() if 'proc' in name)}"
+    assert sorted(ranks) == [f"step0/{own}", "step0/rank", f"step1/{own}", "step1/rank"]
+    assert f"the records of this process go to {own} beside it" in messages(second)[0]
+    assert all("replaced" not in line for line in messages(first) + messages(second))
+    for name, rank in ranks.items():
+        names = [record.name for record in rank.records()]
+        assert rank.is_complete and not rank.problems and names[-1] == "Torch.sin.0.forward"
+        files = [slot.data_name for record in rank.records() for slot in record.slots() if hasattr(slot, "data_name")]
+        assert files and all(rank.tensor_path(file).exists() for file in files)
+        assert (rank.run["pid"] == int(own[4:])) == ("proc" in name)
+    one, other = (next(ranks[f"step0/{name}"].record("Module.Sequential.forward.0").slots()) for name in ("rank", own))
+    assert other.max == 2 * one.max
+    assert sorted(path.name for path in (tmp_path / "dump").iterdir()) == ["step0", "step1"]
+
+
+def test_a_second_run_after_the_first_replaces_it(tmp_path: Path) -> None:
+    script = """
+debugger = PrecisionDebugger(dump_path="dump", level="L1")
+debugger.start(model)
+torch.sin(x)
+if sys.argv[1] == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
+debugger.stop()
+debugger.step()
+"""
+    run_script(tmp_path, PREAMBLE + script, "killed", code=-signal.SIGKILL)
+    ended = run_script(tmp_path, PREAMBLE + script, "whole")
+    assert messages(ended)[0] == f"{tmp_path}/dump/step0/rank held an earlier dump, which is replaced"
+    (rank,) = open_dump(tmp_path / "dump").ranks()
+    assert rank.name == "step0/rank" and rank.is_complete
+    assert [path.name for path in (tmp_path / "dump").iterdir()] == ["step0"]
 
 
 # Trains twice from one seed, without capture and with it, and says whether the numbers are the same.

@@ -14,12 +14,13 @@ from tensorprobe.model.name import (
     ModuleName,
     ParametersGradName,
     parse_name,
+    recompute_name,
     slot_file_name,
 )
 
 words = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,12}", fullmatch=True)
 paths = st.lists(words | st.integers(0, 99).map(str), max_size=5).map(".".join)
-directions = st.sampled_from(["forward", "backward"])
+directions = st.sampled_from(["forward", "backward", "recompute"])
 indexes = st.integers(0, 10**6)
 
 
@@ -88,3 +89,12 @@ def test_different_slots_have_different_files(first: str, second: str) -> None:
 
 def test_a_plain_name_is_left_as_it_is() -> None:
     assert slot_file_name("Torch.add.0.forward.kwargs.other", "pt") == "Torch.add.0.forward.kwargs.other.pt"
+
+
+@given(st.sampled_from(MODULE_PREFIXES), paths, words, indexes)
+def test_a_repetition_differs_from_its_forward_by_the_direction_only(
+    prefix: str, path: str, class_name: str, index: int
+) -> None:
+    forward = ModuleName(prefix, path, class_name, "forward", index)
+    assert parse_name(recompute_name(str(forward))) == ModuleName(prefix, path, class_name, "recompute", index)
+    assert recompute_name(f"Torch.{class_name}.{index}.forward") == f"Torch.{class_name}.{index}.recompute"

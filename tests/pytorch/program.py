@@ -60,7 +60,8 @@ def dump_of(step: int = 0) -> DumpOnDisk:
 
 
 def files_in(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+    """What is in a folder, but for the lock of a debugger that has not ended."""
+    return sorted(path.name for path in folder.iterdir() if path.suffix != ".lock")
 
 
 def is_forward(name: str) -> bool:

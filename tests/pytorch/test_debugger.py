@@ -13,7 +13,7 @@ from torch import nn
 
 from tensorprobe import ConfigError, UsageError
 from tensorprobe.pytorch import PrecisionDebugger
-from tests.pytorch.program import DUMP, Net, dump_of, make_net, train_step
+from tests.pytorch.program import DUMP, Net, dump_of, files_in, make_net, train_step
 
 METHODS = {
     "start": lambda: PrecisionDebugger.start(),
@@ -179,7 +179,7 @@ def test_steps_are_counted_whether_or_not_they_are_recorded() -> None:
     debugger.start()
     torch.ones(2)
     debugger.stop()
-    assert [path.name for path in DUMP.iterdir()] == ["step2"]
+    assert files_in(DUMP) == ["step2"]
 
 
 def test_forward_backward_dump_end_warns_and_stops() -> None:

@@ -216,3 +216,20 @@ def test_an_ascii_terminal_gets_ascii_guides(tmp_path: Path) -> None:
     print_reports(console, [build_rank_report(next(open_dump(tmp_path).ranks()))])
     console.file.flush()
     assert b"`- block: Block" in raw.getvalue()
+
+
+def test_recomputed_calls_stand_in_the_backward_and_differences_stand_out(tmp_path: Path) -> None:
+    records = {
+        "Torch.sin.0.forward": forward(tensor()),
+        "Functional.dropout.0.forward": forward(tensor()),
+        "Torch.sin.0.recompute": forward(tensor(), recomputed=True, differs_from_forward=[]),
+        "Functional.dropout.0.recompute": forward(tensor(), recomputed=True, differs_from_forward=["output.0"]),
+    }
+    coverage = {**RUN["coverage"], "recomputed": 2, "recomputed_differently": 1}  # type: ignore[dict-item]
+    write_rank(tmp_path / "step0" / "rank", records, run={**RUN, "coverage": coverage})
+    text = render(tmp_path, width=200)
+    assert "2 recomputed in backward · 1 RECOMPUTED DIFFERENTLY" in text
+    backward = text[text.index("\nbackward") :].splitlines()
+    assert "recompute\n" not in text and text.count("\nbackward") == 1
+    assert backward[2].startswith("Torch.sin.0") and backward[2].endswith("recomputed")
+    assert backward[3].endswith("RECOMPUTED DIFFERENTLY: output.0")

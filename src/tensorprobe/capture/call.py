@@ -22,10 +22,13 @@ class Call:
         "is_forward_listed",
         "keeps_backward",
         "keeps_forward",
+        "kept_fields",
         "module_path",
+        "original",
         "parent",
         "stack",
         "stem",
+        "watched",
     )
 
     def __init__(self, stem: str, forward_name: str, backward_name: str, parent: Call | None) -> None:
@@ -42,6 +45,12 @@ class Call:
         self.is_forward_listed = True
         self.is_backward_listed = True
         self.fields: dict[str, Any] = {}
+        self.original: Call | None = None
+        """The forward call that this one repeats in a recomputation."""
+        self.kept_fields: dict[str, Any] | None = None
+        """What was recorded of a call that may be repeated, to be compared with its repetition."""
+        self.watched: list[Any] = []
+        """With `on_nonfinite`, the tensors it was given, while it runs."""
 
 
 class Slot:
@@ -64,6 +73,7 @@ class GradientRecord:
     __slots__ = (
         "_recorder",
         "_waiting",
+        "backward_pass",
         "call",
         "generation",
         "inputs",
@@ -71,6 +81,7 @@ class GradientRecord:
         "is_repeated",
         "outputs",
         "outputs_by_keyword",
+        "watched",
     )
 
     def __init__(self, recorder: Recorder, call: Call) -> None:
@@ -82,7 +93,11 @@ class GradientRecord:
         self.outputs: Any = None
         """Slots of the gradients of its positional arguments."""
         self.outputs_by_keyword: Any = None
+        self.watched: tuple[list[Any], list[Any]] = ([], [])
+        """With `on_nonfinite`, the gradients that came in and that go on, until all are there."""
         self._waiting = 0
+        self.backward_pass = -1
+        """Which backward pass its gradients come from: one pass may run inside another."""
         self.is_begun = False
         self.is_repeated = False
         """A later backward pass over the same graph: its record takes the place of the earlier one."""

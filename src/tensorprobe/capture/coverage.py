@@ -20,6 +20,10 @@ class Coverage:
     """Calls that compute nothing (`size`, property reads), or that api_yaml removed."""
     failed: int = 0
     """Failures inside capture; each is logged once, and the program goes on."""
+    recomputed: int = 0
+    """Calls that activation checkpointing repeated in the backward."""
+    recomputed_differently: int = 0
+    """Those whose values were not the ones of the forward."""
     unseen: dict[str, int] = field(default_factory=dict)
     """What could not be seen, by reason."""
 

@@ -4,6 +4,7 @@ its address."""
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,9 @@ from tensorprobe.capture.tensor_queue import TensorQueue
 from tensorprobe.model.name import slot_file_name
 from tensorprobe.model.record import Stats, TensorLeaf, Value
 from tensorprobe.model.tree import map_tree
+
+Listener = Callable[[TensorLeaf, str, Any], None]
+"""Told of a tensor's leaf, its slot and the tensor."""
 
 _MAX_TEXT = 1000
 _PLAIN = (bool, int, float, str)
@@ -27,12 +31,24 @@ class Describer:
         self._suffix = file_suffix
         self._tensor_type = reader.tensor_type
 
-    def describe(self, tree: Any, slot: str, *, produced_by: str | None = None, stores: bool = False) -> Any:
-        """`slot` is the dotted name of the tree; `produced_by` the record whose result it is."""
+    def describe(
+        self,
+        tree: Any,
+        slot: str,
+        *,
+        produced_by: str | None = None,
+        stores: bool = False,
+        listen: Listener | None = None,
+    ) -> Any:
+        """`slot` is the dotted name of the tree; `produced_by` the record whose result it is; `listen` is told of each
+        tensor."""
 
         def leaf(value: Any, path: str) -> Any:
             if isinstance(value, self._tensor_type):
-                return self.describe_tensor(value, path, produced_by, stores)
+                described = self.describe_tensor(value, path, produced_by, stores)
+                if listen is not None:
+                    listen(described, path, value)
+                return described
             if value is None:
                 return None
             return self._reader.describe_object(value) or describe_plain(value)
@@ -42,17 +58,26 @@ class Describer:
     def describe_tensor(self, tensor: Any, slot: str, produced_by: str | None, stores: bool) -> TensorLeaf:
         """One tensor, with its file if it is to have one."""
         leaf = self._reader.read(tensor, produced_by)
-        if stores and leaf.is_storable:
-            leaf.data_name = slot_file_name(slot, self._suffix)
-            self._store(leaf.value, leaf.data_name, tensor)
+        if stores:
+            self.store(leaf, slot, tensor)
         return leaf
 
-    def _store(self, value: Value, data_name: str, tensor: Any) -> None:
-        if value.file_name is not None:
-            self._queue.put_link(value.file_name, data_name)
+    def store(self, leaf: TensorLeaf, slot: str, tensor: Any) -> None:
+        """Give a leaf its file, unless it has one or there is nothing to put into it."""
+        if leaf.data_name is not None or not leaf.is_storable:
             return
-        self._queue.put_tensor(data_name, self._reader.copy(tensor), self._reader.size_bytes(tensor))
-        value.file_name = data_name  # only now: what could not be put has no file that others could be links to
+        if leaf.value.file_name is not None:
+            leaf.data_name = slot_file_name(slot, self._suffix)
+            self._queue.put_link(leaf.value.file_name, leaf.data_name)
+        else:
+            self.store_copy(leaf, slot, self._reader.copy(tensor), self._reader.size_bytes(tensor))
+
+    def store_copy(self, leaf: TensorLeaf, slot: str, copy: Any, size_bytes: int) -> None:
+        """Give a leaf a file with what was copied for it."""
+        if leaf.data_name is None and leaf.is_storable:
+            leaf.data_name = slot_file_name(slot, self._suffix)
+            self._queue.put_tensor(leaf.data_name, copy, size_bytes)
+            leaf.value.file_name = leaf.data_name  # only now: what could not be put has no file to link to
 
 
 def describe_plain(value: Any) -> dict[str, Any] | TensorLeaf:

@@ -9,8 +9,8 @@ call is kept.
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import count
 from types import FrameType
 from typing import Any
 
@@ -18,10 +18,13 @@ from tensorprobe.capture.call import Call, GradientRecord, Slot, slots_to_leaves
 from tensorprobe.capture.coverage import Coverage
 from tensorprobe.capture.describe import Describer
 from tensorprobe.capture.framework import TensorReader
+from tensorprobe.capture.recompute import Recomputation, ThreadState
 from tensorprobe.capture.selector import Selector
 from tensorprobe.capture.sink import Sink
 from tensorprobe.capture.stack import StackTable
+from tensorprobe.capture.watch import Watch, Watched, changes_inputs
 from tensorprobe.config import CaptureConfig
+from tensorprobe.errors import NonFiniteError
 from tensorprobe.model.name import PARAMETERS_GRAD
 
 logger = logging.getLogger("tensorprobe")
@@ -45,8 +48,10 @@ class Recorder:
         self.after_backward_pass: Callable[[], None] = lambda: None
         self._describer = describer
         self._selector = Selector(config)
-        self._counts: dict[str, int] = {}
-        self._open_modules = threading.local()
+        self._watch = Watch(config.on_nonfinite, describer, reader)
+        self._counts: dict[str, Iterator[int]] = {}
+        self._threads = ThreadState()
+        self.recomputation = Recomputation(self._threads)
         self._open_backwards: dict[GradientRecord, None] = {}
         self._parameter_gradients: dict[str, dict[str, Any]] = {}
         self._logged: set[str] = set()
@@ -55,10 +60,16 @@ class Recorder:
 
     def begin_api(self, stem: str, frame: FrameType | None) -> Call | None:
         """An API is called; None if nothing of it is wanted."""
+        state = self._threads
+        if state.replay is not None:
+            call = self.recomputation.repeat(stem, self.coverage, is_counted=True)
+            return call if call.keeps_forward or call.keeps_backward else None
         self.coverage.seen += 1
         index = self._count(stem)
-        parent = self.current_module()
+        parent = state.modules[-1] if state.modules else None
         call = Call(stem, f"{stem}.{index}.forward", f"{stem}.{index}.backward", parent)
+        for region in state.regions:
+            region.add(call)
         is_wanted = self._select(call)
         self.coverage.filtered += not call.keeps_forward
         if is_wanted:
@@ -69,7 +80,12 @@ class Recorder:
 
     def begin_module(self, stem: str, module_path: str, frame: FrameType | None) -> Call:
         """A module is called. It is followed even where it is not recorded, so that what it contains knows its path."""
-        parent = self.current_module()
+        state = self._threads
+        parent = state.modules[-1] if state.modules else None
+        if state.replay is not None:
+            call = self.recomputation.repeat(stem, self.coverage, is_counted=self.records_modules)
+            state.modules.append(call)
+            return call
         if self.records_modules:
             self.coverage.seen += 1
             index = self._count(stem)
@@ -81,19 +97,21 @@ class Recorder:
             self._list(call)
         call.module_path = module_path
         call.stack = self.stacks.capture(frame, parent.stack if parent is not None else None)
-        self._module_stack().append(call)
+        for region in state.regions:
+            region.add(call)
+        state.modules.append(call)
         return call
 
     def end_module(self, call: Call) -> None:
         """The module call is over, by return or by exception; so is all that it had opened."""
-        stack = self._module_stack()
-        while stack and stack.pop() is not call:
+        modules = self._threads.modules
+        while modules and modules.pop() is not call:
             pass
 
     def current_module(self) -> Call | None:
         """The innermost module call of this thread."""
-        stack = self._module_stack()
-        return stack[-1] if stack else None
+        modules = self._threads.modules
+        return modules[-1] if modules else None
 
     def add_inputs(self, call: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """What the call is given, before it runs: it may change it in place."""
@@ -101,30 +119,44 @@ class Recorder:
             return
         stores = self._selector.stores_tensors(call.forward_name)
         describe, name = self._describer.describe, call.forward_name
-        call.fields["input_args"] = describe(args, f"{name}.input", stores=stores)
-        call.fields["input_kwargs"] = describe(kwargs, f"{name}.kwargs", stores=stores) if kwargs else {}
+        listen = self._watch.listen(call.watched)
+        call.fields["input_args"] = describe(args, f"{name}.input", stores=stores, listen=listen)
+        call.fields["input_kwargs"] = describe(kwargs, f"{name}.kwargs", stores=stores, listen=listen) if kwargs else {}
+        if call.watched and changes_inputs(call.stem, kwargs):
+            self._watch.keep_copies(call.watched)
 
     def add_state(self, call: Call, role: str, tensors: Mapping[str, Any]) -> None:
         """The parameters or buffers that a module call finds."""
         if call.keeps_forward and self._selector.keeps_inputs:
             stores = self._selector.stores_tensors(call.forward_name)
-            call.fields[role] = self._describer.describe(dict(tensors), f"{call.forward_name}.{role}", stores=stores)
+            slot, listen = f"{call.forward_name}.{role}", self._watch.listen(call.watched)
+            call.fields[role] = self._describer.describe(dict(tensors), slot, stores=stores, listen=listen)
 
     def finish(self, call: Call, output: Any, note: str | None = None) -> None:
         """The call has returned."""
         if not call.keeps_forward:
             self._selector.end(call.forward_name)
             return
+        outputs: list[Watched] = []
         if self._selector.keeps_outputs:
             stores = self._selector.stores_tensors(call.forward_name)
             slot = f"{call.forward_name}.output"
             results = output if isinstance(output, tuple) else (output,)
             call.fields["output"] = self._describer.describe(
-                list(results), slot, produced_by=call.forward_name, stores=stores
+                list(results),
+                slot,
+                produced_by=call.forward_name,
+                stores=stores,
+                listen=self._watch.listen(outputs),
             )
+        finding = None
         if note is not None:
             call.fields["note"] = note
+        elif outputs or call.watched:
+            arguments = [call.fields.get("input_args"), call.fields.get("input_kwargs")]
+            finding = self._watch.find(call.forward_name, call.watched, outputs, arguments)
         self._emit_forward(call)
+        self._watch.act(finding, call.stack)
 
     def fail(self, call: Call, error: BaseException) -> None:
         """The user's call has raised: its record says so, and nothing after it is lost."""
@@ -133,6 +165,12 @@ class Recorder:
             self._emit_forward(call)
         else:
             self._selector.end(call.forward_name)
+
+    def break_off(self, call: Call, note: str) -> None:
+        """A recomputation ends inside this call, because nothing after it is needed."""
+        if call.keeps_forward:
+            call.fields["note"] = note
+            self._emit_forward(call)
 
     # -- calls, backward -----------------------------------------------------------------------------------------------
 
@@ -157,7 +195,10 @@ class Recorder:
             self._add_context(call, fields)
             if record.is_repeated:
                 self.coverage.add_unseen(EARLIER_PASS)
+            finding = self._watch.find(call.backward_name, *record.watched, None)
+            record.watched = ([], [])
             self._emit(call.backward_name, fields, call.parent.backward_name if call.parent is not None else None, None)
+            self._watch.act(finding, call.stack)
         self._selector.end(call.backward_name)
 
     def add_gradients(self, first: Any, second: Any) -> Any:
@@ -169,9 +210,14 @@ class Recorder:
         role_is_kept = self._selector.keeps_inputs if slot.path.startswith("input") else self._selector.keeps_outputs
         if not call.keeps_backward or not role_is_kept:
             return None
-        produced_by = None if slot.path.startswith("input") else call.backward_name
+        is_input = slot.path.startswith("input")
         stores = self._selector.stores_tensors(call.backward_name)
-        return self._describer.describe_tensor(slot.share, f"{call.backward_name}.{slot.path}", produced_by, stores)
+        name = f"{call.backward_name}.{slot.path}"
+        leaf = self._describer.describe_tensor(slot.share, name, None if is_input else call.backward_name, stores)
+        listen = self._watch.listen(record.watched[0 if is_input else 1])
+        if listen is not None:
+            listen(leaf, name, slot.share)
+        return leaf
 
     def add_parameter_gradient(self, stem: str, parameter: str, gradient: Any) -> None:
         """The gradient of a parameter is complete for this backward pass."""
@@ -182,8 +228,13 @@ class Recorder:
             leaf = self._describer.describe_tensor(gradient, f"{name}.{parameter}", None, stores)
             self._parameter_gradients.setdefault(stem, {})[parameter] = [leaf]
 
+    def end_nested_pass(self, backward_pass: int) -> None:
+        """A backward pass that ran inside another one is over: write the records that it left open."""
+        for record in [record for record in self._open_backwards if record.backward_pass == backward_pass]:
+            record.finish()
+
     def end_backward_pass(self) -> None:
-        """A backward pass is over: write the records that are still open, then the parameter gradients."""
+        """The last backward pass is over: write the records that are still open, then the parameter gradients."""
         for record in list(self._open_backwards):
             record.finish()
         gradients, self._parameter_gradients = self._parameter_gradients, {}
@@ -215,7 +266,10 @@ class Recorder:
         self._parameter_gradients.clear()
 
     def note_failure(self, where: str, error: BaseException) -> None:
-        """Something went wrong inside capture: it is said once, and counted; the user's program goes on."""
+        """Something went wrong inside capture: it is said once, and counted; the user's program goes on, unless it was
+        to be stopped."""
+        if isinstance(error, NonFiniteError):
+            raise error
         self.coverage.failed += 1
         key = f"{where}: {type(error).__name__}"
         if key not in self._logged:
@@ -231,16 +285,10 @@ class Recorder:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _count(self, stem: str) -> int:
-        index = self._counts.get(stem, 0)
-        self._counts[stem] = index + 1
-        return index
-
-    def _module_stack(self) -> list[Call]:
-        try:
-            stack: list[Call] = self._open_modules.stack
-        except AttributeError:
-            stack = self._open_modules.stack = []
-        return stack
+        counter = self._counts.get(stem)
+        if counter is None:  # several threads may be here: one of them wins
+            counter = self._counts.setdefault(stem, count())
+        return next(counter)
 
     def _select(self, call: Call) -> bool:
         selector = self._selector
@@ -260,10 +308,16 @@ class Recorder:
         call.is_backward_listed = is_listed(call.backward_name) or _inherits(call.parent, "is_backward_listed")
 
     def _emit_forward(self, call: Call) -> None:
-        self._add_context(call, call.fields)
-        self._emit(call.forward_name, call.fields, call.parent.forward_name if call.parent is not None else None, call)
+        fields, call.fields = call.fields, {}
+        if call.watched:
+            call.watched = []
+        self._add_context(call, fields)
+        if call.original is not None:
+            self.recomputation.add_check(call.original, fields, self.coverage)
+        elif self._threads.regions:
+            call.kept_fields = fields
+        self._emit(call.forward_name, fields, _container_of(call), call)
         self._selector.end(call.forward_name)
-        call.fields = {}
 
     def _add_context(self, call: Call, fields: dict[str, Any]) -> None:
         if call.module_path is not None:
@@ -276,6 +330,15 @@ class Recorder:
         if sink is not None:
             self.coverage.recorded += 1
             sink.add_record(name, fields, parent, call.stack if call is not None else None)
+
+
+def _container_of(call: Call) -> str | None:
+    """The record of the module call around it; a recomputation runs in the backward of the modules around it."""
+    parent = call.parent
+    if parent is None:
+        return None
+    is_outermost_repetition = call.original is not None and parent.original is None
+    return parent.backward_name if is_outermost_repetition else parent.forward_name
 
 
 def _inherits(parent: Call | None, flag: str) -> bool:

@@ -10,6 +10,7 @@ import logging
 import shlex
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from tensorprobe.capture import process
@@ -27,6 +28,7 @@ from tensorprobe.capture.tensor_queue import ASYNC_QUEUE_BYTES, QUEUE_BYTES, Ten
 from tensorprobe.config import CaptureConfig
 from tensorprobe.errors import UsageError
 from tensorprobe.store import layout
+from tensorprobe.store.rank_lock import RankLock
 from tensorprobe.store.writer import RankWriter
 
 logger = logging.getLogger("tensorprobe")
@@ -55,6 +57,7 @@ class Session:
         self._sink: Sink | None = None
         self._undo: Undo | None = None
         self._timer: FlushTimer | None = None
+        self._locks: dict[int | None, RankLock] = {}
         self._clock = Clock()
         self._circumstances: dict[str, Any] = {}
         self._work = Deferral()
@@ -134,6 +137,8 @@ class Session:
         if self._timer is not None:
             self._timer.close()
         self._attempt("the last tensor files", self._queue.close)
+        for lock in self._locks.values():
+            lock.release()
 
     def abandon(self) -> None:
         """In a forked child: the dump belongs to the parent, so nothing is written and nothing stays installed."""
@@ -193,13 +198,13 @@ class Session:
 
     def _begin_step(self) -> None:
         config = self.config
-        folder = layout.rank_folder(self._dump_path, self._step, self.framework.rank())
+        folder = self._take_folder()
         tensors = folder / layout.TENSOR_FOLDER
         header = {
             "task": config.task,
             "level": config.level,
             "framework": self.framework.name,
-            "dump_data_dir": str(tensors) if config.task == "tensor" or config.tensor_list else None,
+            "dump_data_dir": str(tensors) if config.stores_any_tensor else None,
         }
         writer = RankWriter(folder, header, has_construct=config.level != "L1", has_extra=config.extra_info)
         sink = self._sink = Sink(writer, self._reader.fetch, self._queue, self._failures, self._work)
@@ -211,6 +216,13 @@ class Session:
         self._attempt("run.json", self._describe_circumstances)
         self._attempt("the beginning of this step", lambda: sink.open(self._run(is_complete=False)))
         process.begin_recording(self)
+
+    def _take_folder(self) -> Path:
+        """Where the records of this step go; the rank is known later than this session in some programs."""
+        rank = self.framework.rank()
+        if rank not in self._locks:
+            self._locks[rank] = RankLock(self._dump_path, rank)
+        return self._locks[rank].folder(self._step)
 
     def _end_step(self, ending: str | None = None) -> None:
         sink = self._sink

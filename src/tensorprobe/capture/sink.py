@@ -101,6 +101,7 @@ class Sink:
         self._records = Waiting()
         self._debug = Waiting()
         self._last_flush = time.monotonic()
+        self._is_held = False
 
     def add_record(self, name: str, fields: Any, parent: str | None, stack: Stack | None) -> None:
         """A call has ended, forward or backward."""
@@ -116,8 +117,21 @@ class Sink:
 
     def flush_if_due(self) -> None:
         """For the timer: bring out what has waited long enough."""
-        if (self._records or self._debug) and time.monotonic() - self._last_flush >= FLUSH_SECONDS:
+        if (
+            not self._is_held
+            and (self._records or self._debug)
+            and time.monotonic() - self._last_flush >= FLUSH_SECONDS
+        ):
             self.flush()
+
+    def hold(self) -> None:
+        """Write what waits; then the timer is not to fetch anything, until `release`."""
+        with self._work:
+            self.flush()
+            self._is_held = True
+
+    def release(self) -> None:
+        self._is_held = False
 
     def flush(self) -> None:
         """Fetch what the device still holds, and write all that waits and whose files are on disk. A failure to write

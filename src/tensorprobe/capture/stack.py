@@ -2,18 +2,26 @@
 
 On the hot path a stack is a tuple of numbers: the addresses of the code objects and the positions in them, up to the
 enclosing module call, whose own stack is known. Text is made once per distinct stack, and source lines are read only
-then.
+then. A program need not have a source file (the prompt, a notebook, `exec`, a lone .pyc): what is known is named.
 """
 
 from __future__ import annotations
 
 import linecache
+import logging
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
 
-_OWN_FOLDER = str(Path(__file__).resolve().parents[1]) + "/"
+logger = logging.getLogger("tensorprobe")
+
+_OWN_FOLDER = str(Path(__file__).parents[1]) + os.sep  # not resolved: as the paths of code objects are
+_START_OF_PYTHON = frozenset(
+    f"<frozen {module}>" for module in ("runpy", "zipimport", "importlib._bootstrap", "importlib._bootstrap_external")
+)
+_CELL_RUNNER_FILE = str(Path("IPython", "core", "interactiveshell.py"))
 _MAX_STACKS = 50_000  # a program that keeps compiling new code would otherwise fill the memory
 
 
@@ -63,14 +71,16 @@ class StackTable:
             self._stacks.clear()
         codes, frames = [], []
         caller: str | None = ""
+        is_of_program = True
         while frame is not None and not (id(frame.f_code) == self._boundary and parent is not None):
             codes.append(frame.f_code)
             path = frame.f_code.co_filename
-            if not path.startswith(_OWN_FOLDER):
+            is_of_program = is_of_program and not runs_cell(frame.f_code)
+            if is_of_program and path not in _START_OF_PYTHON and not path.startswith(_OWN_FOLDER):
                 if caller == "":
                     caller = self._caller_of(path)
                 if not self._is_noise(path):
-                    frames.append(describe_frame(frame.f_code, frame.f_lineno))
+                    frames.append(describe_frame(frame))
             frame = frame.f_back
         outer: Sequence[str] = parent.frames if parent is not None else ()
         stack = Stack(self._next_id, (*frames, *outer), caller or None, tuple(codes))
@@ -79,7 +89,26 @@ class StackTable:
         return stack
 
 
-def describe_frame(code: CodeType, line: int | None) -> str:
-    """One line of a stack; without a source file (the prompt, `exec`) there is no source line."""
-    source = linecache.getline(code.co_filename, line).strip() if line else ""
-    return f"File {code.co_filename}, line {line or 0}, in {code.co_name}, \n {source}"
+def runs_cell(code: CodeType) -> bool:
+    """Is it what runs the cells of a notebook? Its callers are the notebook, not the program."""
+    return code.co_name == "run_code" and code.co_filename.endswith(_CELL_RUNNER_FILE)
+
+
+def describe_frame(frame: FrameType) -> str:
+    """One line of a stack; the source line is empty where nobody has it."""
+    code, line = frame.f_code, frame.f_lineno or 0
+    return f"File {code.co_filename}, line {line}, in {code.co_name}, \n {read_source(frame, line)}"
+
+
+def read_source(frame: FrameType, line: int) -> str:
+    """A line of source from its file, from a notebook or from the loader of its module (a zip file)."""
+    path, names = frame.f_code.co_filename, frame.f_globals
+    if not line:
+        return ""
+    try:
+        linecache.checkcache(path)  # a module may have been changed and loaded again
+        # Of code that was made from a text, the loader of the module around it has another source.
+        return linecache.getline(path, line, names if names.get("__file__") == path else None).strip()
+    except Exception as error:  # a loader is foreign code; where the call was made is known without it
+        logger.debug("no source of %s: %s", path, error)
+        return ""

@@ -9,10 +9,12 @@ from typing import Literal
 Task = Literal["statistics", "tensor", "structure"]
 Level = Literal["L0", "L1", "mix", "debug"]
 SummaryMode = Literal["statistics", "md5", "hash"]
+OnNonfinite = Literal["stop", "tensors"]
 
 TASKS: tuple[Task, ...] = ("statistics", "tensor", "structure")
 LEVELS: tuple[Level, ...] = ("L0", "L1", "mix", "debug")
 SUMMARY_MODES: tuple[SummaryMode, ...] = ("statistics", "md5", "hash")
+NONFINITE_ACTIONS: tuple[OnNonfinite, ...] = ("stop", "tensors")
 DATA_MODES = ("all", "forward", "backward", "input", "output")
 
 
@@ -38,3 +40,10 @@ class CaptureConfig:
     tensor_list: tuple[str, ...] = ()
     """Parts of record names whose tensors are stored although the task is statistics."""
     api_yaml: Path | None = None
+    on_nonfinite: OnNonfinite | None = None
+    """What to do at the first NaN or Inf, besides storing the tensors of that call; None: nothing."""
+
+    @property
+    def stores_any_tensor(self) -> bool:
+        """May there be tensor files?"""
+        return self.task == "tensor" or bool(self.tensor_list) or self.on_nonfinite is not None

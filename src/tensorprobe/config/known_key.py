@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from tensorprobe.config.capture_config import LEVELS, SUMMARY_MODES, TASKS
+from tensorprobe.config.capture_config import LEVELS, NONFINITE_ACTIONS, SUMMARY_MODES, TASKS
 from tensorprobe.config.msprobe_key import MSPROBE_COMMON_KEYS, MSPROBE_SECTION_KEYS
 from tensorprobe.config.number_range import read_numbers
 from tensorprobe.config.setting import Source
@@ -31,6 +31,7 @@ COMMON_READERS: dict[str, Reader] = {
     "async_dump": read_flag,
     "extra_info": read_flag,
     "api_yaml": read_existing_file,
+    "on_nonfinite": read_choice(NONFINITE_ACTIONS),
 }
 
 SECTION_READERS: dict[str, Reader] = {

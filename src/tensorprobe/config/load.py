@@ -16,7 +16,11 @@ from tensorprobe.config.value import read_path
 _DEFAULTS = CaptureConfig()
 
 # Task tensor stores all tensors, with or without a list; structure computes and stores no values.
-_USELESS_KEYS = {"statistics": (), "tensor": ("tensor_list",), "structure": ("summary_mode", "tensor_list")}
+_USELESS_KEYS = {
+    "statistics": (),
+    "tensor": ("tensor_list",),
+    "structure": ("summary_mode", "tensor_list", "on_nonfinite"),
+}
 
 _logger = logging.getLogger("tensorprobe")
 
@@ -40,7 +44,8 @@ def load_config(
     file = _read_file(config_path)
     chosen_task = {"task": _DEFAULTS.task, **file.common, **arguments}["task"]
     section = _drop_useless(file.sections.get(chosen_task, {}), chosen_task, Source(file.file, chosen_task))
-    return CaptureConfig(**{**file.common, **section, **_drop_useless(arguments, chosen_task, ARGUMENTS)})
+    common = _drop_useless(file.common, chosen_task, Source(file.file))
+    return CaptureConfig(**{**common, **section, **_drop_useless(arguments, chosen_task, ARGUMENTS)})
 
 
 def _read_file(config_path: object) -> ConfigFile:

@@ -1,6 +1,7 @@
 """The naming grammar: what a record is called, and what the file of one of its tensors is called.
 
     Functional.linear.5.backward             an API call: prefix, name, index, direction
+    Functional.linear.5.recompute            the same call, repeated by activation checkpointing
     Module.conv1.Conv2d.forward.0            a module call: prefix, path, class, direction, index
     Module.conv1.Conv2d.parameters_grad      the gradients of a module's parameters
     x2_grad.0.debug                          a single point: variable, index
@@ -13,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Direction = Literal["forward", "backward"]
+Direction = Literal["forward", "backward", "recompute"]
 
 API_PREFIXES = (
     "Tensor",
@@ -32,7 +33,9 @@ MODULE_PREFIXES = ("Module", "Cell")
 PARAMETERS_GRAD = "parameters_grad"
 GRADIENT_SUFFIX = "_grad"
 
-_DIRECTIONS = ("forward", "backward")
+FORWARD: Direction = "forward"
+RECOMPUTE: Direction = "recompute"
+_DIRECTIONS: dict[str, Direction] = {"forward": FORWARD, "backward": "backward", "recompute": RECOMPUTE}
 _UNSAFE_IN_FILE_NAMES = frozenset('/\\:*?"<>|%') | {chr(code) for code in range(32)} | {chr(127)}
 _MAX_FILE_NAME_BYTES = 240  # ext4 and NTFS end at 255; the suffix and a hash need room
 
@@ -95,6 +98,16 @@ def module_stem(prefix: str, path: str, class_name: str) -> str:
     return f"{prefix}.{path}.{class_name}" if path else f"{prefix}.{class_name}"
 
 
+def recompute_name(forward_name: str) -> str:
+    """The record of a forward call's repetition.
+
+    >>> recompute_name("Module.forward.Linear.forward.0")
+    'Module.forward.Linear.recompute.0'
+    """
+    before, _, after = forward_name.rpartition(FORWARD)
+    return f"{before}{RECOMPUTE}{after}"
+
+
 def parse_name(text: str) -> RecordName:
     """Read a key of dump.json or debug.json; msprobe's `parameters_grad.0` is taken as `parameters_grad`."""
     parts = text.split(".")
@@ -133,8 +146,7 @@ def _parse_module(parts: list[str]) -> ModuleName | ParametersGradName | None:
         return None
     prefix = parts[0]
     if len(parts) >= 4 and parts[-2] in _DIRECTIONS and _is_index(parts[-1]):
-        direction: Direction = "forward" if parts[-2] == "forward" else "backward"
-        return ModuleName(prefix, ".".join(parts[1:-3]), parts[-3], direction, int(parts[-1]))
+        return ModuleName(prefix, ".".join(parts[1:-3]), parts[-3], _DIRECTIONS[parts[-2]], int(parts[-1]))
     if len(parts) >= 4 and parts[-2] == PARAMETERS_GRAD and _is_index(parts[-1]):
         parts = parts[:-1]
     if len(parts) >= 3 and parts[-1] == PARAMETERS_GRAD:
@@ -144,8 +156,7 @@ def _parse_module(parts: list[str]) -> ModuleName | ParametersGradName | None:
 
 def _parse_api(parts: list[str]) -> ApiName | None:
     if len(parts) >= 4 and parts[-1] in _DIRECTIONS and _is_index(parts[-2]):
-        direction: Direction = "forward" if parts[-1] == "forward" else "backward"
-        return ApiName(parts[0], ".".join(parts[1:-2]), int(parts[-2]), direction)
+        return ApiName(parts[0], ".".join(parts[1:-2]), int(parts[-2]), _DIRECTIONS[parts[-1]])
     return None
 
 

@@ -7,7 +7,9 @@ may be later than the call.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 Number = bool | int | float | None
 
@@ -72,3 +74,11 @@ class TensorLeaf:
     """What else a reader must know: "sparse_coo", "undefined memory"."""
     is_storable: bool = True
     """False for a tensor without content (meta, fake): there is nothing to put into a file."""
+
+
+class LateField(ABC):
+    """A field of a record whose content is known only when statistics have been fetched: when it is written."""
+
+    @abstractmethod
+    def resolve(self) -> Any:
+        """What to write."""

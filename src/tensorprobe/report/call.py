@@ -24,14 +24,14 @@ class Call:
     failed: str | None = None
     caller: str | None = None
     is_recomputed: bool = False
+    differs_from_forward: tuple[str, ...] = ()
+    """The slots of a recomputed call that are not what they were in the forward."""
     note: str | None = None
     """What else must be known, such as "undefined memory"."""
 
     @property
     def direction(self) -> Direction | None:
-        if isinstance(self.name, (ApiName, ModuleName)):
-            return self.name.direction
-        return "backward" if isinstance(self.name, ParametersGradName) else None
+        return direction_of(self.name)
 
     @property
     def tensors(self) -> tuple[TensorSlot, ...]:
@@ -41,6 +41,13 @@ class Call:
     def results(self) -> tuple[Slot, ...]:
         """What the call computed; all that was saved, and all gradients of parameters."""
         return tuple(slot for slot in self.slots if not slot.is_input)
+
+
+def direction_of(name: RecordName | None) -> Direction | None:
+    """In which pass of the program it happened: what is recomputed is recomputed in the backward."""
+    if isinstance(name, (ApiName, ModuleName)):
+        return "forward" if name.direction == "forward" else "backward"
+    return "backward" if isinstance(name, ParametersGradName) else None
 
 
 def call_from_record(record: Record) -> Call:
@@ -53,6 +60,7 @@ def call_from_record(record: Record) -> Call:
         failed=record.failed,
         caller=record.caller,
         is_recomputed=record.is_recomputed,
+        differs_from_forward=record.differs_from_forward,
         note=record.note,
     )
 

@@ -127,6 +127,7 @@ def _describe_row(row: Row, report: RankReport) -> dict[str, Any]:
             "failed": row.call.failed,
             "caller": row.call.caller,
             "recomputed": row.call.is_recomputed,
+            "differs_from_forward": list(row.call.differs_from_forward),
             "note": row.call.note,
             "location": report.locations.get(row.record),
             "slots": [_describe_slot(slot) for slot in row.call.slots],

@@ -7,12 +7,13 @@ carry it on. A mask of -Inf is sound, and common; the sign is therefore part of 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from tensorprobe.model.name import ModuleName, ParametersGradName
+from tensorprobe.model.name import ApiName, ModuleName, ParametersGradName
 from tensorprobe.report.call import Call
 from tensorprobe.store.slot import TensorSlot
 
@@ -134,6 +135,5 @@ def _find_origin(call: Call, quality: Quality, history: _History) -> Origin | No
 
 
 def _forward_of(call: Call) -> str:
-    if isinstance(call.name, ModuleName):
-        return call.record.replace(f".backward.{call.name.index}", f".forward.{call.name.index}")
-    return call.record.removesuffix("backward") + "forward"
+    assert isinstance(call.name, (ApiName, ModuleName))
+    return str(dataclasses.replace(call.name, direction="forward"))

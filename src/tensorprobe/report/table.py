@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from tensorprobe.model.record import Number
+from tensorprobe.report.call import Call
 from tensorprobe.report.nonfinite import describe_counts
 from tensorprobe.report.tree import Row
 from tensorprobe.store.slot import PlainSlot, Slot, TensorSlot
@@ -150,7 +151,14 @@ def _describe_row(row: Row) -> str:
     if row.kind == "folded":
         return f"{call.caller} · --filter {call.caller} shows them"
     said = [f"failed: {call.failed}" if call.failed else None, call.note, call.caller]
-    return " · ".join(filter(None, [*said, "recomputed" if call.is_recomputed else None]))
+    return " · ".join(filter(None, [*said, _describe_recomputation(call)]))
+
+
+def _describe_recomputation(call: Call) -> str | None:
+    if not call.is_recomputed:
+        return None
+    slots = ", ".join(call.differs_from_forward)
+    return f"RECOMPUTED DIFFERENTLY: {slots}" if slots else "recomputed"
 
 
 def _describe_hidden(row: Row) -> str:

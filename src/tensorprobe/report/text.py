@@ -32,6 +32,7 @@ _COVERAGE_WORDS = {
     "excluded": "excluded",
     "failed": "failed inside capture",
 }
+_RECOMPUTATION_WORDS = {"recomputed": "recomputed in backward", "recomputed_differently": "RECOMPUTED DIFFERENTLY"}
 _VERSION_KEYS = {"pytorch": "torch", "mindspore": "mindspore"}
 _LABEL_STYLES = {
     "NaN": "bold red",
@@ -127,6 +128,7 @@ def _coverage_fact(report: RankReport) -> Fact:
     if coverage is None:
         return _fact("coverage", "not stated in this dump: calls may be missing without a trace", "yellow")
     parts = [_count_of(coverage, key, words) for key, words in _COVERAGE_WORDS.items()]
+    parts += [_count_of(coverage, key, words) for key, words in _RECOMPUTATION_WORDS.items() if coverage.get(key)]
     unseen = coverage.get("unseen")
     if isinstance(unseen, dict) and unseen:
         parts.append("NOT SEEN: " + ", ".join(f"{reason} ({count})" for reason, count in unseen.items()))

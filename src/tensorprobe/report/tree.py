@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tensorprobe.model.name import ApiName, Direction, ModuleName, ParametersGradName, module_stem
-from tensorprobe.report.call import Call, name_or_none
+from tensorprobe.report.call import Call, direction_of, name_or_none
 
 Kind = Literal["call", "module", "gradients", "path", "absent", "saved", "folded"]
 """`path` is a module that is known only by its path; `absent` a module call that has no record, because it was killed
@@ -201,8 +201,7 @@ def _node(record: str, call: Call | None) -> _Node:
     kind: Kind = "absent" if call is None else "call"
     if call and isinstance(name, (ModuleName, ParametersGradName)):
         kind = "module" if isinstance(name, ModuleName) else "gradients"
-    direction = name.direction if isinstance(name, (ApiName, ModuleName)) else call.direction if call else None
-    return _Node(record, kind, call, direction)
+    return _Node(record, kind, call, direction_of(name))
 
 
 def _stem(node: _Node) -> str | None:

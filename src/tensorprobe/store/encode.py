@@ -10,7 +10,7 @@ import json
 import math
 from typing import Any
 
-from tensorprobe.model.record import Number, Stats, TensorLeaf
+from tensorprobe.model.record import LateField, Number, Stats, TensorLeaf
 
 _encode_string = json.encoder.encode_basestring_ascii
 
@@ -29,6 +29,8 @@ def encode_tree(tree: Any) -> str:
         return f"[{', '.join([encode_tree(item) for item in tree])}]"
     if kind is dict:
         return f"{{{', '.join([f'{_encode_string(key)}: {encode_tree(item)}' for key, item in tree.items()])}}}"
+    if isinstance(tree, LateField):
+        return encode_tree(tree.resolve())
     return json.dumps(tree)
 
 

@@ -1,6 +1,8 @@
 """Where the pieces of a run lie.
 
 {dump_path}/step{N}/{rank{R} | rank}/   dump.json stack.json construct.json debug.json run.json dump_tensor_data/
+
+A second process that records into the same dump_path at the same time has proc{PID} in the place of rank.
 """
 
 from __future__ import annotations
@@ -31,7 +33,20 @@ FILE_MODE = 0o600
 
 def rank_folder(dump_path: Path, step: int, rank: int | None) -> Path:
     """The folder of one step of one process; outside distributed runs it is called `rank`."""
-    return dump_path / f"step{step}" / ("rank" if rank is None else f"rank{rank}")
+    return dump_path / f"step{step}" / rank_name(rank)
+
+
+def rank_name(rank: int | None) -> str:
+    return "rank" if rank is None else f"rank{rank}"
+
+
+def process_folder(dump_path: Path, step: int) -> Path:
+    """The folder of one step of this process, where another process has that of its rank."""
+    return dump_path / f"step{step}" / process_name()
+
+
+def process_name() -> str:
+    return f"proc{os.getpid()}"
 
 
 def make_folder(path: Path) -> None:

@@ -59,7 +59,14 @@ class Record:
 
     @property
     def is_recomputed(self) -> bool:
+        """Does it repeat a forward call, for activation checkpointing?"""
         return self.fields.get("recomputed") is True
+
+    @property
+    def differs_from_forward(self) -> tuple[str, ...]:
+        """The slots of a recomputed call that are not what they were in the forward."""
+        slots = self.fields.get("differs_from_forward")
+        return tuple(map(str, slots)) if isinstance(slots, list) else ()
 
     @property
     def is_parameters_grad(self) -> bool:

@@ -19,6 +19,7 @@ from typing import Any
 
 from tensorprobe.errors import DumpError
 from tensorprobe.store import journal, layout, side_file
+from tensorprobe.store.rank_lock import remove_left_locks
 from tensorprobe.store.reader import RankDump, open_dump
 from tensorprobe.store.record_file import load_whole
 
@@ -64,6 +65,8 @@ def recover_dump(path: str | Path, *, force: bool = False, on_folder: OnFolder |
             ) from error
         if on_folder is not None:
             on_folder(rank)
+    if dump.path.is_dir():
+        done += [Recovery(dump.path, (f"{name}: removed",)) for name in remove_left_locks(dump.path)]
     return done
 
 

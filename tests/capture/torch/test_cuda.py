@@ -91,3 +91,160 @@ def describe(folder: Path, content: torch.Tensor, mode: str) -> list[dict[str, A
     content.clone(), content.t(), content[:, 3:9]
     session.close()
     return [fields["output"][0] for fields in only_step(folder).records.values()]
+
+
+def make_deep(wrap: Any) -> tuple[torch.nn.Module, Any]:
+    torch.manual_seed(5)
+    layers = torch.nn.ModuleList(
+        torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.Dropout(0.5)) for _ in range(4)
+    ).cuda()
+
+    class Deep(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = layers
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers:
+                x = wrap(layer, x)
+            return x.square().sum()
+
+    return Deep(), torch.randn(8, 64, device="cuda", requires_grad=True)
+
+
+@pytest.mark.parametrize("level", ["L0", "L1", "mix"])
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_recomputation_on_a_gpu_is_recorded_though_its_backward_runs_in_another_thread(
+    tmp_path: Path, level: str, reentrant: bool
+) -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    def run(session: Any) -> list[torch.Tensor]:
+        model, x = make_deep(lambda layer, value: checkpoint(layer, value, use_reentrant=reentrant))
+        if session is not None:
+            session.start(model)
+        loss = model(x)
+        loss.backward()
+        if session is not None:
+            session.stop()
+        assert x.grad is not None
+        return [loss.detach(), x.grad, *(p.grad for p in model.parameters())]  # type: ignore[list-item]
+
+    expected = run(None)
+    session = open_session(tmp_path, level=level)
+    observed = run(session)
+    coverage = session.recorder.coverage
+    session.close()
+    assert all(torch.equal(a, b) for a, b in zip(expected, observed, strict=True))
+    assert coverage.failed == 0 and coverage.recomputed > 0 and coverage.recomputed_differently == 0
+    assert coverage.unseen == {}
+    records = only_step(tmp_path).records
+    stems = ["Functional.linear.{}.backward"] if level == "L1" else ["Module.layers.{}.0.Linear.backward.0"]
+    assert all(stem.format(number) in records for stem in stems for number in range(4))
+
+
+@pytest.mark.parametrize("level", ["L0", "L1", "mix"])
+def test_what_a_hook_writes_in_the_thread_of_the_device_is_noticed(tmp_path: Path, level: str) -> None:
+    def wrap(layer: torch.nn.Module, value: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = layer(value)
+
+        def double(gradient: torch.Tensor) -> None:
+            gradient.data.mul_(2)
+
+        result.register_hook(double)
+        return result
+
+    model, x = make_deep(wrap)
+    session = open_session(tmp_path, level=level, task="tensor")
+    session.start(model)
+    model(x).backward()
+    session.close()
+    dump = only_step(tmp_path)
+    for fields in dump.records.values():
+        for leaf in (*fields.get("input", ()), *fields.get("output", ())):
+            if isinstance(leaf, dict) and "data_name" in leaf:
+                assert leaf["Norm"] == pytest.approx(dump.tensor(leaf).double().norm().item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("level", ["L0", "L1", "mix"])
+def test_a_cuda_graph_can_be_captured_and_replayed_in_a_window(tmp_path: Path, level: str) -> None:
+    weight = torch.randn(64, 64, device="cuda")
+    x = torch.randn(64, 64, device="cuda")
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            torch.tanh(x @ weight)
+    torch.cuda.synchronize()
+    model = torch.nn.Identity()
+    session = open_session(tmp_path, level=level)
+    session.start(model)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = model(torch.tanh(x @ weight))
+    x.fill_(0.25)
+    graph.replay()
+    first = model(y * 1)
+    x.fill_(0.5)
+    graph.replay()
+    second = model(y * 1)
+    session.stop()
+    coverage = session.recorder.coverage
+    session.close()
+    assert torch.equal(second, torch.tanh(torch.full_like(x, 0.5) @ weight)) and not torch.equal(first, second)
+    assert coverage.failed == 0 and coverage.unseen["CUDA graph replay"] == 2
+    assert coverage.unseen["call inside a CUDA graph capture"] > 0
+    records = only_step(tmp_path).records
+    if level != "L0":
+        norms = [records[f"Tensor.mul.{number}.forward"]["input_args"][0]["Norm"] for number in range(2)]
+        assert norms == pytest.approx([first.double().norm().item(), second.double().norm().item()], rel=1e-6)
+        assert "Jit.CUDAGraph.1.forward" in records
+
+
+@pytest.mark.parametrize("level", ["L0", "L1", "mix"])
+def test_a_graphed_callable_is_recorded_at_its_boundary(tmp_path: Path, level: str) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.Tanh()).cuda()
+    sample = torch.randn(4, 32, device="cuda", requires_grad=True)
+    graphed = torch.cuda.make_graphed_callables(model, (sample,))
+    x = torch.randn(4, 32, device="cuda", requires_grad=True)
+    expected = graphed(x).sum()
+    expected.backward()
+    gradient = x.grad.clone()  # type: ignore[union-attr]
+    x.grad = None
+    session = open_session(tmp_path, level=level)
+    session.start(graphed)
+    loss = graphed(x).sum()
+    loss.backward()
+    session.stop()
+    coverage = session.recorder.coverage
+    session.close()
+    assert torch.equal(loss, expected) and torch.equal(x.grad, gradient)  # type: ignore[arg-type]
+    assert coverage.failed == 0 and coverage.unseen["CUDA graph replay"] >= 1
+    if level != "L0":
+        records = only_step(tmp_path).records
+        assert records["Jit.Graphed.0.forward"]["output"][0]["shape"] == [4, 32]
+        assert "Jit.Graphed.0.backward" in records
+
+
+def test_the_first_nan_on_a_gpu_is_found_at_its_call(tmp_path: Path) -> None:
+    from tensorprobe.errors import NonFiniteError
+
+    x = torch.tensor([4.0, -1.0], device="cuda")
+    session = open_session(tmp_path, level="L1", on_nonfinite="stop")
+    session.start()
+    with pytest.raises(NonFiniteError, match=r"Torch\.sqrt\.0\.forward"):
+        torch.sin(torch.sqrt(x))
+    session.close()
+    assert list(only_step(tmp_path).records) == ["Torch.sqrt.0.forward"]
+
+
+def test_compiled_backward_on_a_gpu_is_left_alone(tmp_path: Path) -> None:
+    compiled = torch.compile(lambda value: torch.tanh(value).sum())
+    x = torch.randn(64, device="cuda", requires_grad=True)
+    compiled(x).backward()
+    session = open_session(tmp_path, level="L1")
+    session.start()
+    compiled(torch.sin(x)).backward()
+    session.stop()
+    assert session.recorder.coverage.unseen == {"compiled region": 1} and session.recorder.coverage.failed == 0
+    session.close()

@@ -44,7 +44,7 @@ class Api:
     """`Functional.linear`"""
     is_recorded: bool
     note: str | None
-    """What to write into its records: that the memory it returns is undefined."""
+    """What to write into its records, such as that the memory it returns is undefined."""
     exposes_memory: bool
     """It hands out memory that may then be written without torch noticing."""
     may_write_unseen: bool
@@ -70,7 +70,7 @@ class ApiNames:
         except TypeError:  # an object that cannot be hashed
             return self._make(function)
 
-    def make(self, prefix: str, name: str) -> Api:
+    def make(self, prefix: str, name: str, note: str | None = None) -> Api:
         """An API that comes with its name: a collective, an autograd Function."""
         stem = f"{prefix}.{name}"
         is_recorded = not (
@@ -81,7 +81,7 @@ class ApiNames:
         return Api(
             stem=stem,
             is_recorded=is_recorded,
-            note=UNDEFINED_MEMORY if stem in _UNDEFINED_MEMORY else None,
+            note=UNDEFINED_MEMORY if stem in _UNDEFINED_MEMORY else note,
             exposes_memory=stem in _EXPOSES_MEMORY,
             may_write_unseen=prefix in _FOREIGN or stem in _WRITES_UNSEEN or (prefix == "Ops" and name[:5] != "aten."),
             changes_first=stem in _CHANGES_FIRST,

@@ -16,40 +16,46 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from tensorprobe.capture.framework import Undo
 from tensorprobe.capture.torch.api_name import COLLECTIVES
 from tensorprobe.capture.torch.call_mode import CallRunner
+from tensorprobe.capture.torch.checkpoint import Checkpoints
+from tensorprobe.capture.torch.patch import nothing, replace, run_all
 
 SCRIPTED = "scripted region"
-REENTRANT = "backward of the calls inside a reentrant checkpoint"
+# torch's own Functions are part of other calls, except: the one of checkpointing, which only stands around the calls
+# inside it, and a callable made of CUDA graphs.
+_PREFIXES_OF_TORCH = {"CheckpointFunction": "", "Graphed": "Jit"}
 
 
-def patch_functions(runner: CallRunner) -> Undo:
-    """Record `MyFunction.apply`, also where it was bound to a name before. torch's own Functions are part of other
-    calls."""
+def patch_functions(runner: CallRunner, checkpoints: Checkpoints) -> Undo:
+    """Record `MyFunction.apply`, also where it was bound to a name before."""
     # Function.apply ends in super().apply: a method on the class between it and the C base is found there.
     middle = Function.__mro__[1]
     base_apply = torch._C._FunctionBase.__dict__["apply"]
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         original = base_apply.__get__(None, cls)
-        if cls.__module__.startswith("torch.") or not runner.is_active:
-            if cls.__name__ == "CheckpointFunction" and runner.is_active:
-                runner.recorder.coverage.add_unseen(REENTRANT)
+        is_of_torch = cls.__module__.startswith("torch.")
+        prefix = _PREFIXES_OF_TORCH.get(cls.__name__) if is_of_torch else "Autograd"
+        if not runner.is_active or prefix is None:
             return original(*args, **kwargs)
-        return runner.run(runner.names.make("Autograd", cls.__name__), original, args, kwargs, depth=2)
+        if not prefix or not runner.records_apis:
+            return checkpoints.watch_function(lambda: original(*args, **kwargs))
+        api = runner.names.make(prefix, cls.__name__)
+        return checkpoints.watch_function(lambda: runner.run(api, original, args, kwargs, depth=4))
 
-    return _replace(middle, "apply", classmethod(apply))
+    return replace(middle, "apply", classmethod(apply))
 
 
 def patch_collectives(runner: CallRunner) -> Undo:
     """Record the collectives of torch.distributed. They write into tensors that were given to them."""
     if not torch.distributed.is_available():
-        return _nothing
+        return nothing
     undos = []
     for name in COLLECTIVES:
         for module in (torch.distributed, torch.distributed.distributed_c10d):
             original = getattr(module, name, None)
             if original is not None:
-                undos.append(_replace(module, name, _make_collective(runner, name, original)))
-    return lambda: _run_all(undos)
+                undos.append(replace(module, name, _make_collective(runner, name, original)))
+    return lambda: run_all(undos)
 
 
 def patch_scripted(runner: CallRunner) -> Undo:
@@ -65,8 +71,8 @@ def patch_scripted(runner: CallRunner) -> Undo:
             api = runner.names.make("Jit", _scripted_name(function))
             return runner.run(api, lambda *a, **k: _original(function, *a, **k), args, kwargs)
 
-        undos.append(_replace(kind, "__call__", call_scripted))
-    return lambda: _run_all(undos)
+        undos.append(replace(kind, "__call__", call_scripted))
+    return lambda: run_all(undos)
 
 
 def watch_optimizers(doubt: Callable[[], None]) -> Undo:
@@ -92,29 +98,3 @@ def _scripted_name(function: Any) -> str:
     if owner is not None:
         return str(owner._type().qualified_name().rsplit(".", 1)[-1])
     return str(function.name)
-
-
-def _replace(owner: Any, name: str, replacement: Any) -> Undo:
-    """Set an attribute; the undo restores what was there, or that nothing was."""
-    missing = object()
-    before = vars(owner).get(name, missing)
-    setattr(owner, name, replacement)
-
-    def undo() -> None:
-        if vars(owner).get(name, missing) is not replacement:
-            return  # somebody has patched over it: theirs stays, and ours passes calls through
-        if before is missing:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, before)
-
-    return undo
-
-
-def _run_all(undos: list[Undo]) -> None:
-    for undo in reversed(undos):
-        undo()
-
-
-def _nothing() -> None:
-    return None

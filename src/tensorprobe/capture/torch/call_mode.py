@@ -10,23 +10,48 @@ from types import FrameType
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 from torch.overrides import TorchFunctionMode
 
 from tensorprobe.capture.call import Call
+from tensorprobe.capture.framework import Undo
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.torch.api_name import Api, ApiNames
 from tensorprobe.capture.torch.gradient import GradientTracer, Span, is_in_backward
 from tensorprobe.capture.torch.left_mode import remove_after_this_call
+from tensorprobe.capture.torch.patch import nothing
 from tensorprobe.capture.torch.reader import TorchReader
 
 IN_BACKWARD = "call inside backward"
 TRACED = "call inside torch.jit.trace"
+GRAPH_CAPTURED = "call inside a CUDA graph capture"
+STOPPED = "stopped early: nothing that comes later is needed"
+_CHECKPOINT_FILE = torch.utils.checkpoint.__file__
+# Functions of that file, by name or by argument, that call the user's; one of them is a `forward` among several.
+_USER_FUNCTION_CALLERS = ("checkpoint", "recompute_fn", "run_function")
+_STOP_RECOMPUTATION = "_StopRecomputationError"
 ASYNCHRONOUS = "asynchronous: the result was not there yet when the call returned"
 
 
 def is_traced() -> bool:
     """Is torch.jit.trace running? It would take what capture computes as part of the program."""
     return torch._C._get_tracing_state() is not None
+
+
+def is_checkpointing(frame: FrameType) -> bool:
+    """Is a call made by checkpointing itself, around the user's function?"""
+    code = frame.f_code
+    if code.co_filename != _CHECKPOINT_FILE:
+        return False
+    return not any(name in _USER_FUNCTION_CALLERS for name in (code.co_name, *code.co_varnames[:2]))
+
+
+def end_raised(recorder: Recorder, call: Call, error: BaseException) -> None:
+    """A call has raised: the user's exception, or the one by which a checkpoint ends its recomputation."""
+    if type(error).__name__ == _STOP_RECOMPUTATION:
+        recorder.break_off(call, STOPPED)
+    else:
+        recorder.fail(call, error)
 
 
 class CallRunner:
@@ -40,16 +65,27 @@ class CallRunner:
         self.names = names
         self.is_active = True
         """False once the window is closed: a patch that could not be taken back then passes calls through."""
+        self.records_apis = recorder.records_apis
+        self.is_graph_captured = False
+        """A CUDA graph is being captured: what capture itself launched would become a part of it."""
 
-    def deactivate(self) -> None:
-        self.is_active = False
+    def why_unseen(self) -> str | None:
+        """Why a call that is made now can only be counted; None if it can be recorded."""
+        if is_in_backward():
+            replay = self.recorder.recomputation.replay
+            if replay is None or not (replay.is_exact or torch.is_grad_enabled()):
+                return IN_BACKWARD
+        if self.is_graph_captured:
+            return GRAPH_CAPTURED
+        return TRACED if is_traced() else None
 
     def run(self, api: Api, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], depth: int = 1) -> Any:
         """`depth`: how many frames above the caller of this the user's call was made."""
-        if is_in_backward() or is_traced():
-            self.recorder.coverage.add_unseen(IN_BACKWARD if is_in_backward() else TRACED)
-            return function(*args, **kwargs)
-        call, span = self.begin(api, args, kwargs, sys._getframe(depth + 1))
+        frame = sys._getframe(depth + 1)
+        reason = self.why_unseen()
+        if reason is not None or is_checkpointing(frame):
+            return self._run_unseen(api, function, args, kwargs, None if is_checkpointing(frame) else reason)
+        call, span = self.begin(api, args, kwargs, frame)
         try:
             output = function(*args, **kwargs)
         except BaseException as error:
@@ -58,6 +94,17 @@ class CallRunner:
         # x[0] = y returns nothing and changes x: what comes out is x.
         self.end(api, call, span, args[0] if output is None and api.changes_first else output)
         return output
+
+    def _run_unseen(
+        self, api: Api, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], reason: str | None
+    ) -> Any:
+        if reason is not None:
+            self.recorder.coverage.add_unseen(reason)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            if api.may_write_unseen:
+                self.reader.doubt()
 
     def run_in_place(self, api: Api, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A collective: what comes out is in the tensors that were given to it."""
@@ -107,7 +154,7 @@ class CallRunner:
         try:
             self.gradients.end(call, span, None, has_failed=True)
             if call is not None:
-                self.recorder.fail(call, error)
+                end_raised(self.recorder, call, error)
         except Exception as failure:
             self.recorder.note_failure("a call that raised", failure)
 
@@ -118,6 +165,8 @@ class CallMode(TorchFunctionMode):  # type: ignore[misc]
     def __init__(self, runner: CallRunner) -> None:
         super().__init__()
         self._runner = runner
+        self.is_hidden = False
+        """It was taken away for a time, and is not to be entered again before that is over."""
         self._find = runner.names.find
         self._recorder = runner.recorder
 
@@ -134,3 +183,44 @@ class CallMode(TorchFunctionMode):  # type: ignore[misc]
         if api.exposes_memory and args and isinstance(args[0], torch.Tensor):
             self._runner.reader.values.expose(args[0])
         return func(*args, **(kwargs or {}))
+
+
+class WatchMode(CallMode):
+    """Where API calls are not recorded: notices only what may change memory unseen, inside backward passes."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        output = func(*args, **(kwargs or {}))
+        if self._runner.is_active:
+            api = self._find(func)
+            if api.exposes_memory and args and isinstance(args[0], torch.Tensor):
+                self._runner.reader.values.expose(args[0])
+            elif api.may_write_unseen:
+                self._runner.reader.doubt()
+        return output
+
+
+def is_on_stack(mode: CallMode) -> bool:
+    """Do the calls of this thread pass through the mode?"""
+    return any(torch._C._get_function_stack_at(place) is mode for place in range(torch._C._len_torch_function_stack()))
+
+
+def remove_mode(mode: CallMode) -> Undo:
+    """Take one mode off the stack of this thread, wherever it is in it; the undo puts it back to its place."""
+    if not is_on_stack(mode):
+        return nothing
+    above: list[Any] = []
+    while (top := torch._C._pop_torch_function_stack()) is not mode:
+        above.append(top)
+    for other in reversed(above):
+        torch._C._push_on_torch_function_stack(other)
+    depth = len(above)
+
+    def restore() -> None:
+        over = [torch._C._pop_torch_function_stack() for _ in range(min(depth, torch._C._len_torch_function_stack()))]
+        torch._C._push_on_torch_function_stack(mode)
+        for other in reversed(over):
+            torch._C._push_on_torch_function_stack(other)
+
+    return restore

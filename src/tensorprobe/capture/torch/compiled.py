@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -19,8 +20,10 @@ import torch
 from tensorprobe.capture.call import Call
 from tensorprobe.capture.framework import Undo
 from tensorprobe.capture.torch.api_name import Api
-from tensorprobe.capture.torch.call_mode import CallMode, CallRunner
-from tensorprobe.capture.torch.gradient import Span
+from tensorprobe.capture.torch.call_mode import CallMode, CallRunner, remove_mode
+from tensorprobe.capture.torch.engine import hide_from_compiled_nodes
+from tensorprobe.capture.torch.gradient import Span, sequence_number
+from tensorprobe.capture.torch.module_call import ModulePatch
 
 logger = logging.getLogger("tensorprobe")
 
@@ -33,12 +36,11 @@ _WRAPPER_NAMES = ("compile_wrapper", "_fn")
 class CompiledRegions:
     """Notices when a compiled callable is entered and left."""
 
-    def __init__(self, runner: CallRunner, mode: CallMode | None, unpatch_modules: Undo, patch_modules: Any) -> None:
+    def __init__(self, runner: CallRunner, mode: CallMode, modules: ModulePatch) -> None:
         self._runner = runner
         self._mode = mode
-        self._unpatch_modules = unpatch_modules
-        self._patch_modules = patch_modules
-        self._region: Region | None = None
+        self._modules = modules
+        self._running: CompiledCall | None = None
         self._undo_dynamo: Undo | None = None
 
     def install(self) -> Undo:
@@ -93,90 +95,82 @@ class CompiledRegions:
 
     def _enter(self, frame: FrameType | None) -> None:
         wrapper = _find_wrapper(frame)
-        if self._region is not None or wrapper is None or not self._runner.is_active:
+        if self._running is not None or wrapper is None or not self._runner.is_active:
             return
         try:
             self._runner.recorder.coverage.add_unseen(COMPILED)
-            region = self._begin(wrapper)
-            region.restore_mode = remove_mode(self._mode)
-            self._unpatch_modules()
-            self._region = region
+            running = self._begin(wrapper)
+            running.restore_mode = remove_mode(self._mode)
+            self._mode.is_hidden = True
+            self._modules.remove()
+            self._running = running
         except Exception as error:
             self._runner.recorder.note_failure("a compiled region", error)
 
     def _leave(self, frame: FrameType) -> None:
-        region = self._region
-        if region is None or region.frame is not frame:
+        running = self._running
+        if running is None or running.frame is not frame:
             return  # dynamo turns itself off and on again while it compiles
-        self._region = None
-        region.restore_mode()
+        self._running = None
+        self._mode.is_hidden = False
+        running.restore_mode()
         if not self._runner.is_active:
             return
-        self._patch_modules()
-        if region.api is not None:
-            with torch._C.DisableTorchFunction():
-                self._end(region, region.api)
-
-    def _end(self, region: Region, api: Api) -> None:
-        variables = region.frame.f_locals
+        self._modules.install()
+        error, variables = sys.exc_info()[1], frame.f_locals
         if "result" in variables:
-            self._runner.end(api, region.call, region.span, variables["result"])
-        else:  # the wrapper is on its way out by an exception
-            error = sys.exc_info()[1] or RuntimeError("the compiled function raised")
-            self._runner.end_failed(region.call, region.span, error)
+            self._end(running, variables["result"])
+        elif error is not None:  # the wrapper is on its way out by an exception
+            self._runner.end_failed(running.call, running.span, error)
+        else:
+            when_returned(frame, lambda result: self._end(running, result))
 
-    def _begin(self, frame: FrameType) -> Region:
-        region = Region(frame)
-        if self._mode is not None:
+    def _end(self, running: CompiledCall, result: Any) -> None:
+        with torch._C.DisableTorchFunction():
+            try:
+                hide_from_compiled_nodes(self._mode, result, running.start)
+            except Exception as error:
+                self._runner.recorder.note_failure("the backward of a compiled region", error)
+            if running.api is not None:
+                self._runner.end(running.api, running.call, running.span, result)
+
+    def _begin(self, frame: FrameType) -> CompiledCall:
+        running = CompiledCall(frame, sequence_number())
+        if self._runner.records_apis:
             variables = frame.f_locals
-            region.api = self._runner.names.make("Jit", _compiled_name(variables.get("fn")))
+            running.api = self._runner.names.make("Jit", _compiled_name(variables.get("fn")))
             with torch._C.DisableTorchFunction():
                 args, kwargs = variables.get("args", ()), variables.get("kwargs", {})
-                region.call, region.span = self._runner.begin(region.api, args, kwargs, frame.f_back)
-        return region
+                running.call, running.span = self._runner.begin(running.api, args, kwargs, frame.f_back)
+        return running
 
 
 @dataclass(slots=True)
-class Region:
+class CompiledCall:
     """A compiled callable that is running."""
 
     frame: FrameType
-    """Of the wrapper that torch.compile made: its variables are the arguments and, at the end, the result."""
+    """Of the wrapper that torch.compile made: its variables are the arguments and, since torch 2.12, the result."""
+    start: int
+    """The number that its first autograd node gets."""
     api: Api | None = None
     call: Call | None = None
     span: Span | None = None
     restore_mode: Undo = lambda: None
 
 
-def remove_mode(mode: CallMode | None) -> Undo:
-    """Take one mode off the stack, wherever it is in it; the undo puts it back to its place."""
-    above: list[Any] = []
-    count = torch._C._len_torch_function_stack()
-    while count and mode is not None:
-        top = torch._C._pop_torch_function_stack()
-        count -= 1
-        if top is mode:
-            break
-        above.append(top)
-    else:
-        if mode is not None:
-            logger.warning(
-                "stop() was called in another thread than start(): what this thread calls is not recorded any more"
-            )
-        mode = None
-    for other in reversed(above):
-        torch._C._push_on_torch_function_stack(other)
-    depth = len(above)
+def when_returned(frame: FrameType, receive: Callable[[Any], None]) -> None:
+    """Call `receive` with what the function of `frame` returns. Before torch 2.12 a compiled wrapper keeps its result
+    in no variable. Under a profiler, of which there can be one only, nothing is received."""
+    if sys.getprofile() is not None:
+        return
 
-    def restore() -> None:
-        if mode is None:
-            return
-        over = [torch._C._pop_torch_function_stack() for _ in range(min(depth, torch._C._len_torch_function_stack()))]
-        torch._C._push_on_torch_function_stack(mode)
-        for other in reversed(over):
-            torch._C._push_on_torch_function_stack(other)
+    def profile(current: FrameType, event: str, value: Any) -> None:
+        if current is frame and event == "return":
+            sys.setprofile(None)
+            receive(value)
 
-    return restore
+    sys.setprofile(profile)
 
 
 def _find_wrapper(frame: FrameType | None) -> FrameType | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -14,14 +15,20 @@ from tensorprobe.capture.framework import Undo
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.torch.api_name import ApiNames
 from tensorprobe.capture.torch.boundary import patch_collectives, patch_functions, patch_scripted, watch_optimizers
-from tensorprobe.capture.torch.call_mode import CallMode, CallRunner
-from tensorprobe.capture.torch.compiled import CompiledRegions, remove_mode
+from tensorprobe.capture.torch.call_mode import CallMode, CallRunner, WatchMode, is_on_stack, remove_mode
+from tensorprobe.capture.torch.checkpoint import Checkpoints
+from tensorprobe.capture.torch.compiled import CompiledRegions
+from tensorprobe.capture.torch.cuda_graph import patch_cuda_graphs
+from tensorprobe.capture.torch.engine import patch_engine
 from tensorprobe.capture.torch.gradient import GradientTracer
-from tensorprobe.capture.torch.module_call import ModuleNames, ModuleRunner, patch_module_call
+from tensorprobe.capture.torch.module_call import ModuleNames, ModulePatch, ModuleRunner
+from tensorprobe.capture.torch.patch import nothing
 from tensorprobe.capture.torch.point_gradient import watch_gradient
 from tensorprobe.capture.torch.reader import TorchReader
 from tensorprobe.config.api_list import ApiList
 from tensorprobe.errors import UsageError
+
+logger = logging.getLogger("tensorprobe")
 
 _TORCH_FOLDER = os.path.dirname(torch.__file__) + os.sep  # noqa: PTH120  frames carry texts, and there are many
 # Files that only pass calls on: no use in a stack.
@@ -96,26 +103,31 @@ class TorchFramework:
         assert isinstance(reader, TorchReader)
         reader.forget()
         gradients = self._gradients = self._gradients or GradientTracer(recorder)
+        gradients.forget_passes()
         names = ModuleNames(models)
         gradients.set_parameters(names.parameters() if recorder.records_modules else {})
-        modules = ModuleRunner(recorder, gradients, names)
         runner = CallRunner(recorder, reader, gradients, self._names)
-        patch = ModulePatch(modules)
-        mode = CallMode(runner) if recorder.records_apis else None
+        watch = CallMode(runner) if recorder.records_apis else WatchMode(runner)
+        mode = watch if recorder.records_apis else None
+        modules = ModuleRunner(runner, names, mode)
+        window = Window(runner, modules)
+        checkpoints = Checkpoints(recorder, gradients, mode, window.reopen)
         with ExitStack() as undos:  # what was installed before a failure is taken back
             undos.callback(watch_optimizers(reader.doubt))
-            undos.callback(patch.remove)
-            patch.install()
+            undos.callback(window.patch.remove)
+            window.patch.install()
+            undos.callback(checkpoints.install())
+            undos.callback(patch_functions(runner, checkpoints))
+            undos.callback(patch_cuda_graphs(runner))
             if mode is not None:
-                for install_boundary in (patch_functions, patch_collectives, patch_scripted):
+                for install_boundary in (patch_collectives, patch_scripted):
                     undos.callback(install_boundary(runner))
-            undos.callback(CompiledRegions(runner, mode, patch.remove, patch.install).install())
+            undos.callback(CompiledRegions(runner, watch, window.patch).install())
+            undos.callback(patch_engine(watch, gradients, reader.values))
             if mode is not None:
-                undos.callback(remove_mode, mode)
+                undos.callback(leave_mode, mode)
                 mode.__enter__()
-            undos.callback(gradients.set_parameters, {})  # what is hooked stays hooked; the model need not be held
-            undos.callback(runner.deactivate)
-            undos.callback(modules.deactivate)
+            undos.callback(window.close)
             return undos.pop_all().close
 
     def end_step(self) -> None:
@@ -145,21 +157,39 @@ class TorchFramework:
         }
 
 
-class ModulePatch:
-    """The patch of `Module.__call__`, which is taken away and put back around compiled regions."""
+class Window:
+    """What is in place between start and stop, and once more while a region of its graph is recomputed after stop."""
 
-    def __init__(self, runner: ModuleRunner) -> None:
-        self._runner = runner
-        self._undo: Undo | None = None
+    def __init__(self, calls: CallRunner, modules: ModuleRunner) -> None:
+        self._calls = calls
+        self._modules = modules
+        self.patch = ModulePatch(modules)
 
-    def install(self) -> None:
-        if self._undo is None:
-            self._undo = patch_module_call(self._runner)
+    def close(self) -> None:
+        self._calls.is_active = self._modules.is_active = False
+        self._calls.gradients.set_parameters({})  # what is hooked stays hooked; the model need not be held
 
-    def remove(self) -> None:
-        undo, self._undo = self._undo, None
-        if undo is not None:
-            undo()
+    def reopen(self) -> Undo:
+        """Record again, in a window that may be closed."""
+        if self._calls.is_active:
+            return nothing
+        self._calls.is_active = self._modules.is_active = True
+        if self._calls.recorder.records_modules:
+            self._calls.gradients.set_parameters(self._modules.names.parameters())
+        self.patch.install()
+        return self._close_again
+
+    def _close_again(self) -> None:
+        self.patch.remove()
+        self.close()
+
+
+def leave_mode(mode: CallMode) -> None:
+    if not is_on_stack(mode):
+        logger.warning(
+            "stop() was called in another thread than start(): what this thread calls is not recorded any more"
+        )
+    remove_mode(mode)
 
 
 def current_rank() -> int | None:

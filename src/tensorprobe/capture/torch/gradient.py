@@ -22,7 +22,7 @@ from tensorprobe.capture.call import Call, GradientRecord, Slot, iter_slots
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.model.tree import map_tree
 
-_sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
+sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
 _graph_task: Callable[[], int] = torch._C._current_graph_task_id
 
 Edge = tuple[Any, int]
@@ -50,7 +50,7 @@ class Span:
     __slots__ = ("children", "inputs", "keyword_slots", "slot_of", "slots", "start")
 
     def __init__(self) -> None:
-        self.start = _sequence_number()
+        self.start = sequence_number()
         self.inputs: dict[Edge, list[Slot]] = {}
         self.slot_of: dict[int, Slot] = {}
         """By the address of the argument: an in-place call returns the very tensor it was given."""
@@ -69,7 +69,8 @@ class GradientTracer:
         self._parameters: dict[int, tuple[str, str, Any]] = {}
         self._parameter_hooks: list[Any] = []
         self._sweep_at = _SWEEP
-        self._task = -1
+        self._tasks: set[int] = set()
+        """The backward passes that are running: more than one, where one runs inside another."""
         self._generation = -1
 
     def set_parameters(self, parameters: Mapping[int, tuple[str, str, Any]]) -> None:
@@ -79,7 +80,7 @@ class GradientTracer:
 
     def begin(self, args: Any, kwargs: Any, *, wants_slots: bool) -> Span | None:
         """Before a call: note where its inputs hang in the graph. An in-place call changes that."""
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() or not self._recorder.recomputation.follows_gradients:
             return None
         span = Span()
         if wants_slots:
@@ -107,7 +108,7 @@ class GradientTracer:
             return
         leaving = self._walk(span, [tensor for _, tensor in tensors])
         if self._composes and spans:
-            spans[-1].children.append((span.start, _sequence_number(), leaving))
+            spans[-1].children.append((span.start, sequence_number(), leaving))
         if call is not None and call.keeps_backward and tensors:
             self._hook(call, span, slots, tensors, leaving)
 
@@ -202,7 +203,9 @@ class GradientTracer:
 
     def _deliver(self, record: GradientRecord, gradients: Any, wanted: list[Wanted]) -> None:
         try:
-            self.note_backward_pass()
+            task = self.note_backward_pass()
+            if not record.is_begun:
+                record.backward_pass = task
             with torch._C.DisableTorchFunction():
                 for position, slot, window in wanted:
                     gradient = gradients[position]
@@ -250,18 +253,26 @@ class GradientTracer:
             handle.remove()
         self._parameter_hooks.clear()
 
-    def note_backward_pass(self) -> None:
+    def note_backward_pass(self) -> int:
         """A hook has run: make sure that the end of this backward pass is noticed."""
         task = _graph_task()
-        if task not in (-1, self._task):
-            self._task = task
-            Variable._execution_engine.queue_callback(self._end_backward_pass)
+        if task != -1 and task not in self._tasks:
+            self._tasks.add(task)
+            Variable._execution_engine.queue_callback(lambda: self._end_backward_pass(task))
+        return task
 
-    def _end_backward_pass(self) -> None:
-        self._task = -1
+    def forget_passes(self) -> None:
+        """No backward pass is running: one that raised had no end that was noticed."""
+        self._tasks.clear()
+
+    def _end_backward_pass(self, task: int) -> None:
+        self._tasks.discard(task)
         try:
             with torch._C.DisableTorchFunction():
-                self._recorder.end_backward_pass()
+                if self._tasks:
+                    self._recorder.end_nested_pass(task)
+                else:
+                    self._recorder.end_backward_pass()
         except Exception as error:
             self._recorder.note_failure("the end of a backward pass", error)
 

@@ -17,9 +17,8 @@ import torch
 
 from tensorprobe.capture.call import Call
 from tensorprobe.capture.framework import Undo
-from tensorprobe.capture.recorder import Recorder
-from tensorprobe.capture.torch.call_mode import IN_BACKWARD, TRACED, is_traced
-from tensorprobe.capture.torch.gradient import GradientTracer, Span, is_in_backward
+from tensorprobe.capture.torch.call_mode import CallMode, CallRunner, end_raised, is_on_stack
+from tensorprobe.capture.torch.gradient import Span
 from tensorprobe.model.name import module_stem
 
 MODULE_PREFIX = "Module"
@@ -33,7 +32,6 @@ _WRAPPERS = {
     "OffloadWrapper": "_checkpoint_wrapped_module",
     "OptimizedModule": "_orig_mod",
 }
-IN_ANOTHER_THREAD = "module whose API calls run in another thread"
 _COMPILED_WRAPPER = "OptimizedModule"
 _FAST_PATH = (torch.nn.TransformerEncoder, torch.nn.TransformerEncoderLayer, torch.nn.MultiheadAttention)
 
@@ -136,17 +134,16 @@ _CLASS_MAKERS = ("torch.distributed.fsdp._fully_shard._fully_shard", "torch.nn.u
 class ModuleRunner:
     """Runs a module between the notes that the recorder takes."""
 
-    def __init__(self, recorder: Recorder, gradients: GradientTracer, names: ModuleNames) -> None:
-        self.recorder = recorder
-        self.gradients = gradients
+    def __init__(self, calls: CallRunner, names: ModuleNames, mode: CallMode | None) -> None:
+        self.recorder = calls.recorder
+        self.gradients = calls.gradients
         self.names = names
+        self._calls = calls
+        self._mode = mode
         self.is_active = True
         """False once the window is closed: a patch that could not be taken back then passes calls through."""
         self._has_warned = False
         self._thread = threading.get_ident()
-
-    def deactivate(self) -> None:
-        self.is_active = False
 
     def before(
         self, named: NamedModule, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -168,18 +165,26 @@ class ModuleRunner:
         return call, span
 
     def cannot_look(self) -> bool:
-        """Is this a call that is only counted? Also counts a thread whose API calls are not seen."""
-        coverage = self.recorder.coverage
-        if is_in_backward():
-            coverage.add_unseen(IN_BACKWARD)
-            return True
-        if is_traced():
-            coverage.add_unseen(TRACED)
-            return True
-        is_elsewhere = self.recorder.records_apis and threading.get_ident() != self._thread
-        if is_elsewhere and self.recorder.current_module() is None:
-            coverage.add_unseen(IN_ANOTHER_THREAD)
-        return False
+        """Is this a call that is only counted?"""
+        reason = self._calls.why_unseen()
+        if reason is not None:
+            self.recorder.coverage.add_unseen(reason)
+        return reason is not None
+
+    def needs_mode(self) -> bool:
+        """Is this the outermost module call of a thread that the mode is not in? Modes belong to threads."""
+        return (
+            self._mode is not None
+            and threading.get_ident() != self._thread
+            and self.recorder.current_module() is None
+            and not is_on_stack(self._mode)
+        )
+
+    def call_with_mode(self, call_module: Any, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+        """Call a module in another thread than that of `start`, with its API calls in sight."""
+        assert self._mode is not None
+        with self._mode:
+            return call_module(module, *args, **kwargs)
 
     def _warn_of_fast_path(self, named: NamedModule) -> None:
         """The one known exception to "capture changes no bit": these leave their fast path when any mode is active."""
@@ -213,9 +218,26 @@ class ModuleRunner:
             self.recorder.end_module(call)
             self.gradients.end(call, span, None, has_failed=True)
             if self.recorder.records_modules:
-                self.recorder.fail(call, failure)
+                end_raised(self.recorder, call, failure)
         except Exception as error:
             self.recorder.note_failure(named.stem, error)
+
+
+class ModulePatch:
+    """A function in the place of `Module.__call__`. It is taken away and put back around compiled regions."""
+
+    def __init__(self, runner: ModuleRunner) -> None:
+        self._runner = runner
+        self._undo: Undo | None = None
+
+    def install(self) -> None:
+        if self._undo is None:
+            self._undo = patch_module_call(self._runner)
+
+    def remove(self) -> None:
+        undo, self._undo = self._undo, None
+        if undo is not None:
+            undo()
 
 
 def patch_module_call(runner: ModuleRunner) -> Undo:
@@ -227,6 +249,8 @@ def patch_module_call(runner: ModuleRunner) -> Undo:
         named = find(module, recorder.current_module() is None) if runner.is_active else None
         if named is None or runner.cannot_look():
             return original(module, *args, **kwargs)
+        if runner.needs_mode():
+            return runner.call_with_mode(call_module, module, args, kwargs)
         call, span = runner.before(named, args, kwargs)
         try:
             output = original(module, *args, **kwargs)

@@ -10,7 +10,8 @@ seen. Where sameness is not certain, it is a new value:
 - a storage whose version went back: a second counter (of a `.data` taken earlier, of `set_`) writes to it, too;
 - what a module returned, unless one of the calls inside it was seen to make it;
 - a vector without gradient that a forward call made: normalisation writes its running statistics without a new version;
-- everything from before the last backward pass began or ended: what its hooks do is not seen.
+- everything from before the last backward pass began or ended, and, after `stop`, everything in one: what its hooks do
+  is not seen.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from tensorprobe.model.record import Stats, Value
 
 _SWEEP_SIZE = 4096
 _MAX_LAYOUTS = 256
+_API_ENDINGS = (".forward", ".recompute")
 _graph_task = torch._C._current_graph_task_id
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 
@@ -76,6 +78,8 @@ class ValueTable:
     def __init__(self) -> None:
         self._storages: dict[int, KnownStorage] = {}
         self._sweep_at = _SWEEP_SIZE
+        self.is_backward_watched = False
+        """The backward pass that is running has the mode in it: what its hooks do is noticed."""
         self._sees_calls = False
         self._task = -1
         self._epoch = 0
@@ -148,9 +152,9 @@ class ValueTable:
 
     def _is_made_in_sight(self, tensor: torch.Tensor, produced_by: str | None) -> bool:
         """Whether a storage that is seen for the first time can be trusted."""
-        if self._task != -1:
-            return True  # inside a backward pass
-        if produced_by is None or not produced_by.endswith(".forward"):  # the names of module calls end in a number
+        if self._task != -1 and not torch.is_grad_enabled():  # with gradients it is a forward: a recomputation
+            return self.is_backward_watched
+        if produced_by is None or not produced_by.endswith(_API_ENDINGS):  # the names of module calls end in a number
             return False
         self._sees_calls = True
         return tensor.dim() != 1 or bool(tensor.requires_grad)
