@@ -66,7 +66,7 @@ class Waiting:
     def add(self, record: Finished) -> None:
         self._new.append(record)
 
-    def hold(self) -> None:
+    def hold_back(self) -> None:
         """What is in the queue now is fetched next; what others add meanwhile has to wait for the flush after."""
         for _ in range(len(self._new)):
             self._held.append(self._new[0])
@@ -164,8 +164,8 @@ class Sink:
         with self._work:
             self._last_flush = time.monotonic()
             done_count = None if is_last else self._files.done_count
-            self._records.hold()
-            self._debug.hold()
+            self._records.hold_back()
+            self._debug.hold_back()
             try:
                 self._fetch()
             except Exception as error:
