@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 import threading
 
+import pytest
+
 from tensorprobe.capture.deferral import Deferral
 
 
@@ -90,3 +92,18 @@ def test_a_signal_in_the_middle_of_work_acts_after_it() -> None:
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert done == ["written", "handled", "at once"]
+
+
+def test_ctrl_c_is_answered_when_the_work_is_done_and_a_second_one_at_once() -> None:
+    work, reached = Deferral(), []
+    with pytest.raises(KeyboardInterrupt), work:
+        with work:
+            signal.raise_signal(signal.SIGINT)
+            reached.append("inside")
+        reached.append("to the end")
+    with pytest.raises(KeyboardInterrupt), work:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        reached.append("never")
+    assert reached == ["inside", "to the end"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,9 +22,21 @@ HEADER = {"task": "statistics", "level": "mix"}
 STACK = Stack(0, ("File a.py, line 1, in f, \n g()",), None, ())
 
 
-def make(folder: Path, fetch: Callable[[], None] = lambda: None, failures: Failures | None = None) -> Sink:
+class Written:
+    """Tensor files: how many were asked for, and how many of them are on disk."""
+
+    put_count = 0
+    done_count = 0
+
+
+def make(
+    folder: Path,
+    fetch: Callable[[], None] = lambda: None,
+    failures: Failures | None = None,
+    files: Written | None = None,
+) -> Sink:
     writer = RankWriter(folder, HEADER, has_construct=True, has_extra=True)
-    return Sink(writer, fetch, failures or Failures(), Deferral())
+    return Sink(writer, fetch, files or Written(), failures or Failures(), Deferral())
 
 
 def part_names(folder: Path) -> list[str]:
@@ -87,7 +98,7 @@ def test_a_sink_can_go_on_after_it_was_closed(tmp_path: Path) -> None:
 def test_the_timer_brings_out_what_has_waited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sink_module, "FLUSH_SECONDS", 0.02)
     sink = make(tmp_path)
-    timer = FlushTimer(lambda: sink)
+    timer = FlushTimer(lambda: sink, Failures())
     add(sink, 1)
     deadline = time.monotonic() + 10
     while not part_names(tmp_path) and time.monotonic() < deadline:
@@ -197,7 +208,7 @@ def test_the_work_of_a_flush_does_not_depend_on_how_many_came_before(tmp_path: P
     sizes: list[int] = []
     sink = make(tmp_path)
     for number in range(16_000):
-        waiting: Any = len(sink._records)
+        waiting = len(sink._records)
         assert waiting < FLUSH_RECORDS
         sink.add_record(f"call.{number:05}", {"number": 1}, "parent", STACK)
         if not sink._records:
@@ -205,3 +216,54 @@ def test_the_work_of_a_flush_does_not_depend_on_how_many_came_before(tmp_path: P
     steps = {after - before for before, after in pairwise(sizes)}
     assert len(sizes) == 16_000 // FLUSH_RECORDS and len(steps) == 1
     assert not sink._debug and not sink.writer._stack._lines
+
+
+def test_a_record_waits_until_the_tensor_files_that_it_names_are_on_disk(tmp_path: Path) -> None:
+    files = Written()
+    sink = make(tmp_path, files=files)
+    add(sink, 1)
+    files.put_count = 2
+    add(sink, 1, 1)
+    files.put_count = 3
+    add(sink, 1, 2)
+    sink.add_debug("x.0.debug", None)
+    written = []
+    for files.done_count in (0, 1, 2, 3):
+        sink.flush()
+        written.append(len(part_names(tmp_path)))
+    assert written == [1, 1, 2, 3] and (tmp_path / "debug.json.part").exists()
+
+
+def test_what_is_held_back_is_not_looked_through_again_for_each_new_record(tmp_path: Path) -> None:
+    files, fetched = Written(), []
+    sink = make(tmp_path, lambda: fetched.append(1), files=files)
+    files.put_count = 1
+    add(sink, 10 * FLUSH_RECORDS)
+    assert len(fetched) == 10 and len(sink._records) == 10 * FLUSH_RECORDS
+    files.done_count = 1
+    sink.flush()
+    assert len(part_names(tmp_path)) == 10 * FLUSH_RECORDS
+
+
+def test_close_writes_what_is_still_held_back(tmp_path: Path) -> None:
+    files = Written()
+    files.put_count = 1
+    sink = make(tmp_path, files=files)
+    add(sink, 2)
+    sink.close({}, is_finished=True)
+    assert whole_names(tmp_path) == ["call.0", "call.1"]
+
+
+def test_the_timer_survives_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sink_module, "FLUSH_SECONDS", 0.01)
+    sink, failures, tried = make(tmp_path), Failures(), threading.Semaphore(0)
+
+    def fail() -> None:
+        tried.release()
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(sink, "flush_if_due", fail)
+    timer = FlushTimer(lambda: sink, failures)
+    assert tried.acquire(timeout=10) and tried.acquire(timeout=10)
+    timer.close()
+    assert failures.count >= 1

@@ -44,7 +44,7 @@ def disk() -> Disk:
 @pytest.fixture
 def queue(disk: Disk, tmp_path: Path) -> Iterator[TensorQueue]:
     made = TensorQueue(disk.write, 100_000, Failures())
-    made.set_folder(tmp_path / "tensors")
+    made.folder = tmp_path / "tensors"
     yield made
     disk.may_write.set()
     made.close()
@@ -119,7 +119,7 @@ def test_a_failure_is_said_once_in_the_words_of_the_system_and_the_rest_is_writt
 ) -> None:
     failures = Failures()
     queue = TensorQueue(disk.write, 1000, failures)
-    queue.set_folder(tmp_path)
+    queue.folder = tmp_path
     for name, content in (("a.pt", b"bad"), ("b.pt", b"bad"), ("c.pt", b"good")):
         queue.put_tensor(name, content, 4)
     queue.close()
@@ -132,7 +132,7 @@ def test_a_failure_is_said_once_in_the_words_of_the_system_and_the_rest_is_writt
 def test_what_follows_goes_to_the_folder_that_is_set_then(queue: TensorQueue, disk: Disk, tmp_path: Path) -> None:
     disk.may_write.clear()
     queue.put_tensor("a.pt", b"first", 5)
-    queue.set_folder(tmp_path / "next")
+    queue.folder = tmp_path / "next"
     queue.put_tensor("a.pt", b"second", 6)
     disk.may_write.set()
     queue.drain()
@@ -161,3 +161,38 @@ def test_files_and_folders_are_for_their_owner_only(queue: TensorQueue, tmp_path
     queue.drain()
     folder = tmp_path / "tensors"
     assert folder.stat().st_mode & 0o777 == 0o700 and (folder / "a.pt").stat().st_mode & 0o777 == 0o600
+
+
+def test_files_are_counted_in_the_order_in_which_they_were_put(queue: TensorQueue, disk: Disk) -> None:
+    disk.may_write.clear()
+    queue.put_tensor("a.pt", b"a", 1)
+    queue.put_link("a.pt", "b.pt")
+    queue.put_tensor("c.pt", b"bad", 1)
+    assert (queue.put_count, queue.done_count) == (3, 0)
+    disk.may_write.set()
+    queue.drain()
+    assert queue.done_count == 3  # one of them failed: nobody waits for it
+
+
+def test_where_no_thread_can_be_started_nobody_waits_for_it(
+    queue: TensorQueue, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        queue.put_tensor("a.pt", b"a", 1)
+        queue.drain()
+    queue.put_tensor("b.pt", b"b", 1)
+    queue.drain()
+    assert names(tmp_path / "tensors") == ["b.pt"] and queue._failures.count == 1
+
+
+def test_further_names_of_a_value_that_could_not_be_written_are_counted_and_not_said_again(
+    queue: TensorQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue.put_tensor("a.pt", b"bad", 4)
+    queue.put_link("a.pt", "b.pt")
+    queue.drain()
+    assert queue._failures.count == 2 and len(caplog.records) == 1

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tensorprobe.store.reader import RankDump, open_dump
+from tensorprobe.store.recover import recover_dump
 from tests.integration.script import PREAMBLE, messages, run_script
 
 # The script of the manual for single points, with the import changed.
@@ -66,6 +67,12 @@ model(x)
 )
 
 CODES = {"exception": 1, "exit": 3, "sigterm": -signal.SIGTERM, "sigint": -signal.SIGINT}
+ENDINGS = {
+    "exception": "ZeroDivisionError: division by zero",
+    "exit": None,  # the program's own decision
+    "sigterm": "SIGTERM",
+    "sigint": "KeyboardInterrupt",
+}
 
 
 def only_rank(folder: Path) -> RankDump:
@@ -87,10 +94,13 @@ def test_the_script_of_the_manual_leaves_a_complete_debug_json(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("way", CODES)
-def test_a_program_that_ends_in_the_middle_of_a_step_leaves_a_complete_dump(way: str, tmp_path: Path) -> None:
+def test_a_program_that_ends_in_the_middle_of_a_step_leaves_whole_files_and_how_it_ended(
+    way: str, tmp_path: Path
+) -> None:
     run_script(tmp_path, MIDDLE, way, "mix", code=CODES[way])
     rank = only_rank(tmp_path / "dump")
-    assert rank.is_complete and not parts(tmp_path) and not rank.problems
+    assert not parts(tmp_path) and not rank.problems and recover_dump(tmp_path / "dump") == []
+    assert rank.run.get("ended") == ENDINGS[way] and rank.is_complete == (way == "exit")
     names = [record.name for record in rank.records()]
     assert {"Module.Sequential.forward.0", "Module.0.Linear.forward.1", "Functional.relu.1.forward"} <= set(names)
     assert [saved.name for saved in rank.saved_values()] == ["last.0.debug"]
@@ -115,7 +125,8 @@ os.kill(os.getpid(), signal.SIGTERM)
 """
     run_script(tmp_path, PREAMBLE + script, code=-signal.SIGTERM)
     rank = only_rank(tmp_path / "dump")
-    assert rank.is_complete and [saved.name for saved in rank.saved_values()] == ["x.0.debug"]
+    assert rank.run["ended"] == "SIGTERM" and not parts(tmp_path)
+    assert [saved.name for saved in rank.saved_values()] == ["x.0.debug"]
 
 
 def test_sigterm_in_a_backward_after_stop_loses_nothing(tmp_path: Path) -> None:
@@ -130,7 +141,7 @@ loss.backward()
 """
     run_script(tmp_path, PREAMBLE + script, code=-signal.SIGTERM)
     rank = only_rank(tmp_path / "dump")
-    assert rank.is_complete
+    assert rank.run["ended"] == "SIGTERM" and not parts(tmp_path)
     assert [record.name for record in rank.records()][-2:] == ["Tensor.sum.0.backward", "Functional.linear.1.backward"]
 
 
@@ -162,6 +173,113 @@ debugger.step()
 assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 """
     run_script(tmp_path, PREAMBLE + script)
+
+
+def test_an_exception_that_the_program_caught_does_not_end_the_run(tmp_path: Path) -> None:
+    script = """
+debugger = PrecisionDebugger(dump_path="dump", level="mix")
+def fail(*_):
+    raise ValueError("mine")
+hook = model[2].register_forward_pre_hook(fail)
+debugger.start(model)
+try:
+    model(x)
+except ValueError as error:
+    print(error)
+hook.remove()
+model(x)
+debugger.stop()
+"""
+    assert run_script(tmp_path, PREAMBLE + script).stdout == "mine\n"
+    rank = only_rank(tmp_path / "dump")
+    records = {record.name: record for record in rank.records()}
+    assert rank.is_complete and "ended" not in rank.run
+    assert records["Module.Sequential.forward.0"].failed == "ValueError: mine"
+    assert records["Module.Sequential.forward.1"].failed is None
+    assert rank.parents["Functional.linear.1.forward"] == "Module.0.Linear.forward.1"  # nothing is left open
+
+
+CTRL_C = (
+    PREAMBLE
+    + """
+from tensorprobe.store.writer import RankWriter
+
+debugger = PrecisionDebugger(dump_path="dump", level="L1", task="tensor")
+for step, method in enumerate(("append_records", "append_parents", "add_stack", "flush_stacks", "close")):
+    undo = getattr(RankWriter, method)
+    def interrupted(*args, **kwargs):
+        setattr(RankWriter, method, undo)
+        os.kill(os.getpid(), signal.SIGINT)
+        return undo(*args, **kwargs)
+    caught = 0
+    try:
+        debugger.start(model)
+        for _ in range(300):  # more than one flush
+            y = x.sin()
+        setattr(RankWriter, method, interrupted)
+        debugger.stop()
+    except KeyboardInterrupt:
+        caught = 1
+    assert caught, method
+    assert "dump.json" in os.listdir(f"dump/step{step}/rank"), method  # the stop was not broken off
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert torch._C._len_torch_function_stack() == 0, method
+    debugger.step()
+"""
+)
+
+
+def test_ctrl_c_in_the_middle_of_a_flush_is_answered_after_it_and_nothing_is_lost(tmp_path: Path) -> None:
+    run_script(tmp_path, CTRL_C)
+    ranks = list(open_dump(tmp_path / "dump").ranks())
+    assert len(ranks) == 5 and all(rank.is_complete and not rank.problems for rank in ranks)
+    for rank in ranks:
+        assert [record.name for record in rank.records()] == [f"Tensor.sin.{index}.forward" for index in range(300)]
+        assert all(rank.stack(f"Tensor.sin.{index}.forward") for index in range(300))
+
+
+def test_ctrl_c_in_a_backward_that_the_program_catches_goes_on_with_the_next_step(tmp_path: Path) -> None:
+    script = """
+debugger = PrecisionDebugger(dump_path="dump", level="mix", task="tensor")
+for step in range(2):
+    debugger.start(model)
+    hidden = model[0](x)
+    hidden.register_hook(lambda _: os.kill(os.getpid(), signal.SIGINT) if step == 0 else None)
+    try:
+        model[2](hidden).sum().backward()
+    except KeyboardInterrupt:
+        print("caught")
+    debugger.stop()
+    debugger.step()
+"""
+    assert run_script(tmp_path, PREAMBLE + script).stdout == "caught\n"
+    first, second = open_dump(tmp_path / "dump").ranks()
+    assert first.is_complete and second.is_complete and not parts(tmp_path)
+    assert "Functional.linear.0.backward" in {record.name for record in second.records()}
+
+
+def test_a_process_that_was_forked_by_multiprocessing_writes_everything_when_it_ends(tmp_path: Path) -> None:
+    script = """
+import multiprocessing
+
+def work(way):
+    from tensorprobe.capture.context import capture
+    run = capture(model, f"dump_{way}", level="L0")
+    run.__enter__()  # and never out again
+    model(x)
+    if way == "exception":
+        raise ValueError("mine")
+
+context = multiprocessing.get_context("fork")
+for way in ("end", "exception"):
+    process = context.Process(target=work, args=(way,))
+    process.start()
+    process.join()
+"""
+    run_script(tmp_path, PREAMBLE + script)
+    ended, failed = (only_rank(tmp_path / f"dump_{way}") for way in ("end", "exception"))
+    assert ended.is_complete and failed.run["ended"] == "ValueError: mine" and not parts(tmp_path)
+    assert [record.name for record in ended.records()] == [record.name for record in failed.records()] != []
 
 
 KILLED = (

@@ -137,6 +137,14 @@ def test_a_killed_run_says_how_to_close_it(tmp_path: Path) -> None:
     assert "coverage    not stated in this dump" in text
 
 
+def test_a_run_that_an_exception_ended_says_which(tmp_path: Path) -> None:
+    text = render(write_rank(tmp_path, {}, run={**RUN, "complete": False, "ended": "ValueError: no such thing"}))
+    assert (
+        "  incomplete  the run ended in this step with ValueError: no such thing; all that it recorded is here" in text
+    )
+    assert "recover" not in text
+
+
 def test_a_recovered_run_says_so(tmp_path: Path) -> None:
     assert "its files were recovered" in render(write_rank(tmp_path, {}, run={**RUN, "recovered": True}))
 

@@ -8,6 +8,7 @@ import os
 import socket
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,14 +83,73 @@ def test_only_the_ranks_that_were_cut_are_touched(tmp_path: Path) -> None:
     assert snapshot(tmp_path / "step0" / "rank0") == before
 
 
-def test_unfinished_tensor_files_are_removed_and_finished_ones_stay(tmp_path: Path) -> None:
-    folder = write_killed_rank(tmp_path, model_records()) / "dump_tensor_data"
-    folder.mkdir()
-    for name in (".a.pt.tmp", ".b.pt.tmp", "a.pt", "c.tmp"):
-        (folder / name).touch()
+def touch(folder: Path, *names: str) -> Path:
+    tensors = folder / "dump_tensor_data"
+    tensors.mkdir()
+    for name in names:
+        (tensors / name).touch()
+    return tensors
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def with_files(*names: str) -> dict[str, Any]:
+    """A record for each file."""
+    return {f"Torch.sin.{n}.forward": forward(output=tensor(data_name=name)) for n, name in enumerate(names)}
+
+
+def test_unfinished_tensor_files_are_removed(tmp_path: Path) -> None:
+    write_killed_rank(tmp_path, with_files("a.pt"))
+    folder = touch(tmp_path, ".a.pt.tmp", ".b.pt.tmp", "a.pt", "c.tmp")
     (done,) = recover_dump(tmp_path)
     assert done.actions[0] == "dump_tensor_data: 2 unfinished files removed"
-    assert sorted(path.name for path in folder.iterdir()) == ["a.pt", "c.tmp"]
+    assert names(folder) == ["a.pt", "c.tmp"]
+
+
+def test_tensor_files_of_records_that_were_lost_are_removed_and_what_is_no_tensor_stays(tmp_path: Path) -> None:
+    write_killed_rank(tmp_path, with_files("a.pt"))
+    write_lines(tmp_path / "debug.json.part", HEADER, {"x.0.debug": {"key": [tensor(data_name="x.npy")]}}, "")
+    folder = touch(tmp_path, "a.pt", "x.npy", "lost.pt", "lost.npy", "notes.txt")
+    (done,) = recover_dump(tmp_path)
+    assert done.actions[0] == "dump_tensor_data: 2 files of records that were lost removed"
+    assert names(folder) == ["a.pt", "notes.txt", "x.npy"]
+
+
+def test_tensor_files_that_a_spoilt_line_may_name_stay(tmp_path: Path) -> None:
+    write_killed_rank(tmp_path, with_files("a.pt", "b.pt"))
+    part = tmp_path / "dump.json.part"
+    part.write_text(part.read_text().replace('"Torch.sin.0.forward": {', '"Torch.sin.0.forward": {{', 1))
+    folder = touch(tmp_path, "a.pt", "b.pt")
+    (done,) = recover_dump(tmp_path)
+    assert done.actions[0] == "dump_tensor_data: 1 file of no readable record left"
+    assert names(folder) == ["a.pt", "b.pt"]
+
+
+def test_tensor_files_that_are_missing_are_said(tmp_path: Path) -> None:
+    write_killed_rank(tmp_path, with_files("a.pt", "b.pt", "c.pt"))
+    touch(tmp_path, "a.pt")
+    (done,) = recover_dump(tmp_path)
+    assert done.actions[0] == "dump_tensor_data: 2 files that records name are missing, the first is b.pt"
+
+
+def test_a_run_that_was_killed_between_two_windows_is_recovered_too(tmp_path: Path) -> None:
+    write_rank(tmp_path, with_files("a.pt"), run={**RUN, "complete": False})
+    folder = touch(tmp_path, "a.pt", "lost.pt", ".b.pt.tmp")
+    (done,) = recover_dump(tmp_path)
+    assert done.actions == (
+        "dump_tensor_data: 1 unfinished file removed",
+        "dump_tensor_data: 1 file of records that were lost removed",
+        "run.json: marked as recovered",
+    )
+    assert names(folder) == ["a.pt"] and recover_dump(tmp_path) == []
+
+
+def test_a_run_that_ended_by_an_exception_needs_no_recovery(tmp_path: Path) -> None:
+    write_rank(tmp_path, with_files("a.pt"), run={**RUN, "complete": False, "ended": "ValueError: no"})
+    touch(tmp_path, "a.pt")
+    assert recover_dump(tmp_path) == []
 
 
 def test_saved_values_are_recovered(tmp_path: Path) -> None:

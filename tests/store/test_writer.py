@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from tensorprobe.store import writer as writer_module
-from tensorprobe.store.writer import AppendedObject, RankWriter, StackFile, write_whole
+from tensorprobe.store.disk import write_whole
+from tensorprobe.store.stack_file import StackFile
+from tensorprobe.store.writer import AppendedObject, RankWriter
 
 FULL = OSError(28, "No space left on device")
 

@@ -7,6 +7,7 @@ import sys
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from tensorprobe.capture.process import describe_ending
 from tensorprobe.config import CaptureConfig, load_config
 from tensorprobe.config.api_list import load_api_list
 from tensorprobe.errors import UsageError
@@ -55,7 +56,7 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._session.close()
+        self._session.close(None if error is None else describe_ending(error))
 
     def step(self) -> None:
         """End one training step and begin the next."""

@@ -87,7 +87,7 @@ class Describer:
         if leaf.data_name is None and leaf.is_storable:
             data_name = slot_file_name(slot, self._suffix)
             self._queue.put_tensor(data_name, copy, size_bytes)
-            leaf.data_name = leaf.value.file_name = data_name
+            leaf.data_name = leaf.value.file_name = data_name  # only now: what could not be put has no file to link to
 
     def _is_stored(self, file_name: str, tensor: Any) -> bool:
         """In verify mode a file is read again before it gets a further name."""

@@ -1,7 +1,8 @@
 """The ways out of a process: its end, SIGTERM and fork. One handler each, for all sessions of the process.
 
 SIGTERM is what a cluster sends before it kills. It is handled only while a step is being recorded, and only where
-nobody else handles it; the process then dies of it as it would have, with its dump whole.
+nobody else handles it; the process then dies of it as it would have, with its dump whole. Children of multiprocessing
+that were forked run no exit handlers: there the finalizers of multiprocessing are used.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import atexit
 import os
 import signal
+import sys
 import threading
+import traceback
 import weakref
 from collections.abc import Callable
 from types import FrameType
@@ -21,8 +24,8 @@ from tensorprobe.errors import UsageError
 class Recording(Protocol):
     """What a session is to its process."""
 
-    def close(self) -> None:
-        """Write everything and let go."""
+    def close(self, ending: str | None = None) -> None:
+        """Write everything and let go; `ending` says what ended the program before its time."""
 
     def abandon(self) -> None:
         """In a forked child: write nothing."""
@@ -38,17 +41,25 @@ class Recording(Protocol):
 _followed: weakref.WeakSet[Recording] = weakref.WeakSet()
 _recording: weakref.WeakSet[Recording] = weakref.WeakSet()
 _is_registered = False
+_finalized_pid: int | None = None
+_MAX_ENDING_TEXT = 500
 
 
 def follow(session: Recording) -> None:
     """Close the session when the process ends, and make it inert in forked children."""
-    global _is_registered
+    global _is_registered, _finalized_pid
     _followed.add(session)
     if not _is_registered:
         _is_registered = True
-        atexit.register(_close_all)
+        atexit.register(_close_at_exit)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=_abandon_all)
+    multiprocessing = sys.modules.get("multiprocessing")
+    if multiprocessing is not None and multiprocessing.parent_process() is not None and _finalized_pid != os.getpid():
+        from multiprocessing.util import Finalize
+
+        _finalized_pid = os.getpid()
+        Finalize(None, _close_at_exit, exitpriority=0)
 
 
 def refuse_second_window(session: Recording) -> None:
@@ -80,14 +91,36 @@ def _terminate() -> None:
     if any(session.defer(_terminate) for session in list(_recording)):
         return
     try:
-        _close_all()
+        _close_all("SIGTERM")
     finally:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _close_all() -> None:
+def _close_at_exit() -> None:
+    error = _uncaught_error()
+    _close_all(None if error is None else describe_ending(error))
+
+
+def _close_all(ending: str | None) -> None:
     for session in list(_followed):
-        session.close()
+        session.close(ending)
+
+
+def _uncaught_error() -> BaseException | None:
+    """The exception that ends the program, if one does: the one that is on its way through this process, or the one
+    that the interpreter has shown. At a prompt that is only the last that was shown, and the program went on."""
+    passing = sys.exc_info()[1]
+    if passing is not None:
+        return None if isinstance(passing, SystemExit) else passing
+    if hasattr(sys, "ps1"):
+        return None
+    shown = getattr(sys, "last_value", None)
+    return shown if isinstance(shown, BaseException) else None
+
+
+def describe_ending(error: BaseException) -> str:
+    """An exception that ended a program, in one line or a few."""
+    return "".join(traceback.format_exception_only(type(error), error)).strip()[:_MAX_ENDING_TEXT]
 
 
 def _abandon_all() -> None:

@@ -85,26 +85,24 @@ class Session:
         if self.is_started:
             logger.warning("start() was called again without stop(); the first window goes on")
             return
-        sink = self._open()
-        if sink is None:
-            return
-        sink.open_dump()
-        self._clock.start()
-        try:
-            self._undo = self.framework.install(self.recorder, models)
-        except Exception as error:
-            self.recorder.note_failure("this window", error)
+        with self._work:  # Ctrl-C waits until all of it is installed
+            sink = self._open()
+            if sink is not None:
+                self._attempt("the beginning of this window", sink.open_dump)
+                self._clock.start()
+                self._attempt("this window", lambda: self._install(models))
 
     def stop(self) -> None:
         """Close the window, and make the files whole. The backward of what was recorded is still recorded, until
         `step`."""
         if self._undo is None:
             return
-        undo, self._undo = self._undo, None
-        self._attempt("what this window had installed", undo)
-        if not self._attempt("the end of this window", self.recorder.end_backward_pass):
-            self._after_backward_pass()
-        self._clock.stop()
+        with self._work:
+            undo, self._undo = self._undo, None
+            self._attempt("what this window had installed", undo)
+            if not self._attempt("the end of this window", self.recorder.end_backward_pass):
+                self._after_backward_pass()
+            self._clock.stop()
 
     def step(self) -> None:
         """End the step: everything of it is on disk, and names start anew."""
@@ -122,22 +120,23 @@ class Session:
             self._reader.forget()  # nobody saw what happened to the values since they were read
         self._points.save(variable, name, has_backward=save_backward, stores=self.config.task == "tensor")
 
-    def close(self) -> None:
-        """The process ends, or the context: write everything and let go."""
+    def close(self, ending: str | None = None) -> None:
+        """The process ends, or the context: write everything and let go. `ending` is the exception or the signal that
+        ended it before its time."""
         if self._is_closed:
             return
         self._is_closed = True
         is_untouched = self.is_started and not self.recorder.coverage.has_any()
         self.stop()
         if self._sink is not None and is_untouched:
-            self._sink.discard()
+            self._attempt("the end of a window in which nothing happened", self._sink.discard)
             self._release()
-            self.recorder.end_step()
+            self._attempt("the end of this step", self.recorder.end_step)
         else:
-            self._end_step()
+            self._end_step(ending)
         if self._timer is not None:
             self._timer.close()
-        self._queue.close()
+        self._attempt("the last tensor files", self._queue.close)
         for lock in self._locks.values():
             lock.release()
 
@@ -145,19 +144,22 @@ class Session:
         """In a forked child: the dump belongs to the parent, so nothing is written and nothing stays installed."""
         self._is_closed = True
         self._work = Deferral()
-        self._queue.abandon()
-        self.recorder.abandon()
-        undo, self._undo = self._undo, None
-        if undo is not None:
-            undo()
-        if self._sink is not None:
-            self._sink.writer.abandon()
         self._timer = None
-        self._release()
+        undo, self._undo = self._undo, None
+        actions = [self.recorder.abandon, self._queue.abandon, self._release]
+        if self._sink is not None:
+            actions.insert(0, self._sink.writer.abandon)
+        if undo is not None:
+            actions.insert(0, undo)
+        for action in actions:
+            self._attempt("in a forked process, what belongs to its parent", action)
 
     def defer(self, action: Callable[[], None]) -> bool:
         """Run `action` later, if this thread is in the middle of writing."""
         return self._work.defer(action)
+
+    def _install(self, models: Sequence[tuple[str, Any]]) -> None:
+        self._undo = self.framework.install(self.recorder, models)
 
     def _check_start(self, model: Any) -> Sequence[tuple[str, Any]]:
         if self._is_closed:
@@ -188,8 +190,11 @@ class Session:
             if self._sink is None:
                 self._begin_step()
             if self._timer is None:
-                self._timer = FlushTimer(lambda: self._sink)
+                self._attempt("what waits, at regular times,", self._begin_timer)
             return self._sink
+
+    def _begin_timer(self) -> None:
+        self._timer = FlushTimer(lambda: self._sink, self._failures)
 
     def _begin_step(self) -> None:
         config = self.config
@@ -202,14 +207,14 @@ class Session:
             "dump_data_dir": str(tensors) if config.stores_any_tensor else None,
         }
         writer = RankWriter(folder, header, has_construct=config.level != "L1", has_extra=config.extra_info)
-        sink = self._sink = Sink(writer, self._reader.fetch, self._failures, self._work)
-        self._queue.set_folder(tensors)
+        sink = self._sink = Sink(writer, self._reader.fetch, self._queue, self._failures, self._work)
         self._failures.restart()
         self._clock.restart()
         self.recorder.begin_step(sink)
         self._points.begin_step()
+        self._queue.folder = tensors
         self._attempt("run.json", self._describe_circumstances)
-        sink.open(self._run(is_finished=False))
+        self._attempt("the beginning of this step", lambda: sink.open(self._run(is_complete=False)))
         process.begin_recording(self)
 
     def _take_folder(self) -> Path:
@@ -219,7 +224,7 @@ class Session:
             self._locks[rank] = RankLock(self._dump_path, rank)
         return self._locks[rank].folder(self._step)
 
-    def _end_step(self) -> None:
+    def _end_step(self, ending: str | None = None) -> None:
         sink = self._sink
         if sink is None:
             return
@@ -227,7 +232,7 @@ class Session:
             self._attempt("the saved variables of this step", self._points.end_step)
             self._attempt("the end of this step", self.recorder.end_step)
             self._attempt("what this step had hooked", self.framework.end_step)
-            self._close_sink(sink, is_finished=True)
+            self._close_sink(sink, is_finished=True, ending=ending)
             self._release()
         self._report(sink)
 
@@ -235,11 +240,14 @@ class Session:
         self._sink = None
         process.end_recording(self)
 
-    def _close_sink(self, sink: Sink, *, is_finished: bool) -> None:
+    def _close_sink(self, sink: Sink, *, is_finished: bool, ending: str | None = None) -> None:
         with self._work:
-            self._queue.drain()
-            sink.flush()
-            sink.close(self._run(is_finished=is_finished), is_finished=is_finished)
+            self._attempt("the last tensor files", self._queue.drain)
+            self._attempt("the last records", sink.flush)  # what fails here is counted in what is written next
+            run = self._run(is_complete=is_finished and ending is None)
+            if ending is not None:
+                run["ended"] = ending
+            self._attempt("the end of the files", lambda: sink.close(run, is_finished=is_finished))
 
     def _after_backward_pass(self) -> None:
         """Outside a window nobody will call `stop`: the files are made whole as soon as the pass is over."""
@@ -249,11 +257,11 @@ class Session:
     def _describe_circumstances(self) -> None:
         self._circumstances = describe_circumstances(self.framework.name, self.framework.circumstances())
 
-    def _run(self, *, is_finished: bool) -> dict[str, Any]:
+    def _run(self, *, is_complete: bool) -> dict[str, Any]:
         coverage = self.recorder.coverage.as_dict()
         coverage["failed"] += self._failures.count
         choices = {"task": self.config.task, "level": self.config.level}
-        return {**self._circumstances, **choices, "coverage": coverage, "complete": is_finished}
+        return {**self._circumstances, **choices, "coverage": coverage, "complete": is_complete}
 
     def _attempt(self, what: str, action: Callable[[], None]) -> bool:
         """What goes wrong inside capture does not reach the user's program; False if something did."""

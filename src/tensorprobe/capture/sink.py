@@ -1,8 +1,10 @@
 """Finished records wait here until the next flush: then their statistics are fetched from the device once, and their
 lines written.
 
-A flush comes after a number of records or a time, so that what a SIGKILL can take is bounded by both. Records are added
-by any thread while another flushes: they are queues, and nothing is taken from them that is not then written.
+A flush comes after a number of records or a time, so that what a SIGKILL can take is bounded by both. A record that
+names tensor files is held back until they are on disk: what a killed run leaves names no file that is not there.
+Records are added by any thread while another flushes: they are queues, and nothing is taken from them that is not then
+written.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 from tensorprobe.capture.deferral import Deferral
 from tensorprobe.capture.failure import Failures
@@ -21,35 +23,96 @@ from tensorprobe.store.writer import RankWriter
 FLUSH_RECORDS = 256
 FLUSH_SECONDS = 0.5
 
-Item = TypeVar("Item")
 Append = Callable[[list[tuple[str, Any]]], None]
-Finished = tuple[str, Any, "str | None", "Stack | None"]
-"""The name of a record, its fields, the module call around it, and where it was called."""
+
+
+class Files(Protocol):
+    """The tensor files, as far as records wait for them."""
+
+    @property
+    def put_count(self) -> int:
+        """How many were asked for so far."""
+
+    @property
+    def done_count(self) -> int:
+        """How many of them, from the first on, nobody needs to wait for any more."""
+
+
+class Finished(NamedTuple):
+    """A record that is ready to be written once `file_count` tensor files are done."""
+
+    file_count: int
+    name: str
+    fields: Any
+    parent: str | None = None
+    stack: Stack | None = None
+
+
+class Waiting:
+    """Records in the order in which they were added: first those that came since the last flush, then those that are
+    held back for their files. What is written leaves only afterwards: an exception in between loses nothing."""
+
+    def __init__(self) -> None:
+        self._new: deque[Finished] = deque()
+        self._held: deque[Finished] = deque()
+
+    def __len__(self) -> int:
+        return len(self._new) + len(self._held)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._new) >= FLUSH_RECORDS
+
+    def add(self, record: Finished) -> None:
+        self._new.append(record)
+
+    def hold_back(self) -> None:
+        """What is in the queue now is fetched next; what others add meanwhile has to wait for the flush after."""
+        for _ in range(len(self._new)):
+            self._held.append(self._new[0])
+            self._new.popleft()
+
+    def ready(self, done_count: int | None) -> list[Finished]:
+        """Those whose files are on disk; None for all."""
+        found = []
+        for record in self._held:
+            if done_count is not None and record.file_count > done_count:
+                break
+            found.append(record)
+        return found
+
+    def remove(self, count: int) -> None:
+        """The first of those that are held are written."""
+        for _ in range(count):
+            self._held.popleft()
 
 
 class Sink:
     """The way from finished records to the files of one step of one process."""
 
-    def __init__(self, writer: RankWriter, fetch: Callable[[], None], failures: Failures, work: Deferral) -> None:
+    def __init__(
+        self, writer: RankWriter, fetch: Callable[[], None], files: Files, failures: Failures, work: Deferral
+    ) -> None:
         self.writer = writer
         self._fetch = fetch
+        self._files = files
         self._failures = failures
         self._work = work
-        self._records: deque[Finished] = deque()
-        self._debug: deque[tuple[str, Any]] = deque()
+        self._records = Waiting()
+        self._debug = Waiting()
         self._last_flush = time.monotonic()
         self._is_held = False
 
     def add_record(self, name: str, fields: Any, parent: str | None, stack: Stack | None) -> None:
         """A call has ended, forward or backward."""
-        self._records.append((name, fields, parent, stack))
-        if len(self._records) >= FLUSH_RECORDS:
+        self._records.add(Finished(self._files.put_count, name, fields, parent, stack))
+        if self._records.is_full:
             self.flush()
 
     def add_debug(self, name: str, tree: Any) -> None:
         """A single point was saved."""
-        self._debug.append((name, tree))
-        if len(self._debug) >= FLUSH_RECORDS:
+        self._debug.add(Finished(self._files.put_count, name, tree))
+        if self._debug.is_full:
             self.flush()
 
     def flush_if_due(self) -> None:
@@ -71,54 +134,62 @@ class Sink:
         self._is_held = False
 
     def flush(self) -> None:
-        """Fetch what the device still holds, and write all that waits. A failure to write is noted; the program goes
-        on."""
-        with self._work:
-            self._last_flush = time.monotonic()
-            records, debug = take_all(self._records), take_all(self._debug)
-            try:
-                self._write(records, debug)
-            except BaseException:  # Ctrl-C: what waits is written when the program ends
-                self._records.extendleft(reversed(records))
-                self._debug.extendleft(reversed(debug))
-                raise
+        """Fetch what the device still holds, and write all that waits and whose files are on disk. A failure to write
+        is noted; the program goes on."""
+        self._flush(is_last=False)
 
     def open(self, run: dict[str, Any]) -> None:
         """A step begins: what an earlier run left here goes, and the circumstances are on disk before anything else."""
         with self._work:
-            self._attempt(str(self.writer.folder), lambda: self.writer.open(run))
+            self._attempt(lambda: self.writer.open(run))
 
     def open_dump(self) -> None:
         """A window begins: its files exist even if nothing will be recorded in it."""
         with self._work:
-            self._attempt(str(self.writer.folder), lambda: self._write_calls([]))
+            self._write_calls([])
 
     def close(self, run: dict[str, Any], *, is_finished: bool) -> None:
-        """Flush, and make the files whole."""
+        """Write all that waits, and make the files whole."""
         with self._work:
-            self.flush()
-            self._attempt(str(self.writer.folder), lambda: self.writer.close(run, is_finished=is_finished))
+            self._flush(is_last=True)
+            self._attempt(lambda: self.writer.close(run, is_finished=is_finished))
 
     def discard(self) -> None:
         """Nothing happened in this step: leave no files."""
         with self._work:
-            self._attempt(str(self.writer.folder), self.writer.discard)
+            self._attempt(self.writer.discard)
 
-    def _write(self, records: list[Finished], debug: list[tuple[str, Any]]) -> None:
-        self._attempt("what the device computed", self._fetch)
-        if records:
-            self._attempt(str(self.writer.folder), lambda: self._write_calls(records), len(records))
-        if debug:
-            self._attempt(str(self.writer.folder), lambda: self._append(self.writer.append_debug, debug), len(debug))
+    def _flush(self, *, is_last: bool) -> None:
+        """The last flush waits for nobody: whoever closes the sink has waited for the files."""
+        with self._work:
+            self._last_flush = time.monotonic()
+            done_count = None if is_last else self._files.done_count
+            self._records.hold_back()
+            self._debug.hold_back()
+            try:
+                self._fetch()
+            except Exception as error:
+                self._failures.note("what the device computed", error)
+            records, debug = self._records.ready(done_count), self._debug.ready(done_count)
+            if records:
+                self._write_calls(records)
+                self._records.remove(len(records))
+            if debug:
+                saved = [(point.name, point.fields) for point in debug]
+                self._attempt(lambda: self._append(self.writer.append_debug, saved), len(debug))
+                self._debug.remove(len(debug))
 
     def _write_calls(self, records: list[Finished]) -> None:
-        writer = self.writer
-        self._append(writer.append_records, [(name, fields) for name, fields, _, _ in records])
-        writer.append_parents([(name, parent) for name, _, parent, _ in records])
-        for name, _, _, stack in records:
-            if stack is not None:
-                writer.add_stack(name, stack.id, stack.frames)
-        writer.flush_stacks()
+        calls = [(record.name, record.fields) for record in records]
+        if self._attempt(lambda: self._append(self.writer.append_records, calls), len(calls) or 1):
+            self._attempt(lambda: self.writer.append_parents([(record.name, record.parent) for record in records]))
+            self._attempt(lambda: self._write_stacks(records))
+
+    def _write_stacks(self, records: list[Finished]) -> None:
+        for record in records:
+            if record.stack is not None:
+                self.writer.add_stack(record.name, record.stack.id, record.stack.frames)
+        self.writer.flush_stacks()
 
     def _append(self, append: Append, items: list[tuple[str, Any]]) -> None:
         """Append all at once; where one of them cannot be put into words, one by one, without that one."""
@@ -127,6 +198,8 @@ class Sink:
         except OSError:
             raise
         except Exception:
+            if not items:
+                raise
             for item in items:
                 self._append_one(append, item)
 
@@ -138,18 +211,21 @@ class Sink:
         except Exception as error:
             self._failures.note(f"the record {item[0]}", error)
 
-    def _attempt(self, what: str, write: Callable[[], None], count: int = 1) -> None:
+    def _attempt(self, write: Callable[[], None], count: int = 1) -> bool:
         try:
             write()
         except Exception as error:
-            self._failures.note(what, error, count)
+            self._failures.note(str(self.writer.folder), error, count)
+            return False
+        return True
 
 
 class FlushTimer:
     """Flushes what has waited too long, also when the program makes no more calls (a hang, a long step)."""
 
-    def __init__(self, sink_of: Callable[[], Sink | None]) -> None:
+    def __init__(self, sink_of: Callable[[], Sink | None], failures: Failures) -> None:
         self._sink_of = sink_of
+        self._failures = failures
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._work, name="tensorprobe-flush", daemon=True)
         self._thread.start()
@@ -163,9 +239,10 @@ class FlushTimer:
         while not self._ended.wait(FLUSH_SECONDS):
             sink = self._sink_of()
             if sink is not None:
-                sink.flush_if_due()
+                self._flush(sink)
 
-
-def take_all(queue: deque[Item]) -> list[Item]:
-    """What is in a queue now; what others add meanwhile stays in it."""
-    return [queue.popleft() for _ in range(len(queue))]
+    def _flush(self, sink: Sink) -> None:
+        try:
+            sink.flush_if_due()
+        except Exception as error:
+            self._failures.note("what has waited", error)

@@ -2,7 +2,8 @@
 follow.
 
 Each file appears whole (written aside, then renamed). A value that has several names is written once; the other names
-are hard links, or copies where the file system has no links or no more of them.
+are hard links, or copies where the file system has no links or no more of them. Files appear in the order in which they
+were put, so that a record can wait until those that it names are there.
 """
 
 from __future__ import annotations
@@ -39,13 +40,22 @@ class TensorQueue:
         self._tasks: deque[tuple[Callable[[], None], int]] = deque()
         self._waiting_bytes = 0
         self._is_busy = False
+        self._put_count = 0
+        self._done_count = 0
         self._condition = threading.Condition()
         self._thread: threading.Thread | None = None
-        self.folder = Path()
+        self._failed: dict[Path, Exception] = {}
+        self._folder = Path()
 
-    def set_folder(self, folder: Path) -> None:
+    @property
+    def folder(self) -> Path:
         """Where the files of what comes next go."""
-        self.folder = folder
+        return self._folder
+
+    @folder.setter
+    def folder(self, folder: Path) -> None:
+        self._folder = folder
+        self._failed = {}
 
     def put_tensor(self, name: str, copy: Any, size_bytes: int) -> None:
         """Write `copy` as `name`; waits while too much is in the queue."""
@@ -55,8 +65,18 @@ class TensorQueue:
     def put_link(self, existing: str, name: str) -> None:
         """Give the file `existing` a further name."""
         if existing != name:
-            folder = self.folder
-            self._put(lambda: link_file(folder / existing, folder / name), 0)
+            folder = self._folder
+            self._put(lambda: self._link(folder / existing, folder / name), 0)
+
+    @property
+    def put_count(self) -> int:
+        """How many files were put so far."""
+        return self._put_count
+
+    @property
+    def done_count(self) -> int:
+        """How many of them, from the first on, are on disk, or have failed and will never be."""
+        return self._done_count
 
     def drain(self) -> None:
         """Wait until everything that was put is on disk."""
@@ -79,20 +99,31 @@ class TensorQueue:
         self._tasks.clear()
         self._thread = None
         self._waiting_bytes, self._is_busy = 0, False
+        self._done_count = self._put_count
 
     def _put(self, task: Callable[[], None], tensor_bytes: int) -> None:
         size_bytes = tensor_bytes + _TASK_BYTES
         with self._condition:
             while self._waiting_bytes and self._waiting_bytes + size_bytes > self._limit_bytes:
                 self._condition.wait()
+            if not self._begin_work():
+                return  # in the queue without a thread it would be waited for for ever
             self._tasks.append((task, size_bytes))
             self._waiting_bytes += size_bytes
-            if self._thread is None:
-                # A daemon: a thread that is none would keep the interpreter from reaching the exit handler that ends
-                # it.
-                self._thread = threading.Thread(target=self._work, name="tensorprobe-files", daemon=True)
-                self._thread.start()
+            self._put_count += 1
             self._condition.notify_all()
+
+    def _begin_work(self) -> bool:
+        if self._thread is None:
+            # A daemon: a thread that is none would keep the interpreter from reaching the exit handler that ends it.
+            thread = threading.Thread(target=self._work, name="tensorprobe-files", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # the process has as many as it may have
+                self._failures.note("a tensor file", error)
+                return False
+            self._thread = thread
+        return True
 
     def _work(self) -> None:
         me = threading.current_thread()
@@ -112,19 +143,32 @@ class TensorQueue:
             with self._condition:
                 self._waiting_bytes -= size_bytes
                 self._is_busy = False
+                self._done_count += 1
                 self._condition.notify_all()
 
     def _write(self, folder: Path, name: str, copy: Any) -> None:
-        layout.make_folder(folder)
-        temporary = layout.temporary_path(folder / name)
+        try:
+            layout.make_folder(folder)
+            self._write_aside(folder / name, copy)
+        except Exception as error:
+            self._failed[folder / name] = error
+            raise
+
+    def _write_aside(self, path: Path, copy: Any) -> None:
+        temporary = layout.temporary_path(path)
         try:
             descriptor = layout.open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             with os.fdopen(descriptor, "wb") as file:
                 self._write_file(copy, file)
-            temporary.replace(folder / name)
+            temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
+
+    def _link(self, existing: Path, new: Path) -> None:
+        if existing in self._failed:
+            raise self._failed[existing]  # the same failure, and not that there is no such file
+        link_file(existing, new)
 
 
 def link_file(existing: Path, new: Path) -> None:

@@ -84,6 +84,7 @@ def _describe_rank(report: RankReport) -> dict[str, Any]:
         "level": report.header.get("level"),
         "framework": report.header.get("framework"),
         "complete": report.is_complete,
+        "ended": report.ending,
         "error": report.error,
         "recovered": report.is_recovered,
         "problems": report.problems,

@@ -74,6 +74,12 @@ class RankReport:
     def is_recovered(self) -> bool:
         return self.run.get("recovered") is True
 
+    @property
+    def ending(self) -> str | None:
+        """The exception or the signal that ended the run in the middle of the step; None if nobody knows of one."""
+        ending = self.run.get("ended")
+        return ending if isinstance(ending, str) else None
+
 
 def read_rank_report(rank: RankDump, options: ShowOptions, on_record: OnRecord | None = None) -> RankReport:
     """Like `build_rank_report`, but a rank that cannot be read is a report that says so, and not the end."""

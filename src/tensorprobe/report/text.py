@@ -111,6 +111,8 @@ def _state_facts(report: RankReport) -> Iterator[Fact]:
         yield _fact(
             "incomplete", "the run was killed and its files were recovered; what it still held in memory is missing"
         )
+    elif not report.is_complete and report.ending is not None:
+        yield _fact("incomplete", f"the run ended in this step with {report.ending}; all that it recorded is here")
     elif not report.is_complete:
         yield _fact(
             "incomplete", "the run was killed, or is still writing; every whole line that reached the disk is here"

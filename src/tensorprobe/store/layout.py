@@ -17,6 +17,7 @@ CONSTRUCT_FILE = "construct.json"
 DEBUG_FILE = "debug.json"
 RUN_FILE = "run.json"
 TENSOR_FOLDER = "dump_tensor_data"
+TENSOR_SUFFIXES = (".pt", ".npy")
 
 PART_SUFFIX = ".part"
 """What a file is called that has no end yet."""
@@ -63,10 +64,13 @@ def clear_folder(folder: Path) -> bool:
             if path.exists() or path.is_symlink():
                 path.unlink()
                 found = True
+        for path in folder.glob(f".{name}*{TEMPORARY_SUFFIX}"):
+            path.unlink()
+            found = True
     tensors = folder / TENSOR_FOLDER
     if tensors.is_dir():
         for path in tensors.iterdir():
-            if path.suffix in (".pt", ".npy", TEMPORARY_SUFFIX):
+            if path.suffix in (*TENSOR_SUFFIXES, TEMPORARY_SUFFIX):
                 path.unlink()
                 found = True
     return found

@@ -98,6 +98,22 @@ class RankLock:
         held.users.add(self)
 
 
+def remove_left_locks(dump_path: Path) -> list[str]:
+    """Remove the lock files that killed processes left in a dump_path; what a living process holds stays."""
+    removed = []
+    for path in sorted(dump_path.glob(".rank*.lock")) if fcntl is not None else []:
+        descriptor = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
+            removed.append(path.name)
+        except OSError as error:
+            logger.debug("%s stays: %s", path, error)
+        finally:
+            os.close(descriptor)
+    return removed
+
+
 def _lock(path: Path) -> int | None:
     """A descriptor that holds the lock; None where there are no locks."""
     if fcntl is None:

@@ -129,6 +129,11 @@ class RankDump:
         return all(file.is_complete for file in self._files) and self.run.get("complete") is not False
 
     @property
+    def is_begun(self) -> bool:
+        """A run has been here, even if it was killed before it recorded anything."""
+        return side_file.find_file(self.folder, layout.RUN_FILE, self.root) is not None
+
+    @property
     def problems(self) -> tuple[str, ...]:
         """What could not be read, in words."""
         found = [problem for file in self._files for problem in file.problems]
@@ -248,7 +253,7 @@ def _open_path(path: Path) -> Dump:
     if not path.is_dir():
         raise DumpError(f"{path} does not exist. Give the dump_path of a run, or a folder in it.")
     dump = Dump(path, _find_steps(path, path.resolve()))
-    if not any(rank.dump_file or rank.debug_file for rank in dump.ranks()):
+    if not any(rank.dump_file or rank.debug_file or rank.is_begun for rank in dump.ranks()):
         found = ", ".join(sorted(entry.name for entry in path.iterdir())[:8]) or "nothing"
         raise DumpError(f"{path} holds no dump: there is no step0/rank/dump.json or the like in it, but {found}.")
     return dump

@@ -40,6 +40,11 @@ class RecordFile:
         return not self.is_part or (outline is not None and outline.is_closed and not outline.bad_lines)
 
     @property
+    def has_bad_lines(self) -> bool:
+        """Lines before the last cannot be read: what they held is not known."""
+        return self._outline is not None and bool(self._outline.bad_lines)
+
+    @property
     def header(self) -> Mapping[str, Any]:
         """task, level, framework …; empty when it was cut off."""
         if self._outline is None:

@@ -13,11 +13,13 @@ import socket
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from tensorprobe.errors import DumpError
 from tensorprobe.store import journal, layout, side_file
+from tensorprobe.store.rank_lock import remove_left_locks
 from tensorprobe.store.reader import RankDump, open_dump
 from tensorprobe.store.record_file import load_whole
 
@@ -47,7 +49,7 @@ def recover_dump(path: str | Path, *, force: bool = False, on_folder: OnFolder |
     """
     path = Path(path)
     dump = open_dump(path.parent if path.is_file() else path)
-    waiting = [rank for rank in dump.ranks() if _find_parts(rank)]
+    waiting = [rank for rank in dump.ranks() if _find_parts(rank) or _was_cut_off(rank)]
     for rank in waiting:
         if not force:
             _refuse_live_run(rank)
@@ -63,6 +65,8 @@ def recover_dump(path: str | Path, *, force: bool = False, on_folder: OnFolder |
             ) from error
         if on_folder is not None:
             on_folder(rank)
+    if dump.path.is_dir():
+        done += [Recovery(dump.path, (f"{name}: removed",)) for name in remove_left_locks(dump.path)]
     return done
 
 
@@ -70,8 +74,15 @@ def _find_parts(rank: RankDump) -> list[str]:
     return [name for name in _PARTS if side_file.find_file(rank.folder, name + layout.PART_SUFFIX, rank.root)]
 
 
+def _was_cut_off(rank: RankDump) -> bool:
+    """A kill between two windows leaves no part: only run.json tells, which says neither that the step is complete nor
+    how it ended."""
+    return rank.run.get("complete") is False and "ended" not in rank.run and rank.run.get("recovered") is not True
+
+
 def _recover_rank(rank: RankDump) -> Iterator[str]:
     yield from _remove_temporary_files(rank)
+    yield from _match_tensor_files(rank)
     yield from _mark_run(rank)
     for name in _find_parts(rank):
         path, part = rank.folder / name, rank.folder / (name + layout.PART_SUFFIX)
@@ -176,6 +187,40 @@ def _remove_temporary_files(rank: RankDump) -> Iterator[str]:
             path.unlink(missing_ok=True)
         if unfinished:
             yield f"{folder.name}: {count_noun(len(unfinished), 'unfinished file', 'unfinished files')} removed"
+
+
+def _match_tensor_files(rank: RankDump) -> Iterator[str]:
+    """A tensor file comes before its record: those of the records that were lost have no use any more."""
+    folder = rank.folder / layout.TENSOR_FOLDER
+    if not folder.resolve().is_relative_to(rank.root):
+        return
+    entries = chain((record.fields for record in rank.records()), (saved.tree for saved in rank.saved_values()))
+    named = {name for entry in entries for name in _data_names(entry)}
+    files = folder.iterdir() if folder.is_dir() else ()
+    there = {path.name for path in files if path.suffix in layout.TENSOR_SUFFIXES}
+    unnamed, missing = there - named, named - there
+    if unnamed and any(file.has_bad_lines for file in (rank.dump_file, rank.debug_file) if file):
+        yield f"{folder.name}: {count_noun(len(unnamed), 'file', 'files')} of no readable record left"
+    elif unnamed:
+        for name in unnamed:
+            (folder / name).unlink(missing_ok=True)
+        yield f"{folder.name}: {count_noun(len(unnamed), 'file', 'files')} of records that were lost removed"
+    if missing:
+        words = count_noun(len(missing), "file that a record names is", "files that records name are")
+        yield f"{folder.name}: {words} missing, the first is {min(missing)}"
+
+
+def _data_names(tree: Any) -> Iterator[str]:
+    """The tensor files that a record names, in whatever field: what is not found here is deleted."""
+    if isinstance(tree, list):
+        for item in tree:
+            yield from _data_names(item)
+    elif isinstance(tree, dict):
+        for key, item in tree.items():
+            if key == "data_name" and isinstance(item, str):
+                yield item
+            else:
+                yield from _data_names(item)
 
 
 def count_noun(count: int, singular: str, plural: str) -> str:

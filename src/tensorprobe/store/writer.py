@@ -3,7 +3,7 @@ many came before.
 
 A file grows as `dump.json.part`, which is dump.json without its end. `close` writes the end, syncs and renames. What
 comes later in the same step (a backward, another start) takes the end off again and goes on. stack.json groups the
-calls by stack, which cannot be appended to: its part is a journal, and the file is made from it when it is closed.
+calls by stack and has a file of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from tensorprobe.store import layout
+from tensorprobe.store.disk import append_whole, write_all, write_whole
 from tensorprobe.store.encode import encode_entry
+from tensorprobe.store.stack_file import StackFile
 
 logger = logging.getLogger("tensorprobe")
 
@@ -96,74 +98,6 @@ class AppendedObject:
         return descriptor
 
 
-class StackFile:
-    """stack.json: each distinct stack once, with the calls that have it."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._part = path.with_name(path.name + layout.PART_SUFFIX)
-        self._descriptor: int | None = None
-        self._numbers: dict[int, int] = {}
-        self._texts: dict[tuple[str, ...], int] = {}
-        self._lines: list[str] = []
-        self._is_stale = True
-
-    def add(self, name: str, stack_id: int, frames: Sequence[str]) -> None:
-        """Note that the call `name` has this stack. Two positions in one line are two stacks with one text."""
-        number = self._numbers.get(stack_id)
-        if number is None:
-            number = self._numbers[stack_id] = self._number(tuple(frames))
-        self._lines.append(f'["call", {number}, {json.dumps(name)}]')
-
-    def _number(self, frames: tuple[str, ...]) -> int:
-        number = self._texts.get(frames)
-        if number is None:
-            number = self._texts[frames] = len(self._texts)
-            self._lines.append(json.dumps(["stack", number, frames]))
-        return number
-
-    def flush(self) -> None:
-        """Bring the journal to its file."""
-        if not self._lines:
-            return
-        lines, self._lines = self._lines, []
-        try:
-            if self._descriptor is None:
-                self._descriptor = layout.open_private(self._part, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-            append_whole(self._descriptor, ("\n".join(lines) + "\n").encode())
-        except BaseException:
-            self._lines = [line for line in lines if line.startswith('["stack"')]  # later calls may have them too
-            raise
-        self._is_stale = True
-
-    def close(self) -> None:
-        """Make stack.json from the journal. The journal stays until `finish`, because the step may go on."""
-        self.flush()
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-        if self._is_stale:
-            journal = self._part.read_text() if self._part.exists() else ""
-            write_whole(self._path, _render_stacks(journal.splitlines()))
-            self._is_stale = False
-
-    def finish(self) -> None:
-        """The step is over: the journal is no longer needed."""
-        self.close()
-        self._part.unlink(missing_ok=True)
-
-    def discard(self) -> None:
-        """Remove the file."""
-        self.abandon()
-        self._part.unlink(missing_ok=True)
-        self._path.unlink(missing_ok=True)
-
-    def abandon(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-
-
 class RankWriter:
     """All files of one step of one process."""
 
@@ -230,19 +164,6 @@ def write_run(folder: Path, run: dict[str, Any]) -> None:
     write_whole(folder / layout.RUN_FILE, json.dumps(run, indent=1, default=str, allow_nan=False) + "\n")
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a file aside and rename it: it is there whole or not at all."""
-    temporary = layout.temporary_path(path)
-    try:
-        descriptor = layout.open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(text.encode("utf-8", "backslashreplace"))
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
 def run_all(actions: Iterable[Callable[[], None]]) -> None:
     """Run each of them; the first failure is raised when all have run."""
     failures: list[OSError] = []
@@ -253,36 +174,3 @@ def run_all(actions: Iterable[Callable[[], None]]) -> None:
             failures.append(error)
     if failures:
         raise failures[0]
-
-
-def append_whole(descriptor: int, data: bytes, *, syncs: bool = False) -> None:
-    """Append all of it or, on a full disk or Ctrl-C, nothing: half a line would spoil what follows."""
-    end = os.lseek(descriptor, 0, os.SEEK_END)
-    try:
-        write_all(descriptor, data)
-        if syncs:
-            os.fsync(descriptor)
-    except BaseException:
-        os.ftruncate(descriptor, end)
-        os.lseek(descriptor, end, os.SEEK_SET)
-        raise
-
-
-def write_all(descriptor: int, data: bytes) -> None:
-    """os.write, until all of it is written."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
-
-
-def _render_stacks(journal: Iterable[str]) -> str:
-    frames: dict[int, str] = {}
-    calls: dict[int, list[str]] = {}
-    for line in journal:
-        kind, number, content = json.loads(line)
-        if kind == "stack":
-            frames[number] = json.dumps(content)
-        else:
-            calls.setdefault(number, []).append(content)
-    entries = [f'"{number}": [{json.dumps(names)}, {frames[number]}]' for number, names in calls.items()]
-    return "{\n" + ",\n".join(entries) + "\n}\n" if entries else "{}\n"

@@ -19,6 +19,7 @@ from tensorprobe.capture.framework import Undo
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.torch.api_name import Api, ApiNames
 from tensorprobe.capture.torch.gradient import GradientTracer, Span, is_in_backward
+from tensorprobe.capture.torch.left_mode import remove_after_this_call
 from tensorprobe.capture.torch.patch import nothing
 from tensorprobe.capture.torch.reader import TorchReader
 
@@ -185,6 +186,7 @@ class CallMode(TorchFunctionMode):  # type: ignore[misc]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if not self._runner.is_active:  # the window was closed by another thread, which cannot take this mode away
+            remove_after_this_call(self)
             return func(*args, **(kwargs or {}))
         api = self._find(func)
         if api.is_functional_collective and self._runner.run_collective is not None:

@@ -32,6 +32,7 @@ Consumers = dict[Edge, list[tuple[Any, int]]]
 """For each edge that leaves a call, the nodes inside the call that use it, with the position they use it at."""
 
 _HOOKED = "tensorprobe"
+_SWEEP = 64  # so many handles before those of nodes that are gone are looked for
 """The key in a node's metadata that says for which step it has been hooked."""
 _CAST = "ToCopyBackward0"
 _COPY_SLICES = "CopySlices"
@@ -68,6 +69,7 @@ class GradientTracer:
         self._composes = recorder.records_modules
         self._parameters: dict[int, tuple[str, str, Any]] = {}
         self._parameter_hooks: list[Any] = []
+        self._sweep_at = _SWEEP
         self._tasks: set[int] = set()
         """The backward passes that are running: more than one, where one runs inside another."""
         self._generation = -1
@@ -241,6 +243,13 @@ class GradientTracer:
                 recorder.note_failure(f"{stem}.{name}", error)
 
         self._parameter_hooks.append(node.register_hook(receive_parameter_gradient))
+        if len(self._parameter_hooks) >= self._sweep_at:
+            self._forget_dead_hooks()
+
+    def _forget_dead_hooks(self) -> None:
+        """The handles of nodes that are gone with their graph: without `step()` they would gather for ever."""
+        self._parameter_hooks = [handle for handle in self._parameter_hooks if handle.hooks_dict_ref() is not None]
+        self._sweep_at = max(_SWEEP, 2 * len(self._parameter_hooks))
 
     def remove_parameter_hooks(self) -> None:
         for handle in self._parameter_hooks:

@@ -1,0 +1,54 @@
+"""Writing that is done whole or not at all, or leaves what was there: on a full disk, and when Ctrl-C comes in the
+middle."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tensorprobe.store import layout
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file aside and rename it: it is there whole or not at all."""
+    temporary = layout.temporary_path(path)
+    try:
+        descriptor = layout.open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(text.encode("utf-8", "backslashreplace"))
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def append_whole(descriptor: int, data: bytes, *, syncs: bool = False) -> None:
+    """Append all of it or, on a full disk or Ctrl-C, nothing: half a line would spoil what follows."""
+    end = os.lseek(descriptor, 0, os.SEEK_END)
+    try:
+        write_all(descriptor, data)
+        if syncs:
+            os.fsync(descriptor)
+    except BaseException:
+        os.ftruncate(descriptor, end)
+        os.lseek(descriptor, end, os.SEEK_SET)
+        raise
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """os.write, until all of it is written."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def write_at(descriptor: int, data: bytes, offset: int) -> None:
+    """os.write at a place of its own."""
+    os.lseek(descriptor, offset, os.SEEK_SET)
+    write_all(descriptor, data)
+
+
+def read_at(descriptor: int, count: int, offset: int) -> bytes:
+    """So many bytes from there on; fewer only where the file ends."""
+    os.lseek(descriptor, offset, os.SEEK_SET)
+    return os.read(descriptor, count)

@@ -1,0 +1,190 @@
+"""SIGKILL at random moments, 100 times: the dump always reads, no window that was closed is missing, and no file stays
+that belongs to nothing.
+
+One process imports torch and forks the programs that are killed: each makes its debugger after the fork, trains, and
+says through a pipe which windows it has closed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tensorprobe.errors import DumpError
+from tensorprobe.store.reader import Dump, RankDump, open_dump
+from tensorprobe.store.recover import recover_dump
+from tests.integration.script import run_script
+
+KILLS = 25
+STEPS, WINDOWS = 40, 3
+
+KILLER = """
+import json, os, random, signal, sys, time
+import torch
+from torch import nn
+from tensorprobe.capture import sink
+from tensorprobe.capture.context import make_session
+from tensorprobe.capture.torch.reader import TorchReader
+from tensorprobe.config import load_config
+
+sink.FLUSH_RECORDS = 8  # so that most kills come between two flushes of a window
+write_file = TorchReader.write_file
+
+def write_slowly(reader, copy, file):  # so that files are later than their records would be
+    write_file(reader, copy, file)
+    time.sleep(0.002)
+
+TorchReader.write_file = write_slowly
+STEPS, WINDOWS = int(sys.argv[2]), int(sys.argv[3])
+options = json.loads(sys.argv[4])
+
+def train(folder, say, steps):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 8))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    session = make_session(load_config(None, dump_path=folder, **options), "torch")
+    for step in range(steps):
+        for window in range(WINDOWS):
+            x = torch.randn(16, 64)
+            session.start(model)
+            for _ in range(4):
+                x = x.tanh() * 1.5
+            hidden = model(x)
+            loss = hidden.square().sum()
+            if window:
+                loss.backward()
+            session.stop()
+            if not window:
+                loss.backward()  # outside of the window
+            say([step, window])
+            optimizer.step()
+        session.step()
+
+def main():
+    torch.set_num_threads(1)
+    counts = []
+    def count(place):
+        text = open(f"reference/step{place[0]}/rank/dump.json").read()
+        counts.append([*place, len(json.loads(text)["data"])])
+    train("reference", count, 2)
+
+    chance = random.Random()
+    closed = []
+    for kill in range(int(sys.argv[1])):
+        receiving, sending = os.pipe()
+        child = os.fork()
+        if not child:
+            train(f"killed{kill}", lambda place: os.write(sending, json.dumps(place).encode() + b"\\n"), STEPS)
+            os._exit(9)
+        os.close(sending)
+        time.sleep(chance.uniform(0.0, 0.4))
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        with os.fdopen(receiving) as pipe:
+            closed.append([json.loads(line) for line in pipe.read().splitlines()])
+        assert os.WIFSIGNALED(status), status
+    print(json.dumps([counts, closed]))
+
+main()
+"""
+
+
+@dataclass
+class Reference:
+    """A run that was not killed: what each step holds, and how much of it after each window."""
+
+    steps: list[dict[str, Any]]
+    counts: dict[int, int]
+
+    def check(self, rank: RankDump, closed_windows: int) -> None:
+        """The records of a killed run are those of the reference up to some place behind the last closed window."""
+        assert rank.step is not None
+        expected = self.steps[0]
+        found = {record.name: record.fields for record in rank.records()}
+        order = [name for name in expected if not name.endswith("parameters_grad")]
+        calls = [name for name in found if not name.endswith("parameters_grad")]  # their names come again and again
+        assert order[: len(calls)] == calls
+        needed = list(expected)[: self.counts[closed_windows - 1]] if closed_windows else []
+        assert not set(needed) - set(found), "a window that was closed is missing"
+        assert not set(found) - set(expected)
+        if rank.step == 0:
+            assert all(same(found[name], expected[name]) for name in calls)
+        for name in needed:
+            assert bool(rank.stack(name)) == (".forward" in name), name
+
+
+def same(found: Any, expected: Any) -> bool:
+    return json.dumps(found) == json.dumps(expected)
+
+
+def named_files(rank: RankDump) -> Iterator[str]:
+    entries = [record.slots() for record in rank.records()]
+    return (name for slots in entries for slot in slots if (name := getattr(slot, "data_name", None)))
+
+
+def check_tensor_files(rank: RankDump) -> None:
+    for name in named_files(rank):
+        torch.load(rank.tensor_path(name), weights_only=True)
+
+
+def check_nothing_is_left_over(dump: Dump) -> None:
+    files = [path for path in dump.path.rglob("*") if path.is_file()]
+    assert not [path for path in files if path.name.endswith((".part", ".tmp", ".lock"))]
+    known = {rank.tensor_path(name) for rank in dump.ranks() for name in named_files(rank)}
+    assert {path for path in files if path.suffix == ".pt"} == known
+
+
+def content(dump: Dump) -> list[Any]:
+    return [[(record.name, record.fields) for record in rank.records()] for rank in dump.ranks()]
+
+
+def read_killed(folder: Path, closed: list[list[int]]) -> Dump | None:
+    """None for a run that was killed before it had anything to write."""
+    try:
+        return open_dump(folder)
+    except DumpError:
+        assert not closed and not [
+            path for path in folder.rglob("*") if path.is_file() and path.suffix not in (".tmp", ".lock")
+        ]
+        return None
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async_dump"])
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+def test_a_killed_run_reads_up_to_its_last_window_and_recover_leaves_nothing_over(
+    task: str, is_async: bool, tmp_path: Path
+) -> None:
+    options = {"level": "mix", "task": task, "async_dump": is_async}
+    arguments = [str(KILLS), str(STEPS), str(WINDOWS), json.dumps(options)]
+    counts, reports = json.loads(run_script(tmp_path, KILLER, *arguments).stdout)
+    reference = Reference(
+        [
+            {record.name: record.fields for record in rank.records()}
+            for rank in open_dump(tmp_path / "reference").ranks()
+        ],
+        {window: count for step, window, count in counts if step == 0},
+    )
+    recovered = 0
+    for kill, closed in enumerate(reports):
+        dump = read_killed(tmp_path / f"killed{kill}", closed)
+        if dump is None:
+            continue
+        for rank in dump.ranks():
+            windows = [window for step, window in closed if step == rank.step]
+            reference.check(rank, len(windows))
+            check_tensor_files(rank)
+        before = content(dump)
+        actions = [action for done in recover_dump(dump.path) for action in done.actions]
+        assert not [action for action in actions if "missing" in action]
+        recovered += bool(actions)
+        again = open_dump(dump.path)
+        assert content(again) == before and recover_dump(dump.path) == []
+        check_nothing_is_left_over(again)
+        assert not any(rank.problems for rank in again.ranks() if rank.dump_file)
+    assert recovered > KILLS // 2
