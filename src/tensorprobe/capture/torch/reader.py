@@ -6,8 +6,9 @@ hidden from the user's own modes, subclasses and function transforms.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -42,6 +43,8 @@ _BITS_ONLY = {
     and name not in ("int8", "uint8")
 }
 """int1 to int7 and uint1 to uint7."""
+_QUANTIZED = dict.fromkeys((torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4), "quantized")
+_text_of: Callable[[torch.dtype], str] = cache(str)
 _transforms = torch._C._functorch.peek_interpreter_stack
 _count_dispatch_modes = torch._C._len_torch_dispatch_stack
 
@@ -149,15 +152,19 @@ class TorchReader:
             value, reason = self._make_value(tensor, known, layout)
             if known is not None:
                 self.values.remember(value, known, layout, produced_by)
-        source = known.source_of(layout) if known is not None else None
+        dtype = tensor.dtype
+        if known is None:
+            shape, source, note = shape_of(tensor), None, describe_kind(tensor)
+        else:  # a plain tensor: most of what it could be need not be asked
+            shape, source, note = tensor.shape, known.source_of(layout), _QUANTIZED.get(dtype)
         return TensorLeaf(
             "torch.Tensor",
-            str(tensor.dtype),
-            shape_of(tensor),
+            _text_of(dtype),
+            shape,
             tensor.requires_grad,
             value,
             source if source != produced_by else None,
-            note=describe_kind(tensor),
+            note=note,
             is_storable=reason is None,
         )
 
@@ -188,7 +195,7 @@ class TorchReader:
         )
 
     def _make_value(self, tensor: torch.Tensor, known: KnownStorage | None, layout: Layout) -> tuple[Value, str | None]:
-        reason = missing_content(tensor)
+        reason = missing_content(tensor) if known is None else missing_memory(tensor)
         if not self._has_stats:
             return Value(None), reason
         if reason is not None:
@@ -196,12 +203,12 @@ class TorchReader:
         value = Value(None)
         if self._digest_kind == "hash" and known is not None and self._reducer.can_hash(tensor):
             value.digest_kind = "hash"
-            value.stats = self._reduce(tensor, value)
+            value.stats = self._reduce(tensor, layout, value)
             return value, None
         key = permutation_key(tensor, layout) if known is not None and known.is_trusted else None
         stats = self._find_stats(known, key, tensor) if known is not None and key is not None else None
         if stats is None:
-            stats = self._reduce(tensor)
+            stats = self._reduce(tensor, layout)
             if known is not None and key is not None:
                 known.stats[key] = stats
         value.stats = stats
@@ -209,8 +216,10 @@ class TorchReader:
             self._add_digest(value, tensor, self._digest_kind)
         return value, None
 
-    def _reduce(self, tensor: torch.Tensor, hashed: Value | None = None) -> Stats:
+    def _reduce(self, tensor: torch.Tensor, layout: Layout = (), hashed: Value | None = None) -> Stats:
         try:
+            if is_stored_as_shown(layout):
+                return self._reducer.reduce(tensor.detach(), 0, hashed)
             return self._reducer.reduce(*statistics_content(tensor), hashed)
         except Exception as error:  # a subclass that cannot be looked into
             return Stats(reason=describe_failure(error))
@@ -305,9 +314,21 @@ def missing_content(tensor: torch.Tensor) -> str | None:
         return "not initialized"
     if type(tensor) not in PLAIN_TYPES or tensor.layout is not torch.strided or tensor.is_nested:
         return None
-    if tensor.numel() and tensor.untyped_storage().nbytes() == 0:
+    return missing_memory(tensor)
+
+
+def missing_memory(tensor: torch.Tensor) -> str | None:
+    """The same for a plain tensor."""
+    if tensor.is_meta:
+        return "meta tensor"
+    if tensor.untyped_storage().nbytes() == 0 and tensor.numel():
         return "memory not allocated"
     return None
+
+
+def is_stored_as_shown(layout: Layout) -> bool:
+    """Are the elements in memory what a tensor with this layout shows: not quantized, conjugated or negated?"""
+    return bool(layout) and layout[4] not in _QUANTIZED and not layout[5] and not layout[6]
 
 
 def statistics_content(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:

@@ -36,15 +36,16 @@ class Reducer:
     def reduce(self, tensor: torch.Tensor, zeros: int = 0, hashed: Value | None = None) -> Stats:
         """`tensor` is dense and detached; `zeros` more belong to the value. What cannot be computed says why. `hashed`
         is the value that the hash of the tensor is for, where `can_hash` says so."""
-        if tensor.numel() + zeros == 0:
+        total = tensor.numel()
+        if total + zeros == 0:
             return Stats(reason="empty")
         try:
             distinct = without_repeats(tensor)
             count = distinct.numel()
-            extent = Extent(tensor.dtype, count, tensor.numel() // count if count else 1, zeros)
+            extent = Extent(tensor.dtype, count, total // count if count else 1, zeros)
             if tensor.is_cpu:
                 stats = Stats()
-                fill_stats(stats, extent, reduce_on_host(distinct) if count else NOTHING)
+                fill_stats(stats, extent, reduce_on_host(distinct, count) if count else NOTHING)
                 return stats
             with self._lock:
                 kernel = self._kernel_for(tensor) if count else None

@@ -41,7 +41,7 @@ _OVERFLOWING = (torch.float64, torch.complex128)
 """Squares of these can leave the range of float64."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Extent:
     """What the numbers of a reduction stand for."""
 
@@ -107,18 +107,18 @@ class DeviceBuffer:
         return self._rows[:used].cpu()
 
 
-def reduce_on_host(tensor: torch.Tensor) -> Row:
-    """The numbers of a CPU tensor, at once."""
-    if tensor.numel() <= _SMALL and not tensor.is_complex():
-        small = reduce_small(in_any_order(tensor))
+def reduce_on_host(tensor: torch.Tensor, count: int) -> Row:
+    """The numbers of a CPU tensor of `count` elements, at once."""
+    if count <= _SMALL and not tensor.is_complex():
+        small = reduce_small(in_any_order(tensor), count)
         if small is not None:
             return small
-    if tensor.is_floating_point() and tensor.element_size() < 4:
+    if tensor.dtype not in _SMALLEST and tensor.is_floating_point() and tensor.element_size() < 4:
         tensor = tensor.float()
+    flat = in_any_order(tensor)
     if tensor.dtype in _SMALLEST:
-        flat = in_any_order(tensor)
         return reduce_finite(flat) or reduce_in_chunks(flat)
-    return reduce_in_chunks(in_any_order(tensor))
+    return reduce_in_chunks(flat)
 
 
 class Scratch(threading.local):
@@ -126,19 +126,19 @@ class Scratch(threading.local):
 
     def __init__(self) -> None:
         with torch.inference_mode(False):
-            self.tensor = torch.empty(_SMALL, dtype=_WIDE)
-        self.array = self.tensor.numpy()
+            tensor = torch.empty(_SMALL, dtype=_WIDE)
+        self.memory = tensor, tensor.numpy()
 
 
 _scratch = Scratch()
 
 
-def reduce_small(flat: torch.Tensor) -> Row | None:
+def reduce_small(flat: torch.Tensor, count: int) -> Row | None:
     """A tensor of few elements, where the calls cost more than the work, and numpy's cost least. None where float64 is
     not exact enough, or not everything is finite."""
-    count = flat.numel()
-    _scratch.tensor[:count].copy_(flat)
-    numbers = _scratch.array[:count]
+    tensor, array = _scratch.memory  # numpy() of the user's tensor would fix the size of its storage
+    tensor[:count].copy_(flat)
+    numbers = array[:count]
     squares = float(numbers.dot(numbers))
     largest, smallest = float(np.maximum.reduce(numbers)), float(np.minimum.reduce(numbers))
     if not squares < math.inf or (max(largest, -smallest) > _EXACT and is_integer(flat.dtype)):
@@ -163,7 +163,8 @@ def in_any_order(tensor: torch.Tensor) -> torch.Tensor:
     if not tensor.is_contiguous():
         strides = tensor.stride()
         tensor = tensor.permute(sorted(range(tensor.dim()), key=lambda axis: -strides[axis]))
-    return tensor.reshape(-1)
+        return tensor.reshape(-1)
+    return tensor if tensor.dim() == 1 else tensor.view(-1)
 
 
 def reduce_finite(flat: torch.Tensor) -> Row | None:
@@ -266,6 +267,9 @@ def merge_rows(rows: list[Row]) -> Row:
 def fill_stats(stats: Stats, extent: Extent, row: Row) -> None:
     """The numbers of a row, as the words of the format."""
     largest, smallest, total, norm, nans, infs = row
+    if not (nans or infs or extent.zeros) and extent.repeats == 1 and extent.dtype.is_floating_point:
+        stats.max, stats.min, stats.mean, stats.norm = largest, smallest, total / extent.count, norm
+        return
     stats.nan_count, stats.inf_count = int(nans) * extent.repeats, int(infs) * extent.repeats
     count = (extent.count - int(nans)) * extent.repeats + extent.zeros
     if not count:
