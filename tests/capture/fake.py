@@ -36,6 +36,9 @@ class FakeReader:
     def copy(self, tensor: Numbers) -> Numbers:
         return Numbers(tensor)
 
+    def lend(self, tensor: Numbers) -> Numbers | None:
+        return tensor
+
     def size_bytes(self, tensor: Numbers) -> int:
         return 8 * len(tensor)
 
@@ -70,6 +73,9 @@ class FakeFramework:
 
     def __post_init__(self) -> None:
         self.reader = FakeReader()
+
+    def has_idle_core(self) -> bool:
+        return True
 
     def rank(self) -> int | None:
         return self.rank_number

@@ -196,3 +196,33 @@ def test_further_names_of_a_value_that_could_not_be_written_are_counted_and_not_
     queue.put_link("a.pt", "b.pt")
     queue.drain()
     assert queue._failures.count == 2 and len(caplog.records) == 1
+
+
+def test_where_every_core_computes_files_are_written_at_once_and_without_a_thread(disk: Disk, tmp_path: Path) -> None:
+    queue = TensorQueue(disk.write, 100_000, Failures(), writes_at_once=True)
+    queue.folder = tmp_path / "tensors"
+    before = threading.active_count()
+    queue.write_tensor("first.pt", b"first")
+    queue.put_link("first.pt", "second.pt")
+    assert names(tmp_path / "tensors") == ["first.pt", "second.pt"]
+    assert (tmp_path / "tensors" / "second.pt").read_bytes() == b"first" and threading.active_count() == before
+
+
+def test_a_link_to_a_file_that_still_waits_comes_after_it(disk: Disk, tmp_path: Path) -> None:
+    queue = TensorQueue(disk.write, 100_000, Failures(), writes_at_once=True)
+    queue.folder = tmp_path / "tensors"
+    disk.may_write.clear()
+    queue.put_tensor("first.pt", b"first", 10)  # of a device: it is copied to the host by the thread
+    queue.put_link("first.pt", "second.pt")
+    disk.may_write.set()
+    queue.close()
+    assert (tmp_path / "tensors" / "second.pt").read_bytes() == b"first"
+
+
+def test_a_failure_to_write_at_once_is_noted_and_leaves_nothing(disk: Disk, tmp_path: Path) -> None:
+    failures = Failures()
+    queue = TensorQueue(disk.write, 100_000, failures, writes_at_once=True)
+    queue.folder = tmp_path / "tensors"
+    queue.write_tensor("bad.pt", b"bad")
+    queue.put_link("bad.pt", "second.pt")
+    assert failures.count == 2 and names(tmp_path / "tensors") == []

@@ -30,6 +30,9 @@ class TensorReader(Protocol):
     def copy(self, tensor: Any) -> Any:
         """A copy that nobody will change, to be written later by `write_file`."""
 
+    def lend(self, tensor: Any) -> Any | None:
+        """Its content without a copy, to be written by `write_file` at once; None if it is not on the host."""
+
     def size_bytes(self, tensor: Any) -> int:
         """How much memory such a copy takes."""
 
@@ -60,6 +63,9 @@ class Framework(Protocol):
 
     def rank(self) -> int | None:
         """The rank of this process; None outside distributed runs."""
+
+    def has_idle_core(self) -> bool:
+        """Is there a core that the framework does not compute on?"""
 
     def check_models(self, model: Any) -> list[tuple[str, Any]]:
         """The models of `start(model)`, each with its name prefix ("" for one, "0", "1" for several)."""

@@ -47,7 +47,8 @@ class Session:
         self._reader = framework.make_reader(has_stats=has_stats, digest_kind=digest_kind)
         self._failures = Failures()
         limit_bytes = ASYNC_QUEUE_BYTES if config.async_dump else QUEUE_BYTES
-        self._queue = TensorQueue(self._reader.write_file, limit_bytes, self._failures)
+        writes_at_once = not config.async_dump and not framework.has_idle_core()
+        self._queue = TensorQueue(self._reader.write_file, limit_bytes, self._failures, writes_at_once=writes_at_once)
         describer = Describer(self._reader, self._queue, framework.file_suffix)
         stacks = StackTable(framework.is_noise, framework.caller_of)
         self.recorder = Recorder(config, self._reader, describer, stacks)

@@ -13,6 +13,7 @@ import shutil
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -33,7 +34,12 @@ WriteFile = Callable[[Any, BinaryIO], None]
 class TensorQueue:
     """Tasks in the order of the calls; one thread works them off."""
 
-    def __init__(self, write_file: WriteFile, limit_bytes: int, failures: Failures) -> None:
+    def __init__(
+        self, write_file: WriteFile, limit_bytes: int, failures: Failures, *, writes_at_once: bool = False
+    ) -> None:
+        self.writes_at_once = writes_at_once
+        """Where every core computes, a thread that writes only stands in the way: what is on the host is written by the
+        thread that computed it."""
         self._write_file = write_file
         self._failures = failures
         self._limit_bytes = limit_bytes
@@ -62,11 +68,20 @@ class TensorQueue:
         folder = self.folder
         self._put(lambda: self._write(folder, name, copy), size_bytes)
 
+    def write_tensor(self, name: str, content: Any) -> None:
+        """Write `content` as `name`, now."""
+        folder = self.folder
+        self._do(lambda: self._write(folder, name, content))
+
     def put_link(self, existing: str, name: str) -> None:
         """Give the file `existing` a further name."""
         if existing != name:
             folder = self._folder
-            self._put(lambda: self._link(folder / existing, folder / name), 0)
+            link = partial(self._link, folder / existing, folder / name)
+            if self.writes_at_once and self._put_count == self._done_count:
+                self._do(link)
+            else:
+                self._put(link, 0)
 
     @property
     def put_count(self) -> int:
@@ -100,6 +115,12 @@ class TensorQueue:
         self._thread = None
         self._waiting_bytes, self._is_busy = 0, False
         self._done_count = self._put_count
+
+    def _do(self, task: Callable[[], None]) -> None:
+        try:
+            task()
+        except Exception as error:
+            self._failures.note("a tensor file", error)
 
     def _put(self, task: Callable[[], None], tensor_bytes: int) -> None:
         size_bytes = tensor_bytes + _TASK_BYTES
@@ -135,10 +156,7 @@ class TensorQueue:
                     self._condition.wait()
                 task, size_bytes = self._tasks.popleft()
                 self._is_busy = True
-            try:
-                task()
-            except Exception as error:
-                self._failures.note("a tensor file", error)
+            self._do(task)
             del task
             with self._condition:
                 self._waiting_bytes -= size_bytes
@@ -148,8 +166,11 @@ class TensorQueue:
 
     def _write(self, folder: Path, name: str, copy: Any) -> None:
         try:
-            layout.make_folder(folder)
-            self._write_aside(folder / name, copy)
+            try:
+                self._write_aside(folder / name, copy)
+            except FileNotFoundError:  # the first file makes the folder, which need not be looked for each time
+                layout.make_folder(folder)
+                self._write_aside(folder / name, copy)
         except Exception as error:
             self._failed[folder / name] = error
             raise
@@ -173,7 +194,11 @@ class TensorQueue:
 
 def link_file(existing: Path, new: Path) -> None:
     """A hard link that replaces what is there; a copy where links fail (another file system, 65,000 links on ext4)."""
-    temporary = layout.temporary_path(new)
+    try:
+        os.link(existing, new)
+        return
+    except OSError:  # it is there already, or links fail
+        temporary = layout.temporary_path(new)
     temporary.unlink(missing_ok=True)
     try:
         os.link(existing, temporary)

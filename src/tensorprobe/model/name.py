@@ -11,6 +11,7 @@ API names and module paths may contain dots; both kinds are therefore read from 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -36,7 +37,7 @@ GRADIENT_SUFFIX = "_grad"
 FORWARD: Direction = "forward"
 RECOMPUTE: Direction = "recompute"
 _DIRECTIONS: dict[str, Direction] = {"forward": FORWARD, "backward": "backward", "recompute": RECOMPUTE}
-_UNSAFE_IN_FILE_NAMES = frozenset('/\\:*?"<>|%') | {chr(code) for code in range(32)} | {chr(127)}
+_UNSAFE_IN_FILE_NAMES = re.compile(r'[/\\:*?"<>|%\x00-\x1f\x7f]')
 _MAX_FILE_NAME_BYTES = 240  # ext4 and NTFS end at 255; the suffix and a hash need room
 
 
@@ -123,7 +124,7 @@ def slot_file_name(slot_name: str, suffix: str) -> str:
     >>> slot_file_name("Module.conv1.Conv2d.forward.0.input.0", "pt")
     'Module.conv1.Conv2d.forward.0.input.0.pt'
     """
-    safe = "".join(f"%{ord(char):02X}" if char in _UNSAFE_IN_FILE_NAMES else char for char in slot_name)
+    safe = _UNSAFE_IN_FILE_NAMES.sub(lambda found: f"%{ord(found[0]):02X}", slot_name)
     if safe.startswith("."):
         safe = "%2E" + safe[1:]
     encoded = safe.encode("utf-8", "backslashreplace")

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from tensorprobe.capture.torch.framework import TorchFramework
 from tensorprobe.capture.torch.reader import TorchReader
+from tests.capture.torch.dump import only_step
 from tests.capture.torch.reference import make_tensor
+from tests.capture.torch.training import open_session
 
 READER = TorchReader(has_stats=True, digest_kind=None)
 
 
 def through_file(tensor: torch.Tensor) -> tuple[Any, int]:
     """What is loaded from the file of a tensor, and the size of the file."""
-    file = io.BytesIO()
+    file, lent = io.BytesIO(), io.BytesIO()
     READER.write_file(READER.copy(tensor), file)
+    READER.write_file(READER.lend(tensor), lent)  # type: ignore[arg-type]
+    assert lent.tell() == file.tell()
     size = file.tell()
     file.seek(0)
     return torch.load(file, weights_only=True), size
@@ -111,3 +117,23 @@ def test_what_a_transform_follows_is_stored() -> None:
 
     torch.func.grad(function)(x)
     assert torch.equal(copies[0].to_host(), x)
+
+
+@pytest.mark.parametrize("has_idle_core", [True, False], ids=["by a thread", "at once"])
+@pytest.mark.parametrize("level", ["L0", "L1", "mix"])
+def test_files_hold_the_value_at_the_time_of_the_call_whoever_writes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: str, has_idle_core: bool
+) -> None:
+    monkeypatch.setattr(TorchFramework, "has_idle_core", lambda self: has_idle_core)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(inplace=True))
+    x = torch.randn(3, 4)
+    session = open_session(tmp_path, level=level, task="tensor")
+    session.start(model)
+    y = model(x)
+    expected = y.detach().clone()
+    y.detach().zero_()
+    session.close()
+    dump = only_step(tmp_path)
+    record = dump.records["Functional.relu.0.forward" if level == "L1" else "Module.1.ReLU.forward.0"]
+    assert torch.equal(dump.tensor(record["output"][0]), expected)
+    assert session.recorder.coverage.failed == 0

@@ -75,6 +75,11 @@ class TorchFramework:
     def rank(self) -> int | None:
         return current_rank()
 
+    def has_idle_core(self) -> bool:
+        affinity = getattr(os, "sched_getaffinity", None)
+        cores = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+        return bool(cores > torch.get_num_threads())
+
     def check_models(self, model: Any) -> list[tuple[str, torch.nn.Module]]:
         if model is None:
             return []

@@ -27,6 +27,7 @@ from tensorprobe.capture.torch.distributed_tensor import (
 )
 from tensorprobe.capture.torch.reducer import Reducer
 from tensorprobe.capture.torch.statistics import describe_failure, without_repeats
+from tensorprobe.capture.torch.tensor_file import write_tensor
 from tensorprobe.capture.torch.value import PLAIN_TYPES, KnownStorage, Layout, ValueTable, is_wrapped, permutation_key
 from tensorprobe.model.record import Stats, TensorLeaf, Value
 
@@ -81,6 +82,11 @@ class TorchReader:
         with torch._C.DisableTorchFunction(), unseen_by_modes():
             return TensorCopy(copy_content(plain_content(peel(tensor))))
 
+    def lend(self, tensor: torch.Tensor) -> TensorCopy | None:
+        with torch._C.DisableTorchFunction(), unseen_by_modes():
+            content = plain_content(peel(tensor))
+            return TensorCopy(own_memory(content)) if content.is_cpu else None
+
     def size_bytes(self, tensor: torch.Tensor) -> int:
         with torch._C.DisableTorchFunction():
             content = plain_content(peel(tensor))
@@ -99,7 +105,8 @@ class TorchReader:
             return first.detach() + second.detach()
 
     def write_file(self, copy: TensorCopy, file: BinaryIO) -> None:
-        torch.save(copy.to_host(), file)
+        with torch._C.DisableTorchFunction(), unseen_by_modes():
+            write_tensor(copy.to_host(), file)
 
     def describe_object(self, value: Any) -> dict[str, Any] | None:
         if isinstance(value, torch.Size):
@@ -367,6 +374,12 @@ def without_subclass(tensor: torch.Tensor) -> torch.Tensor:
     content = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
     content.copy_(tensor)
     return content
+
+
+def own_memory(content: torch.Tensor) -> torch.Tensor:
+    """The same elements in a storage that holds nothing else, so that a file of it is no larger."""
+    is_whole = content.layout is torch.strided and content.untyped_storage().nbytes() == content.nbytes
+    return content if is_whole and content.dtype not in _BITS_ONLY else copy_content(content)
 
 
 def copy_content(content: torch.Tensor) -> torch.Tensor:
