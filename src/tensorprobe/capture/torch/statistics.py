@@ -3,9 +3,8 @@
 On the CPU the numbers are there at once. On a device rows of a preallocated buffer are filled by kernels that nobody
 waits for, and all rows come to the host together, at `fetch`. NaN is left out of the four numbers and counted;
 infinities count as values and are counted too. The magnitude stands for complex numbers. Small tensors are summed in
-float64, those of up to a quarter of a million elements by torch's own cascades, larger ones in short rows of the
-tensor's precision, and over the rows in float64: the error does not grow with the size, and is about 1e-7 of the norm.
-What leaves the range in which that is right is done again in float64.
+float64, larger ones in short rows of the tensor's own precision, and over the rows in float64: the error does not grow
+with the size, and is about 1e-7 of the norm. What leaves the range in which that is right is done again in float64.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ Row = list[Any]
 """Max, min, sum, norm, NaN count, Inf count."""
 
 _ROW = 512
-_PIECE = 1 << 18
 _WIDE = torch.float64
 _CHUNK = 1 << 20
 _DEVICE_CHUNK = 1 << 24  # bounds the memory that widening takes on a device
@@ -170,13 +168,14 @@ def in_any_order(tensor: torch.Tensor) -> torch.Tensor:
 def reduce_finite(flat: torch.Tensor) -> Row | None:
     """The frequent case: everything is finite. None if it is not, or if the squares leave the range of the dtype."""
     count = flat.numel()
-    if count <= _PIECE:
-        norm, total = math.sqrt(torch.dot(flat, flat).item()), flat.sum().item()
+    rest = count % _ROW if count > _ROW else 0
+    if rest:
+        main, tail = reduce_finite(flat[:-rest]), reduce_finite(flat[-rest:])
+        return merge_rows([main, tail]) if main is not None and tail is not None else None
+    if count <= _ROW:
+        norm = torch.linalg.vector_norm(flat).item()
+        total = flat.sum().item()
     else:
-        rest = count % _ROW
-        if rest:
-            main, tail = reduce_finite(flat[:-rest]), reduce_finite(flat[-rest:])
-            return merge_rows([main, tail]) if main is not None and tail is not None else None
         rows = flat.view(-1, _ROW)
         norm = torch.linalg.vector_norm(torch.linalg.vector_norm(rows, dim=1), dtype=_WIDE).item()
         total = rows.sum(1).sum(dtype=_WIDE).item()
