@@ -4,7 +4,7 @@ On the CPU the numbers are there at once. On a device rows of a preallocated buf
 waits for, and all rows come to the host together, at `fetch`. NaN is left out of the four numbers and counted;
 infinities count as values and are counted too. The magnitude stands for complex numbers. Small tensors are summed in
 float64, larger ones in short rows of the tensor's own precision, and over the rows in float64: the error does not grow
-with the size, and is about 1e-7 of the norm. What leaves the range in which that is right is done again in float64.
+with the size, and is below 1e-6 of the norm. What leaves the range in which that is right is done again in float64.
 """
 
 from __future__ import annotations
