@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from tensorprobe.capture.torch.verification import is_wanted
 from tests.capture.torch.dump import only_step
 from tests.capture.torch.training import Observed, difference, open_session, recorded_step, train
 
@@ -50,6 +51,7 @@ def test_training_on_a_gpu_is_bit_identical_while_it_is_recorded(
     session.close()
 
 
+@pytest.mark.skipif(is_wanted(), reason="verify mode waits for every value")
 @pytest.mark.parametrize("way", [{}, {"summary_mode": "md5"}, {"summary_mode": "hash"}, {"task": "tensor"}], ids=str)
 def test_nobody_waits_for_the_device_while_calls_are_recorded(tmp_path: Path, way: dict[str, Any]) -> None:
     x = torch.randn(64, 64, device="cuda", requires_grad=True)
@@ -248,3 +250,16 @@ def test_compiled_backward_on_a_gpu_is_left_alone(tmp_path: Path) -> None:
     session.stop()
     assert session.recorder.coverage.unseen == {"compiled region": 1} and session.recorder.coverage.failed == 0
     session.close()
+
+
+def test_many_tensors_that_one_kernel_changes_are_read_again(tmp_path: Path) -> None:
+    """torch._foreach_* changes tensors on a GPU without a new version."""
+    tensors = [torch.zeros(8, device="cuda") + number for number in range(3)]
+    session = open_session(tmp_path, level="L1")
+    session.start()
+    changed = [tensor + 1 for tensor in tensors]
+    torch._foreach_mul_(changed, 3.0)
+    changed[2] * 1
+    session.close()
+    leaf = only_step(tmp_path).records["Tensor.mul.0.forward"]["input_args"][0]
+    assert leaf["Max"] == 9.0

@@ -76,7 +76,16 @@ def test_a_file_is_that_of_torch_save_apart_from_its_identity() -> None:
         torch.randn(10)[2:5],
         torch.randn(1).expand(5),
     ],
-    ids=["sparse", "empty", "conjugate", "quantized", "float8", "part of a storage", "expanded"],
+    ids=[
+        "sparse",
+        "empty",
+        "conjugate",
+        "quantized",
+        "float8",
+        "part of a storage",
+        "expanded",
+        "zeros that are nowhere",
+    ],
 )
 def test_what_is_not_plain_goes_through_torch_save(tensor: torch.Tensor) -> None:
     read = torch.load(io.BytesIO(written(tensor)), weights_only=True)

@@ -24,6 +24,7 @@ _UNDEFINED_MEMORY = frozenset(_DATA["undefined_memory"])
 _EXPOSES_MEMORY = frozenset(_DATA["exposes_memory"])
 
 _WRITES_UNSEEN = frozenset(_DATA["writes_unseen"])
+_WRITES_UNSEEN_BEGINNINGS = tuple(_DATA["writes_unseen_beginnings"])  # on a GPU, one kernel for many tensors
 _CHANGES_FIRST = frozenset(_DATA["changes_first"])
 _FUNCTIONAL_COLLECTIVES = ("_c10d_functional.", "_c10d_functional_autograd.")
 _FOREIGN = ("Distributed", "Autograd", "Jit", "NPU")
@@ -86,7 +87,7 @@ class ApiNames:
             is_recorded=is_recorded,
             note=UNDEFINED_MEMORY if stem in _UNDEFINED_MEMORY else note,
             exposes_memory=stem in _EXPOSES_MEMORY,
-            may_write_unseen=prefix in _FOREIGN or stem in _WRITES_UNSEEN or (prefix == "Ops" and _writes_unseen(name)),
+            may_write_unseen=prefix in _FOREIGN or writes_unseen(prefix, name),
             changes_first=stem in _CHANGES_FIRST,
             is_functional_collective=prefix == "Distributed" and name.startswith(_FUNCTIONAL_COLLECTIVES),
         )
@@ -120,10 +121,13 @@ def split_name(qualified: str) -> tuple[str, str]:
     return "Ops", qualified
 
 
-def _writes_unseen(operator: str) -> bool:
-    """An operator of `torch.ops`: one of torch's own writes as the function of that name, any other may."""
-    library, _, name = operator.partition(".")
-    return library != "aten" or f"Torch.{name.partition('.')[0]}" in _WRITES_UNSEEN
+def writes_unseen(prefix: str, name: str) -> bool:
+    """May a function write without a new version? A custom operator may do anything; aten's are torch's own."""
+    if prefix == "Ops":
+        library, _, rest = name.partition(".")
+        return library != "aten" or writes_unseen("Torch", rest.partition(".")[0])
+    stem = f"{prefix}.{name}"
+    return stem in _WRITES_UNSEEN or stem.startswith(_WRITES_UNSEEN_BEGINNINGS)
 
 
 _PREFIXES = (

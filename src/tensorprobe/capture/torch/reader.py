@@ -378,8 +378,9 @@ def without_subclass(tensor: torch.Tensor) -> torch.Tensor:
 
 def own_memory(content: torch.Tensor) -> torch.Tensor:
     """The same elements in a storage that holds nothing else, so that a file of it is no larger."""
-    is_whole = content.layout is torch.strided and content.untyped_storage().nbytes() == content.nbytes
-    return content if is_whole and content.dtype not in _BITS_ONLY else copy_content(content)
+    if content.layout is not torch.strided or content._is_zerotensor() or content.dtype in _BITS_ONLY:
+        return copy_content(content)
+    return content if content.untyped_storage().nbytes() == content.nbytes else copy_content(content)
 
 
 def copy_content(content: torch.Tensor) -> torch.Tensor:

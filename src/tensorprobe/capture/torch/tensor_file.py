@@ -38,7 +38,8 @@ def write_tensor(tensor: torch.Tensor, file: BinaryIO) -> None:
     frame = None
     if tensor.layout is torch.strided and tensor.dtype in _PLAIN and 0 < tensor.nbytes <= _MAX_BYTES:
         storage = tensor.untyped_storage()
-        if storage.nbytes() == tensor.nbytes and not tensor.is_conj() and not tensor.is_neg():
+        is_shown = not (tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor())
+        if is_shown and storage.nbytes() == tensor.nbytes:
             frame = make_frame(tensor.dtype, tuple(tensor.shape), tensor.stride())
     if frame is None:
         torch.save(tensor, file)
