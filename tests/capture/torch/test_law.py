@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tensorprobe.capture.torch.verification import is_wanted
 from tests.capture.torch.models import MODELS
 from tests.capture.torch.training import Observed, difference, open_session, recorded_step, train
 
@@ -17,6 +18,8 @@ WAYS = [
     {"task": "statistics", "summary_mode": "md5"},
     {"task": "statistics", "summary_mode": "hash"},
 ]
+if is_wanted():  # verify mode compares all bits of every value anyhow
+    WAYS = WAYS[:2]
 
 
 @cache

@@ -125,9 +125,9 @@ def is_same_number(before: Any, now: Any, scale: Any) -> bool:
 
 
 def fingerprint(tensor: torch.Tensor) -> str | None:
-    """All bits, in their places; None for a dtype whose bits torch does not show."""
+    """All bits, in their places; None for a dtype whose bits torch does not show, and for too many."""
     try:
         content = plain_content(tensor)
         return hash_digest(content.dequantize() if content.is_quantized else content)
-    except (RuntimeError, TypeError):
+    except (RuntimeError, TypeError, ValueError):
         return None
