@@ -77,8 +77,8 @@ class Describer:
                 self._queue.put_link(file_name, data_name)
                 leaf.data_name = data_name
             elif self._queue.writes_at_once and (content := self._reader.lend(tensor)) is not None:
-                self._queue.write_tensor(data_name, content)
-                leaf.data_name = leaf.value.file_name = data_name
+                if self._queue.write_tensor(data_name, content):
+                    leaf.data_name = leaf.value.file_name = data_name
             else:
                 self.store_copy(leaf, slot, self._reader.copy(tensor), self._reader.size_bytes(tensor))
         except Exception as error:  # a kind of tensor that cannot be copied: its record is kept

@@ -16,7 +16,7 @@ from tensorprobe.capture.call import Call
 from tensorprobe.capture.coverage import Coverage
 from tensorprobe.capture.framework import Undo
 from tensorprobe.model.name import recompute_name
-from tensorprobe.model.record import LateField, Number, TensorLeaf, Value
+from tensorprobe.model.record import LateField, Number, TensorLeaf
 
 logger = logging.getLogger("tensorprobe")
 
@@ -154,7 +154,8 @@ class Recomputation:
 
 
 class ForwardCheck(LateField):
-    """Which slots of a recomputed call differ from those of its forward; None where there is nothing to compare."""
+    """Which slots of a recomputed call differ from those of its forward; None where nothing was found and not all could
+    be compared."""
 
     def __init__(
         self, forward: dict[str, Any], recomputed: dict[str, Any], report: Callable[[list[str]], None]
@@ -164,18 +165,20 @@ class ForwardCheck(LateField):
         self._report = report
 
     def resolve(self) -> list[str] | None:
+        fields = [field for field in _COMPARED_FIELDS if field in self._forward]
         pairs = [
             pair
-            for field, role in _COMPARED_FIELDS.items()
-            if field in self._forward and field in self._recomputed
-            for pair in pair_leaves(self._forward[field], self._recomputed[field], role)
+            for field in fields
+            for pair in pair_leaves(self._forward[field], self._recomputed.get(field), _COMPARED_FIELDS[field])
         ]
-        if not any(is_measured(first.value) and is_measured(second.value) for _, first, second in pairs):
-            return None
-        differing = [path for path, first, second in pairs if not is_same(first, second)]
-        if differing:
-            self._report(differing)
-        return differing
+        differing = [(path, second) for path, first, second in pairs if not is_same(first, second)]
+        if any(path.startswith("output") and leaf.requires_grad for path, leaf in differing):
+            self._report([path for path, _ in differing])
+        is_whole = all(field in self._recomputed for field in fields)  # it may have stopped inside the call
+        is_measured = any(
+            first.value.stats is not None and second.value.stats is not None for _, first, second in pairs
+        )
+        return [path for path, _ in differing] if differing or (is_whole and is_measured) else None
 
 
 def pair_leaves(first: Any, second: Any, path: str) -> Iterator[tuple[str, TensorLeaf, TensorLeaf]]:
@@ -188,10 +191,6 @@ def pair_leaves(first: Any, second: Any, path: str) -> Iterator[tuple[str, Tenso
     elif isinstance(first, dict) and isinstance(second, dict):
         for key in first.keys() & second.keys():
             yield from pair_leaves(first[key], second[key], f"{path}.{key}")
-
-
-def is_measured(value: Value) -> bool:
-    return value.stats is not None
 
 
 def is_same(first: TensorLeaf, second: TensorLeaf) -> bool:

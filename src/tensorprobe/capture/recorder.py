@@ -157,9 +157,10 @@ class Recorder:
         finding = None
         if note is not None:
             call.fields["note"] = note
-        elif outputs or call.watched:
-            arguments = [call.fields.get("input_args"), call.fields.get("input_kwargs")]
-            finding = self._watch.find(call.forward_name, call.watched, outputs, arguments)
+            self._watch.pass_over(call.forward_name)
+        else:
+            arguments = [call.fields[key] for key in ("input_args", "input_kwargs") if key in call.fields]
+            finding = self._watch.find(call.forward_name, call.watched, outputs, arguments or None)
         self._emit_forward(call)
         self._watch.act(finding, call.stack)
 
@@ -200,7 +201,8 @@ class Recorder:
             self._add_context(call, fields)
             if record.is_repeated:
                 self.coverage.add_unseen(EARLIER_PASS)
-            finding = self._watch.find(call.backward_name, *record.watched, None)
+            given = fields.get("input")
+            finding = self._watch.find(call.backward_name, *record.watched, None if given is None else [given])
             record.watched = ([], [])
             self._emit(call.backward_name, fields, call.parent.backward_name if call.parent is not None else None, None)
             self._watch.act(finding, call.stack)

@@ -68,10 +68,10 @@ class TensorQueue:
         folder = self.folder
         self._put(lambda: self._write(folder, name, copy), size_bytes)
 
-    def write_tensor(self, name: str, content: Any) -> None:
-        """Write `content` as `name`, now."""
+    def write_tensor(self, name: str, content: Any) -> bool:
+        """Write `content` as `name`, now; False if that failed."""
         folder = self.folder
-        self._do(lambda: self._write(folder, name, content))
+        return self._do(lambda: self._write(folder, name, content))
 
     def put_link(self, existing: str, name: str) -> None:
         """Give the file `existing` a further name."""
@@ -116,11 +116,13 @@ class TensorQueue:
         self._waiting_bytes, self._is_busy = 0, False
         self._done_count = self._put_count
 
-    def _do(self, task: Callable[[], None]) -> None:
+    def _do(self, task: Callable[[], None]) -> bool:
         try:
             task()
         except Exception as error:
             self._failures.note("a tensor file", error)
+            return False
+        return True
 
     def _put(self, task: Callable[[], None], tensor_bytes: int) -> None:
         size_bytes = tensor_bytes + _TASK_BYTES

@@ -61,10 +61,16 @@ class Watch:
         self._describer = describer
         self._reader = reader
         self._is_over = action is None
+        self._undefined: set[str] = set()
 
     def listen(self, tensors: list[Watched]) -> Listener | None:
         """Holds the tensors of a call until it has ended."""
         return None if self._is_over else lambda leaf, slot, tensor: tensors.append(Watched(leaf, slot, tensor))
+
+    def pass_over(self, record: str) -> None:
+        """This call returned memory that nobody has written to: what is in it means nothing."""
+        if not self._is_over:
+            self._undefined.add(record)
 
     def keep_copies(self, inputs: list[Watched]) -> None:
         """Before a call that changes what it is given."""
@@ -73,11 +79,13 @@ class Watch:
             watched.size_bytes = self._reader.size_bytes(watched.tensor)
 
     def find(self, record: str, inputs: list[Watched], outputs: list[Watched], arguments: Any) -> Finding | None:
-        """Look at a call that has ended; `arguments` are its leaves, with the plain ones. What is found is stored."""
+        """Look at a call that has ended; `arguments` are its leaves, with the plain ones, or None if they are not
+        recorded: then Inf may have been given to it. What is found is stored."""
         if self._is_over or not (inputs or outputs):
             return None
         self._reader.fetch()
-        finding = find_nonfinite(record, inputs, outputs, arguments)
+        defined = [watched for watched in inputs if watched.leaf.source not in self._undefined]
+        finding = find_nonfinite(record, defined, outputs, arguments)
         if finding is None:
             return None
         self._is_over = True
@@ -98,6 +106,8 @@ class Watch:
 
     def _store_input(self, watched: Watched) -> None:
         leaf = watched.leaf
+        if leaf.data_name is not None:
+            return
         if watched.copy is not None:
             self._describer.store_copy(leaf, watched.slot, watched.copy, watched.size_bytes)
             return
@@ -128,13 +138,16 @@ def find_nonfinite(record: str, inputs: list[Watched], outputs: list[Watched], a
         if held:
             return Finding(record, "NaN", held, is_given)
     held = tuple(watched for watched in outputs if _count(watched, "inf_count"))
-    if held and not any(_count(watched, "inf_count") for watched in inputs) and not has_infinity(arguments):
+    if held and arguments is not None and not has_infinity(arguments):
         return Finding(record, "Inf", held, is_given=False)
     return None
 
 
 def has_infinity(tree: Any) -> bool:
-    """Is one of the plain arguments infinite?"""
+    """Is one of the plain arguments infinite, or an array with infinities?"""
+    if isinstance(tree, TensorLeaf):
+        stats = tree.value.stats
+        return stats is not None and bool(stats.inf_count)
     if isinstance(tree, dict):
         return any(has_infinity(item) for item in tree.values())
     if isinstance(tree, list):

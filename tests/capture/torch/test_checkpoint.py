@@ -130,7 +130,8 @@ def test_recomputed_calls_have_the_number_of_their_forward_and_its_values(tmp_pa
     assert "Module.blocks.0.Block.recompute.1" in recomputed and "Functional.dropout.2.recompute" in recomputed
     for name, fields in recomputed.items():
         forward = dump.records[name.replace("recompute", "forward")]
-        assert fields["recomputed"] is True and fields["differs_from_forward"] == []
+        assert fields["recomputed"] is True
+        assert fields["differs_from_forward"] == (None if "note" in fields else [])  # it stopped before its result
         assert fields["module_path"] == forward["module_path"]
         for role in ("input_args", "output"):
             if role in fields:
@@ -249,6 +250,69 @@ def test_checkpointing_written_by_hand_is_recognised(tmp_path: Path) -> None:
         assert f"Torch.sin.{number}.backward" in dump.records
     assert "Torch.sin.3.forward" not in dump.records
     assert coverage.unseen == {"call inside backward": 6}  # detach and the product, which repeat nothing
+
+
+class Refusing(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return torch.sin(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        raise ValueError("the user's own")
+
+
+@pytest.mark.parametrize("stops_early", [False, True], ids=["backward inside", "backward after stop"])
+def test_a_backward_that_raises_in_a_function_leaves_nothing_open(tmp_path: Path, stops_early: bool) -> None:
+    model, original = nn.Linear(3, 3), nn.Module.__call__
+    session = open_session(tmp_path, level="mix")
+    session.start(model)
+    loss = Refusing.apply(model(torch.ones(1, 3))).sum()
+    if stops_early:
+        session.stop()
+    with pytest.raises(ValueError, match="the user's own"):
+        loss.backward()
+    session.stop()
+    assert nn.Module.__call__ is original and torch._C._len_torch_function_stack() == 0
+    session.step()
+    session.start(model)
+    model(torch.ones(1, 3)).sum().backward()
+    session.stop()
+    assert session.recorder.coverage.unseen == {} and session.recorder.coverage.recomputed == 0
+    session.close()
+    assert "Module.Linear.forward.0" in only_step(tmp_path, 1).records
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_late_backward_through_nested_reentrant_checkpoints_and_functions_is_complete(
+    tmp_path: Path, level: str
+) -> None:
+    inner, outer = checkpointed(True), checkpointed(True)
+
+    def wrap(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return outer(lambda value: ByHand.apply(torch.cos, inner(block, torch.sin(value))), x)
+
+    _, inside, coverage = train(wrap, tmp_path / "inside", level)
+    _, late, late_coverage = train(wrap, tmp_path / "late", level, stops_early=True)
+    assert inside is not None and late is not None
+    assert set(late.records) == set(inside.records)
+    assert late_coverage.recomputed == coverage.recomputed
+
+
+def test_buffers_that_go_on_are_marked_and_no_alarm(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """BatchNorm counts its batches once more in a recomputation: gradients are exact all the same."""
+    norm, x = nn.BatchNorm1d(4), torch.randn(6, 4, requires_grad=True)
+    session = open_session(tmp_path, level="L1")
+    session.start(norm)
+    with set_checkpoint_early_stop(False):
+        checkpoint(norm, x, use_reentrant=False).square().sum().backward()
+    session.stop()
+    assert session.recorder.coverage.recomputed_differently == 0 and "computed something else" not in caplog.text
+    session.close()
+    assert only_step(tmp_path).records["Functional.batch_norm.0.recompute"]["differs_from_forward"] == [
+        "input.1",
+        "input.2",
+    ]
 
 
 @KINDS

@@ -75,6 +75,9 @@ def test_a_file_is_that_of_torch_save_apart_from_its_identity() -> None:
         torch.randn(3).to(torch.float8_e4m3fn),
         torch.randn(10)[2:5],
         torch.randn(1).expand(5),
+        torch.arange(4.0)[0:1].expand(4),
+        torch.arange(4.0)[2:].expand(2, 2),
+        torch.arange(4.0).as_strided((2, 2), (1, 1)),
     ],
     ids=[
         "sparse",
@@ -84,6 +87,9 @@ def test_a_file_is_that_of_torch_save_apart_from_its_identity() -> None:
         "float8",
         "part of a storage",
         "expanded",
+        "expanded to the size of its storage",
+        "expanded from the middle",
+        "overlapping",
     ],
 )
 def test_what_is_not_plain_goes_through_torch_save(tensor: torch.Tensor) -> None:

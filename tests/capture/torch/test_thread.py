@@ -88,6 +88,23 @@ def test_many_threads_at_once_lose_and_mix_nothing(tmp_path: Path, level: str) -
                 assert f"Module.{number}.Net.backward.{index}" in records
 
 
+def test_a_module_in_a_thread_has_the_gradient_of_an_input_that_another_thread_made(tmp_path: Path) -> None:
+    model, x = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.Tanh())), torch.randn(2, 4, requires_grad=True)
+    for _ in range(50):
+        x * 2  # this thread has made more nodes than the other will
+    session = open_session(tmp_path, level="L0", task="tensor")
+    session.start(model)
+    given = x * 2
+    given.retain_grad()
+    outputs: list[torch.Tensor] = []
+    in_thread(lambda: outputs.append(model(given)))
+    outputs[0].sum().backward()
+    session.close()
+    dump = only_step(tmp_path)
+    for name in ("Module.Sequential.backward.0", "Module.0.Sequential.backward.0", "Module.0.0.Linear.backward.0"):
+        torch.testing.assert_close(dump.tensor(dump.records[name]["output"][0]), given.grad)
+
+
 def test_nothing_stays_in_a_thread_of_a_pool(tmp_path: Path) -> None:
     model = Net()
     with ThreadPoolExecutor(1) as pool:

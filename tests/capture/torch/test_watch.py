@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -141,9 +142,23 @@ def test_nan_that_comes_with_the_data_is_found_where_it_enters(
 
 
 def test_undefined_memory_is_not_looked_at(tmp_path: Path) -> None:
-    garbage = torch.full((1000,), math.nan)
-    del garbage
-    assert stored(record(tmp_path, lambda: torch.empty(1000))) == set()
+    def run() -> None:
+        memory = torch.empty(1000)
+        memory.untyped_storage().copy_(garbage)  # what happens to be there
+        memory.fill_(1.0).add_(2.0)
+
+    garbage = torch.full((1000,), math.nan).untyped_storage()
+    assert stored(record(tmp_path, run)) == set()
+
+
+def test_where_inputs_are_not_recorded_infinity_may_have_been_given(tmp_path: Path) -> None:
+    mask = torch.full((2,), -math.inf)
+    assert stored(record(tmp_path, lambda: mask + 1, data_mode=["output"])) == set()
+    assert stored(record(tmp_path / "nan", lambda: mask - mask, data_mode=["output"])) != set()
+
+
+def test_infinity_in_an_array_is_given_on_purpose(tmp_path: Path) -> None:
+    assert stored(record(tmp_path, lambda: torch.tensor(np.array([1.0, np.inf])))) == set()
 
 
 def test_training_is_bit_identical_while_it_is_watched(tmp_path: Path) -> None:
@@ -162,6 +177,17 @@ def test_training_is_bit_identical_while_it_is_watched(tmp_path: Path) -> None:
         return [loss.detach(), x.grad, *(p.grad for p in model.parameters()), *model.buffers()]  # type: ignore[list-item]
 
     assert all(torch.equal(a, b) for a, b in zip(train(None), train("tensors"), strict=True))
+
+
+def test_an_input_that_has_its_file_already_is_not_said_to_have_none(tmp_path: Path) -> None:
+    class Changing(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.sub_(3).sqrt()
+
+    model = Changing()
+    dump = record(tmp_path, lambda: model(torch.ones(2)), level="L0", model=model, task="tensor")
+    given = dump.records["Module.Changing.forward.0"]["input_args"][0]
+    assert "note" not in given and torch.equal(dump.tensor(given), torch.ones(2))
 
 
 def test_with_task_tensor_nothing_is_stored_twice(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ recorded too: all that is needed is put in place for the time of that recomputat
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -100,18 +101,16 @@ class Checkpoints:
 
     def _watch_node(self, node: Any, region: Region) -> None:
         """A Function of the user's: its backward may repeat its forward, or not."""
-        generation = self._recorder.generation
-        ends: list[Undo] = []
+        generation, reference, run = self._recorder.generation, weakref.ref(node), type(node).apply
 
-        def before_backward(_: Any) -> None:
-            ends.append(self._begin(Replay(region, has_graph=True, is_exact=False), generation))
+        def apply(*gradients: Any) -> Any:
+            end = self._begin(Replay(region, has_graph=True, is_exact=False), generation)
+            try:
+                return run(reference(), *gradients)
+            finally:
+                end()
 
-        def after_backward(*_: Any) -> None:
-            if ends:
-                ends.pop()()
-
-        node.register_prehook(before_backward)
-        node.register_hook(after_backward)
+        node.apply = apply  # what the engine calls; a hook after it would not run when it raises
 
     def _begin(self, replay: Replay, generation: int) -> Undo:
         """From now on calls are repetitions."""

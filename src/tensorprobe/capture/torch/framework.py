@@ -115,27 +115,13 @@ class TorchFramework:
         names = ModuleNames(models)
         gradients.set_parameters(names.parameters() if recorder.records_modules else {})
         gradients.reduced.follow((named.stem, named.owner) for named in names.reduced() if recorder.records_modules)
-        runner = CallRunner(recorder, reader, gradients, self._names)
-        watch = CallMode(runner) if recorder.records_apis else WatchMode(runner)
-        mode = watch if recorder.records_apis else None
-        modules = ModuleRunner(runner, names, mode)
-        window = Window(runner, modules)
-        checkpoints = Checkpoints(recorder, gradients, mode, window.reopen)
+        window = Window(CallRunner(recorder, reader, gradients, self._names), names)
         with ExitStack() as undos:  # what was installed before a failure is taken back
             undos.callback(watch_optimizers(reader.doubt))
-            undos.callback(window.patch.remove)
-            window.patch.install()
-            undos.callback(checkpoints.install())
-            undos.callback(patch_functions(runner, checkpoints))
-            undos.callback(patch_cuda_graphs(runner))
-            if mode is not None:
-                undos.callback(patch_scripted(runner))
-            undos.callback(Collectives(runner, mode).install())
-            undos.callback(CompiledRegions(runner, watch, window.patch).install())
-            undos.callback(patch_engine(watch, gradients, reader.values))
-            if mode is not None:
-                undos.callback(leave_mode, mode)
-                mode.__enter__()
+            undos.callback(window.install())
+            if window.mode is not None:
+                undos.callback(leave_mode, window.mode)
+                window.mode.__enter__()
             undos.callback(window.close)
             return undos.pop_all().close
 
@@ -170,10 +156,31 @@ class TorchFramework:
 class Window:
     """What is in place between start and stop, and once more while a region of its graph is recomputed after stop."""
 
-    def __init__(self, calls: CallRunner, modules: ModuleRunner) -> None:
+    def __init__(self, calls: CallRunner, names: ModuleNames) -> None:
+        recorder = calls.recorder
         self._calls = calls
-        self._modules = modules
-        self.patch = ModulePatch(modules)
+        self._watch = CallMode(calls) if recorder.records_apis else WatchMode(calls)
+        self.mode = self._watch if recorder.records_apis else None
+        """None where API calls are not recorded."""
+        self._modules = ModuleRunner(calls, names, self.mode)
+        self._patch = ModulePatch(self._modules)
+        self._checkpoints = Checkpoints(recorder, calls.gradients, self.mode, self.reopen)
+
+    def install(self) -> Undo:
+        """All patches; the mode comes after them."""
+        calls = self._calls
+        with ExitStack() as undos:
+            undos.callback(self._patch.remove)
+            self._patch.install()
+            undos.callback(self._checkpoints.install())
+            undos.callback(patch_functions(calls, self._checkpoints))
+            undos.callback(patch_cuda_graphs(calls))
+            if self.mode is not None:
+                undos.callback(patch_scripted(calls))
+            undos.callback(Collectives(calls, self.mode).install())
+            undos.callback(CompiledRegions(calls, self._watch, self._patch).install())
+            undos.callback(patch_engine(self._watch, calls.gradients, calls.reader.values))
+            return undos.pop_all().close
 
     def close(self) -> None:
         self._calls.is_active = self._modules.is_active = False
@@ -186,12 +193,13 @@ class Window:
         self._calls.is_active = self._modules.is_active = True
         if self._calls.recorder.records_modules:
             self._calls.gradients.set_parameters(self._modules.names.parameters())
-        self.patch.install()
-        return self._close_again
+        undo = self.install()
 
-    def _close_again(self) -> None:
-        self.patch.remove()
-        self.close()
+        def close_again() -> None:
+            undo()
+            self.close()
+
+        return close_again
 
 
 def leave_mode(mode: CallMode) -> None:

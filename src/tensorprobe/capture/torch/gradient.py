@@ -137,7 +137,8 @@ class GradientTracer:
                 visit(node)
         for _, _, consumers in children:
             for edge, users in consumers.items():
-                if edge[0] is None or edge[0]._sequence_nr() < start:
+                # numbers belong to threads: an input that another one made may have any
+                if edge[0] is None or edge in span.inputs or edge[0]._sequence_nr() < start:
                     leaving.setdefault(edge, []).extend(users)
                 else:
                     visit(edge[0])

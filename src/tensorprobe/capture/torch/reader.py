@@ -28,7 +28,15 @@ from tensorprobe.capture.torch.distributed_tensor import (
 from tensorprobe.capture.torch.reducer import Reducer
 from tensorprobe.capture.torch.statistics import describe_failure, without_repeats
 from tensorprobe.capture.torch.tensor_file import write_tensor
-from tensorprobe.capture.torch.value import PLAIN_TYPES, KnownStorage, Layout, ValueTable, is_wrapped, permutation_key
+from tensorprobe.capture.torch.value import (
+    PLAIN_TYPES,
+    KnownStorage,
+    Layout,
+    ValueTable,
+    is_dense,
+    is_wrapped,
+    permutation_key,
+)
 from tensorprobe.model.record import Stats, TensorLeaf, Value
 
 _DIGESTS = {"md5": crc32_digest, "hash": hash_digest}
@@ -380,7 +388,8 @@ def own_memory(content: torch.Tensor) -> torch.Tensor:
     """The same elements in a storage that holds nothing else, so that a file of it is no larger."""
     if content.layout is not torch.strided or content._is_zerotensor() or content.dtype in _BITS_ONLY:
         return copy_content(content)
-    return content if content.untyped_storage().nbytes() == content.nbytes else copy_content(content)
+    is_whole = content.untyped_storage().nbytes() == content.nbytes and is_dense(content)
+    return content if is_whole else copy_content(content)
 
 
 def copy_content(content: torch.Tensor) -> torch.Tensor:

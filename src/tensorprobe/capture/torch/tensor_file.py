@@ -18,6 +18,8 @@ from typing import BinaryIO
 
 import torch
 
+from tensorprobe.capture.torch.value import is_dense
+
 _MAX_BYTES = 64 << 20
 _KINDS = 1024
 _ELEMENTS = "/data/0"
@@ -39,7 +41,7 @@ def write_tensor(tensor: torch.Tensor, file: BinaryIO) -> None:
     if tensor.layout is torch.strided and tensor.dtype in _PLAIN and 0 < tensor.nbytes <= _MAX_BYTES:
         storage = tensor.untyped_storage()
         is_shown = not (tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor())
-        if is_shown and storage.nbytes() == tensor.nbytes:
+        if is_shown and storage.nbytes() == tensor.nbytes and is_dense(tensor):
             frame = make_frame(tensor.dtype, tuple(tensor.shape), tensor.stride())
     if frame is None:
         torch.save(tensor, file)
