@@ -177,8 +177,8 @@ class CallMode(TorchFunctionMode):  # type: ignore[misc]
     def __init__(self, runner: CallRunner) -> None:
         super().__init__()
         self._runner = runner
-        self.is_hidden = False
-        """It was taken away for a time, and is not to be entered again before that is over."""
+        self.hidden_threads: set[int] = set()
+        """In these it was taken away for a time, and is not to be entered again before that is over."""
         self._find = runner.names.find
         self._recorder = runner.recorder
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
@@ -40,7 +41,8 @@ class CompiledRegions:
         self._runner = runner
         self._mode = mode
         self._modules = modules
-        self._running: CompiledCall | None = None
+        self._running: dict[int, CompiledCall] = {}
+        """By thread. While one is in it, nobody's modules are seen: the patch is the same for all threads."""
         self._undo_dynamo: Undo | None = None
 
     def install(self) -> Undo:
@@ -95,28 +97,31 @@ class CompiledRegions:
 
     def _enter(self, frame: FrameType | None) -> None:
         wrapper = _find_wrapper(frame)
-        if self._running is not None or wrapper is None or not self._runner.is_active:
+        thread = threading.get_ident()
+        if thread in self._running or wrapper is None or not self._runner.is_active:
             return
         try:
             self._runner.recorder.coverage.add_unseen(COMPILED)
             running = self._begin(wrapper)
             running.restore_mode = remove_mode(self._mode)
-            self._mode.is_hidden = True
+            self._mode.hidden_threads.add(thread)
             self._modules.remove()
-            self._running = running
+            self._running[thread] = running
         except Exception as error:
             self._runner.recorder.note_failure("a compiled region", error)
 
     def _leave(self, frame: FrameType) -> None:
-        running = self._running
+        thread = threading.get_ident()
+        running = self._running.get(thread)
         if running is None or running.frame is not frame:
             return  # dynamo turns itself off and on again while it compiles
-        self._running = None
-        self._mode.is_hidden = False
+        del self._running[thread]
+        self._mode.hidden_threads.discard(thread)
         running.restore_mode()
         if not self._runner.is_active:
             return
-        self._modules.install()
+        if not self._running:
+            self._modules.install()
         error, variables = sys.exc_info()[1], frame.f_locals
         if "result" in variables:
             self._end(running, variables["result"])

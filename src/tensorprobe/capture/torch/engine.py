@@ -7,6 +7,7 @@ Nodes of compiled regions run without it: what they call is not the user's.
 from __future__ import annotations
 
 import sys
+import threading
 from typing import Any
 
 import torch
@@ -32,7 +33,7 @@ def patch_engine(mode: CallMode, gradients: GradientTracer, values: ValueTable) 
 
     def run_backward(*args: Any, **kwargs: Any) -> Any:
         nonlocal depth
-        if mode.is_hidden or _is_autograd_compiled():
+        if threading.get_ident() in mode.hidden_threads or _is_autograd_compiled():
             return original(*args, **kwargs)
         depth += 1
         values.is_backward_watched = True
