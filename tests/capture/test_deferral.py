@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
+import time
 
 import pytest
 
@@ -107,3 +109,32 @@ def test_ctrl_c_is_answered_when_the_work_is_done_and_a_second_one_at_once() -> 
         reached.append("never")
     assert reached == ["inside", "to the end"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_second_ctrl_c_while_another_thread_writes_gives_the_handler_back() -> None:
+    work, is_inside, may_leave = Deferral(), threading.Event(), threading.Event()
+
+    def write() -> None:
+        with work:
+            is_inside.set()
+            may_leave.wait(10)
+
+    def interrupt_twice() -> None:
+        for _ in range(2):
+            time.sleep(0.2)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    writer, user = threading.Thread(target=write), threading.Thread(target=interrupt_twice)
+    writer.start()
+    is_inside.wait(10)
+    user.start()
+    with pytest.raises(KeyboardInterrupt), work:
+        pytest.fail("the lock was not free")
+    assert signal.getsignal(signal.SIGINT) is before
+    may_leave.set()
+    writer.join()
+    user.join()
+    with work:
+        assert signal.getsignal(signal.SIGINT) is not before
+    assert signal.getsignal(signal.SIGINT) is before

@@ -177,7 +177,7 @@ def test_close_ends_the_threads(tmp_path: Path) -> None:
     session = make_session(tmp_path, task="tensor")
     session.start()
     call(session)
-    assert threading.active_count() == before + 2
+    assert threading.active_count() == before + 3
     session.close()
     assert threading.active_count() == before
 

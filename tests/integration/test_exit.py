@@ -334,3 +334,20 @@ def test_at_the_end_of_a_program_without_step_the_line_says_where_the_dump_is(tm
     ended = run_script(tmp_path, SINGLE_POINT)
     folder = tmp_path / "dump_path" / "step0" / "rank"
     assert len(messages(ended)) == 1 and messages(ended)[0].endswith(f"in {folder}. Next: tensorprobe show {folder}")
+
+
+def test_sigterm_ends_a_process_whose_main_thread_waits_in_cpp_with_its_dump_whole(tmp_path: Path) -> None:
+    """A collective whose partner never comes: Python's own handler is never run."""
+    text = """
+import datetime, threading, time
+import torch.distributed as dist
+debugger = PrecisionDebugger(dump_path="dump", level="L1")
+debugger.start()
+torch.sin(torch.ones(3))
+threading.Thread(target=lambda: (time.sleep(1), os.kill(os.getpid(), signal.SIGTERM)), daemon=True).start()
+dist.TCPStore("127.0.0.1", 0, 2, True, datetime.timedelta(seconds=100), True)  # waits for a second process
+"""
+    run_script(tmp_path, PREAMBLE + text, code=-signal.SIGTERM)
+    (rank,) = open_dump(tmp_path / "dump").ranks()
+    assert rank.run["ended"] == "SIGTERM" and "Torch.sin.0.forward" in [record.name for record in rank.records()]
+    assert not list((tmp_path / "dump").rglob("*.part"))

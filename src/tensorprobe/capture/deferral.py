@@ -24,7 +24,11 @@ class Deferral:
     def __enter__(self) -> None:
         if self._owner != threading.get_ident():
             self._interrupts.hold()  # before the lock is taken: an interrupt in between would never give it back
-        self._lock.acquire()
+        try:
+            self._lock.acquire()
+        except BaseException:  # a second Ctrl-C, while another thread has the lock
+            self._interrupts.drop()
+            raise
         self._owner = threading.get_ident()
         self._depth += 1
 
@@ -61,19 +65,24 @@ class HeldInterrupts:
         if threading.current_thread() is not threading.main_thread():
             return  # only the main thread is ever interrupted
         handler = signal.getsignal(signal.SIGINT)
-        if callable(handler):  # and not ignored, or left to the system
+        if callable(handler) and handler != self._note:  # and not ignored, or left to the system
             self._handler = handler
             signal.signal(signal.SIGINT, self._note)
 
     def release(self) -> None:
+        """Give the handler back, and have it answer what has come."""
+        arrived, handler = self._arrived, self._handler
+        if self.drop() and arrived is not None:
+            handler(*arrived)
+
+    def drop(self) -> bool:
+        """Give the handler back; False if nothing was held here."""
         if self._handler is None or threading.current_thread() is not threading.main_thread():
-            return
-        arrived, self._arrived = self._arrived, None
-        handler, self._handler = self._handler, None
+            return False
+        handler, self._handler, self._arrived = self._handler, None, None
         if signal.getsignal(signal.SIGINT) == self._note:
             signal.signal(signal.SIGINT, handler)
-        if arrived is not None:
-            handler(*arrived)
+        return True
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self._arrived is not None:

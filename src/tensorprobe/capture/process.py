@@ -18,6 +18,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Protocol
 
+from tensorprobe.capture.stuck_main import StuckMainThread
 from tensorprobe.errors import UsageError
 
 
@@ -73,6 +74,8 @@ def begin_recording(session: Recording) -> None:
     _recording.add(session)
     if _is_main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _handle)
+        if hasattr(os, "register_at_fork"):  # not on Windows
+            _stuck_main.install()
 
 
 def end_recording(session: Recording) -> None:
@@ -80,9 +83,11 @@ def end_recording(session: Recording) -> None:
     _recording.discard(session)
     if not _recording and _is_main_thread() and signal.getsignal(signal.SIGTERM) is _handle:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        _stuck_main.remove()
 
 
 def _handle(number: int, frame: FrameType | None) -> None:
+    _stuck_main.answer()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends the process at once
     _terminate()
 
@@ -130,3 +135,6 @@ def _abandon_all() -> None:
 
 def _is_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
+
+
+_stuck_main = StuckMainThread(lambda: _close_all("SIGTERM"))

@@ -32,6 +32,7 @@ logger = logging.getLogger("tensorprobe")
 
 _MAX_ERROR_TEXT = 500
 _DIGITS = re.compile(r"\d+")
+UNENDED = "had not ended when the step did"
 EARLIER_PASS = "backward of a call, replaced by that of a later pass over the same graph"
 
 
@@ -56,6 +57,8 @@ class Recorder:
         self._counts: dict[str, Iterator[int]] = {}
         self._threads = ThreadState()
         self.recomputation = Recomputation(self._threads)
+        self._running: dict[Call, None] = {}
+        """Forward calls that have begun and not ended."""
         self._open_backwards: dict[GradientRecord, None] = {}
         self._parameter_gradients: dict[str, dict[str, Any]] = {}
         self._logged: set[str] = set()
@@ -122,6 +125,7 @@ class Recorder:
         """What the call is given, before it runs: it may change it in place."""
         if not call.keeps_forward or not self._selector.keeps_inputs:
             return
+        self._running[call] = None
         stores = self._selector.stores_tensors(call.forward_name)
         describe, name = self._describer.describe, call.forward_name
         listen = self._watch.listen(call.watched)
@@ -173,7 +177,7 @@ class Recorder:
             self._selector.end(call.forward_name)
 
     def break_off(self, call: Call, note: str) -> None:
-        """A recomputation ends inside this call, because nothing after it is needed."""
+        """What is around this call ends inside of it: it has inputs, and no result."""
         if call.keeps_forward:
             call.fields["note"] = note
             self._emit_forward(call)
@@ -264,6 +268,9 @@ class Recorder:
 
     def end_step(self) -> None:
         """Write what is open, and let go of the step."""
+        for call in list(self._running):  # the program was broken off, or ends the step inside of it
+            self.break_off(call, UNENDED)
+            call.keeps_forward = False
         self.end_backward_pass()
         self.generation += 1
         self.sink = None
@@ -273,6 +280,7 @@ class Recorder:
         """In a forked child: no hook or patch that is still there does anything."""
         self.generation += 1
         self.sink = None
+        self._running.clear()
         self._open_backwards.clear()
         self._parameter_gradients.clear()
 
@@ -332,6 +340,7 @@ class Recorder:
         call.is_backward_listed = is_listed(call.backward_name) or _inherits(call.parent, "is_backward_listed")
 
     def _emit_forward(self, call: Call) -> None:
+        self._running.pop(call, None)
         fields, call.fields = call.fields, {}
         if call.watched:
             call.watched = []

@@ -260,6 +260,7 @@ class Session:
 
     def _run(self, *, is_complete: bool) -> dict[str, Any]:
         coverage = self.recorder.coverage.as_dict()
+        coverage["recorded"] -= self._sink.lost_count if self._sink is not None else 0
         coverage["failed"] += self._failures.count
         choices = {"task": self.config.task, "level": self.config.level}
         return {**self._circumstances, **choices, "coverage": coverage, "complete": is_complete}
@@ -279,7 +280,7 @@ class Session:
         logger.info(
             "step %d: %s%s in %.2f s, in %s. Next: tensorprobe show %s",
             self._step,
-            _count(coverage.recorded, "record"),
+            _count(coverage.recorded - sink.lost_count, "record"),
             f" and {_count(failed, 'failure')}" if failed else "",
             self._clock.seconds,
             sink.writer.folder,

@@ -102,6 +102,8 @@ class Sink:
         self._debug = Waiting()
         self._last_flush = time.monotonic()
         self._is_held = False
+        self.lost_count = 0
+        """How many records could not be written."""
 
     def add_record(self, name: str, fields: Any, parent: str | None, stack: Stack | None) -> None:
         """A call has ended, forward or backward."""
@@ -176,7 +178,8 @@ class Sink:
                 self._records.remove(len(records))
             if debug:
                 saved = [(point.name, point.fields) for point in debug]
-                self._attempt(lambda: self._append(self.writer.append_debug, saved), len(debug))
+                if not self._attempt(lambda: self._append(self.writer.append_debug, saved), len(debug)):
+                    self.lost_count += len(debug)
                 self._debug.remove(len(debug))
 
     def _write_calls(self, records: list[Finished]) -> None:
@@ -184,6 +187,8 @@ class Sink:
         if self._attempt(lambda: self._append(self.writer.append_records, calls), len(calls) or 1):
             self._attempt(lambda: self.writer.append_parents([(record.name, record.parent) for record in records]))
             self._attempt(lambda: self._write_stacks(records))
+        else:
+            self.lost_count += len(calls)
 
     def _write_stacks(self, records: list[Finished]) -> None:
         for record in records:

@@ -18,6 +18,7 @@ from tensorprobe.report.nonfinite import QUALITIES, NonFiniteCall, Quality, desc
 from tensorprobe.report.rank import Gradient, RankReport
 from tensorprobe.report.table import ASCII_GUIDES, COLUMNS, UNICODE_GUIDES, Line, format_number, iter_lines
 from tensorprobe.report.tree import fold_framework_calls
+from tensorprobe.store.recover import count_noun
 
 _LABEL_WIDTH = 12
 _MAX_NAME_WIDTH = 64
@@ -98,8 +99,9 @@ def _title_lines(report: RankReport) -> Iterator[Text]:
     versions = report.run.get("versions")
     version = versions.get(_VERSION_KEYS.get(str(framework), "")) if isinstance(versions, dict) else None
     about = [report.header.get("task"), report.header.get("level"), f"{framework} {version}" if version else framework]
-    about.append(f"{report.record_count:,} records" if report.record_count or not report.saved_count else None)
-    about.append(f"{report.saved_count:,} saved values" if report.saved_count else None)
+    has_records = report.record_count or not report.saved_count
+    about.append(count_noun(report.record_count, "record", "records") if has_records else None)
+    about.append(count_noun(report.saved_count, "saved value", "saved values") if report.saved_count else None)
     yield Text()
     yield Text(clean(report.name), "bold").append(
         "  " + clean(" · ".join(str(word) for word in about if word)), "not bold"
@@ -127,6 +129,9 @@ def _coverage_fact(report: RankReport) -> Fact:
     coverage = report.coverage
     if coverage is None:
         return _fact("coverage", "not stated in this dump: calls may be missing without a trace", "yellow")
+    is_cut_off = report.is_recovered or (not report.is_complete and report.ending is None)
+    if is_cut_off and not coverage.get("seen"):
+        return _fact("coverage", "not known: the run did not come to the end of a window", "yellow")
     parts = [_count_of(coverage, key, words) for key, words in _COVERAGE_WORDS.items()]
     parts += [_count_of(coverage, key, words) for key, words in _RECOMPUTATION_WORDS.items() if coverage.get(key)]
     unseen, stale = coverage.get("unseen"), coverage.get("stale")
@@ -134,7 +139,7 @@ def _coverage_fact(report: RankReport) -> Fact:
         parts.append(_count_of(coverage, "stale", "STALE values, found by verify mode"))
     if isinstance(unseen, dict) and unseen:
         parts.append("NOT SEEN: " + ", ".join(f"{reason} ({count})" for reason, count in unseen.items()))
-    text = " · ".join(part for part in parts if part)
+    text = ("up to the last window: " if is_cut_off else "") + " · ".join(part for part in parts if part)
     return _fact("coverage", text or "not stated", "yellow" if coverage.get("failed") or stale or unseen else "")
 
 

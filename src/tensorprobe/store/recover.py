@@ -76,8 +76,10 @@ def _find_parts(rank: RankDump) -> list[str]:
 
 def _was_cut_off(rank: RankDump) -> bool:
     """A kill between two windows leaves no part: only run.json tells, which says neither that the step is complete nor
-    how it ended."""
-    return rank.run.get("complete") is False and "ended" not in rank.run and rank.run.get("recovered") is not True
+    how it ended. What SIGTERM or Ctrl-C ended may have files of the call that was running, which has no record."""
+    if rank.run.get("complete") is not False or rank.run.get("recovered") is True:
+        return False
+    return "ended" not in rank.run or bool(_compare_tensor_files(rank)[0])
 
 
 def _recover_rank(rank: RankDump) -> Iterator[str]:
@@ -192,13 +194,7 @@ def _remove_temporary_files(rank: RankDump) -> Iterator[str]:
 def _match_tensor_files(rank: RankDump) -> Iterator[str]:
     """A tensor file comes before its record: those of the records that were lost have no use any more."""
     folder = rank.folder / layout.TENSOR_FOLDER
-    if not folder.resolve().is_relative_to(rank.root):
-        return
-    entries = chain((record.fields for record in rank.records()), (saved.tree for saved in rank.saved_values()))
-    named = {name for entry in entries for name in _data_names(entry)}
-    files = folder.iterdir() if folder.is_dir() else ()
-    there = {path.name for path in files if path.suffix in layout.TENSOR_SUFFIXES}
-    unnamed, missing = there - named, named - there
+    unnamed, missing = _compare_tensor_files(rank)
     if unnamed and any(file.has_bad_lines for file in (rank.dump_file, rank.debug_file) if file):
         yield f"{folder.name}: {count_noun(len(unnamed), 'file', 'files')} of no readable record left"
     elif unnamed:
@@ -208,6 +204,18 @@ def _match_tensor_files(rank: RankDump) -> Iterator[str]:
     if missing:
         words = count_noun(len(missing), "file that a record names is", "files that records name are")
         yield f"{folder.name}: {words} missing, the first is {min(missing)}"
+
+
+def _compare_tensor_files(rank: RankDump) -> tuple[set[str], set[str]]:
+    """The files that no record names, and those that a record names and that are not there."""
+    folder = rank.folder / layout.TENSOR_FOLDER
+    if not folder.resolve().is_relative_to(rank.root):
+        return set(), set()
+    entries = chain((record.fields for record in rank.records()), (saved.tree for saved in rank.saved_values()))
+    named = {name for entry in entries for name in _data_names(entry)}
+    files = folder.iterdir() if folder.is_dir() else ()
+    there = {path.name for path in files if path.suffix in layout.TENSOR_SUFFIXES}
+    return there - named, named - there
 
 
 def _data_names(tree: Any) -> Iterator[str]:
