@@ -6,6 +6,7 @@ hidden from the user's own modes, subclasses and function transforms.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -72,6 +73,7 @@ class TorchReader:
         self._reducer = Reducer()
         self._late_digests: list[tuple[Value, TensorCopy]] = []
         self._late_bytes = 0
+        self._fetching = threading.RLock()  # a signal handler that ends the run may fetch in the middle of it
         self._waiting: dict[int, list[tuple[Value, torch.Tensor]]] = {}
         """Values in flight and the tensors that they will be in, by the address of their storage."""
 
@@ -124,10 +126,11 @@ class TorchReader:
         return describe_communication(value)
 
     def fetch(self) -> None:
-        self._reducer.fetch()
-        late, self._late_digests, self._late_bytes = self._late_digests, [], 0
-        for value, copy in late:
-            self._take_digest(value, copy)
+        with self._fetching:  # who comes second finds all there
+            self._reducer.fetch()
+            late, self._late_digests, self._late_bytes = self._late_digests, [], 0
+            for value, copy in late:
+                self._take_digest(value, copy)
 
     def forget(self) -> None:
         self.values.forget()
