@@ -15,12 +15,10 @@ import torch.utils.checkpoint
 from torch.overrides import TorchFunctionMode
 
 from tensorprobe.capture.call import Call
-from tensorprobe.capture.framework import Undo
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.torch.api_name import Api, ApiNames
 from tensorprobe.capture.torch.gradient import GradientTracer, Span, is_in_backward
 from tensorprobe.capture.torch.left_mode import remove_after_this_call
-from tensorprobe.capture.torch.patch import nothing
 from tensorprobe.capture.torch.reader import TorchReader
 
 IN_BACKWARD = "call inside backward"
@@ -206,28 +204,3 @@ class WatchMode(CallMode):
         if not self._runner.is_active:
             return func(*args, **(kwargs or {}))
         return self._runner.run_unrecorded(self._find(func), func, args, kwargs or {})
-
-
-def is_on_stack(mode: CallMode) -> bool:
-    """Do the calls of this thread pass through the mode?"""
-    return any(torch._C._get_function_stack_at(place) is mode for place in range(torch._C._len_torch_function_stack()))
-
-
-def remove_mode(mode: CallMode) -> Undo:
-    """Take one mode off the stack of this thread, wherever it is in it; the undo puts it back to its place."""
-    if not is_on_stack(mode):
-        return nothing
-    above: list[Any] = []
-    while (top := torch._C._pop_torch_function_stack()) is not mode:
-        above.append(top)
-    for other in reversed(above):
-        torch._C._push_on_torch_function_stack(other)
-    depth = len(above)
-
-    def restore() -> None:
-        over = [torch._C._pop_torch_function_stack() for _ in range(min(depth, torch._C._len_torch_function_stack()))]
-        torch._C._push_on_torch_function_stack(mode)
-        for other in reversed(over):
-            torch._C._push_on_torch_function_stack(other)
-
-    return restore

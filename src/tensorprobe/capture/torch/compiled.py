@@ -21,9 +21,10 @@ import torch
 from tensorprobe.capture.call import Call
 from tensorprobe.capture.framework import Undo
 from tensorprobe.capture.torch.api_name import Api
-from tensorprobe.capture.torch.call_mode import CallMode, CallRunner, remove_mode
+from tensorprobe.capture.torch.call_mode import CallMode, CallRunner
 from tensorprobe.capture.torch.engine import hide_from_compiled_nodes
 from tensorprobe.capture.torch.gradient import Span, sequence_number
+from tensorprobe.capture.torch.mode_stack import remove_mode
 from tensorprobe.capture.torch.module_call import ModulePatch
 
 logger = logging.getLogger("tensorprobe")

@@ -15,13 +15,14 @@ from tensorprobe.capture.framework import Undo
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.torch.api_name import ApiNames
 from tensorprobe.capture.torch.boundary import patch_functions, patch_scripted, watch_optimizers
-from tensorprobe.capture.torch.call_mode import CallMode, CallRunner, WatchMode, is_on_stack, remove_mode
+from tensorprobe.capture.torch.call_mode import CallMode, CallRunner, WatchMode
 from tensorprobe.capture.torch.checkpoint import Checkpoints
 from tensorprobe.capture.torch.collective import Collectives
 from tensorprobe.capture.torch.compiled import CompiledRegions
 from tensorprobe.capture.torch.cuda_graph import patch_cuda_graphs
 from tensorprobe.capture.torch.engine import patch_engine
 from tensorprobe.capture.torch.gradient import GradientTracer
+from tensorprobe.capture.torch.mode_stack import is_on_stack, remove_mode
 from tensorprobe.capture.torch.module_call import ModuleNames, ModulePatch, ModuleRunner
 from tensorprobe.capture.torch.patch import nothing
 from tensorprobe.capture.torch.point_gradient import watch_gradient

@@ -11,7 +11,7 @@ import sys
 from types import FrameType
 from typing import Any
 
-import torch
+from tensorprobe.capture.torch.mode_stack import is_on_stack, remove_mode
 
 
 def remove_after_this_call(mode: Any) -> None:
@@ -20,19 +20,8 @@ def remove_after_this_call(mode: Any) -> None:
         return
 
     def look(frame: FrameType, event: str, argument: object) -> None:
-        if _remove(mode):
+        if is_on_stack(mode):
+            remove_mode(mode)
             sys.setprofile(None)
 
     sys.setprofile(look)
-
-
-def _remove(mode: Any) -> bool:
-    depth = torch._C._len_torch_function_stack()
-    if not any(torch._C._get_function_stack_at(place) is mode for place in range(depth)):
-        return False
-    above = []
-    while (top := torch._C._pop_torch_function_stack()) is not mode:
-        above.append(top)
-    for other in reversed(above):
-        torch._C._push_on_torch_function_stack(other)
-    return True

@@ -17,8 +17,9 @@ import torch
 
 from tensorprobe.capture.call import Call
 from tensorprobe.capture.framework import Undo
-from tensorprobe.capture.torch.call_mode import CallMode, CallRunner, end_raised, is_on_stack
+from tensorprobe.capture.torch.call_mode import CallMode, CallRunner, end_raised
 from tensorprobe.capture.torch.gradient import Span
+from tensorprobe.capture.torch.mode_stack import is_on_stack
 from tensorprobe.model.name import module_stem
 
 MODULE_PREFIX = "Module"
