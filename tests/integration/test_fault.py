@@ -235,6 +235,7 @@ def test_on_a_full_disk_one_message_says_so_and_training_goes_on(small_disk: Pat
     dump = open_dump(small_disk / "dump")
     assert not any(rank.problems for rank in dump.ranks() if rank.dump_file)
     assert next(dump.ranks()).is_complete and not list(small_disk.rglob("*.tmp"))
+    assert any(rank.run["complete"] and rank.run["coverage"]["failed"] for rank in dump.ranks() if rank.run)
     assert "failures in" in ended.stderr  # in the line of the step
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tensorprobe.store import writer as writer_module
-from tensorprobe.store.disk import write_whole
+from tensorprobe.store.disk import write_over, write_whole
 from tensorprobe.store.stack_file import StackFile
 from tensorprobe.store.writer import AppendedObject, RankWriter
 
@@ -318,3 +318,11 @@ def test_no_temporary_file_is_left_when_the_disk_is_full(tmp_path: Path, monkeyp
     with pytest.raises(OSError, match="No space left"):
         write_whole(tmp_path / "run.json", "text")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_small_file_is_written_over_where_it_fits_into_its_block(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    path.write_text("{" + " " * 100 + "}")
+    assert write_over(path, '{"longer": "' + "x" * 3000 + '"}') and path.read_text().endswith('x"}')
+    assert write_over(path, "{}") and path.read_text() == "{}"
+    assert not write_over(path, "x" * 5000) and path.read_text() == "{}"

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from tensorprobe.store import layout
 
+_BLOCK_BYTES = 4096  # of ext4, xfs, tmpfs
+
 
 def write_whole(path: Path, text: str) -> None:
     """Write a file aside and rename it: it is there whole or not at all."""
@@ -20,6 +22,22 @@ def write_whole(path: Path, text: str) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def write_over(path: Path, text: str) -> bool:
+    """Write a small file in place, into the block that it has: the way that is left on a full disk. False if it does
+    not fit."""
+    data = text.encode("utf-8", "backslashreplace")
+    descriptor = os.open(path, os.O_WRONLY)
+    try:
+        blocks = -(-os.fstat(descriptor).st_size // _BLOCK_BYTES)
+        if len(data) > blocks * _BLOCK_BYTES:
+            return False
+        write_at(descriptor, data, 0)
+        os.ftruncate(descriptor, len(data))
+        return True
+    finally:
+        os.close(descriptor)
 
 
 def append_whole(descriptor: int, data: bytes, *, syncs: bool = False) -> None:

@@ -195,7 +195,9 @@ def _match_tensor_files(rank: RankDump) -> Iterator[str]:
     """A tensor file comes before its record: those of the records that were lost have no use any more."""
     folder = rank.folder / layout.TENSOR_FOLDER
     unnamed, missing = _compare_tensor_files(rank)
-    if unnamed and any(file.has_bad_lines for file in (rank.dump_file, rank.debug_file) if file):
+    coverage = rank.run.get("coverage")
+    has_failed = isinstance(coverage, dict) and bool(coverage.get("failed"))  # a full disk: the record is what is lost
+    if unnamed and (has_failed or any(file.has_bad_lines for file in (rank.dump_file, rank.debug_file) if file)):
         yield f"{folder.name}: {count_noun(len(unnamed), 'file', 'files')} of no readable record left"
     elif unnamed:
         for name in unnamed:

@@ -8,6 +8,7 @@ calls by stack and has a file of its own.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorprobe.store import layout
-from tensorprobe.store.disk import append_whole, write_all, write_whole
+from tensorprobe.store.disk import append_whole, write_all, write_over, write_whole
 from tensorprobe.store.encode import encode_entry
 from tensorprobe.store.stack_file import StackFile
 
@@ -159,9 +160,15 @@ class RankWriter:
 
 
 def write_run(folder: Path, run: dict[str, Any]) -> None:
-    """run.json, the circumstances: replaced as a whole, because it is small."""
+    """run.json, the circumstances: replaced as a whole, because it is small; on a full disk written over, because it
+    says what could not be written."""
     layout.make_folder(folder)
-    write_whole(folder / layout.RUN_FILE, json.dumps(run, indent=1, default=str, allow_nan=False) + "\n")
+    path, text = folder / layout.RUN_FILE, json.dumps(run, indent=1, default=str, allow_nan=False) + "\n"
+    try:
+        write_whole(path, text)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not path.exists() or not write_over(path, text):
+            raise
 
 
 def run_all(actions: Iterable[Callable[[], None]]) -> None:
