@@ -21,6 +21,7 @@ from torch.autograd import Variable
 from tensorprobe.capture.call import Call, GradientRecord, Slot, iter_slots
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.torch.reduced_gradient import ReducedGradients
+from tensorprobe.capture.torch.view_window import ViewWindow, view_changed_in_place
 from tensorprobe.model.tree import map_tree
 
 sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
@@ -35,7 +36,6 @@ _HOOKED = "tensorprobe"
 _SWEEP = 64  # so many handles before those of nodes that are gone are looked for
 """The key in a node's metadata that says for which step it has been hooked."""
 _CAST = "ToCopyBackward0"
-_COPY_SLICES = "CopySlices"
 _AccumulateGrad = type(torch.autograd.graph.get_gradient_edge(torch.zeros((), requires_grad=True)).node)
 
 
@@ -316,23 +316,6 @@ class GradientTracer:
         return spans
 
 
-class ViewWindow:
-    """Where a view lies in its base."""
-
-    __slots__ = ("_base_shape", "_base_stride", "_offset", "_shape", "_stride")
-
-    def __init__(self, view: torch.Tensor, base: torch.Tensor) -> None:
-        self._shape, self._stride = view.shape, view.stride()
-        self._offset = view.storage_offset() - base.storage_offset()
-        self._base_shape, self._base_stride = base.shape, base.stride()
-
-    def cut(self, gradient: torch.Tensor) -> torch.Tensor:
-        """The part of the base's gradient that belongs to the view."""
-        with torch.no_grad():
-            whole = gradient.new_empty_strided(self._base_shape, self._base_stride).copy_(gradient)
-            return whole.as_strided(self._shape, self._stride, self._offset)
-
-
 Wanted = tuple[int, Slot, ViewWindow | None]
 """The position of a gradient, the slot it is for, and the part of it that is meant."""
 
@@ -381,15 +364,6 @@ class HookPlan:
     def _depart(self, node: Any, wanted: Wanted) -> None:
         self._record.expect(wanted[1])
         self.departing.setdefault(node, []).append(wanted)
-
-
-def view_changed_in_place(tensor: torch.Tensor, start: int) -> ViewWindow | None:
-    """Where `tensor` lies in its base, if it is a view that a call since `start` has written to."""
-    base = tensor._base if tensor._is_view() else None
-    node = base.grad_fn if base is not None else None
-    if base is None or node is None or type(node).__name__ != _COPY_SLICES or node._sequence_nr() < start:
-        return None
-    return ViewWindow(tensor, base)
 
 
 def edge_of(tensor: torch.Tensor) -> Edge:

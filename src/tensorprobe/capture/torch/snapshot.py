@@ -10,7 +10,7 @@ import torch
 from torch.autograd.graph import get_gradient_edge
 
 from tensorprobe.capture.snapshot import Snapshots, Watch
-from tensorprobe.capture.torch.reader import plain_content
+from tensorprobe.capture.torch.content import plain_content
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
+from tensorprobe.capture.torch.content import plain_content
 from tensorprobe.capture.torch.digest import hash_digest
-from tensorprobe.capture.torch.reader import TorchReader, plain_content, unseen_by_modes
+from tensorprobe.capture.torch.reader import TorchReader, unseen_by_modes
 from tensorprobe.capture.torch.value import KnownStorage, Layout
 from tensorprobe.model.record import Stats, TensorLeaf, Value
 

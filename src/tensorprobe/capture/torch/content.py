@@ -1,0 +1,152 @@
+"""What is in a tensor: its elements, without its history and without what is around them, and what there is to say
+where there are none.
+
+Reads and copies; changes nothing, and touches no storage in a way that its owner could notice.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from tensorprobe.capture.torch.distributed_tensor import content_in_flight, local_part
+from tensorprobe.capture.torch.statistics import without_repeats
+from tensorprobe.capture.torch.value import PLAIN_TYPES, Layout, is_dense, is_wrapped
+
+SPARSE_LAYOUTS = {torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc}
+BITS_ONLY = {
+    dtype
+    for name in dir(torch)
+    if isinstance(dtype := getattr(torch, name), torch.dtype)
+    and dtype.itemsize == 1
+    and name[-1:].isdigit()
+    and name.startswith(("int", "uint"))
+    and name not in ("int8", "uint8")
+}
+"""int1 to int7 and uint1 to uint7."""
+QUANTIZED = dict.fromkeys((torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4), "quantized")
+
+
+def missing_content(tensor: torch.Tensor) -> str | None:
+    """Why a tensor has no numbers to look at; None if it has."""
+    if tensor.is_meta:
+        return "meta tensor"
+    if is_wrapped(tensor):
+        return "inside a function transform"
+    if type(tensor).__name__ in ("FakeTensor", "FunctionalTensor"):
+        return "fake tensor"
+    if is_lazy(tensor):
+        return "not initialized"
+    if type(tensor) not in PLAIN_TYPES or tensor.layout is not torch.strided or tensor.is_nested:
+        return None
+    return missing_memory(tensor)
+
+
+def missing_memory(tensor: torch.Tensor) -> str | None:
+    """The same for a plain tensor."""
+    if tensor.is_meta:
+        return "meta tensor"
+    if tensor.untyped_storage().nbytes() == 0 and tensor.numel():
+        return "memory not allocated"
+    return None
+
+
+def is_stored_as_shown(layout: Layout) -> bool:
+    """Are the elements in memory what a tensor with this layout shows: not quantized, conjugated or negated?"""
+    return bool(layout) and layout[4] not in QUANTIZED and not layout[5] and not layout[6]
+
+
+def statistics_content(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """A dense tensor, and a number of zeros, that have the same statistics together."""
+    content = plain_content(tensor)
+    if is_sparse(content):
+        values = stored_values(content)
+        return values, content.numel() - values.numel()
+    if content.is_quantized:
+        return content.dequantize(), 0
+    return content, 0
+
+
+def stored_values(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements that a sparse tensor stores, each once. Made dense it may be far too large."""
+    return (tensor.coalesce() if tensor.layout is torch.sparse_coo else tensor).values()
+
+
+def plain_content(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor without its history, and without a subclass around it."""
+    content = local_part(tensor).detach()
+    if content.is_nested:
+        return content.values()
+    if type(content) not in PLAIN_TYPES:
+        local = getattr(content, "to_local", None)
+        content = local() if local is not None else without_subclass(content)
+    if content.layout is torch.strided:
+        return content if content.is_quantized else content.resolve_conj().resolve_neg()
+    return content if is_sparse(content) else content.to_dense()  # mkldnn
+
+
+def without_subclass(tensor: torch.Tensor) -> torch.Tensor:
+    """A plain tensor. One that is computed by `__torch_dispatch__` may have no memory: it is asked for a copy."""
+    if not torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.Python):
+        return tensor.as_subclass(torch.Tensor)
+    content = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+    content.copy_(tensor)
+    return content
+
+
+def own_memory(content: torch.Tensor) -> torch.Tensor:
+    """The same elements in a storage that holds nothing else, so that a file of it is no larger."""
+    if content.layout is not torch.strided or content._is_zerotensor() or content.dtype in BITS_ONLY:
+        return copy_content(content)
+    is_whole = content.untyped_storage().nbytes() == content.nbytes and is_dense(content)
+    return content if is_whole else copy_content(content)
+
+
+def copy_content(content: torch.Tensor) -> torch.Tensor:
+    """A copy with memory of its own: that of the elements, not of the storage they are in."""
+    if content.layout is not torch.strided:
+        return content.clone()
+    if content.is_quantized and content.qscheme() is not torch.per_tensor_affine:
+        return copy_per_channel(content)
+    if content.dtype in BITS_ONLY:  # torch neither copies them nor writes them into a file
+        content = content.view(torch.uint8)
+    distinct = without_repeats(content)
+    copy = distinct.clone(memory_format=torch.preserve_format)
+    return copy if distinct is content else copy.expand(content.shape)
+
+
+def copy_per_channel(content: torch.Tensor) -> torch.Tensor:
+    """torch clones no tensor that is quantized per channel; of one that is packed, what it stands for is kept."""
+    if content.qscheme() is not torch.per_channel_affine or content.dtype is torch.quint4x2:
+        return content.dequantize()
+    axis, scales, zeros = (
+        content.q_per_channel_axis(),
+        content.q_per_channel_scales(),
+        content.q_per_channel_zero_points(),
+    )
+    return torch._make_per_channel_quantized_tensor(content.int_repr(), scales.clone(), zeros.clone(), axis)
+
+
+def is_sparse(tensor: torch.Tensor) -> bool:
+    return tensor.layout in SPARSE_LAYOUTS
+
+
+def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
+    """A nested tensor has no shape: that of the tensor which holds all its values stands for it."""
+    if is_lazy(tensor):
+        return ()
+    return tuple(tensor.values().shape if tensor.is_nested else tensor.shape)
+
+
+def describe_kind(tensor: torch.Tensor) -> str | None:
+    """What is not plain about a tensor."""
+    if tensor.is_nested:
+        return "nested"
+    if tensor.layout is not torch.strided:
+        return str(tensor.layout).removeprefix("torch.").strip("_")
+    return "quantized" if tensor.is_quantized else None
+
+
+def storage_of(tensor: torch.Tensor) -> int:
+    """The address of the storage in which the content of a tensor is, or will be."""
+    return int(content_in_flight(tensor).untyped_storage()._cdata)
