@@ -1,0 +1,47 @@
+"""Which call of the reference stands against which call of the candidate, and by what rule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tensorprobe.compare.call import Call
+from tensorprobe.store.slot import Slot
+
+SlotPair = tuple[Slot | None, Slot | None]
+"""A slot of the reference and the slot of the candidate that it is held against; None where one side has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """One call against one call; or a group against one call or another group, compared at their boundary."""
+
+    reference: tuple[Call, ...]
+    candidate: tuple[Call, ...]
+    rule: str
+    """`same name`, `wrapper`, `spelling`, `module tree`, `sequence`, `group`, `mapping`"""
+
+    @property
+    def is_group(self) -> bool:
+        return len(self.reference) > 1 or len(self.candidate) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Unpaired:
+    """A call that the other run does not make, and what comes closest to it there."""
+
+    call: Call
+    nearest: Call | None
+    why: str
+    """Why the nearest is not it: "other shape", "already paired with …"; "" when there is no nearest."""
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Every call of both runs is in exactly one match or one unpaired."""
+
+    matches: tuple[Match, ...]
+    """In the order of the reference's records."""
+    only_reference: tuple[Unpaired, ...] = ()
+    only_candidate: tuple[Unpaired, ...] = ()
+    modules: dict[str, str] = field(default_factory=dict)
+    """Module paths of the reference and what they are called in the candidate, where that differs."""

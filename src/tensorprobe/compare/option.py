@@ -1,0 +1,40 @@
+"""What can be chosen about a comparison; validated once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tensorprobe.errors import UsageError
+
+DEFAULT_RTOL = DEFAULT_ATOL = 1e-4
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """The defaults need no thought: an error is judged by what the errors of a call's inputs explain."""
+
+    mapping: str | Path | dict[str, Any] | None = None
+    """A YAML file, or its content."""
+    step: int | None = None
+    rank: int | None = None
+    rtol: float | None = None
+    """With rtol or atol, a value is close when |reference - candidate| <= atol + rtol * |reference|, else different."""
+    atol: float | None = None
+    first: bool = False
+    """Stop at the first source."""
+    processes: int | None = None
+    """None: as many as there are cores and work for them."""
+
+    def __post_init__(self) -> None:
+        for name in ("rtol", "atol"):
+            value = getattr(self, name)
+            if value is not None and not value >= 0:
+                raise UsageError(f"{name} is {value!r}. Give a number that is not negative, or leave it out.")
+        if self.processes is not None and self.processes < 1:
+            raise UsageError(f"processes is {self.processes!r}. Give 1 or more, or leave it out.")
+
+    @property
+    def has_fixed_tolerance(self) -> bool:
+        return self.rtol is not None or self.atol is not None

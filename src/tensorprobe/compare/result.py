@@ -1,0 +1,190 @@
+"""What a comparison found: values, calls, ranks, verdict. Text, CSV, XLSX and JSON only lay this out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from tensorprobe.compare.alignment import Unpaired
+from tensorprobe.compare.call import Call
+from tensorprobe.compare.measurement import Measurement
+from tensorprobe.store.slot import PlainSlot, Slot, TensorSlot
+
+Status = Literal["equal", "close", "different", "not comparable"]
+Role = Literal["clean", "source", "entered", "drift", "discontinuity", "propagated", "not compared"]
+VerdictKind = Literal[
+    "agree", "unequal start", "source", "entered", "discontinuity", "random", "drift", "missing", "not compared"
+]
+
+STATUSES: tuple[Status, ...] = ("equal", "close", "different", "not comparable")
+ROLES: tuple[Role, ...] = ("source", "entered", "drift", "discontinuity", "propagated", "clean", "not compared")
+
+
+@dataclass(slots=True)
+class ValuePair:
+    """One slot of a call against its counterpart: two tensors, or two plain arguments."""
+
+    reference: Slot | None
+    candidate: Slot | None
+    status: Status
+    measurement: Measurement | None
+    """None for plain arguments."""
+    error: float | None = None
+    """What is held against the tolerance: the largest of the relative errors that this basis has."""
+    tolerance: float | None = None
+    """The error that the errors of the call's inputs and rounding explain."""
+    reason: str = ""
+    """Why it has this status, in words, where the numbers do not say it: "shape [2, 3] against [3, 2]"."""
+
+    @property
+    def slot(self) -> str:
+        """`input.0`, by the reference's name."""
+        found = self.reference or self.candidate
+        assert found is not None
+        return found.slot
+
+    @property
+    def is_tensor(self) -> bool:
+        return isinstance(self.reference or self.candidate, TensorSlot)
+
+    @property
+    def is_input(self) -> bool:
+        found = self.reference or self.candidate
+        assert found is not None
+        return found.is_input
+
+    @property
+    def plain_values(self) -> tuple[Any, Any]:
+        """The two arguments, where they are no tensors."""
+        return tuple(slot.value if isinstance(slot, PlainSlot) else None for slot in (self.reference, self.candidate))  # type: ignore[return-value]
+
+
+@dataclass(slots=True)
+class CallResult:
+    """A pair of calls, or of groups of calls, and what is said of it."""
+
+    reference: tuple[Call, ...]
+    candidate: tuple[Call, ...]
+    rule: str
+    values: tuple[ValuePair, ...]
+    role: Role
+    because: str = ""
+    """Why it has this role, in one sentence; empty when clean."""
+    reference_location: str | None = None
+    """Innermost frame of the call's stack, as the dump has it; only filled for calls that are named in a verdict."""
+    candidate_location: str | None = None
+
+    @property
+    def name(self) -> str:
+        """By the reference's name; a group by its last call, which made the result."""
+        return self.reference[-1].name
+
+    @property
+    def module_path(self) -> str | None:
+        return self.reference[-1].module_path
+
+    @property
+    def is_framework_made(self) -> bool:
+        return self.reference[-1].caller is not None or self.candidate[-1].caller is not None
+
+    @property
+    def status(self) -> Status:
+        """The worst of its values'."""
+        found = {value.status for value in self.values}
+        for status in ("different", "not comparable", "close"):
+            if status in found:
+                return status
+        return "equal"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The sentence, and what supports it. Plain text: no markup, names from the dump not yet escaped."""
+
+    kind: VerdictKind
+    headline: str
+    evidence: tuple[str, ...] = ()
+    """One line each: inputs, outputs, error against tolerance, source lines, what was not compared before."""
+    step: int | None = None
+    rank_name: str | None = None
+    """`step0/rank3`"""
+    call: CallResult | None = None
+    """The pair that is named; None when all agree, or when only unpaired calls are to blame."""
+    suspects: tuple[Call, ...] = ()
+    """Calls without a counterpart that the difference came through."""
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How much of the two runs was held against each other. Calls that the framework makes itself do not count."""
+
+    reference_calls: int
+    candidate_calls: int
+    paired_reference: int
+    paired_candidate: int
+    compared_values: int
+    values: int
+    unseen_reference: Mapping[str, int] = field(default_factory=dict)
+    """What capture could not see, by reason."""
+    unseen_candidate: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def share(self) -> float:
+        """Of all calls of both runs, those that have a partner; 0 when there are none."""
+        calls = self.reference_calls + self.candidate_calls
+        return (self.paired_reference + self.paired_candidate) / calls if calls else 0.0
+
+
+@dataclass(frozen=True)
+class RankResult:
+    """One step of one process against its partner."""
+
+    step: int | None
+    reference_name: str
+    """`step0/rank3`"""
+    candidate_name: str
+    calls: tuple[CallResult, ...]
+    """In the order of execution."""
+    only_reference: tuple[Unpaired, ...]
+    only_candidate: tuple[Unpaired, ...]
+    verdict: Verdict
+    others: tuple[CallResult, ...]
+    """The sources, entered and drifting calls besides the one of the verdict."""
+    coverage: Coverage
+    bases: Counter[str]
+    """How many values were compared by tensor, statistics, checksum or structure only."""
+    circumstances: tuple[tuple[str, Any, Any], ...] = ()
+    """What differs in run.json: key, reference, candidate."""
+    problems: tuple[str, ...] = ()
+    """What is wrong with the dumps: a step that was cut off, lines that cannot be read."""
+    is_cut_short: bool = False
+    """`first` ended the comparison at the first source: what follows was not compared."""
+
+    @property
+    def value_counts(self) -> Counter[str]:
+        return Counter(value.status for call in self.calls for value in call.values)
+
+    @property
+    def role_counts(self) -> Counter[str]:
+        return Counter(call.role for call in self.calls)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """True when all that was compared agrees."""
+
+    reference: str
+    candidate: str
+    ranks: tuple[RankResult, ...]
+    verdict: Verdict
+    """The earliest over all steps and ranks."""
+    problems: tuple[str, ...] = ()
+    """Steps or ranks that only one side has, and the like."""
+
+    def __bool__(self) -> bool:
+        return self.verdict.kind == "agree"
+
+    def __iter__(self) -> Iterator[RankResult]:
+        return iter(self.ranks)
