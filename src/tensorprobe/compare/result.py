@@ -35,8 +35,21 @@ class ValuePair:
     """What is held against the tolerance: the largest of the relative errors that this basis has."""
     tolerance: float | None = None
     """The error that the errors of the call's inputs and rounding explain."""
+    scale: float = 1.0
+    """How many times larger the terms of this value are than their sum: above 1 where they cancel."""
     reason: str = ""
     """Why it has this status, in words, where the numbers do not say it: "shape [2, 3] against [3, 2]"."""
+    is_mismatch: bool = False
+    """Not comparable, but certainly not the same: another shape, or a tensor on one side only."""
+
+    @property
+    def is_bad(self) -> bool:
+        return self.status == "different" or self.is_mismatch
+
+    @property
+    def noise(self) -> float:
+        """Its error, relative to the size of its terms: what the next call inherits."""
+        return 0.0 if self.error is None or self.is_bad else self.error / self.scale
 
     @property
     def slot(self) -> str:

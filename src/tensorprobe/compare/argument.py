@@ -1,0 +1,68 @@
+"""Arguments that are no tensors: compared exactly, because a wrong one is evidence by itself.
+
+Object addresses, devices, generators and process groups are not compared: they differ between any two runs.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+from tensorprobe.compare.result import Status, ValuePair
+from tensorprobe.store.slot import PlainSlot, Slot
+
+_INCOMPARABLE_TYPES = ("device", "Generator", "ProcessGroup", "Stream", "Event", "DeviceMesh")
+_ADDRESS = re.compile(r"0x[0-9a-fA-F]{6,}")
+
+
+def compare_arguments(reference: PlainSlot, candidate: PlainSlot, dimensions: int | None) -> ValuePair:
+    """One plain argument against another; `dimensions` is the rank of the call's tensors, to know dim=-1 for dim=2."""
+    status, reason = _compare(reference, candidate, dimensions)
+    return ValuePair(reference, candidate, status, None, reason=reason)
+
+
+def compare_lone(reference: Slot | None, candidate: Slot | None) -> ValuePair:
+    """A slot that only one side has: a keyword that the other left to its default, a gradient that is not there."""
+    side = "the candidate" if reference is None else "the reference"
+    return ValuePair(reference, candidate, "not comparable", None, reason=f"only in {side}")
+
+
+def show_argument(slot: Slot | None) -> str:
+    """As it would be written in a call."""
+    if not isinstance(slot, PlainSlot):
+        return "nothing" if slot is None else "a tensor"
+    if slot.type in ("float", "int", "bool", "str", "NoneType") or slot.value is None:
+        return repr(slot.value)
+    return str(slot.value)
+
+
+def _compare(reference: PlainSlot, candidate: PlainSlot, dimensions: int | None) -> tuple[Status, str]:
+    if _is_incomparable(reference) or _is_incomparable(candidate):
+        return "equal", ""
+    if is_same_value(reference.value, candidate.value) or _is_same_dimension(reference, candidate, dimensions):
+        return "equal", ""
+    return "different", f"{show_argument(candidate)} where the reference had {show_argument(reference)}"
+
+
+def _is_incomparable(slot: PlainSlot) -> bool:
+    if slot.type.rpartition(".")[2] in _INCOMPARABLE_TYPES:
+        return True
+    is_object = slot.value is None and slot.type not in ("NoneType", "None")
+    return is_object or (isinstance(slot.value, str) and _ADDRESS.search(slot.value) is not None)
+
+
+def is_same_value(reference: Any, candidate: Any) -> bool:
+    """Equal, where NaN equals NaN; 1, 1.0 and True are one value, as they are to the framework."""
+    if isinstance(reference, float) and isinstance(candidate, float) and math.isnan(reference):
+        return math.isnan(candidate)
+    return bool(reference == candidate)
+
+
+def _is_same_dimension(reference: PlainSlot, candidate: PlainSlot, dimensions: int | None) -> bool:
+    """-1 and 2 are the same dimension of a tensor of rank 3."""
+    first, second = reference.value, candidate.value
+    if not dimensions or type(first) is not int or type(second) is not int:
+        return False
+    is_dimension = -dimensions <= first < dimensions and -dimensions <= second < dimensions
+    return is_dimension and (first < 0) != (second < 0) and abs(first - second) == dimensions

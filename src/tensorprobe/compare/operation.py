@@ -1,0 +1,46 @@
+"""What is known of operations by name; the names are in operation.json.
+
+steps        a small change of an input may change the result by a whole one
+random       draws from a generator; also the modules that do nothing else
+composite    one call, many operations one after the other
+contraction  sums of products
+sum, mean    sums of one input; `mean` divides them
+addition     terms that may cancel, element by element
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib.resources import files
+
+_ARITHMETIC = ("add", "sub", "mul", "truediv", "matmul", "pow", "floordiv", "mod")
+
+
+@cache
+def _tables() -> dict[str, frozenset[str]]:
+    content = json.loads(files("tensorprobe.compare").joinpath("operation.json").read_text("utf-8"))
+    return {kind: frozenset(names) for kind, names in content.items()}
+
+
+@cache
+def plain_op(op: str) -> str:
+    """What the tables know an operation by, for its dunder, in-place and `torch.ops` spellings.
+
+    >>> plain_op("__iadd__"), plain_op("aten.add.Tensor"), plain_op("add_"), plain_op("linear")
+    ('add', 'add', 'add', 'linear')
+    """
+    if op.startswith("__") and op.endswith("__") and len(op) > 4:
+        op = op[2:-2]
+        if op[:1] in ("i", "r") and op[1:] in _ARITHMETIC:
+            op = op[1:]
+    if op.startswith("aten."):
+        op = op.split(".")[1]
+    return op.rstrip("_") or op
+
+
+@cache
+def is_a(op: str, kind: str) -> bool:
+    """Is this operation, or this class of modules, of this kind?"""
+    names = _tables()[kind]
+    return op in names or plain_op(op) in names

@@ -1,0 +1,159 @@
+"""How much error is explained: by rounding in the call itself, and by the errors of what went into it.
+
+    tolerance = scale * (rounding + GAIN * largest error of the inputs)
+
+Rounding noise grows with depth, so no fixed threshold is right at both ends of a model: each call is held against the
+errors of its own inputs. `scale` is above 1 where terms cancel: the gradient of a bias that has no effect is a sum of
+thousands of terms that should be zero, and what is left of it is noise, of the size of the terms and not of the sum.
+All errors are relative to the size of the value (Euclidean norm, or largest magnitude).
+
+`docs/judgement.md` says why this holds and what was measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tensorprobe.compare.call import BACKWARD, Call
+from tensorprobe.compare.measurement import Measurement
+from tensorprobe.compare.operation import is_a
+from tensorprobe.compare.precision import unit_roundoff
+from tensorprobe.store.slot import TensorSlot
+
+GAIN = 16.0
+"""How much more relative error than its inputs have a single call may pass on."""
+ACCUMULATION = 32.0
+"""Rounding inside a call, in units of float32's (or the dtype's own, where that is finer)."""
+STORAGE = 4.0
+"""Rounding of the result itself, in units of its dtype's."""
+COMPOSITE = 8.0
+"""How many times more rounding a call does that is many operations in one."""
+_ACCUMULATOR_ROUNDOFF = 2.0**-24
+_SUMMED_PER_UNIT = 256.0
+"""Adding up so many terms doubles the error of one operation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """What may be expected of one value."""
+
+    tolerance: float
+    scale: float
+
+
+def error_of(measurement: Measurement) -> float | None:
+    """The error that is judged: relative to the whole tensor's size, by norm and at the worst element.
+
+    None when only equality is known; infinite for a NaN or Inf of one side.
+    """
+    if measurement.problem is not None:
+        return None
+    if any(
+        (
+            measurement.nan_only_reference,
+            measurement.nan_only_candidate,
+            measurement.inf_only_reference,
+            measurement.inf_only_candidate,
+        )
+    ):
+        return math.inf
+    if measurement.is_equal:
+        return 0.0
+    known = [error for error in (measurement.relative_l2, measurement.relative_max) if error is not None]
+    return max(known) if known else None
+
+
+def explain(
+    output: TensorSlot, calls: tuple[Call, ...], input_error: float, natural_norm: float | None, is_composite: bool
+) -> Explained:
+    """The tolerance of one result of a call (or of a group of calls) whose inputs have at most `input_error`."""
+    scale = cancellation(output, natural_norm)
+    rounding = round_off(output.dtype, _summed_terms(calls, output))
+    if is_composite or len(calls) > 1 or any(is_a(call.op, "composite") for call in calls):
+        rounding *= COMPOSITE
+    return Explained(scale * (rounding + GAIN * input_error), scale)
+
+
+def round_off(dtype: str | None, terms: float = 1.0) -> float:
+    """What one operation adds by itself; 0 for integers and booleans, which are exact."""
+    unit = unit_roundoff(dtype)
+    if unit is None:
+        return 0.0
+    accumulated = ACCUMULATION * min(unit, _ACCUMULATOR_ROUNDOFF) * (1 + math.sqrt(terms / _SUMMED_PER_UNIT))
+    return accumulated + STORAGE * unit
+
+
+def cancellation(output: TensorSlot, natural_norm: float | None) -> float:
+    """How many times larger the result would be, had nothing cancelled; at least 1."""
+    actual = _number(output.norm)
+    if natural_norm is None or actual is None or not math.isfinite(natural_norm) or natural_norm <= actual:
+        return 1.0
+    return natural_norm / actual if actual > 0 else math.inf
+
+
+def natural_norm(call: Call, output: TensorSlot, gradients: Iterable[TensorSlot] = ()) -> float | None:
+    """The norm that a result has when its terms do not cancel; None where that is not known."""
+    if call.direction == BACKWARD:
+        return largest_norm(gradients)
+    inputs = [slot for slot in call.tensors if slot.is_input]
+    if is_a(call.op, "contraction"):
+        return _contraction_norm(inputs, output)
+    if is_a(call.op, "sum") and inputs:
+        norm, terms = _number(inputs[0].norm), _ratio(inputs[0], output)
+        if norm is None:
+            return None
+        return norm / terms if is_a(call.op, "mean") else norm
+    if is_a(call.op, "addition"):
+        sizes = [_root_mean_square(slot) for slot in inputs]
+        known = [size for size in sizes if size is not None]
+        return max(known) * math.sqrt(output.element_count or 1) if known else None
+    return None
+
+
+def largest_norm(slots: Iterable[TensorSlot]) -> float | None:
+    norms = [norm for norm in (_number(slot.norm) for slot in slots) if norm is not None]
+    return max(norms, default=None)
+
+
+def _contraction_norm(inputs: list[TensorSlot], output: TensorSlot) -> float | None:
+    """Of sums of products: the root mean squares of both factors, times the root of the number of terms."""
+    factors = sorted((slot for slot in inputs if len(slot.shape or ()) >= 2), key=lambda slot: slot.slot)
+    weights = [slot for slot in inputs if slot.slot == "parameters.weight"]
+    if weights and factors:
+        factors = [factors[0], weights[0]]
+    if len(factors) < 2:
+        return None
+    first, second = _root_mean_square(factors[0]), _root_mean_square(factors[1])
+    if first is None or second is None:
+        return None
+    return first * second * math.sqrt(_contracted_terms(factors, output) * (output.element_count or 1))
+
+
+def _contracted_terms(factors: list[TensorSlot], output: TensorSlot) -> float:
+    """K of a matrix product: both factors together have M*K*K*N elements, the result has M*N."""
+    counts = [slot.element_count or 1 for slot in (factors[0], factors[1], output)]
+    last = (factors[0].shape or (1,))[-1]
+    return float(min(max(1, last), max(1.0, counts[0] * counts[1] / max(1, counts[2]))))
+
+
+def _summed_terms(calls: tuple[Call, ...], output: TensorSlot) -> float:
+    """How many terms go into one element of a result, as far as shapes tell."""
+    counts = [slot.element_count or 1 for call in calls for slot in call.tensors if slot.is_input]
+    return max(1.0, max(counts, default=1) / max(1, output.element_count or 1))
+
+
+def _ratio(first: TensorSlot, second: TensorSlot) -> float:
+    return max(1.0, (first.element_count or 1) / max(1, second.element_count or 1))
+
+
+def _root_mean_square(slot: TensorSlot) -> float | None:
+    norm, count = _number(slot.norm), slot.element_count
+    return None if norm is None or not count else norm / math.sqrt(count)
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, (int, float)) and not math.isnan(value):
+        return float(value)
+    return None
