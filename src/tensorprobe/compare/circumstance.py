@@ -1,0 +1,29 @@
+"""What may make two runs differ although the program is the same: the differences of their run.json."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_COMPARED = ("framework", "versions", "devices", "settings", "environment", "tensorprobe", "task", "level")
+_MAX_DEPTH = 4
+
+Difference = tuple[str, Any, Any]
+
+
+def compare_circumstances(reference: Mapping[str, Any], candidate: Mapping[str, Any]) -> tuple[Difference, ...]:
+    """Key, reference, candidate; only what changes numbers, not the host, the process or the time."""
+    if not reference or not candidate:  # msprobe writes none
+        return ()
+    found: list[Difference] = []
+    for key in _COMPARED:
+        found.extend(_differences(key, reference.get(key), candidate.get(key), 0))
+    return tuple(found)
+
+
+def _differences(key: str, reference: Any, candidate: Any, depth: int) -> Iterator[Difference]:
+    if isinstance(reference, dict) and isinstance(candidate, dict) and depth < _MAX_DEPTH:
+        for name in [*reference, *(name for name in candidate if name not in reference)]:
+            yield from _differences(f"{key}.{name}", reference.get(name), candidate.get(name), depth + 1)
+    elif reference != candidate:
+        yield key, reference, candidate

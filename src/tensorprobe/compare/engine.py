@@ -1,0 +1,260 @@
+"""`compare`: two runs, step by step and process by process.
+
+    read -> align -> pair -> measure -> judge -> verdict
+
+Measuring is lazy and in the order of execution, so that `first` can stop at the first source.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tensorprobe.compare.align import align_calls
+from tensorprobe.compare.alignment import Alignment
+from tensorprobe.compare.argument import compare_arguments, compare_lone
+from tensorprobe.compare.call import Call, Run, read_run
+from tensorprobe.compare.circumstance import compare_circumstances
+from tensorprobe.compare.executor import MeasureTask, make_task, run_tasks
+from tensorprobe.compare.judge import Judge
+from tensorprobe.compare.mapping import Mapping as NameMapping
+from tensorprobe.compare.mapping import read_mapping
+from tensorprobe.compare.option import DEFAULT_ATOL, DEFAULT_RTOL, CompareOptions
+from tensorprobe.compare.pairing import PairedCall, Side, pair_calls
+from tensorprobe.compare.result import Comparison, Coverage, RankResult, ValuePair, Verdict
+from tensorprobe.compare.slot_pair import pair_match_slots
+from tensorprobe.compare.step import RankPair, pair_ranks
+from tensorprobe.compare.verdict import Finding, find_sources, give_verdict, make_result
+from tensorprobe.store.reader import open_dump
+from tensorprobe.store.slot import PlainSlot, Slot, TensorSlot
+
+Progress = Callable[[int, int], None]
+"""Called with how many values were measured and how many there are."""
+
+
+def compare(reference: str | Path, candidate: str | Path, **options: Any) -> Comparison:
+    """Compare two runs, and say which call went wrong first.
+
+    Each is a dump_path, a folder of a step or a rank in it, or a dump.json or debug.json, of tensorprobe or msprobe.
+    `options` are the fields of CompareOptions: mapping, step, rank, rtol, atol, first, processes.
+
+        result = tensorprobe.compare("dump_gpu", "dump_npu")
+        if not result:
+            print(result.verdict.headline)
+    """
+    return compare_runs(reference, candidate, CompareOptions(**options))
+
+
+def compare_runs(
+    reference: str | Path, candidate: str | Path, options: CompareOptions, progress: Progress | None = None
+) -> Comparison:
+    """What `compare` does, with options that are checked already."""
+    mapping = read_mapping(options.mapping) if options.mapping is not None else None
+    dumps = [open_dump(path).select(options.step, options.rank) for path in (reference, candidate)]
+    pairs, problems = pair_ranks(dumps[0], dumps[1])
+    results: list[RankResult] = []
+    noises: dict[int | None, float] = {}
+    for pair in pairs:
+        result, noise = _compare_ranks(pair, options, mapping, noises, progress)
+        noises[pair.rank] = max(noises.get(pair.rank, 0.0), noise)
+        results.append(result)
+        if options.first and result.others is not None and _has_source(result):
+            break
+    if mapping is not None:
+        mapping.check_used()
+    return Comparison(str(reference), str(candidate), tuple(results), _choose(results), tuple(problems))
+
+
+def _has_source(result: RankResult) -> bool:
+    return result.verdict.kind not in ("agree", "not compared")
+
+
+def _choose(results: Sequence[RankResult]) -> Verdict:
+    """The earliest over all steps and ranks; of one step, the rank whose difference arose first."""
+    if not results:
+        return Verdict("not compared", "Nothing could be compared: the two dumps have no step and rank in common.")
+    for kinds in (("unequal start",), ("source", "entered", "random", "missing"), ("discontinuity", "drift")):
+        differing = [result for result in results if result.verdict.kind in kinds]
+        if differing:
+            first_step = min(result.step or 0 for result in results if _has_source(result))
+            early = [result for result in differing if (result.step or 0) == first_step]
+            if early:
+                return early[0].verdict
+    for result in results:
+        if _has_source(result):
+            return result.verdict
+    compared = [result for result in results if result.verdict.kind == "agree"]
+    if not compared:
+        return results[0].verdict
+    if len(results) == 1:
+        return compared[0].verdict
+    calls = sum(len(result.calls) for result in compared)
+    values = sum(result.value_counts["equal"] + result.value_counts["close"] for result in compared)
+    headline = f"The runs agree: {len(compared)} of {len(results)} steps and ranks, {calls:,} calls, {values:,} values."
+    return replace(compared[0].verdict, headline=headline, step=None, rank_name=None)
+
+
+def _compare_ranks(
+    pair: RankPair,
+    options: CompareOptions,
+    mapping: NameMapping | None,
+    noises: Mapping[int | None, float],
+    progress: Progress | None,
+) -> tuple[RankResult, float]:
+    runs = (read_run(pair.reference), read_run(pair.candidate))
+    alignment = align_calls(*runs, mapping)
+    reference, candidate = Side(runs[0]), Side(runs[1])
+    pairs = pair_calls(reference, candidate, alignment)
+    for paired in pairs:
+        paired.values = [_make_value(*slots, paired.reference) for slots in pair_match_slots(paired.match, mapping)]
+    start_noise = noises.get(pair.rank, 0.0)
+    judge = Judge(reference, candidate, options, start_noise)
+    judged = _measure_and_judge(pairs, pair, judge, options, progress)
+    is_cut_short = len(judged) < len(pairs)
+    finding = Finding(judged, alignment, reference, candidate, pair.rank not in noises, is_cut_short)
+    verdict = replace(give_verdict(finding), step=pair.step, rank_name=pair.reference.name)
+    return _make_result(pair, finding, verdict), judge.worst_noise
+
+
+def _make_value(reference: Slot | None, candidate: Slot | None, call: Call) -> ValuePair:
+    """A pair of slots, before it is measured."""
+    if reference is None or candidate is None:
+        value = compare_lone(reference, candidate)
+        value.is_mismatch = not value.is_input or not value.is_tensor
+        return value
+    if isinstance(reference, PlainSlot) and isinstance(candidate, PlainSlot):
+        dimensions = next((len(slot.shape) for slot in call.tensors if slot.shape is not None), None)
+        return compare_arguments(reference, candidate, dimensions)
+    if isinstance(reference, PlainSlot) or isinstance(candidate, PlainSlot):
+        side = "candidate" if isinstance(reference, PlainSlot) else "reference"
+        return ValuePair(
+            reference, candidate, "not comparable", None, reason=f"a tensor only in the {side}", is_mismatch=True
+        )
+    return ValuePair(reference, candidate, "not comparable", None)
+
+
+@dataclass(frozen=True)
+class _Scheduled:
+    """A value that is to be measured, and when it is needed."""
+
+    order: tuple[int, int]
+    value: ValuePair
+    task: MeasureTask
+
+
+def _measure_and_judge(
+    pairs: list[PairedCall], ranks: RankPair, judge: Judge, options: CompareOptions, progress: Progress | None
+) -> list[PairedCall]:
+    """Judge the calls in their order, each when its values are measured; all of them, or up to the first source."""
+    scheduled = sorted(_schedule(pairs, ranks, options), key=lambda one: one.order)
+    tasks = [one.task for one in scheduled]
+    measured = iter(zip(scheduled, run_tasks(tasks, options.processes), strict=True))
+    done = 0
+    judged: list[PairedCall] = []
+    waiting = next(measured, None)
+    for pair in pairs:
+        while waiting is not None and waiting[0].order[0] <= pair.place:
+            _take(waiting[0].value, waiting[1])
+            done += 1
+            if progress is not None:
+                progress(done, len(tasks))
+            waiting = next(measured, None)
+        judge.judge(pair)
+        judged.append(pair)
+        if options.first and find_sources([pair]):
+            break
+    return judged
+
+
+def _take(value: ValuePair, measurement: Any) -> None:
+    value.measurement = measurement
+    if measurement.problem is not None:
+        value.reason = measurement.problem
+        value.is_mismatch = measurement.problem.startswith("shape ")
+
+
+def _schedule(pairs: list[PairedCall], ranks: RankPair, options: CompareOptions) -> Iterator[_Scheduled]:
+    """What goes into a module is needed when the first call inside it is judged; its parameters before all calls."""
+    rtol = DEFAULT_RTOL if options.rtol is None else options.rtol
+    atol = DEFAULT_ATOL if options.atol is None else options.atol
+    if options.has_fixed_tolerance:
+        rtol, atol = options.rtol or 0.0, options.atol or 0.0
+    number = 0
+    place_of_position = {pair.reference.position: pair.place for pair in pairs}
+    for pair in pairs:
+        for value in pair.values:
+            if not isinstance(value.reference, TensorSlot) or not isinstance(value.candidate, TensorSlot):
+                continue
+            needed = pair.place
+            if value.is_input:
+                needed = min(needed, place_of_position.get(pair.start, pair.place))
+            if value.slot.startswith("parameters."):
+                needed = -1
+            task = make_task(value.reference, value.candidate, ranks.reference, ranks.candidate, rtol, atol)
+            yield _Scheduled((needed, number), value, task)
+            number += 1
+
+
+def _make_result(pair: RankPair, finding: Finding, verdict: Verdict) -> RankResult:
+    runs = (finding.reference.run, finding.candidate.run)
+    named = verdict.call.name if verdict.call else None
+    others = [source for source in find_sources(finding.pairs) if source.reference.name != named]
+    others += [
+        found for found in finding.pairs if found.role in ("drift", "discontinuity") and found.reference.name != named
+    ]
+    results = {found.reference.name: make_result(found, *runs, has_location=False) for found in finding.pairs}
+    bases: Counter[str] = Counter()
+    for found in finding.pairs:
+        bases.update(value.measurement.basis for value in found.values if value.measurement is not None)
+    return RankResult(
+        step=pair.step,
+        reference_name=pair.reference.name,
+        candidate_name=pair.candidate.name,
+        calls=tuple(results.values()),
+        only_reference=finding.alignment.only_reference,
+        only_candidate=finding.alignment.only_candidate,
+        verdict=verdict,
+        others=tuple(make_result(found, *runs, has_location=True) for found in others if not found.is_framework_made),
+        coverage=_count_coverage(finding.alignment, finding.pairs, *runs),
+        bases=bases,
+        circumstances=compare_circumstances(pair.reference.run, pair.candidate.run),
+        problems=tuple(_describe_problems(pair)),
+        is_cut_short=finding.is_cut_short,
+    )
+
+
+def _count_coverage(alignment: Alignment, pairs: Sequence[PairedCall], reference: Run, candidate: Run) -> Coverage:
+    counted = [match for match in alignment.matches if match.reference[-1].caller is None]
+    values = [value for pair in pairs for value in pair.values if value.is_tensor]
+    return Coverage(
+        reference_calls=sum(call.caller is None for call in reference.calls),
+        candidate_calls=sum(call.caller is None for call in candidate.calls),
+        paired_reference=sum(len(match.reference) for match in counted),
+        paired_candidate=sum(len(match.candidate) for match in counted),
+        compared_values=sum(value.status in ("equal", "close", "different") for value in values),
+        values=len(values),
+        unseen_reference=_unseen(reference),
+        unseen_candidate=_unseen(candidate),
+    )
+
+
+def _unseen(run: Run) -> dict[str, int]:
+    coverage = run.rank.run.get("coverage")
+    unseen = coverage.get("unseen") if isinstance(coverage, dict) else None
+    if not isinstance(unseen, dict):
+        return {}
+    return {str(reason): count for reason, count in unseen.items() if isinstance(count, int)}
+
+
+def _describe_problems(pair: RankPair) -> Iterator[str]:
+    for word, rank in (("reference", pair.reference), ("candidate", pair.candidate)):
+        for problem in rank.problems:
+            yield f"{word} {rank.name}: {problem}"
+        ended = rank.run.get("ended")
+        if ended:
+            yield f"{word} {rank.name}: the run ended by {ended}; it is compared as far as it goes"
+        elif not rank.is_complete:
+            yield f"{word} {rank.name}: the step was not finished (a kill?); it is compared as far as it goes"

@@ -1,0 +1,68 @@
+"""Which step and which process of the reference stands against which of the candidate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tensorprobe.store.reader import Dump, RankDump, StepDump
+
+
+@dataclass(frozen=True)
+class RankPair:
+    """One step of one process on both sides."""
+
+    step: int | None
+    rank: int | None
+    reference: RankDump
+    candidate: RankDump
+
+
+def pair_ranks(reference: Dump, candidate: Dump) -> tuple[list[RankPair], list[str]]:
+    """Steps and ranks by number; the only step, or the only process, of both sides by itself. And what has no partner."""
+    problems: list[str] = []
+    pairs: list[RankPair] = []
+    for first, second in _pair_steps(reference.steps, candidate.steps, problems):
+        pairs += _pair_processes(first, second, problems)
+    return pairs, problems
+
+
+def _pair_steps(
+    reference: tuple[StepDump, ...], candidate: tuple[StepDump, ...], problems: list[str]
+) -> list[tuple[StepDump, StepDump]]:
+    if len(reference) == 1 and len(candidate) == 1:
+        return [(reference[0], candidate[0])]
+    numbers = {step.number: step for step in candidate}
+    found = [(step, numbers[step.number]) for step in reference if step.number in numbers]
+    _note_lone("step", {step.number for step in reference}, set(numbers), problems)
+    return found
+
+
+def _pair_processes(reference: StepDump, candidate: StepDump, problems: list[str]) -> list[RankPair]:
+    if len(reference.ranks) == 1 and len(candidate.ranks) == 1:
+        both = [(reference.ranks[0], candidate.ranks[0])]
+    else:
+        first, second = _by_number(reference), _by_number(candidate)
+        both = [(rank, second[number]) for number, rank in first.items() if number in second]
+        _note_lone(f"step {reference.number}: rank", set(first), set(second), problems)
+    return [RankPair(reference.number, rank.rank, rank, partner) for rank, partner in both]
+
+
+def _by_number(step: StepDump) -> dict[int | str, RankDump]:
+    """Processes without a rank, msprobe's `proc123`, have no number: the first, the second …"""
+    found: dict[int | str, RankDump] = {}
+    for rank in step.ranks:
+        without = sum(isinstance(key, str) for key in found)
+        found[rank.rank if rank.rank is not None else f"process {without}"] = rank
+    return found
+
+
+def _note_lone(
+    word: str,
+    reference: set[int | None] | set[int | str],
+    candidate: set[int | None] | set[int | str],
+    problems: list[str],
+) -> None:
+    for side, lone in (("reference", reference - candidate), ("candidate", candidate - reference)):  # type: ignore[operator]
+        if lone:
+            names = ", ".join(sorted(map(str, lone))[:8])
+            problems.append(f"{word} {names}: only in the {side}, not compared")

@@ -1,0 +1,304 @@
+"""The sentence: which call went wrong first, and the evidence for it, in plain words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tensorprobe.compare.alignment import Alignment
+from tensorprobe.compare.call import BACKWARD, FORWARD, Call, Run
+from tensorprobe.compare.pairing import PairedCall, Side
+from tensorprobe.compare.result import CallResult, ValuePair, Verdict, VerdictKind
+from tensorprobe.store.slot import TensorSlot
+
+_MAX_VALUES = 6
+_MAX_NAMES = 3
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found in one step of one process, before it is put into words."""
+
+    pairs: Sequence[PairedCall]
+    """All judged pairs, in the order of execution."""
+    alignment: Alignment
+    reference: Side
+    candidate: Side
+    is_first_step: bool = True
+    is_cut_short: bool = False
+
+
+def find_sources(pairs: Iterable[PairedCall]) -> list[PairedCall]:
+    """The calls where differences arise, in the order in which they arose; the framework's own calls do not count."""
+    found = [pair for pair in pairs if pair.role in ("source", "entered") and not pair.is_framework_made]
+    return sorted(found, key=lambda pair: pair.event_place)
+
+
+def give_verdict(finding: Finding) -> Verdict:
+    """One step of one process."""
+    sources = find_sources(finding.pairs)
+    start = _find_unequal_parameters(finding.pairs) if finding.is_first_step else []
+    missing = _find_missing_gradients(finding)
+    if start:
+        return _word_unequal_start(start, finding)
+    if sources and not (missing and missing[0][0] < sources[0].event_place):
+        return _word_source(sources[0], finding)
+    if missing:
+        return _word_missing(missing[0][1], finding)
+    for role in ("discontinuity", "drift"):
+        milder = [pair for pair in finding.pairs if pair.role == role and not pair.is_framework_made]
+        if milder:
+            return _word_milder(min(milder, key=lambda pair: pair.event_place), finding)
+    differing = [pair for pair in finding.pairs if pair.is_bad and not pair.is_framework_made]
+    if differing:
+        return _word_milder(differing[0], finding)
+    return _word_agreement(finding)
+
+
+# ---------------------------------------------------------------------------------------------- what is to be said
+
+
+def _find_unequal_parameters(pairs: Iterable[PairedCall]) -> list[tuple[PairedCall, ValuePair]]:
+    found = []
+    seen: set[str] = set()
+    for pair in pairs:
+        if pair.reference.direction != FORWARD or pair.is_framework_made:
+            continue
+        for value in pair.inputs:
+            name = _parameter_name(pair, value)
+            if name is not None and value.is_bad and name not in seen:
+                seen.add(name)
+                found.append((pair, value))
+    return found
+
+
+def _parameter_name(pair: PairedCall, value: ValuePair) -> str | None:
+    """`blocks.0.norm.weight` for a slot that holds a parameter: at level L1, a leaf that requires a gradient."""
+    if value.slot.startswith("parameters."):
+        return ".".join(filter(None, (pair.reference.path, value.slot.removeprefix("parameters."))))
+    slot = value.reference
+    is_leaf = isinstance(slot, TensorSlot) and slot.requires_grad is True and slot.source is None
+    if is_leaf and pair.reference.kind == "api" and pair.reference.parent is None and pair.role == "entered":
+        return f"{slot.slot} of {pair.reference.name}" if isinstance(slot, TensorSlot) else None
+    return None
+
+
+def _find_missing_gradients(finding: Finding) -> list[tuple[int, Call]]:
+    """Backward calls that only the reference made, although their forward is paired: no gradient came there.
+
+    Not when the candidate has no backward at all, or was cut off before it: then nothing is known of it.
+    """
+    if not any(pair.reference.direction == BACKWARD for pair in finding.pairs):
+        return []
+    found = []
+    for unpaired in finding.alignment.only_reference:
+        call = unpaired.call
+        forward = finding.reference.flow.forward_of(call)
+        if call.direction == BACKWARD and call.kind == "api" and finding.reference.pair(forward) is not None:
+            found.append((call.position, call))
+    return found
+
+
+# ---------------------------------------------------------------------------------------------- putting it into words
+
+
+def _word_unequal_start(start: list[tuple[PairedCall, ValuePair]], finding: Finding) -> Verdict:
+    pair = start[0][0]
+    names = [_parameter_name(*one) or one[1].slot for one in start]
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    subject = "1 parameter differs" if len(start) == 1 else f"{len(start)} parameters differ"
+    headline = f"The runs did not start equal: {subject} before the first call: {', '.join(names[:_MAX_NAMES])}{more}."
+    evidence = [f"{_parameter_name(*one)}: {_describe_difference(one[1])}" for one in start[:_MAX_VALUES]]
+    sources = [found for found in find_sources(finding.pairs) if found not in [one[0] for one in start]]
+    if sources:
+        evidence.append(f"the first other difference arises in {_place(sources[0])}: {sources[0].because}")
+    return _verdict("unequal start", headline, evidence, pair, finding)
+
+
+def _word_source(pair: PairedCall, finding: Finding) -> Verdict:
+    kind: VerdictKind = "random" if pair.is_random else "entered" if pair.role == "entered" else "source"
+    direction = " in backward" if pair.reference.direction == BACKWARD else ""
+    headline = f"The runs first part{direction} at {_place(pair)}: {pair.because}."
+    evidence = [*_describe_lines(pair, finding), *_describe_values(pair)]
+    evidence += [_describe_suspect(call, finding) for call in pair.suspects[:_MAX_NAMES]]
+    evidence += _describe_not_compared(pair, finding)
+    return _verdict(kind, headline, evidence, pair, finding)
+
+
+def _word_missing(call: Call, finding: Finding) -> Verdict:
+    module = f" (module {call.module_path})" if call.module_path else ""
+    headline = f"The runs first part in backward: {call.name}{module} is only in the reference: no gradient reaches it."
+    forward = finding.reference.pair(finding.reference.flow.forward_of(call))
+    evidence = _describe_lines(forward, finding) if forward else []
+    inserted = [unpaired.call for unpaired in finding.alignment.only_candidate if unpaired.call.direction == FORWARD]
+    evidence += [_describe_suspect(found, finding) for found in inserted[:_MAX_NAMES]]
+    return Verdict("missing", headline, tuple(evidence), suspects=(call, *inserted[:_MAX_NAMES]))
+
+
+def _word_milder(pair: PairedCall, finding: Finding) -> Verdict:
+    evidence = [*_describe_lines(pair, finding), *_describe_values(pair), *_describe_not_compared(pair, finding)]
+    if pair.role == "discontinuity":
+        headline = f"No call went wrong, but rounding flipped a choice at {_place(pair)}: {pair.because}."
+        return _verdict("discontinuity", headline, evidence, pair, finding)
+    if pair.role == "drift":
+        headline = f"No single call went wrong, but the error grows too large: at {_place(pair)} {pair.because}."
+        return _verdict("drift", headline, evidence, pair, finding)
+    headline = f"The runs differ, and no call is to blame for certain; the first that differs is {_place(pair)}."
+    return _verdict("drift", headline, evidence, pair, finding)
+
+
+def _word_agreement(finding: Finding) -> Verdict:
+    values = [value for pair in finding.pairs for value in pair.values if value.is_tensor]
+    compared = [value for value in values if value.status in ("equal", "close")]
+    if not compared and not any(pair.values for pair in finding.pairs):
+        return Verdict("not compared", "Nothing could be compared: no call of one run has a partner in the other.")
+    if not compared and values:
+        reasons = sorted({value.reason for value in values if value.reason})[:_MAX_NAMES]
+        return Verdict("not compared", f"Nothing could be compared: {'; '.join(reasons) or 'no value has a partner'}.")
+    equal = sum(value.status == "equal" for value in compared)
+    worst = max((value.error or 0.0 for value in compared), default=0.0)
+    calls = sum(not pair.is_framework_made for pair in finding.pairs)
+    detail = "bit for bit" if equal == len(compared) and _is_bitwise(compared) else f"{equal:,} of them equal"
+    if equal < len(compared):
+        detail += f", the others within what rounding explains, at most {worst:.2g}"
+    return Verdict(
+        "agree", f"The runs agree: {calls:,} calls are paired, and all {len(compared):,} values agree, {detail}."
+    )
+
+
+def _is_bitwise(values: Iterable[ValuePair]) -> bool:
+    return all(value.measurement is not None and value.measurement.basis in ("tensor", "checksum") for value in values)
+
+
+def _verdict(kind: VerdictKind, headline: str, evidence: list[str], pair: PairedCall, finding: Finding) -> Verdict:
+    result = make_result(pair, finding.reference.run, finding.candidate.run, has_location=True)
+    return Verdict(kind, headline, tuple(evidence), call=result, suspects=pair.suspects)
+
+
+def make_result(pair: PairedCall, reference: Run, candidate: Run, *, has_location: bool) -> CallResult:
+    """What is handed out of a judged pair."""
+    return CallResult(
+        reference=pair.match.reference,
+        candidate=pair.match.candidate,
+        rule=pair.match.rule,
+        values=tuple(pair.values),
+        role=pair.role,
+        because=pair.because,
+        reference_location=reference.location(pair.reference) if has_location else None,
+        candidate_location=candidate.location(pair.candidate) if has_location else None,
+    )
+
+
+# ---------------------------------------------------------------------------------------------- pieces of sentences
+
+
+def _place(pair: PairedCall) -> str:
+    names = pair.reference.name
+    if pair.candidate.name != names:
+        names += f" (candidate: {pair.candidate.name})"
+    path = pair.reference.module_path
+    return f"{names} in module {path}" if path and pair.reference.kind == "api" else names
+
+
+def _describe_lines(pair: PairedCall, finding: Finding) -> list[str]:
+    found = []
+    for word, side, call in (
+        ("reference", finding.reference, pair.reference),
+        ("candidate", finding.candidate, pair.candidate),
+    ):
+        forward = side.flow.forward_of(call)
+        location = side.run.location(call) or (side.run.location(forward) if forward else None)
+        if location:
+            found.append(f"{word} line: {_one_line(location)}")
+    return list(dict.fromkeys(found))
+
+
+def _describe_values(pair: PairedCall) -> list[str]:
+    found = []
+    for word, values in (("input", pair.inputs), ("result", pair.outputs)):
+        shown = [value for value in values if value.is_tensor or value.is_bad]
+        shown.sort(key=lambda value: not value.is_bad)
+        found += [f"{word} {value.slot}: {_describe_value(value)}" for value in shown[:_MAX_VALUES]]
+        if len(shown) > _MAX_VALUES:
+            found.append(f"{word}: {len(shown) - _MAX_VALUES} more")
+    return found
+
+
+def _describe_value(value: ValuePair) -> str:
+    if value.is_bad:
+        return f"differs: {_describe_difference(value)}"
+    if value.status == "equal":
+        return "equal"
+    if value.status == "close":
+        return f"agrees, error {_number(value.error)} where {_number(value.tolerance)} is explained"
+    return f"not compared: {value.reason}"
+
+
+def _describe_difference(value: ValuePair) -> str:
+    words = [value.reason] if value.reason else []
+    measurement = value.measurement
+    if measurement is None:
+        return value.reason
+    only = [
+        f"{count:,} {what} only in the {side}"
+        for count, what, side in (
+            (measurement.nan_only_reference, "NaN", "reference"),
+            (measurement.nan_only_candidate, "NaN", "candidate"),
+            (measurement.inf_only_reference, "Inf", "reference"),
+            (measurement.inf_only_candidate, "Inf", "candidate"),
+        )
+        if count
+    ]
+    words += only
+    if value.error is not None and math.isfinite(value.error):
+        explained = "" if value.tolerance is None else f" where {_number(value.tolerance)} is explained"
+        words.append(f"relative error {_number(value.error)}{explained}")
+    elif measurement.basis == "checksum":
+        words.append("the checksums differ")
+    if measurement.worst_index is not None:
+        place = list(measurement.worst_index)
+        words.append(f"worst at {place}: {measurement.worst_candidate} for {measurement.worst_reference}")
+    if measurement.basis == "statistics":
+        words.append("by statistics only")
+    return ", ".join(words)
+
+
+def _describe_suspect(call: Call, finding: Finding) -> str:
+    is_candidate = finding.candidate.run.by_name.get(call.name) is call
+    side, other = (finding.candidate, "reference") if is_candidate else (finding.reference, "candidate")
+    location = side.run.location(call)
+    where = f": {_one_line(location)}" if location else ""
+    return f"without a counterpart in the {other}: {call.name}{where}"
+
+
+def _describe_not_compared(pair: PairedCall, finding: Finding) -> list[str]:
+    earlier = [found for found in finding.pairs if found.place < pair.place]
+    values = sum(value.status == "not comparable" for found in earlier for value in found.values if value.is_tensor)
+    lone = [
+        unpaired.call.name
+        for unpaired in finding.alignment.only_reference
+        if unpaired.call.position < pair.reference.position and unpaired.call.caller is None
+    ]
+    lone += [
+        unpaired.call.name
+        for unpaired in finding.alignment.only_candidate
+        if unpaired.call.position < pair.candidate.position and unpaired.call.caller is None
+    ]
+    if not values and not lone:
+        return ["everything before it was compared"]
+    words = []
+    if values:
+        words.append(f"{values:,} values" if values > 1 else "1 value")
+    if lone:
+        shown = ", ".join(lone[:_MAX_NAMES])
+        words.append(f"{len(lone):,} calls without a counterpart ({shown}{', …' if len(lone) > _MAX_NAMES else ''})")
+    return [f"not compared before it: {' and '.join(words)}"]
+
+
+def _one_line(frame: str) -> str:
+    return " ".join(frame.split())
+
+
+def _number(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.2g}"
