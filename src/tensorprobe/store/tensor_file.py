@@ -1,0 +1,79 @@
+"""Tensor files of a dump, `.npy` and `.pt`, as numpy arrays over mapped memory.
+
+A file may come from anyone. Nothing in it is unpickled, no size in it is believed before it was held against the size
+of the file, and what cannot be read is a DumpError that fits into a cell of a table: "x.pt is cut off". The path was
+checked by `RankDump.tensor_path`; here only regular files are opened, because a pipe would wait for ever.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tensorprobe.errors import DumpError
+from tensorprobe.store import npy_file, torch_file
+from tensorprobe.store.tensor_layout import NotDense, Unreadable, make_array
+
+_LEGACY_TORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"  # what torch.save wrote before it wrote zip archives
+_PICKLE = b"\x80"
+
+
+class NotDenseError(DumpError):
+    """The file is whole and holds a tensor, but one that is no plain array: sparse or quantized."""
+
+
+def open_tensor(path: Path, dtype: str | None = None) -> np.ndarray[Any, Any]:
+    """The tensor of a file. `dtype` is what the record says: only needed where the file itself cannot tell."""
+    try:
+        content = _map_file(path)
+        layout = _read_layout(content, dtype)
+        return make_array(content, layout)
+    except NotDense as error:
+        raise NotDenseError(f"{path.name} {error}") from None
+    except Unreadable as error:
+        raise DumpError(f"{path.name} {error}") from None
+    except OSError as error:
+        raise DumpError(f"{path.name} cannot be read ({error.strerror or error})") from error
+
+
+def forget_pages(array: np.ndarray[Any, Any]) -> None:
+    """Give back the memory of what has been read of a mapped file, so that a large one does not fill it."""
+    base = array
+    while isinstance(base, np.ndarray):
+        base = base.base  # type: ignore[assignment]
+    if isinstance(base, mmap.mmap) and hasattr(base, "madvise"):
+        base.madvise(mmap.MADV_DONTNEED)
+
+
+def _read_layout(content: mmap.mmap | bytes, dtype: str | None) -> Any:
+    if content[: len(npy_file.MAGIC)] == npy_file.MAGIC:
+        return npy_file.read_layout(content, dtype)
+    if content[: len(torch_file.MAGIC)] == torch_file.MAGIC:
+        return torch_file.read_layout(content)
+    if not content:
+        raise Unreadable("is empty")
+    if content[: len(_LEGACY_TORCH)] == _LEGACY_TORCH:
+        raise Unreadable("is in the format of torch before 1.6, which is a pickle")
+    if content[:1] == _PICKLE:
+        raise Unreadable("holds a pickle, not a tensor")
+    raise Unreadable("is neither a .npy nor a .pt file")
+
+
+def _map_file(path: Path) -> mmap.mmap | bytes:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except FileNotFoundError:
+        raise Unreadable("is missing") from None
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise Unreadable("is not a regular file")
+        # An empty file cannot be mapped.
+        return mmap.mmap(descriptor, status.st_size, access=mmap.ACCESS_READ) if status.st_size else b""
+    finally:
+        os.close(descriptor)

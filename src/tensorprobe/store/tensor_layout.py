@@ -1,0 +1,156 @@
+"""Where in a file the elements of a tensor lie, checked before anything is read there."""
+
+from __future__ import annotations
+
+import math
+import mmap
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tensorprobe.errors import UsageError
+
+MAX_DIMENSIONS = 32  # numpy 1.x has no more
+MAX_REPEATED_ELEMENTS = 1 << 30
+"""Of a tensor whose elements share memory: a few bytes may stand for any number of them."""
+
+_BY_NUMPY = {
+    "float64": "f8",
+    "float32": "f4",
+    "float16": "f2",
+    "complex128": "c16",
+    "complex64": "c8",
+    "int64": "i8",
+    "int32": "i4",
+    "int16": "i2",
+    "int8": "i1",
+    "uint64": "u8",
+    "uint32": "u4",
+    "uint16": "u2",
+    "uint8": "u1",
+    "bool": "?",
+}
+_BY_ML_DTYPES = {
+    "bfloat16": 2,
+    "float8_e4m3fn": 1,
+    "float8_e4m3fnuz": 1,
+    "float8_e5m2": 1,
+    "float8_e5m2fnuz": 1,
+    "float8_e8m0fnu": 1,
+}
+COMPLEX_OF_HALVES = "complex32"
+"""numpy has no such dtype: it is read as pairs of float16."""
+
+
+class Unreadable(Exception):  # noqa: N818  a reason to put behind the name of a file
+    """Why a file cannot be read, as a sentence whose subject is the file: "is cut off"."""
+
+
+class NotDense(Unreadable):
+    """The file is whole, but what it holds is no plain array."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorLayout:
+    """A tensor in a file. The numbers are those that the file claims; `make_array` checks them."""
+
+    dtype: str
+    """As torch names it, without `torch.`."""
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    """In elements."""
+    begin: int
+    """Where its storage lies in the file."""
+    size_bytes: int
+    offset: int = 0
+    """Of the first element in the storage, in elements."""
+    is_big_endian: bool = False
+    is_conjugated: bool = False
+    is_negated: bool = False
+
+
+def make_array(content: mmap.mmap | bytes, layout: TensorLayout) -> np.ndarray[Any, Any]:
+    """The array that a layout describes, without a copy where numpy can show it as it lies."""
+    if layout.dtype == COMPLEX_OF_HALVES:
+        return _join_halves(content, layout)
+    dtype = numpy_dtype(layout.dtype)
+    if dtype.itemsize > 1 and dtype.kind != "V":
+        dtype = dtype.newbyteorder(">" if layout.is_big_endian else "<")
+    elif dtype.itemsize > 1 and layout.is_big_endian:
+        raise Unreadable(f"holds {layout.dtype} of a big-endian machine, which cannot be read here")
+    _check(layout, dtype.itemsize, len(content))
+    array: np.ndarray[Any, Any] = np.ndarray(
+        layout.shape,
+        dtype,
+        buffer=content if layout.size_bytes else None,
+        offset=layout.begin + layout.offset * dtype.itemsize if layout.size_bytes else 0,
+        strides=tuple(stride * dtype.itemsize for stride in layout.strides) if 0 not in layout.shape else None,
+    )
+    if layout.is_conjugated and dtype.kind == "c":
+        array = array.conj()
+    return -array if layout.is_negated else array
+
+
+def contiguous_strides(shape: tuple[int, ...], is_fortran: bool = False) -> tuple[int, ...]:
+    """In elements, of an array without gaps."""
+    ordered = shape if is_fortran else shape[::-1]
+    strides = [1]
+    for size in ordered[:-1]:
+        strides.append(strides[-1] * size)
+    found = tuple(strides[: len(shape)])
+    return found if is_fortran else found[::-1]
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """Of a dtype by torch's name. bfloat16 and the float8 kinds come from ml_dtypes."""
+    if name in _BY_NUMPY:
+        return np.dtype(_BY_NUMPY[name])
+    if name not in _BY_ML_DTYPES:
+        raise NotDense(f"has the dtype {name}, which is not compared")
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise UsageError(f'{name} needs ml_dtypes to be read: pip install "tensorprobe[compare]"') from None
+    return np.dtype(getattr(ml_dtypes, name))
+
+
+def is_ml_dtype(name: str, size_bytes: int) -> bool:
+    """Is it one of the dtypes that numpy writes as nameless bytes, of this size?"""
+    return _BY_ML_DTYPES.get(name) == size_bytes
+
+
+def _join_halves(content: mmap.mmap | bytes, layout: TensorLayout) -> np.ndarray[Any, Any]:
+    parts = make_array(
+        content,
+        TensorLayout(
+            "float16",
+            (*layout.shape, 2),
+            (*(stride * 2 for stride in layout.strides), 1),
+            layout.begin,
+            layout.size_bytes,
+            layout.offset * 2,
+            layout.is_big_endian,
+        ),
+    ).astype(np.float32)
+    array = np.ascontiguousarray(parts).view(np.complex64)[..., 0]
+    array = array.conj() if layout.is_conjugated else array
+    return -array if layout.is_negated else array
+
+
+def _check(layout: TensorLayout, item_bytes: int, file_bytes: int) -> None:
+    sizes, strides = layout.shape, layout.strides
+    if len(sizes) > MAX_DIMENSIONS:
+        raise Unreadable(f"has {len(sizes)} dimensions")
+    if len(sizes) != len(strides) or min((*sizes, *strides, layout.offset, layout.begin, layout.size_bytes)) < 0:
+        raise Unreadable("has a header that makes no sense")
+    if layout.begin + layout.size_bytes > file_bytes:
+        raise Unreadable("is cut off")
+    count = math.prod(sizes)
+    if count == 0:
+        return
+    last = layout.offset + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+    if (last + 1) * item_bytes > layout.size_bytes:
+        raise Unreadable(f"is too short for its shape {list(sizes)}")
+    if count * item_bytes > max(layout.size_bytes, MAX_REPEATED_ELEMENTS):
+        raise Unreadable(f"repeats {layout.size_bytes} bytes as {count} elements: too many to compare")
