@@ -32,9 +32,9 @@ _STORAGES = {
     "ComplexFloatStorage": "complex64",
 }
 _SYNONYMS = {"double": "float64", "float": "float32", "half": "float16", "chalf": COMPLEX_OF_HALVES}
-_PUSHED = frozenset(
-    """BININT BININT1 BININT2 INT LONG LONG1 LONG4 BINFLOAT FLOAT UNICODE BINUNICODE SHORT_BINUNICODE BINUNICODE8""".split()
-)
+_NUMBERS = frozenset({"BININT", "BININT1", "BININT2", "INT", "LONG", "LONG1", "LONG4", "BINFLOAT", "FLOAT"})
+_TEXTS = frozenset({"UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"})
+_PUSHED = _NUMBERS | _TEXTS
 _CONSTANTS: dict[str, Any] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
 _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 _PUTS = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
@@ -93,6 +93,7 @@ def read_pickle(content: bytes) -> PickledTensor:
 def _walk(content: bytes) -> Any:
     stack: list[Any] = []
     memo: dict[int, Any] = {}
+    argument: Any
     for opcode, argument, _ in pickletools.genops(content):
         name = opcode.name
         if name in _PUSHED:

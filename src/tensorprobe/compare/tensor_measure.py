@@ -1,0 +1,285 @@
+"""Two arrays, measured in one pass over pieces that stay in the cache. All sums are float64.
+
+Most pairs are equal, so the bytes of a piece are compared first; of equal pieces only the norm is left to compute.
+Elements that are NaN on both sides, or the same infinity, agree; those that are so on one side only are worse than any
+number: the distances are infinite then, and there is no cosine. Norms are those of the finite elements.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from tensorprobe.compare.chunk import CHUNK_ELEMENTS, ChunkedPair
+from tensorprobe.compare.measurement import Measurement
+from tensorprobe.compare.metric import (
+    ScaledSum,
+    add_product,
+    cosine,
+    exact_distance,
+    largest_magnitude,
+    relative,
+    ulp_distance,
+)
+
+Array = np.ndarray[Any, Any]
+
+_MANTISSA_BITS = {
+    "float64": 52,
+    "complex128": 52,
+    "float32": 23,
+    "complex64": 23,
+    "float16": 10,
+    "bfloat16": 7,
+    "float8_e4m3fn": 3,
+    "float8_e4m3fnuz": 3,
+    "float8_e5m2": 2,
+    "float8_e5m2fnuz": 2,
+    "float8_e8m0fnu": 0,
+}
+_WITHOUT_SIGN = "float8_e8m0fnu"
+_EXACT_INTEGERS = 2.0**53
+"""Below this every integer is a float64."""
+
+
+def measure_arrays(reference: Array, candidate: Array, rtol: float, atol: float) -> Measurement:
+    """All numbers of a pair; of other shapes, none."""
+    if reference.shape != candidate.shape:
+        return Measurement("tensor", problem=f"shape {list(reference.shape)} against {list(candidate.shape)}")
+    for array in (reference, candidate):
+        if array.dtype.kind not in "biufc" and array.dtype.name not in _MANTISSA_BITS:
+            return Measurement("tensor", problem=f"elements of the type {array.dtype} are not compared")
+    pair = ChunkedPair(reference, candidate)
+    total = ErrorTotal(reference.dtype, candidate.dtype, rtol, atol)
+    with np.errstate(all="ignore"):
+        for position, first, second in pair:
+            total.add(position, first, second)
+    return total.result(pair)
+
+
+class ErrorTotal:
+    """What is known of a pair after the pieces that were added. Buffers are made once, for all pieces."""
+
+    def __init__(self, reference: np.dtype[Any], candidate: np.dtype[Any], rtol: float, atol: float) -> None:
+        self._same_dtype = reference.name == candidate.name
+        self._rtol, self._atol = rtol, atol
+        self._is_complex = "c" in (reference.kind, candidate.kind)
+        self._is_wide_integer = all(dtype.kind in "iu" for dtype in (reference, candidate)) and 8 in (
+            reference.itemsize,
+            candidate.itemsize,
+        )
+        self._ulp_dtype = _less_precise(reference, candidate)
+        working = np.complex128 if self._is_complex else np.float64
+        self._reference = np.empty(CHUNK_ELEMENTS, working)
+        self._candidate = np.empty(CHUNK_ELEMENTS, working)
+        self._distance = np.empty(CHUNK_ELEMENTS)
+        self._magnitude = np.empty(CHUNK_ELEMENTS)
+        self._ratio = np.empty(CHUNK_ELEMENTS)
+
+        self.count = 0
+        self.is_equal = self._same_dtype
+        self.squares_reference, self.squares_candidate = ScaledSum(), ScaledSum()
+        self.product, self.squares_distance = ScaledSum(), ScaledSum()
+        self.sum_distance = 0.0
+        self.largest = 0.0
+        self.max_relative_error = 0.0
+        self.max_ulp = 0
+        self.beyond_1e_3 = self.beyond_5e_3 = self.beyond_tolerance = 0
+        self.nan_only_reference = self.nan_only_candidate = 0
+        self.inf_only_reference = self.inf_only_candidate = 0
+        self.max_abs_error = 0.0
+        self.worst_position = -1
+        self.worst_values: tuple[Any, Any] = (None, None)
+
+    def add(self, position: int, reference: Array, candidate: Array) -> None:
+        self.count += len(reference)
+        reference, candidate = _in_native_order(reference), _in_native_order(candidate)
+        if self._same_dtype and _has_same_bytes(reference, candidate):
+            self._add_equal(reference)
+        else:
+            self.is_equal = False
+            self._add_different(position, reference, candidate)
+
+    def _add_equal(self, raw: Array) -> None:
+        values = self._load(self._reference, raw)
+        largest = largest_magnitude(values)
+        if not math.isfinite(largest):
+            values[~np.isfinite(values)] = 0
+            largest = largest_magnitude(values)
+        self.largest = max(self.largest, largest)
+        parts = values.view(np.float64)
+        squares = ScaledSum()
+        add_product(squares, parts, parts, largest, largest)
+        for total in (self.squares_reference, self.squares_candidate, self.product):
+            total.add(squares.value, squares.exponent)
+
+    def _add_different(self, position: int, raw_reference: Array, raw_candidate: Array) -> None:
+        count = len(raw_reference)
+        reference = self._load(self._reference, raw_reference)
+        candidate = self._load(self._candidate, raw_candidate)
+        distance = self._distance[:count]
+        self._subtract(reference, candidate, distance)
+        magnitude = np.abs(reference, out=self._magnitude[:count])
+        largest_reference, largest_candidate = float(magnitude.max()), largest_magnitude(candidate)
+        finite = None
+        if not math.isfinite(largest_reference + largest_candidate):
+            finite = self._set_apart_nonfinite(reference, candidate, distance)
+            np.abs(reference, out=magnitude)
+            largest_reference, largest_candidate = float(magnitude.max()), largest_magnitude(candidate)
+        elif self._is_wide_integer and max(largest_reference, largest_candidate) >= _EXACT_INTEGERS:
+            distance[:] = exact_distance(raw_reference, raw_candidate)
+        self.largest = max(self.largest, largest_reference, largest_candidate)
+        self._note_worst(position, distance, raw_reference, raw_candidate)
+        self._add_sums(
+            reference.view(np.float64), candidate.view(np.float64), distance, largest_reference, largest_candidate
+        )
+        self._add_ratios(distance, magnitude)
+        if self._ulp_dtype is not None:
+            self._add_ulp(raw_reference, raw_candidate, finite)
+
+    def _load(self, buffer: Array, raw: Array) -> Array:
+        values = buffer[: len(raw)]
+        np.copyto(values, raw, casting="unsafe")
+        return values
+
+    def _subtract(self, reference: Array, candidate: Array, distance: Array) -> None:
+        if self._is_complex:
+            np.abs(reference - candidate, out=distance)
+        else:
+            np.subtract(reference, candidate, out=distance)
+            np.abs(distance, out=distance)
+
+    def _set_apart_nonfinite(self, reference: Array, candidate: Array, distance: Array) -> Array:
+        """Count NaN and Inf, let the distance say whether they agree, and put zeros in their place. Where both sides
+        are finite is returned."""
+        nan = np.isnan(reference), np.isnan(candidate)
+        inf = np.isinf(reference) & ~nan[0], np.isinf(candidate) & ~nan[1]
+        finite = ~(nan[0] | inf[0]), ~(nan[1] | inf[1])
+        same_inf = inf[0] & inf[1] & (reference == candidate)
+        self.nan_only_reference += int(np.count_nonzero(nan[0] & ~nan[1]))
+        self.nan_only_candidate += int(np.count_nonzero(nan[1] & ~nan[0]))
+        self.inf_only_reference += int(np.count_nonzero(inf[0] & ~same_inf))
+        self.inf_only_candidate += int(np.count_nonzero(inf[1] & ~same_inf))
+        both_finite: Array = finite[0] & finite[1]
+        agree = same_inf | (nan[0] & nan[1])
+        distance[~both_finite] = np.inf
+        distance[agree] = 0.0
+        reference[~finite[0]] = 0
+        candidate[~finite[1]] = 0
+        return both_finite
+
+    def _note_worst(self, position: int, distance: Array, reference: Array, candidate: Array) -> None:
+        at = int(distance.argmax())
+        error = float(distance[at])
+        if error > self.max_abs_error:
+            self.max_abs_error = error
+            self.worst_position = position + at
+            self.worst_values = (_plain(reference[at]), _plain(candidate[at]))
+
+    def _add_sums(
+        self, reference: Array, candidate: Array, distance: Array, largest_reference: float, largest_candidate: float
+    ) -> None:
+        largest_distance = float(distance.max())
+        add_product(self.squares_reference, reference, reference, largest_reference, largest_reference)
+        add_product(self.squares_candidate, candidate, candidate, largest_candidate, largest_candidate)
+        add_product(self.product, reference, candidate, largest_reference, largest_candidate)
+        add_product(self.squares_distance, distance, distance, largest_distance, largest_distance)
+        self.sum_distance += float(distance.sum())
+
+    def _add_ratios(self, distance: Array, magnitude: Array) -> None:
+        """Where both are 0 the ratio is NaN, which is larger than nothing: such elements are within any bound."""
+        ratio = np.divide(distance, magnitude, out=self._ratio[: len(distance)])
+        largest = float(np.fmax.reduce(ratio))
+        self.max_relative_error = (
+            max(self.max_relative_error, largest) if largest == largest else self.max_relative_error
+        )
+        if largest >= 1e-3:
+            self.beyond_1e_3 += int(np.count_nonzero(ratio >= 1e-3))
+        if largest >= 5e-3:
+            self.beyond_5e_3 += int(np.count_nonzero(ratio >= 5e-3))
+        if largest > self._rtol:
+            np.multiply(magnitude, self._rtol, out=ratio)
+            np.add(ratio, self._atol, out=ratio)
+            self.beyond_tolerance += int(np.count_nonzero(distance > ratio))
+
+    def _add_ulp(self, reference: Array, candidate: Array, finite: Array | None) -> None:
+        dtype = self._ulp_dtype
+        assert dtype is not None
+        if finite is not None:
+            reference, candidate = reference[finite], candidate[finite]
+        if not len(reference):
+            return
+        first, second = (np.ascontiguousarray(raw).astype(dtype, copy=False) for raw in (reference, candidate))
+        if dtype.kind == "c":
+            part = np.dtype(f"f{dtype.itemsize // 2}")
+            first, second = first.view(part), second.view(part)
+        self.max_ulp = max(self.max_ulp, ulp_distance(first, second, dtype.name != _WITHOUT_SIGN))
+
+    def result(self, pair: ChunkedPair) -> Measurement:
+        count = max(self.count, 1)
+        norm_reference, norm_candidate = self.squares_reference.root, self.squares_candidate.root
+        distance = self.squares_distance.root
+        is_numeric = math.isfinite(self.max_abs_error)
+        return Measurement(
+            "tensor",
+            is_equal=self.is_equal,
+            element_count=self.count,
+            cosine=self._cosine() if is_numeric else None,
+            euclidean_distance=distance,
+            max_abs_error=self.max_abs_error,
+            mean_abs_error=self.sum_distance / count,
+            max_relative_error=self.max_relative_error,
+            relative_l2=relative(distance, max(norm_reference, norm_candidate)),
+            relative_max=relative(self.max_abs_error, self.largest),
+            within_1e_3=1.0 - self.beyond_1e_3 / count,
+            within_5e_3=1.0 - self.beyond_5e_3 / count,
+            allclose=self.beyond_tolerance == 0,
+            allclose_share=1.0 - self.beyond_tolerance / count,
+            max_ulp=None if self._ulp_dtype is None else self.max_ulp,
+            nan_only_reference=self.nan_only_reference,
+            nan_only_candidate=self.nan_only_candidate,
+            inf_only_reference=self.inf_only_reference,
+            inf_only_candidate=self.inf_only_candidate,
+            worst_index=None if self.worst_position < 0 else pair.index(self.worst_position),
+            worst_reference=self.worst_values[0],
+            worst_candidate=self.worst_values[1],
+            norm_reference=norm_reference,
+            norm_candidate=norm_candidate,
+        )
+
+    def _cosine(self) -> float:
+        if self.max_abs_error == 0.0:
+            return 1.0
+        return cosine(self.product, self.squares_reference, self.squares_candidate)
+
+
+def _has_same_bytes(reference: Array, candidate: Array) -> bool:
+    if not (reference.flags.c_contiguous and candidate.flags.c_contiguous):
+        return False
+    first, second = reference.view(np.uint8), candidate.view(np.uint8)
+    if len(first) % 8 == 0:
+        first, second = first.view(np.uint64), second.view(np.uint64)
+    return bool((first == second).all())
+
+
+def _in_native_order(raw: Array) -> Array:
+    return raw if raw.dtype.isnative else raw.astype(raw.dtype.newbyteorder("="))
+
+
+def _less_precise(reference: np.dtype[Any], candidate: np.dtype[Any]) -> np.dtype[Any] | None:
+    """The dtype whose steps are counted; None unless both are floats."""
+    names = reference.name, candidate.name
+    if not all(name in _MANTISSA_BITS for name in names):
+        return None
+    found = min((reference, candidate), key=lambda dtype: _MANTISSA_BITS[dtype.name])
+    is_complex = "c" in (reference.kind, candidate.kind)
+    if is_complex and found.kind != "c":
+        found = np.dtype(np.complex128 if found.itemsize == 8 else np.complex64)
+    return found.newbyteorder("=") if found.kind != "V" else found
+
+
+def _plain(value: Any) -> Any:
+    item = value.item()
+    return item if isinstance(item, (bool, int, float, complex)) else float(item)
