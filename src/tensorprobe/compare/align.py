@@ -1,0 +1,247 @@
+"""Which call of the reference stands against which of the candidate.
+
+Two runs with the same names in the same order pair by name. Otherwise a counter says little: after one missing layer
+`Functional.linear.5` is another call. So modules are matched first, from the top down, and calls are aligned in order
+inside each pair of modules. A backward call follows its forward call. Values and data flow break ties; they never
+make a pair.
+
+The two runs are put into a canonical order first: swapping them gives the mirrored pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tensorprobe.compare.alignment import Alignment, Match
+from tensorprobe.compare.call import BACKWARD, RECOMPUTE, Run
+from tensorprobe.compare.fingerprint import Fingerprinter
+from tensorprobe.compare.module_match import ModuleMatcher
+from tensorprobe.compare.module_tree import ModuleNode
+from tensorprobe.compare.nearest import find_nearest
+from tensorprobe.compare.rule import SAME_NAME, name_rule
+from tensorprobe.compare.sequence import Items, align_sequence, longest_rising
+from tensorprobe.compare.side import Side
+from tensorprobe.compare.spelling import WRAPPER_CLASSES
+
+
+def align_calls(reference: Run, candidate: Run) -> Alignment:
+    """Every call of both runs, in exactly one match or unpaired."""
+    names = [call.name for call in reference.calls]
+    other_names = [call.name for call in candidate.calls]
+    if names == other_names:
+        pairs = zip(reference.calls, candidate.calls, strict=True)
+        return Alignment(tuple(Match((one,), (other,), SAME_NAME) for one, other in pairs))
+    if (len(names), names) > (len(other_names), other_names):
+        return _mirror(Aligner(candidate, reference).align())
+    return Aligner(reference, candidate).align()
+
+
+def _mirror(alignment: Alignment) -> Alignment:
+    matches = [Match(match.candidate, match.reference, match.rule) for match in alignment.matches]
+    return Alignment(
+        tuple(sorted(matches, key=_place)),
+        alignment.only_candidate,
+        alignment.only_reference,
+        {candidate: reference for reference, candidate in alignment.modules.items()},
+    )
+
+
+def _place(match: Match) -> int:
+    return match.reference[-1].position
+
+
+class Aligner:
+    """Pairs are kept as places in the two lists of calls."""
+
+    def __init__(self, reference: Run, candidate: Run) -> None:
+        fingerprinter = Fingerprinter(reference, candidate)
+        self.reference = Side(reference, fingerprinter)
+        self.candidate = Side(candidate, fingerprinter)
+        self.partner: dict[int, int] = {}
+        self.other_partner: dict[int, int] = {}
+        self.modules: dict[ModuleNode, ModuleNode] = {}
+
+    def align(self) -> Alignment:
+        self._pair_saved()
+        self._match_modules()
+        self._pair_module_calls()
+        self._pair_contexts()
+        self._pair_framework_calls()
+        self._pair_rest()
+        self._pair_other_directions()
+        self._pair_orphans()
+        self._pair_gradients()
+        return self._collect()
+
+    def _pair(self, number: int, other: int) -> None:
+        self.partner[number] = other
+        self.other_partner[other] = number
+
+    def _pair_saved(self) -> None:
+        for number, call in enumerate(self.reference.calls):
+            other = self.candidate.number_of.get(call.name)
+            if call.kind == "saved" and other is not None and self.candidate.calls[other].kind == "saved":
+                self._pair(number, other)
+
+    def _match_modules(self) -> None:
+        sides = (self.reference, self.candidate)
+        is_flat = any(side.has_api_calls and not side.has_contexts for side in sides)
+        has_no_top = not all(side.has_root_context for side in sides)
+        for side in sides:
+            side.build(is_flat, has_no_top)
+        matcher = ModuleMatcher(self.reference.contents, self.candidate.contents)
+        self.modules = matcher.match(self.reference.tree, self.candidate.tree)
+
+    def _pair_module_calls(self) -> None:
+        """The calls of a module in their order; a wrapper only with a wrapper."""
+        for node, other in self.modules.items():
+            for is_wrapper in (False, True):
+                records = _module_records(self.reference, node, is_wrapper)
+                other_records = _module_records(self.candidate, other, is_wrapper)
+                if len(records) == len(other_records):
+                    self._pair_all(zip(records, other_records, strict=True))
+                elif records and other_records:
+                    self._align_numbers(records, other_records, ignores_op=True)
+
+    def _pair_contexts(self) -> None:
+        """What is called in each pair of modules; where both do the same first, because that helps to place others."""
+        waiting = []
+        for node, other in self.modules.items():
+            calls = [event for event in node.events if isinstance(event, int)]
+            other_calls = [event for event in other.events if isinstance(event, int)]
+            if [self.reference.fingerprint(call).op for call in calls] == [
+                self.candidate.fingerprint(call).op for call in other_calls
+            ]:
+                self._pair_all(zip(calls, other_calls, strict=True))
+            elif calls and other_calls:
+                waiting.append((node, other))
+        for node, other in waiting:
+            self._align_events(node, other)
+
+    def _align_events(self, node: ModuleNode, other: ModuleNode) -> None:
+        children = {child: -place for place, child in enumerate(self.modules, 1)}
+        other_children = {self.modules[child]: mark for child, mark in children.items()}
+        items, other_items = Items(), Items()
+        for event in node.events:
+            if isinstance(event, int):
+                self._add(items, self.reference, event)
+            else:
+                items.add(children.get(event, _NO_PARTNER), children.get(event, _NO_PARTNER))
+        for event in other.events:
+            if isinstance(event, int):
+                self._add(other_items, self.candidate, event)
+            else:
+                mark = other_children.get(event, _NO_OTHER_PARTNER)
+                other_items.add(mark, mark)
+        for row, column in align_sequence(items, other_items):
+            event, other_event = node.events[row], other.events[column]
+            if isinstance(event, int) and isinstance(other_event, int):
+                self._pair(event, other_event)
+
+    def _align_numbers(self, numbers: list[int], others: list[int], ignores_op: bool = False) -> None:
+        items, other_items = Items(), Items()
+        for number in numbers:
+            self._add(items, self.reference, number, ignores_op)
+        for number in others:
+            self._add(other_items, self.candidate, number, ignores_op)
+        self._pair_all((numbers[row], others[column]) for row, column in align_sequence(items, other_items))
+
+    def _add(self, items: Items, side: Side, number: int, ignores_op: bool = False) -> None:
+        fingerprint = side.fingerprint(number)
+        op = 0 if ignores_op else fingerprint.op
+        items.add(op, fingerprint.shape, fingerprint.values, self._flow(side, number), side.calls[number].name)
+
+    def _flow(self, side: Side, number: int) -> tuple[int, ...]:
+        """The producers of its tensors as places in the candidate, from 1; 0 where they have no partner yet."""
+        if side is self.reference:
+            return tuple(self.partner.get(source, -1) + 1 for source in side.sources(number))
+        return tuple(source + 1 if source in self.other_partner else 0 for source in side.sources(number))
+
+    def _pair_all(self, pairs: Iterable[tuple[int, int]]) -> None:
+        for number, other in pairs:
+            self._pair(number, other)
+
+    def _pair_framework_calls(self) -> None:
+        """What an optimizer or the like calls, among itself."""
+        callers = dict.fromkeys(self.reference.calls[number].caller for number in self.reference.framework_made)
+        for caller in callers:
+            numbers, others = (
+                [number for number in side.framework_made if side.calls[number].caller == caller]
+                for side in (self.reference, self.candidate)
+            )
+            self._align_numbers(numbers, others)
+
+    def _pair_rest(self) -> None:
+        """Calls that moved into another module: in order, between the pairs that are there."""
+        numbers, others = (
+            [number for number in side.forward if side.calls[number].kind == "api"]
+            for side in (self.reference, self.candidate)
+        )
+        place_of = {number: place for place, number in enumerate(others)}
+        known = [
+            (place, place_of[self.partner[number]]) for place, number in enumerate(numbers) if number in self.partner
+        ]
+        before = before_other = -1
+        for place, other_place in [*longest_rising(known), (len(numbers), len(others))]:
+            left = [number for number in numbers[before + 1 : place] if number not in self.partner]
+            other_left = [
+                number for number in others[before_other + 1 : other_place] if number not in self.other_partner
+            ]
+            if left and other_left:
+                self._align_numbers(left, other_left)
+            before, before_other = place, other_place
+
+    def _pair_other_directions(self) -> None:
+        """A backward call and a recomputation stand where their forward calls stand."""
+        for number, other in list(self.partner.items()):
+            call, other_call = self.reference.calls[number], self.candidate.calls[other]
+            for direction in (BACKWARD, RECOMPUTE):
+                follower = self.reference.other_direction(call, direction)
+                other_follower = self.candidate.other_direction(other_call, direction)
+                if follower is not None and other_follower is not None:
+                    self._pair(follower, other_follower)
+
+    def _pair_orphans(self) -> None:
+        """Backward calls without a recorded forward call: in order."""
+        for kind in ("api", "module"):
+            for direction in (BACKWARD, RECOMPUTE):
+                numbers, others = (
+                    [n for n in side.orphans if side.calls[n].kind == kind and side.calls[n].direction == direction]
+                    for side in (self.reference, self.candidate)
+                )
+                if numbers and others:
+                    self._align_numbers(numbers, others)
+
+    def _pair_gradients(self) -> None:
+        for node, other in self.modules.items():
+            for is_wrapper in (False, True):
+                numbers, others = (
+                    [n for n in one.gradients if (side.calls[n].path != one.path) == is_wrapper]
+                    for side, one in ((self.reference, node), (self.candidate, other))
+                )
+                self._pair_all(zip(numbers, others, strict=False))
+
+    def _collect(self) -> Alignment:
+        calls, others = self.reference.calls, self.candidate.calls
+        matches = [
+            Match((calls[number],), (others[other],), name_rule(calls[number], others[other]))
+            for number, other in sorted(self.partner.items())
+        ]
+        return Alignment(
+            tuple(matches),
+            tuple(find_nearest(self.reference, self.candidate, self.partner, self.other_partner)),
+            tuple(find_nearest(self.candidate, self.reference, self.other_partner, self.partner)),
+            {node.path or "": other.path or "" for node, other in self.modules.items() if node.path != other.path},
+        )
+
+
+_NO_PARTNER, _NO_OTHER_PARTNER = -(10**9), -(10**9) - 1
+
+
+def _module_records(side: Side, node: ModuleNode, is_wrapper: bool) -> list[int]:
+    """The calls of a module itself, or of the wrappers around it."""
+    return [
+        number
+        for number in node.records
+        if (side.calls[number].path != node.path or side.calls[number].op in WRAPPER_CLASSES) == is_wrapper
+    ]

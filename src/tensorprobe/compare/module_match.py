@@ -1,0 +1,213 @@
+"""Which module of the reference is which of the candidate, top down: by name, else by class, shapes, place and values.
+
+Children that are counted (`layers.0`, `layers.1` …) shift when one is missing: they are paired by name only when both
+sides have the same ones and each does the same; else they are aligned in order, and the values of their parameters
+say which of many equal layers is the missing one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from tensorprobe.compare.call import Run
+from tensorprobe.compare.fingerprint import UNKNOWN_VALUE, Fingerprint, Fingerprinter
+from tensorprobe.compare.module_tree import ModuleNode, ModuleTree
+
+NodePair = tuple[ModuleNode, ModuleNode]
+
+_ENOUGH_ALIKE = 0.3
+_KIND_SCORE = 4.0
+_NAME_SCORE = 1.0
+_VALUE_SCORE = 6.0
+
+
+class NodeContent:
+    """What a module and all below it do."""
+
+    __slots__ = ("class_name", "kind", "kinds", "size", "values")
+
+    def __init__(self, class_name: str | None, kinds: Counter[int], kind: int, values: frozenset[int]) -> None:
+        self.class_name = class_name
+        self.kind = kind
+        """Equal for equal `kinds`."""
+        self.kinds = kinds
+        """How often each (operation, shapes) occurs."""
+        self.size = sum(kinds.values())
+        self.values = values
+        """Those of its parameters, and of all that passed through its calls."""
+
+
+Contents = dict[ModuleNode, NodeContent]
+
+
+def describe_modules(
+    tree: ModuleTree, run: Run, fingerprints: list[Fingerprint | None], fingerprinter: Fingerprinter
+) -> Contents:
+    """The content of every node, from the leaves up."""
+    contents: Contents = {}
+    for node in reversed(list(tree.top.walk())):
+        kinds: Counter[int] = Counter()
+        values: set[int] = set()
+        for number in (*(event for event in node.events if isinstance(event, int)), *node.records):
+            fingerprint = fingerprints[number]
+            assert fingerprint is not None
+            kinds[fingerprint.shape] += 1
+            values.update(fingerprint.values)
+        for child in node.children.values():
+            below = contents[child]
+            kinds.update(below.kinds)
+            values |= below.values
+        values.discard(UNKNOWN_VALUE)
+        classes = [run.calls[number].op for number in node.records if run.calls[number].path == node.path]
+        kind = fingerprinter.number(("kinds", frozenset(kinds.items())))
+        contents[node] = NodeContent(classes[0] if classes else None, kinds, kind, frozenset(values))
+    return contents
+
+
+class ModuleMatcher:
+    """Pairs the nodes of two trees; `forced` pairs come from a mapping file."""
+
+    def __init__(
+        self, reference: Contents, candidate: Contents, forced: Mapping[ModuleNode, ModuleNode] | None = None
+    ) -> None:
+        self._reference = reference
+        self._candidate = candidate
+        self._forced = dict(forced or {})
+        self._taken = set(self._forced.values())
+        self.pairs: dict[ModuleNode, ModuleNode] = {}
+        self._shares: dict[tuple[int, int], float] = {}
+
+    def match(self, reference: ModuleTree, candidate: ModuleTree) -> dict[ModuleNode, ModuleNode]:
+        waiting = [(reference.top, candidate.top), *self._forced.items()]
+        while waiting:
+            pair = waiting.pop()
+            self.pairs[pair[0]] = pair[1]
+            one, other = self._descend(*pair)
+            waiting.extend(self._match_children(one, other))
+        return self.pairs
+
+    def _descend(self, reference: ModuleNode, candidate: ModuleNode) -> NodePair:
+        """Step over a level that only one side has: `model.layers.0` against `layers.0`."""
+        for _ in range(4):
+            best = _shared_names(reference, candidate)
+            steps = [(_shared_names(reference, child), (reference, child)) for child in candidate.children.values()]
+            steps += [(_shared_names(child, candidate), (child, candidate)) for child in reference.children.values()]
+            better = max(steps, key=lambda step: step[0], default=(0, (reference, candidate)))
+            if better[0] <= best or best > 0:
+                break
+            reference, candidate = better[1]
+            self.pairs[reference] = candidate
+        return reference, candidate
+
+    def _match_children(self, reference: ModuleNode, candidate: ModuleNode) -> list[NodePair]:
+        ours = [child for child in reference.children.values() if self._is_free(child)]
+        theirs = {child.name: child for child in candidate.children.values() if child not in self._taken}
+        pairs: list[NodePair] = []
+        counted = [child for child in ours if child.name.isdecimal()]
+        other_counted = [child for child in theirs.values() if child.name.isdecimal()]
+        if counted and other_counted:
+            pairs.extend(self._match_counted(counted, other_counted))
+            ours = [child for child in ours if not child.name.isdecimal()]
+            theirs = {name: child for name, child in theirs.items() if not name.isdecimal()}
+        pairs.extend((child, theirs[child.name]) for child in ours if child.name in theirs)
+        paired = {child.name for child, _ in pairs}
+        left = [child for child in ours if child.name not in paired]
+        other_left = [child for name, child in theirs.items() if name not in paired]
+        if left and other_left:
+            pairs.extend(self._align(left, other_left))
+        return pairs
+
+    def _is_free(self, node: ModuleNode) -> bool:
+        return node not in self._forced and node not in self.pairs
+
+    def _match_counted(self, reference: list[ModuleNode], candidate: list[ModuleNode]) -> list[NodePair]:
+        by_name = {child.name: child for child in candidate}
+        if {child.name for child in reference} == set(by_name):
+            pairs = [(child, by_name[child.name]) for child in reference]
+            if all(self._does_the_same(*pair) for pair in pairs):
+                return pairs
+        return self._align(reference, candidate)
+
+    def _does_the_same(self, reference: ModuleNode, candidate: ModuleNode) -> bool:
+        one, other = self._reference[reference], self._candidate[candidate]
+        if one.class_name is not None and other.class_name is not None:
+            return one.class_name == other.class_name
+        return one.kind == other.kind or self._likeness(reference, candidate) > 0.5
+
+    def _align(self, reference: list[ModuleNode], candidate: list[ModuleNode]) -> list[NodePair]:
+        """In order, so that what is alike stands against each other; values and names break ties."""
+        scores = self._scores(reference, candidate)
+        rows, columns = len(reference), len(candidate)
+        best = [[0.0] * (columns + 1) for _ in range(rows + 1)]
+        for row in range(rows - 1, -1, -1):
+            below, here, score = best[row + 1], best[row], scores[row]
+            for column in range(columns - 1, -1, -1):
+                paired = below[column + 1] + score[column] if score[column] > 0 else 0.0
+                here[column] = max(paired, below[column], here[column + 1])
+        pairs = []
+        row = column = 0
+        while row < rows and column < columns:
+            score_here = scores[row][column]
+            if score_here > 0 and best[row][column] == best[row + 1][column + 1] + score_here:
+                pairs.append((reference[row], candidate[column]))
+                row, column = row + 1, column + 1
+            elif best[row][column] == best[row + 1][column]:
+                row += 1
+            else:
+                column += 1
+        return pairs
+
+    def _scores(self, reference: list[ModuleNode], candidate: list[ModuleNode]) -> list[list[float]]:
+        shared = self._shared_values(reference, candidate)
+        table = []
+        for row, node in enumerate(reference):
+            line = []
+            for column, other in enumerate(candidate):
+                alike = self._likeness(node, other)
+                if alike < _ENOUGH_ALIKE:
+                    line.append(0.0)
+                    continue
+                by_name = _NAME_SCORE if node.name == other.name else 0.0
+                line.append(_KIND_SCORE * alike + by_name + _VALUE_SCORE * shared.get((row, column), 0.0))
+            table.append(line)
+        return table
+
+    def _shared_values(self, reference: list[ModuleNode], candidate: list[ModuleNode]) -> dict[tuple[int, int], float]:
+        """The share of values that two siblings have in common and none of their other siblings has."""
+        places = [_only_places([self._reference[node].values for node in reference])]
+        places.append(_only_places([self._candidate[node].values for node in candidate]))
+        counts: Counter[tuple[int, int]] = Counter()
+        for value, row in places[0].items():
+            column = places[1].get(value)
+            if column is not None:
+                counts[row, column] += 1
+        sizes = [Counter(found.values()) for found in places]
+        return {pair: count / max(1, min(sizes[0][pair[0]], sizes[1][pair[1]])) for pair, count in counts.items()}
+
+    def _likeness(self, reference: ModuleNode, candidate: ModuleNode) -> float:
+        """0 to 1: do they do the same operations on the same shapes, and are they of one class?"""
+        one, other = self._reference[reference], self._candidate[candidate]
+        alike = self._share_of_kinds(one, other)
+        if one.class_name is None or other.class_name is None:
+            return alike
+        return 0.5 * alike + (0.5 if one.class_name == other.class_name else 0.0)
+
+    def _share_of_kinds(self, one: NodeContent, other: NodeContent) -> float:
+        if one.kind == other.kind:
+            return 1.0
+        known = self._shares.get((one.kind, other.kind))
+        if known is None:
+            common = (one.kinds & other.kinds).total()
+            known = self._shares[one.kind, other.kind] = common / max(one.size, other.size, 1)
+        return known
+
+
+def _shared_names(reference: ModuleNode, candidate: ModuleNode) -> int:
+    return len(reference.children.keys() & candidate.children.keys())
+
+
+def _only_places(sets: list[frozenset[int]]) -> dict[int, int]:
+    """For each value the one sibling that has it."""
+    counts = Counter(value for values in sets for value in values)
+    return {value: place for place, values in enumerate(sets) for value in values if counts[value] == 1}

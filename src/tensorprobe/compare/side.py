@@ -1,0 +1,81 @@
+"""One of two runs, prepared for alignment: contexts, fingerprints, module tree. Calls go by their place in the run."""
+
+from __future__ import annotations
+
+from tensorprobe.compare.call import BACKWARD, FORWARD, RECOMPUTE, Call, Run
+from tensorprobe.compare.fingerprint import Fingerprint, Fingerprinter
+from tensorprobe.compare.module_match import Contents, describe_modules
+from tensorprobe.compare.module_tree import ModuleNode, ModuleTree, build_tree, context_path, is_user_forward
+from tensorprobe.model.name import module_stem
+from tensorprobe.store.slot import TensorSlot
+
+
+class Side:
+    """What alignment needs to know of one run."""
+
+    def __init__(self, run: Run, fingerprinter: Fingerprinter) -> None:
+        self.run = run
+        self.calls = run.calls
+        self.number_of = {call.name: number for number, call in enumerate(run.calls)}
+        self.paths = [context_path(call, run) for call in run.calls]
+        self.forward = [number for number, call in enumerate(run.calls) if is_user_forward(call)]
+        self.framework_made = [
+            number for number, call in enumerate(run.calls) if call.caller is not None and call.direction == FORWARD
+        ]
+        self.orphans = [number for number, call in enumerate(run.calls) if self._is_orphan(call)]
+        self.fingerprints: list[Fingerprint | None] = [None] * len(run.calls)
+        for number in (*self.forward, *self.framework_made, *self.orphans):
+            self.fingerprints[number] = fingerprinter.take(run.calls[number])
+        self.tree = ModuleTree()
+        self.contents: Contents = {}
+        self._fingerprinter = fingerprinter
+
+    @property
+    def has_contexts(self) -> bool:
+        """Is it known of any API call in which module it was made?"""
+        return any(self.paths[number] is not None for number in self.forward if self.calls[number].kind == "api")
+
+    @property
+    def has_api_calls(self) -> bool:
+        return any(self.calls[number].kind == "api" for number in self.forward)
+
+    @property
+    def has_root_context(self) -> bool:
+        """Does it tell what the model itself calls from what is called around it?"""
+        return any(self.paths[number] == "" for number in self.forward)
+
+    def build(self, is_flat: bool, has_no_top: bool) -> None:
+        self.tree = build_tree(self.run, self.paths, is_flat, has_no_top)
+        self.contents = describe_modules(self.tree, self.run, self.fingerprints, self._fingerprinter)
+
+    def fingerprint(self, number: int) -> Fingerprint:
+        found = self.fingerprints[number]
+        assert found is not None
+        return found
+
+    def node(self, number: int) -> ModuleNode:
+        return self.tree.node(self.paths[number])
+
+    def sources(self, number: int) -> tuple[int, ...]:
+        """For each tensor the call that made it; -1 when that is not known."""
+        slots = self.calls[number].slots
+        return tuple(
+            self.number_of.get(slot.source, -1) if slot.is_input and slot.source is not None else -1
+            for slot in slots
+            if isinstance(slot, TensorSlot)
+        )
+
+    def other_direction(self, call: Call, direction: str) -> int | None:
+        """The backward or the recomputation of a forward call, or the reverse."""
+        if call.kind == "module":
+            stem = module_stem(call.prefix, call.path, call.op)
+            return self.number_of.get(f"{stem}.{direction}.{call.index}")
+        return self.number_of.get(f"{call.prefix}.{call.op}.{call.index}.{direction}")
+
+    def _is_orphan(self, call: Call) -> bool:
+        """A backward or recomputed call whose forward was not recorded."""
+        return (
+            call.direction in (BACKWARD, RECOMPUTE)
+            and call.kind in ("api", "module")
+            and (self.other_direction(call, FORWARD) is None)
+        )

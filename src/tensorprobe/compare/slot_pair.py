@@ -1,0 +1,72 @@
+"""Which slot of a call is held against which slot of its partner: by name, then what is left by kind and shape.
+
+An argument may be given by position in one run and by keyword in the other, a parameter may have another name, and
+msprobe lists gradients in the order of autograd.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tensorprobe.compare.alignment import SlotPair
+from tensorprobe.compare.call import BACKWARD, Call
+from tensorprobe.store.slot import PlainSlot, Slot, TensorSlot
+
+Partners = Mapping[str, str]
+"""Slots of the reference's call and those of the candidate's that a mapping file wants against them."""
+
+
+def pair_slots(
+    reference: Call, candidate: Call, mapped: Partners | None = None, by_shape: bool = False
+) -> list[SlotPair]:
+    """In the order of the reference's slots; then those that only the candidate has.
+
+    `by_shape`: the results of a backward call are listed in different orders, because only one of the two dumps is
+    msprobe's; they are paired by their shapes.
+    """
+    left = {slot.slot: slot for slot in candidate.slots}
+    chosen: dict[str, Slot] = {}
+    for slot in reference.slots:
+        wanted = (mapped or {}).get(slot.slot)
+        if wanted is not None and wanted in left:
+            chosen[slot.slot] = left.pop(wanted)
+    if by_shape and reference.direction == BACKWARD and reference.kind == "api":
+        _pair_gradients(reference, left, chosen)
+    for slot in reference.slots:
+        other = left.get(slot.slot)
+        if slot.slot not in chosen and other is not None and other.is_input == slot.is_input:
+            chosen[slot.slot] = left.pop(slot.slot)
+    for slot in reference.slots:
+        if slot.slot not in chosen:
+            found = next((name for name, other in left.items() if _may_stand_for(slot, other)), None)
+            if found is not None:
+                chosen[slot.slot] = left.pop(found)
+    pairs: list[SlotPair] = [(slot, chosen.get(slot.slot)) for slot in reference.slots]
+    pairs.extend((None, slot) for slot in left.values())
+    return pairs
+
+
+def _pair_gradients(reference: Call, left: dict[str, Slot], chosen: dict[str, Slot]) -> None:
+    for slot in reference.slots:
+        if isinstance(slot, TensorSlot) and not slot.is_input and slot.slot not in chosen:
+            for name, other in left.items():
+                if isinstance(other, TensorSlot) and not other.is_input and other.shape == slot.shape:
+                    chosen[slot.slot] = left.pop(name)
+                    break
+
+
+def _may_stand_for(reference: Slot, candidate: Slot) -> bool:
+    """Under another name: the same part of the call, the same kind of value."""
+    if reference.is_input != candidate.is_input or _part(reference) != _part(candidate):
+        return False
+    if isinstance(reference, TensorSlot) and isinstance(candidate, TensorSlot):
+        return reference.shape == candidate.shape
+    if isinstance(reference, PlainSlot) and isinstance(candidate, PlainSlot):
+        return reference.type == candidate.type and reference.value == candidate.value
+    return False
+
+
+def _part(slot: Slot) -> str:
+    """Arguments, results, parameters or buffers; by position or by keyword is the same."""
+    part = slot.slot.partition(".")[0]
+    return "input" if part == "kwargs" and slot.is_input else part

@@ -1,0 +1,112 @@
+"""One spelling for what two programs write differently: operators and methods, in-place calls, wrapped modules.
+
+`canonical_op` is the only place where the name of an operation is interpreted: a vocabulary between frameworks
+belongs here.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from tensorprobe.compare.call import Call
+
+WRAPPER_SEGMENTS = frozenset(
+    {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_fpw_module", "_forward_module"}
+)
+"""Parts of a module path that a wrapper puts in front of the module it holds."""
+
+WRAPPER_CLASSES = frozenset(
+    {
+        "DistributedDataParallel",
+        "DataParallel",
+        "FullyShardedDataParallel",
+        "OptimizedModule",
+        "CheckpointWrapper",
+        "DeepSpeedEngine",
+        "FlattenParamsWrapper",
+        "Float16Module",
+    }
+)
+
+_REFLECTED_SAME = frozenset({"add", "mul", "and", "or", "xor"})  # the order of their operands does not matter
+_OTHER_WORDS = {
+    "truediv": "div",
+    "true_divide": "div",
+    "divide": "div",
+    "rtruediv": "rdiv",
+    "multiply": "mul",
+    "subtract": "sub",
+    "floordiv": "floor_divide",
+    "mod": "remainder",
+    "negative": "neg",
+    "absolute": "abs",
+    "and": "bitwise_and",
+    "or": "bitwise_or",
+    "xor": "bitwise_xor",
+    "invert": "bitwise_not",
+    "lshift": "bitwise_left_shift",
+    "rshift": "bitwise_right_shift",
+    "greater": "gt",
+    "greater_equal": "ge",
+    "less": "lt",
+    "less_equal": "le",
+    "not_equal": "ne",
+    "concat": "cat",
+    "concatenate": "cat",
+    "swapaxes": "transpose",
+    "swapdims": "transpose",
+    "moveaxis": "movedim",
+    "clip": "clamp",
+    "arccos": "acos",
+    "arcsin": "asin",
+    "arctan": "atan",
+}
+_IN_PLACE_EXCEPTIONS = frozenset({"requires_grad_", "retain_grad_"})
+
+
+def canonical_op(call: Call) -> str:
+    """What was called, whatever the spelling: `Tensor.__iadd__`, `Torch.add` and `Ops.aten.add.Tensor` are `add`.
+
+    Of a module, its class. Kinds never mix: a module is no API.
+    """
+    if call.kind == "api":
+        return _canonical_api("aten." in call.op and call.prefix == "Ops", call.op)
+    return f"{call.kind}:{call.op}"
+
+
+@lru_cache(maxsize=4096)
+def _canonical_api(is_aten: bool, op: str) -> str:
+    if is_aten:
+        op = op.split(".")[op.split(".").index("aten") + 1]
+    if op.startswith("__") and op.endswith("__") and len(op) > 4:
+        op = _canonical_dunder(op[2:-2])
+    elif op.endswith("_") and not op.endswith("__") and op not in _IN_PLACE_EXCEPTIONS:
+        op = op.rstrip("_") or op
+    return _OTHER_WORDS.get(op, op)
+
+
+def _canonical_dunder(word: str) -> str:
+    if word[1:] in _PLAIN_OPERATORS and word[0] == "i":
+        return word[1:]
+    if word[1:] in _REFLECTED_SAME and word[0] == "r":
+        return word[1:]
+    return word
+
+
+_PLAIN_OPERATORS = frozenset(
+    {
+        "add",
+        "sub",
+        "mul",
+        "truediv",
+        "floordiv",
+        "mod",
+        "pow",
+        "matmul",
+        "and",
+        "or",
+        "xor",
+        "lshift",
+        "rshift",
+    }
+)
