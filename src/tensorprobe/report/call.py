@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from tensorprobe.model.name import ApiName, Direction, ModuleName, ParametersGradName, RecordName, parse_name
+from tensorprobe.store.frame import describe_frame
 from tensorprobe.store.reader import Record, SavedValue
 from tensorprobe.store.slot import Slot, TensorSlot
-
-_FRAME = re.compile(r"File (?P<file>.+), line (?P<line>\d+), in (?P<function>.+?),?\s*\n\s*(?P<code>.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +78,4 @@ def name_or_none(record: str) -> RecordName | None:
 
 def describe_location(frames: tuple[str, ...]) -> str | None:
     """`model.py:18 in forward: x = self.fc(x)`, from the innermost frame of a stack."""
-    if not frames:
-        return None
-    found = _FRAME.match(frames[0])
-    if found is None:
-        return frames[0].strip()
-    place = f"{found['file']}:{found['line']} in {found['function']}"
-    return f"{place}: {found['code'].strip()}" if found["code"].strip() else place
+    return describe_frame(frames[0]) if frames else None

@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from tensorprobe.report.escape import clean
 from tensorprobe.report.nonfinite import QUALITIES, NonFiniteCall, Quality, describe_count, holds
 from tensorprobe.report.rank import Gradient, RankReport
 from tensorprobe.report.table import ASCII_GUIDES, COLUMNS, UNICODE_GUIDES, Line, format_number, iter_lines
@@ -75,13 +76,6 @@ def print_report(console: Console, report: RankReport, has_filter: bool = False)
     elif not report.rows and not report.saved_rows:
         _print_facts(console, [_fact("filter", "no record has this text in its name, module path, caller or error")])
     _print_rows(console, report, has_filter)
-
-
-def clean(text: str) -> str:
-    """Control characters and halves of surrogate pairs as escapes: a name must not steer the terminal."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
 def _overview_line(report: RankReport) -> Text:
