@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from tensorprobe.compare.alignment import Unpaired
 from tensorprobe.compare.call import Call
 from tensorprobe.compare.measurement import Measurement
+from tensorprobe.errors import UsageError
 from tensorprobe.store.slot import PlainSlot, Slot, TensorSlot
+
+if TYPE_CHECKING:  # row.py builds on this file
+    from tensorprobe.compare.row import Row
 
 Status = Literal["equal", "close", "different", "not comparable"]
 Role = Literal["clean", "source", "entered", "drift", "discontinuity", "propagated", "not compared"]
@@ -201,3 +205,20 @@ class Comparison:
 
     def __iter__(self) -> Iterator[RankResult]:
         return iter(self.ranks)
+
+    @property
+    def rows(self) -> list[Row]:
+        """Every pair of values and every call without a partner, as a table."""
+        from tensorprobe.compare.row import build_rows
+
+        return build_rows(self)
+
+    def to_pandas(self) -> Any:
+        """The rows as a pandas DataFrame."""
+        try:
+            import pandas
+        except ModuleNotFoundError as error:
+            raise UsageError("to_pandas() needs pandas: pip install pandas. Without it, use .rows") from error
+        from tensorprobe.compare.row import COLUMNS, iter_rows
+
+        return pandas.DataFrame(([getattr(row, name) for name in COLUMNS] for row in iter_rows(self)), columns=COLUMNS)

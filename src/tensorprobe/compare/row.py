@@ -1,0 +1,271 @@
+"""A comparison as a table: one row for each pair of values, one for each call without a partner.
+
+CSV, XLSX, JSON and pandas share these rows and cannot disagree. A field here is the column there, under the same name.
+Text is as the dump has it: who writes it escapes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+from tensorprobe.compare.alignment import Unpaired
+from tensorprobe.compare.call import Call
+from tensorprobe.compare.measurement import Measurement
+from tensorprobe.compare.result import CallResult, Comparison, RankResult, ValuePair
+from tensorprobe.model.record import Number
+from tensorprobe.store.frame import describe_frame
+from tensorprobe.store.slot import PlainSlot, Slot, TensorSlot
+
+_MAX_VALUE_TEXT = 1000
+_STATISTICS = ("max", "min", "mean", "norm")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table; None is an empty cell."""
+
+    step: int | None
+    rank: str
+    """The folder of the reference: `rank3`, `rank`, `proc123`."""
+    reference_name: str | None
+    candidate_name: str | None
+    status: str
+    role: str
+    """That of the call, not of this value alone."""
+    error: float | None = None
+    tolerance: float | None = None
+    reason: str | None = None
+    because: str | None = None
+    """Why the call has its role."""
+    basis: str | None = None
+    rule: str | None = None
+    """What paired the two calls."""
+    module_path: str | None = None
+    direction: str | None = None
+    caller: str | None = None
+    """The part of the framework that made the call itself; such calls are kept out of the verdict."""
+    reference_dtype: str | None = None
+    candidate_dtype: str | None = None
+    reference_shape: tuple[int, ...] | None = None
+    candidate_shape: tuple[int, ...] | None = None
+    reference_requires_grad: bool | None = None
+    candidate_requires_grad: bool | None = None
+    reference_value: str | None = None
+    """An argument that is no tensor, as text."""
+    candidate_value: str | None = None
+    is_equal: bool | None = None
+    cosine: float | None = None
+    euclidean_distance: float | None = None
+    max_abs_error: float | None = None
+    mean_abs_error: float | None = None
+    max_relative_error: float | None = None
+    relative_l2: float | None = None
+    relative_max: float | None = None
+    within_1e_3: float | None = None
+    within_5e_3: float | None = None
+    allclose: bool | None = None
+    allclose_share: float | None = None
+    max_ulp: int | None = None
+    nan_only_reference: int | None = None
+    nan_only_candidate: int | None = None
+    inf_only_reference: int | None = None
+    inf_only_candidate: int | None = None
+    element_count: int | None = None
+    worst_index: tuple[int, ...] | None = None
+    worst_reference: float | complex | int | bool | None = None
+    worst_candidate: float | complex | int | bool | None = None
+    reference_max: Number = None
+    candidate_max: Number = None
+    reference_min: Number = None
+    candidate_min: Number = None
+    reference_mean: Number = None
+    candidate_mean: Number = None
+    reference_norm: Number = None
+    candidate_norm: Number = None
+    max_difference: Number = None
+    """The candidate's statistic minus the reference's."""
+    min_difference: Number = None
+    mean_difference: Number = None
+    norm_difference: Number = None
+    max_relative_difference: float | None = None
+    """The size of that difference over the size of the reference's."""
+    min_relative_difference: float | None = None
+    mean_relative_difference: float | None = None
+    norm_relative_difference: float | None = None
+    reference_checksum: str | None = None
+    candidate_checksum: str | None = None
+    reference_location: str | None = None
+    candidate_location: str | None = None
+
+
+COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(Row))
+
+_MEASURED = tuple(name for name in Measurement.__slots__ if name in COLUMNS)
+
+
+def build_rows(comparison: Comparison) -> list[Row]:
+    """All of them, in the order of execution; the calls without a partner follow those of their step and rank."""
+    return list(iter_rows(comparison))
+
+
+def iter_rows(comparison: Comparison) -> Iterator[Row]:
+    """The same, one at a time: a run has a hundred thousand values."""
+    for rank in comparison.ranks:
+        for call in rank.calls:
+            for value in call.values:
+                yield _value_row(rank, call, value)
+        for found in rank.only_reference:
+            yield _unpaired_row(rank, found, "reference")
+        for found in rank.only_candidate:
+            yield _unpaired_row(rank, found, "candidate")
+
+
+def count_rows(comparison: Comparison) -> int:
+    """How many there are, without making them."""
+    return sum(
+        sum(len(call.values) for call in rank.calls) + len(rank.only_reference) + len(rank.only_candidate)
+        for rank in comparison.ranks
+    )
+
+
+def _value_row(rank: RankResult, call: CallResult, value: ValuePair) -> Row:
+    holder, other = _holder(call.reference, value.reference), _holder(call.candidate, value.candidate)
+    return Row(
+        step=rank.step,
+        rank=_folder(rank.reference_name),
+        reference_name=_slot_name(holder, value.reference),
+        candidate_name=_slot_name(other, value.candidate),
+        status=value.status,
+        role=call.role,
+        error=value.error,
+        tolerance=value.tolerance,
+        reason=value.reason or (value.measurement.problem if value.measurement else None) or None,
+        because=call.because or None,
+        basis=value.measurement.basis if value.measurement else None,
+        rule=call.rule,
+        module_path=holder.module_path,
+        direction=holder.direction or None,
+        caller=holder.caller or other.caller,
+        reference_location=describe_frame(call.reference_location) if call.reference_location else None,
+        candidate_location=describe_frame(call.candidate_location) if call.candidate_location else None,
+        **_leaf_columns("reference", value.reference),
+        **_leaf_columns("candidate", value.candidate),
+        **_measured_columns(value.measurement),
+        **_statistics_columns(value),
+    )
+
+
+def _unpaired_row(rank: RankResult, found: Unpaired, side: str) -> Row:
+    call = found.call
+    return Row(
+        step=rank.step,
+        rank=_folder(rank.reference_name),
+        reference_name=call.name if side == "reference" else None,
+        candidate_name=call.name if side == "candidate" else None,
+        status="not comparable",
+        role="not compared",
+        reason=describe_unpaired(found, side),
+        module_path=call.module_path,
+        direction=call.direction or None,
+        caller=call.caller,
+    )
+
+
+def describe_unpaired(found: Unpaired, side: str) -> str:
+    """`only in the candidate; nearest Functional.gelu.2.forward: other shape`"""
+    text = f"only in the {side}"
+    if found.nearest is not None:
+        text += f"; nearest {found.nearest.name}" + (f": {found.why}" if found.why else "")
+    elif found.why:
+        text += f"; {found.why}"
+    return text
+
+
+def _folder(rank_name: str) -> str:
+    return rank_name.rpartition("/")[2]
+
+
+def _holder(calls: tuple[Call, ...], slot: Slot | None) -> Call:
+    """Which call of a group has this slot; the last one made the result."""
+    if len(calls) > 1 and slot is not None:
+        for call in calls:
+            if any(one is slot for one in call.slots):
+                return call
+    return calls[-1]
+
+
+def _slot_name(call: Call, slot: Slot | None) -> str | None:
+    """`Functional.linear.3.forward.input.0`; the slot of a plain saved value has no name of its own."""
+    if slot is None:
+        return None
+    return f"{call.name}.{slot.slot}" if slot.slot else call.name
+
+
+def _leaf_columns(side: str, slot: Slot | None) -> dict[str, Any]:
+    if isinstance(slot, TensorSlot):
+        return {
+            f"{side}_dtype": slot.dtype,
+            f"{side}_shape": slot.shape,
+            f"{side}_requires_grad": slot.requires_grad,
+            f"{side}_checksum": slot.checksum,
+        }
+    return {f"{side}_value": describe_value(slot)} if slot is not None else {}
+
+
+def describe_value(slot: PlainSlot) -> str:
+    """An argument that is no tensor, in Python's spelling; an object of which only the type is known by that."""
+    if slot.value is None:
+        return "None" if slot.type in ("NoneType", "None") else slot.type
+    try:
+        text = repr(slot.value)
+    except (RecursionError, ValueError):  # nested beyond all reason; an integer of thousands of digits
+        return "…"
+    return text if len(text) <= _MAX_VALUE_TEXT else f"{text[: _MAX_VALUE_TEXT - 1]}…"
+
+
+def _measured_columns(measurement: Measurement | None) -> dict[str, Any]:
+    return {name: getattr(measurement, name) for name in _MEASURED} if measurement else {}
+
+
+def _statistics_columns(value: ValuePair) -> dict[str, Any]:
+    columns: dict[str, Any] = {}
+    for statistic in _STATISTICS:
+        reference, candidate = _statistic(value, "reference", statistic), _statistic(value, "candidate", statistic)
+        columns[f"reference_{statistic}"], columns[f"candidate_{statistic}"] = reference, candidate
+        difference = _subtract(candidate, reference)
+        columns[f"{statistic}_difference"] = difference
+        columns[f"{statistic}_relative_difference"] = _divide(difference, reference)
+    return columns
+
+
+def _statistic(value: ValuePair, side: str, statistic: str) -> Number:
+    """As the dump has it; a norm that it lacks may have been measured on the tensor."""
+    slot = getattr(value, side)
+    found: Number = getattr(slot, statistic) if isinstance(slot, TensorSlot) else None
+    if found is None and statistic == "norm" and value.measurement:
+        found = getattr(value.measurement, f"norm_{side}")
+    return found
+
+
+def _subtract(candidate: Number, reference: Number) -> Number:
+    if candidate is None or reference is None:
+        return None
+    if candidate == reference:  # two infinities of one sign have no difference either
+        return 0
+    try:
+        return candidate - reference
+    except OverflowError:  # a hostile integer beside a float
+        return None
+
+
+def _divide(difference: Number, reference: Number) -> float | None:
+    if difference is None or reference is None:
+        return None
+    if difference == 0:
+        return 0.0
+    try:
+        return abs(difference) / abs(reference) if reference else float("inf")
+    except OverflowError:
+        return None
