@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
+from tensorprobe.report.console import Fact, print_facts, print_lines
 from tensorprobe.report.escape import clean
 from tensorprobe.report.nonfinite import QUALITIES, NonFiniteCall, Quality, describe_count, holds
 from tensorprobe.report.rank import Gradient, RankReport
@@ -24,7 +24,6 @@ from tensorprobe.store.recover import count_noun
 _LABEL_WIDTH = 12
 _MAX_NAME_WIDTH = 64
 _MAX_LISTED = 8
-_LINES_AT_ONCE = 200
 _NUMERIC_COLUMNS = 4
 _STYLES = {"heading": "bold", "nan": "bold red", "inf": "yellow", "failed": "red", "aside": "dim", "": ""}
 _COVERAGE_WORDS = {
@@ -46,14 +45,6 @@ _LABEL_STYLES = {
 }
 
 
-@dataclass(frozen=True)
-class Fact:
-    """A label and what it says; on a terminal the text wraps beside its label."""
-
-    label: Text
-    text: Text
-
-
 def print_reports(console: Console, reports: Iterable[RankReport], has_filter: bool = False) -> None:
     """Every step and rank, then one line for each: that is what stays on the screen."""
     overview = []
@@ -61,20 +52,20 @@ def print_reports(console: Console, reports: Iterable[RankReport], has_filter: b
         print_report(console, report, has_filter)
         overview.append(_overview_line(report))
     if len(overview) > 1:
-        _print_lines(console, [Text(), Text("all of them", "bold"), *overview])
+        print_lines(console, [Text(), Text("all of them", "bold"), *overview])
 
 
 def print_report(console: Console, report: RankReport, has_filter: bool = False) -> None:
     """One step of one process. With a filter only what was asked for, in full."""
-    _print_lines(console, _title_lines(report))
+    print_lines(console, _title_lines(report))
     if report.error:
-        _print_facts(console, [_fact("unreadable", report.error)])
+        print_facts(console, [_fact("unreadable", report.error)])
         return
-    _print_facts(console, _state_facts(report))
+    print_facts(console, _state_facts(report))
     if not has_filter:
-        _print_facts(console, _finding_facts(report))
+        print_facts(console, _finding_facts(report))
     elif not report.rows and not report.saved_rows:
-        _print_facts(console, [_fact("filter", "no record has this text in its name, module path, caller or error")])
+        print_facts(console, [_fact("filter", "no record has this text in its name, module path, caller or error")])
     _print_rows(console, report, has_filter)
 
 
@@ -231,7 +222,7 @@ def _print_rows(console: Console, report: RankReport, has_filter: bool) -> None:
     guides = UNICODE_GUIDES if "utf" in console.encoding.lower() else ASCII_GUIDES
     lines = [_clean_line(line) for line in iter_lines(rows, guides, report.locations if has_filter else None)]
     widths = _column_widths(lines)
-    _print_lines(console, (_table_line(line, widths) for line in lines))
+    print_lines(console, (_table_line(line, widths) for line in lines))
 
 
 def _notable_records(report: RankReport) -> set[str]:
@@ -268,22 +259,3 @@ def _table_line(line: Line, widths: list[int]) -> Text:
     text.append("  ".join(cells), "dim" if line.mark == "heading" else style)
     text.rstrip()
     return text
-
-
-def _print_facts(console: Console, facts: Iterable[Fact]) -> None:
-    for fact in facts:
-        room = max(console.width - len(fact.label), _LABEL_WIDTH)
-        wrapped = fact.text.wrap(console, room, overflow="fold") if console.is_terminal else [fact.text]
-        labels = [fact.label, *[Text(" " * len(fact.label))] * (len(wrapped) - 1)]
-        _print_lines(console, [label + line for label, line in zip(labels, wrapped, strict=False)])
-
-
-def _print_lines(console: Console, lines: Iterable[Text]) -> None:
-    if not console.is_terminal:
-        for line in lines:
-            console.file.write(line.plain + "\n")
-        return
-    waiting = list(lines)
-    for start in range(0, len(waiting), _LINES_AT_ONCE):
-        piece = Text("\n").join(waiting[start : start + _LINES_AT_ONCE])
-        console.print(piece, no_wrap=True, overflow="ellipsis", highlight=False)

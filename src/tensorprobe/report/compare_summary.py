@@ -1,0 +1,205 @@
+"""What is said of a whole comparison, as plain data: text, XLSX and JSON only lay it out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tensorprobe.compare.alignment import Unpaired
+from tensorprobe.compare.result import (
+    ROLES,
+    STATUSES,
+    CallResult,
+    Comparison,
+    Coverage,
+    RankResult,
+    ValuePair,
+    Verdict,
+)
+from tensorprobe.compare.row import describe_unpaired
+
+BASIS_WORDS = {
+    "tensor": "element by element",
+    "statistics": "by their statistics",
+    "checksum": "by their checksums",
+    "structure": "by shape and dtype only",
+}
+
+
+@dataclass(frozen=True)
+class Circumstance:
+    """One setting in which the runs differ, and in which steps and ranks, where that is not all of them."""
+
+    key: str
+    reference: Any
+    candidate: Any
+    places: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A call besides the one of the verdict that is a source, or that a difference entered by, or that drifts."""
+
+    place: str
+    """`step0/rank3`"""
+    call: CallResult
+    worst: ValuePair | None
+    """The value that is farthest beyond its tolerance."""
+
+
+@dataclass(frozen=True)
+class UnpairedCall:
+    """A call that only one side makes."""
+
+    place: str
+    side: str
+    found: Unpaired
+
+    @property
+    def description(self) -> str:
+        return describe_unpaired(self.found, self.side)
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """The verdict of every step and rank."""
+
+    steps: tuple[int | None, ...]
+    ranks: tuple[str, ...]
+    kinds: dict[tuple[int | None, str], str]
+
+    def kind(self, step: int | None, rank: str) -> str | None:
+        """None where one of the two runs has no such step and rank."""
+        return self.kinds.get((step, rank))
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All that is printed beneath the verdict."""
+
+    reference: str
+    candidate: str
+    verdict: Verdict
+    circumstances: tuple[Circumstance, ...]
+    sources: tuple[Source, ...]
+    values: dict[str, int]
+    """How many values have which status; those of which there are none are left out."""
+    calls: dict[str, int]
+    bases: dict[str, int]
+    coverage: Coverage
+    unpaired: tuple[UnpairedCall, ...]
+    framework_unpaired_count: int
+    """Besides those: calls that the framework made itself, such as an optimizer's."""
+    matrix: Matrix
+    problems: tuple[str, ...]
+    cut_short: tuple[str, ...]
+    """Steps and ranks that were compared only up to their first source."""
+
+    @property
+    def has_several_ranks(self) -> bool:
+        return len(self.matrix.kinds) > 1
+
+
+def summarize(comparison: Comparison) -> Summary:
+    """Everything that is said about a comparison, beside its rows."""
+    ranks = comparison.ranks
+    unpaired = list(_iter_unpaired(ranks))
+    return Summary(
+        reference=comparison.reference,
+        candidate=comparison.candidate,
+        verdict=comparison.verdict,
+        circumstances=_merge_circumstances(ranks),
+        sources=tuple(_iter_sources(comparison)),
+        values=_in_order(STATUSES, (rank.value_counts for rank in ranks)),
+        calls=_in_order(ROLES, (rank.role_counts for rank in ranks)),
+        bases=_in_order(BASIS_WORDS, (rank.bases for rank in ranks)),
+        coverage=add_coverage(rank.coverage for rank in ranks),
+        unpaired=tuple(one for one in unpaired if one.found.call.caller is None),
+        framework_unpaired_count=sum(one.found.call.caller is not None for one in unpaired),
+        matrix=_build_matrix(ranks),
+        problems=tuple(_iter_problems(comparison)),
+        cut_short=tuple(rank.reference_name for rank in ranks if rank.is_cut_short),
+    )
+
+
+def add_coverage(parts: Iterable[Coverage]) -> Coverage:
+    """That of all steps and ranks together."""
+    listed = list(parts)
+    counts = ("reference_calls", "candidate_calls", "paired_reference", "paired_candidate", "compared_values", "values")
+    return Coverage(
+        **{name: sum(getattr(part, name) for part in listed) for name in counts},
+        unseen_reference=_add(part.unseen_reference for part in listed),
+        unseen_candidate=_add(part.unseen_candidate for part in listed),
+    )
+
+
+def find_worst(call: CallResult) -> ValuePair | None:
+    """The value that is farthest beyond its tolerance; among those that speak for the role of the call, if it can."""
+    measured = [value for value in call.values if value.error is not None]
+    wanted = [value for value in measured if value.is_input == (call.role == "entered")]
+    return max(wanted or measured, key=_excess, default=None)
+
+
+def _excess(value: ValuePair) -> tuple[float, float]:
+    error = value.error if value.error is not None and value.error == value.error else float("inf")
+    return (error / value.tolerance if value.tolerance else error, error)
+
+
+def _in_order(words: Iterable[str], counts: Iterable[Counter[str]]) -> dict[str, int]:
+    total = _add(counts)
+    return {word: total.pop(word) for word in words if total.get(word)} | {k: n for k, n in total.items() if n}
+
+
+def _add(counts: Iterable[Any]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for count in counts:
+        total.update(count)
+    return total
+
+
+def _merge_circumstances(ranks: tuple[RankResult, ...]) -> tuple[Circumstance, ...]:
+    """The same difference on every rank is one; the values may be lists, so they are told apart by their text."""
+    found: dict[tuple[str, str, str], tuple[str, Any, Any]] = {}
+    places: dict[tuple[str, str, str], list[str]] = {}
+    for rank in ranks:
+        for key, reference, candidate in rank.circumstances:
+            same = (key, repr(reference), repr(candidate))
+            found.setdefault(same, (key, reference, candidate))
+            places.setdefault(same, []).append(rank.reference_name)
+    return tuple(
+        Circumstance(*found[same], tuple(names) if len(names) < len(ranks) else ()) for same, names in places.items()
+    )
+
+
+def _iter_sources(comparison: Comparison) -> Iterator[Source]:
+    """Those of the verdict's own step and rank first; then the others, each with its own verdict's call before it."""
+    first = comparison.verdict.call
+    ranks = sorted(comparison.ranks, key=lambda rank: rank.reference_name != comparison.verdict.rank_name)
+    for rank in ranks:
+        own = rank.verdict.call
+        for call in (*([own] if own is not None else []), *(one for one in rank.others if one is not own)):
+            if call is not first:
+                yield Source(rank.reference_name, call, find_worst(call))
+
+
+def _iter_unpaired(ranks: tuple[RankResult, ...]) -> Iterator[UnpairedCall]:
+    for rank in ranks:
+        for side, unpaired in (("reference", rank.only_reference), ("candidate", rank.only_candidate)):
+            for found in unpaired:
+                yield UnpairedCall(rank.reference_name, side, found)
+
+
+def _build_matrix(ranks: tuple[RankResult, ...]) -> Matrix:
+    kinds = {(rank.step, rank.reference_name.rpartition("/")[2]): rank.verdict.kind for rank in ranks}
+    steps, names = dict.fromkeys(step for step, _ in kinds), dict.fromkeys(name for _, name in kinds)
+    return Matrix(tuple(steps), tuple(names), dict(kinds))
+
+
+def _iter_problems(comparison: Comparison) -> Iterator[str]:
+    yield from comparison.problems
+    several = len(comparison.ranks) > 1
+    for rank in comparison.ranks:
+        for problem in rank.problems:
+            yield f"{rank.reference_name}: {problem}" if several else problem
