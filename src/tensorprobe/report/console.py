@@ -30,7 +30,7 @@ def print_facts(console: Console, facts: Iterable[Fact]) -> None:
         room = max(console.width - len(fact.label), _MIN_ROOM)
         wrapped = fact.text.wrap(console, room, overflow="fold") if console.is_terminal else [fact.text]
         labels = [fact.label, *[Text(" " * len(fact.label))] * (len(wrapped) - 1)]
-        print_lines(console, [label + line for label, line in zip(labels, wrapped, strict=False)])
+        print_lines(console, [Text.assemble(label, line) for label, line in zip(labels, wrapped, strict=False)])
 
 
 def print_lines(console: Console, lines: Iterable[Text]) -> None:
@@ -43,3 +43,12 @@ def print_lines(console: Console, lines: Iterable[Text]) -> None:
     for start in range(0, len(waiting), _LINES_AT_ONCE):
         piece = Text("\n").join(waiting[start : start + _LINES_AT_ONCE])
         console.print(piece, no_wrap=True, overflow="ellipsis", highlight=False)
+
+
+def print_command(console: Console, label: str, command: str) -> None:
+    """A command to copy: a line break of ours in it would be copied too, so a narrow terminal wraps it itself."""
+    line = Text.assemble((label, "bold"), command)
+    if console.is_terminal:
+        console.print(line, soft_wrap=True, highlight=False)
+    else:
+        console.file.write(line.plain + "\n")

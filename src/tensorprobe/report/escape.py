@@ -8,3 +8,8 @@ def clean(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+
+
+def shorten(text: str, length: int) -> str:
+    """At most so many characters; what is cut ends in an ellipsis."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from tensorprobe.model.record import Number
 from tensorprobe.report.call import Call
+from tensorprobe.report.escape import shorten
 from tensorprobe.report.nonfinite import describe_counts
 from tensorprobe.report.tree import Row
 from tensorprobe.store.slot import PlainSlot, Slot, TensorSlot
@@ -78,17 +79,17 @@ def format_number(number: Number) -> str:
     if isinstance(number, float):
         return f"{number:.5g}"
     text = str(number)
-    return _shorten(text, _MAX_NUMBER_TEXT)
+    return shorten(text, _MAX_NUMBER_TEXT)
 
 
 def format_shape(shape: tuple[int, ...] | None) -> str:
     """`[4, 128, 256]`"""
-    return "" if shape is None else _shorten(str(list(shape)), _MAX_SHAPE_TEXT)
+    return "" if shape is None else shorten(str(list(shape)), _MAX_SHAPE_TEXT)
 
 
 def format_value(slot: PlainSlot) -> str:
     """An argument that is no tensor."""
-    return "None" if slot.value is None else _shorten(_plain(slot.value), _MAX_VALUE_TEXT)
+    return "None" if slot.value is None else shorten(_plain(slot.value), _MAX_VALUE_TEXT)
 
 
 def _row_lines(row: Row, guide: str, below: str, has_details: bool) -> Iterator[Line]:
@@ -176,7 +177,3 @@ def _plain(value: Any) -> str:
         return repr(value) if isinstance(value, str) else str(value)
     except RecursionError:
         return "…"
-
-
-def _shorten(text: str, length: int) -> str:
-    return text if len(text) <= length else f"{text[: length - 1]}…"

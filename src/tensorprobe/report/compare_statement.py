@@ -1,0 +1,174 @@
+"""What is said beneath the verdict, in words: one statement a line. The terminal and XLSX lay them out.
+
+Texts hold names from the dumps as they are: who prints them escapes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from tensorprobe.compare.result import Coverage
+from tensorprobe.report.compare_summary import BASIS_WORDS, Circumstance, Source, Summary, UnpairedCall
+from tensorprobe.report.escape import clean, shorten
+from tensorprobe.report.table import format_number
+from tensorprobe.store.frame import describe_frame
+
+MAX_LISTED = 8
+
+_MAX_NAME_TEXT = 200
+_MAX_NAME_WIDTH = 48
+_MAX_VALUE_TEXT = 120
+
+Mark = Literal["bad", "doubtful", "aside", ""]
+_ROLE_MARKS: dict[str, Mark] = {"source": "bad", "entered": "bad", "drift": "doubtful", "discontinuity": "doubtful"}
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A label and what it says; the label is empty where it is that of the line above."""
+
+    label: str
+    text: str
+    mark: Mark = ""
+
+
+def iter_statements(summary: Summary, where_more: str) -> Iterator[Statement]:
+    """All but the verdict and the matrix. Lists end after a few lines and then say where the rest can be seen."""
+    yield Statement("reference", summary.reference)
+    yield Statement("candidate", summary.candidate)
+    is_agreed = summary.verdict.kind == "agree"
+    if is_agreed:
+        yield from _label_first("this covers", _coverage_statements(summary))
+    yield from _label_first("circumstances", map(_circumstance_statement, summary.circumstances))
+    yield from _label_first("also", _source_statements(summary, where_more))
+    yield Statement("values", describe_counts(summary.values))
+    yield Statement("calls", describe_counts(summary.calls))
+    if not is_agreed:
+        yield from _label_first("coverage", _coverage_statements(summary))
+    yield from _label_first("no partner", _unpaired_statements(summary, where_more))
+    yield from _label_first("problems", (Statement("", problem, "doubtful") for problem in summary.problems))
+
+
+def describe_counts(counts: Mapping[str, int]) -> str:
+    """`1 source · 12 propagated · 420 clean`"""
+    return " · ".join(f"{count:,} {word}" for word, count in counts.items()) or "none"
+
+
+def format_share(share: float) -> str:
+    """`99.9 %`: rounded down, so that 100 % is all of it."""
+    return f"{int(share * 1000) / 10:g} %"
+
+
+def shorten_name(name: str) -> str:
+    """Cleaned here already, because its width counts."""
+    return shorten(clean(name), _MAX_NAME_TEXT)
+
+
+def _coverage_statements(summary: Summary) -> Iterator[Statement]:
+    """What was held against what, and what was not."""
+    coverage = summary.coverage
+    yield Statement(
+        "",
+        f"{_of(coverage.paired_reference, coverage.reference_calls)} calls of the reference and "
+        f"{_of(coverage.paired_candidate, coverage.candidate_calls)} of the candidate have a partner "
+        f"({format_share(coverage.share)})",
+    )
+    bases = ", ".join(f"{count:,} {BASIS_WORDS.get(basis, basis)}" for basis, count in summary.bases.items())
+    compared = f"{_of(coverage.compared_values, coverage.values)} values were compared"
+    yield Statement("", f"{compared}: {bases}" if bases else compared)
+    for text in _not_covered(coverage, summary.cut_short):
+        yield Statement("", text, "doubtful")
+
+
+def _not_covered(coverage: Coverage, cut_short: tuple[str, ...]) -> Iterator[str]:
+    for side, unseen in (("reference", coverage.unseen_reference), ("candidate", coverage.unseen_candidate)):
+        if unseen:
+            reasons = ", ".join(f"{reason} ({count:,})" for reason, count in unseen.items())
+            yield f"NOT SEEN when the {side} was recorded: {reasons}"
+    if cut_short:
+        yield f"--first: nothing was compared after the first source in {_join_some(cut_short)}"
+
+
+def _circumstance_statement(found: Circumstance) -> Statement:
+    reference, candidate = (
+        shorten(_value_text(value), _MAX_VALUE_TEXT) for value in (found.reference, found.candidate)
+    )
+    places = f"  (in {_join_some(found.places)})" if found.places else ""
+    return Statement("", f"{found.key}: {reference} in the reference, {candidate} in the candidate{places}")
+
+
+def _source_statements(summary: Summary, where_more: str) -> Iterator[Statement]:
+    shown = summary.sources[:MAX_LISTED]
+    width = _name_width(source.call.name for source in shown)
+    for source in shown:
+        name = f"{shorten_name(source.call.name):<{width}}"
+        text = f"{name}  {_describe_source(source, summary.has_several_ranks)}"
+        yield Statement("", text, _ROLE_MARKS.get(source.call.role, ""))
+        yield from (Statement("", f"  {detail}", "aside") for detail in _source_details(source))
+    yield from _more_statement(len(summary.sources), where_more)
+
+
+def _describe_source(source: Source, has_several_ranks: bool) -> str:
+    words: list[str] = [source.call.role]
+    if source.worst is not None:
+        words.append(f"error {format_number(source.worst.error)}")
+        if source.worst.tolerance is not None:
+            words.append(f"tolerance {format_number(source.worst.tolerance)}")
+    if source.call.module_path:
+        words.append(f"in {shorten_name(source.call.module_path)}")
+    if has_several_ranks:
+        words.append(f"({source.place})")
+    return "  ".join(words)
+
+
+def _source_details(source: Source) -> Iterator[str]:
+    call = source.call
+    if call.because:
+        yield call.because
+    yield from dict.fromkeys(describe_frame(one) for one in (call.reference_location, call.candidate_location) if one)
+
+
+def _unpaired_statements(summary: Summary, where_more: str) -> Iterator[Statement]:
+    shown = summary.unpaired[:MAX_LISTED]
+    width = _name_width(one.found.call.name for one in shown)
+    for one in shown:
+        yield Statement("", f"{shorten_name(one.found.call.name):<{width}}  {_describe_unpaired(one, summary)}")
+    yield from _more_statement(len(summary.unpaired), where_more)
+    if summary.framework_unpaired_count:
+        text = f"{summary.framework_unpaired_count:,} calls that the framework makes itself, such as an optimizer's"
+        yield Statement("", text, "aside")
+
+
+def _describe_unpaired(one: UnpairedCall, summary: Summary) -> str:
+    module_path = one.found.call.module_path
+    inside = f"in {shorten_name(module_path)}  " if module_path else ""
+    return f"{inside}{one.description}" + (f"  ({one.place})" if summary.has_several_ranks else "")
+
+
+def _more_statement(count: int, where_more: str) -> Iterator[Statement]:
+    if count > MAX_LISTED:
+        yield Statement("", f"and {count - MAX_LISTED:,} more: {where_more}", "aside")
+
+
+def _label_first(label: str, statements: Iterable[Statement]) -> Iterator[Statement]:
+    for index, statement in enumerate(statements):
+        yield statement if index else replace(statement, label=label)
+
+
+def _name_width(names: Iterable[str]) -> int:
+    return min(max((len(shorten_name(name)) for name in names), default=0), _MAX_NAME_WIDTH)
+
+
+def _join_some(words: tuple[str, ...]) -> str:
+    more = f" and {len(words) - MAX_LISTED:,} more" if len(words) > MAX_LISTED else ""
+    return ", ".join(words[:MAX_LISTED]) + more
+
+
+def _of(part: int, whole: int) -> str:
+    return f"all {whole:,}" if part == whole and whole else f"{part:,} of {whole:,}"
+
+
+def _value_text(value: object) -> str:
+    return "nothing" if value is None else str(value)
