@@ -1,7 +1,8 @@
 """`tensorprobe` and `python -m tensorprobe`: the one place where errors become messages and exit codes.
 
     0    all is well; also when the reader of a pipe has seen enough
-    2    the dump could not be read, or the command was wrong
+    1    compare: the two runs differ
+    2    the dump could not be read or compared, or the command was wrong
     130  Ctrl-C
 
 An exception that nobody expected keeps its traceback.

@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from tensorprobe._version import __version__
+from tensorprobe.cli.compare import compare
 from tensorprobe.cli.recover import recover
 from tensorprobe.cli.show import show
 
@@ -36,6 +37,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(show)
+app.command()(compare)
 app.command()(recover)
 
 
@@ -51,7 +53,7 @@ def describe(
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """See what every operation of a training run computed.
+    """See what every operation of a training run computed, and where two runs part.
 
     [bold]A first look[/bold] at a dump, what is wrong with it on top:
 
@@ -61,9 +63,13 @@ def describe(
 
         tensorprobe show dump_path --step 0 --filter Functional.softmax.3
 
+    [bold]Two runs[/bold], and the first call that went wrong:
+
+        tensorprobe compare good_dump bad_dump
+
     [bold]After a kill[/bold], close the files that the run left open:
 
         tensorprobe recover dump_path
 
-    Exit codes: 0 all is well, 2 the dump could not be read.
+    Exit codes: 0 all is well, 1 two runs differ, 2 a dump could not be read or compared.
     """

@@ -7,9 +7,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 Advance = Callable[[], None]
+Reach = Callable[[int, int], None]
+"""Called with how much is done and how much there is."""
 
 _UPDATE_EVERY = 200
 
@@ -23,6 +34,18 @@ def progress_bar(description: str, *, is_long: bool, every: int = _UPDATE_EVERY)
     columns = (SpinnerColumn(), TextColumn("{task.description}  {task.completed:,.0f}"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         yield _Counter(progress, progress.add_task(description, total=None), every)
+
+
+@contextmanager
+def total_progress_bar(description: str) -> Iterator[Reach]:
+    """A bar for work whose size is known; the function it gives is called with what is done and what there is."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(description, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 class _Counter:

@@ -218,11 +218,16 @@ def describe_value(slot: PlainSlot) -> str:
     """An argument that is no tensor, in Python's spelling; an object of which only the type is known by that."""
     if slot.value is None:
         return "None" if slot.type in ("NoneType", "None") else slot.type
+    text = safe_repr(slot.value)
+    return text if len(text) <= _MAX_VALUE_TEXT else f"{text[: _MAX_VALUE_TEXT - 1]}…"
+
+
+def safe_repr(value: Any) -> str:
+    """A value from a dump, in Python's spelling, whatever it is."""
     try:
-        text = repr(slot.value)
+        return repr(value)
     except (RecursionError, ValueError):  # nested beyond all reason; an integer of thousands of digits
         return "…"
-    return text if len(text) <= _MAX_VALUE_TEXT else f"{text[: _MAX_VALUE_TEXT - 1]}…"
 
 
 def _measured_columns(measurement: Measurement | None) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tensorprobe.compare.result import Coverage
+from tensorprobe.compare.row import safe_repr
 from tensorprobe.report.compare_summary import BASIS_WORDS, Circumstance, Source, Summary, UnpairedCall
 from tensorprobe.report.escape import clean, shorten
 from tensorprobe.report.table import format_number
@@ -136,8 +137,8 @@ def _unpaired_statements(summary: Summary, where_more: str) -> Iterator[Statemen
     for one in shown:
         yield Statement("", f"{shorten_name(one.found.call.name):<{width}}  {_describe_unpaired(one, summary)}")
     yield from _more_statement(len(summary.unpaired), where_more)
-    if summary.framework_unpaired_count:
-        text = f"{summary.framework_unpaired_count:,} calls that the framework makes itself, such as an optimizer's"
+    if summary.framework_unpaired:
+        text = f"{len(summary.framework_unpaired):,} calls that the framework makes itself, such as an optimizer's"
         yield Statement("", text, "aside")
 
 
@@ -171,4 +172,4 @@ def _of(part: int, whole: int) -> str:
 
 
 def _value_text(value: object) -> str:
-    return "nothing" if value is None else str(value)
+    return "nothing" if value is None else value if isinstance(value, str) else safe_repr(value)

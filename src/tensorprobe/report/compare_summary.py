@@ -18,7 +18,7 @@ from tensorprobe.compare.result import (
     ValuePair,
     Verdict,
 )
-from tensorprobe.compare.row import describe_unpaired
+from tensorprobe.compare.row import describe_unpaired, safe_repr
 
 BASIS_WORDS = {
     "tensor": "element by element",
@@ -90,7 +90,7 @@ class Summary:
     bases: dict[str, int]
     coverage: Coverage
     unpaired: tuple[UnpairedCall, ...]
-    framework_unpaired_count: int
+    framework_unpaired: tuple[UnpairedCall, ...]
     """Besides those: calls that the framework made itself, such as an optimizer's."""
     matrix: Matrix
     problems: tuple[str, ...]
@@ -117,7 +117,7 @@ def summarize(comparison: Comparison) -> Summary:
         bases=_in_order(BASIS_WORDS, (rank.bases for rank in ranks)),
         coverage=add_coverage(rank.coverage for rank in ranks),
         unpaired=tuple(one for one in unpaired if one.found.call.caller is None),
-        framework_unpaired_count=sum(one.found.call.caller is not None for one in unpaired),
+        framework_unpaired=tuple(one for one in unpaired if one.found.call.caller is not None),
         matrix=_build_matrix(ranks),
         problems=tuple(_iter_problems(comparison)),
         cut_short=tuple(rank.reference_name for rank in ranks if rank.is_cut_short),
@@ -133,6 +133,13 @@ def add_coverage(parts: Iterable[Coverage]) -> Coverage:
         unseen_reference=_add(part.unseen_reference for part in listed),
         unseen_candidate=_add(part.unseen_candidate for part in listed),
     )
+
+
+def find_lowest_coverage(comparison: Comparison) -> tuple[str, float]:
+    """The step and rank of which the smallest share of calls has a partner; one good rank must not hide a bad one."""
+    shares = [(rank.coverage.share, rank.reference_name) for rank in comparison.ranks]
+    share, name = min(shares, default=(0.0, comparison.reference))
+    return name, share
 
 
 def find_worst(call: CallResult) -> ValuePair | None:
@@ -165,7 +172,7 @@ def _merge_circumstances(ranks: tuple[RankResult, ...]) -> tuple[Circumstance, .
     places: dict[tuple[str, str, str], list[str]] = {}
     for rank in ranks:
         for key, reference, candidate in rank.circumstances:
-            same = (key, repr(reference), repr(candidate))
+            same = (key, safe_repr(reference), safe_repr(candidate))
             found.setdefault(same, (key, reference, candidate))
             places.setdefault(same, []).append(rank.reference_name)
     return tuple(

@@ -57,6 +57,8 @@ def make_strict(value: Any, depth: int = 0) -> Any:
     """Numbers that JSON lacks become strings; what is nested beyond all reason is cut."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, complex):
+        return str(value)
     if depth > _MAX_DEPTH and isinstance(value, (dict, list, tuple)):
         return "…"
     if isinstance(value, dict):

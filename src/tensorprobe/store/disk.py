@@ -4,7 +4,10 @@ middle."""
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from tensorprobe.store import layout
 
@@ -13,11 +16,18 @@ _BLOCK_BYTES = 4096  # of ext4, xfs, tmpfs
 
 def write_whole(path: Path, text: str) -> None:
     """Write a file aside and rename it: it is there whole or not at all."""
+    with open_whole(path) as file:
+        file.write(text.encode("utf-8", "backslashreplace"))
+
+
+@contextmanager
+def open_whole(path: Path) -> Iterator[BinaryIO]:
+    """The same for a file that is written in pieces: it appears when the block ends well, and replaces an older one."""
     temporary = layout.temporary_path(path)
     try:
         descriptor = layout.open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         with os.fdopen(descriptor, "wb") as file:
-            file.write(text.encode("utf-8", "backslashreplace"))
+            yield file
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)

@@ -1,0 +1,135 @@
+"""`tensorprobe compare`: where two runs part."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack, suppress
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from tensorprobe.cli.progress import progress_bar, total_progress_bar
+from tensorprobe.compare.option import CompareOptions
+from tensorprobe.compare.result import Comparison
+from tensorprobe.errors import UsageError
+from tensorprobe.report.compare_file import Written, prepared_folder, write_files
+from tensorprobe.report.compare_json import iter_compare_json
+from tensorprobe.report.compare_statement import format_share
+from tensorprobe.report.compare_summary import find_lowest_coverage
+from tensorprobe.report.compare_text import print_comparison
+from tensorprobe.report.escape import clean
+
+_AGREE, _DIFFER, _NOT_COMPARED = 0, 1, 2
+
+
+class Format(str, Enum):
+    """How the result is printed."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+def compare(
+    reference: Annotated[
+        Path,
+        typer.Argument(
+            metavar="REFERENCE",
+            help="The run that is right: a dump_path, a step or rank folder in it, or a dump.json.",
+        ),
+    ],
+    candidate: Annotated[Path, typer.Argument(metavar="CANDIDATE", help="The run that is in doubt.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="DIR", help="Write compare.csv, compare.xlsx and compare.json there."),
+    ] = None,
+    mapping: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="YAML: which calls, modules and tensors belong together.")
+    ] = None,
+    step: Annotated[int | None, typer.Option(help="Only this step.")] = None,
+    rank: Annotated[int | None, typer.Option(help="Only this rank.")] = None,
+    rtol: Annotated[
+        float | None, typer.Option(help="With atol: a fixed tolerance, atol + rtol * |reference|, for every value.")
+    ] = None,
+    atol: Annotated[float | None, typer.Option(help="See rtol.")] = None,
+    first: Annotated[bool, typer.Option("--first", help="Stop at the first call that went wrong.")] = False,
+    require_coverage: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Exit code 2 if a smaller share of the calls has a partner: 0.95."),
+    ] = None,
+    output_format: Annotated[Format, typer.Option("--format", help="What is printed.")] = Format.TEXT,
+    processes: Annotated[int | None, typer.Option(min=1, help="As many as there are cores, if left out.")] = None,
+) -> None:
+    """Say where two runs part: the first call whose inputs agree and whose output does not.
+
+    tensorprobe compare good bad                         the verdict
+
+    tensorprobe compare good bad -o result               every value, in files
+
+    tensorprobe compare good/step0 bad/step0 --rank 3    one step of one rank
+
+    tensorprobe compare good bad --mapping names.yaml    where names differ
+
+    tensorprobe compare good bad --require-coverage 0.95 && echo the same
+
+    tensorprobe compare good bad --format json | jq .verdict
+
+    Exit codes: 0 the runs agree, 1 they differ, 2 they could not be compared.
+    """
+    options = CompareOptions(mapping, step, rank, rtol, atol, first, processes)
+    with ExitStack() as stack:
+        if output is not None:
+            stack.enter_context(prepared_folder(output, (reference, candidate)))
+        comparison = _compare(reference, candidate, options)
+        with suppress(BrokenPipeError):  # who has seen enough still gets the files and the exit code
+            _print(comparison, output_format, output)
+        if output is not None:
+            with progress_bar(f"writing {output}", is_long=True):
+                written = write_files(output, comparison)
+            with suppress(BrokenPipeError):
+                _print_written(written, to_stderr=output_format is Format.JSON)
+    _check_coverage(comparison, require_coverage)
+    raise typer.Exit(_exit_code(comparison))
+
+
+def _compare(reference: Path, candidate: Path, options: CompareOptions) -> Comparison:
+    from tensorprobe.compare.engine import compare as compare_runs
+
+    with total_progress_bar("comparing") as reach:
+        return compare_runs(reference, candidate, options, reach)
+
+
+def _print(comparison: Comparison, output_format: Format, output: Path | None) -> None:
+    if output_format is Format.JSON:
+        for piece in iter_compare_json(comparison):
+            sys.stdout.write(piece)
+    elif output is None:
+        print_comparison(Console(), comparison)
+    else:
+        print_comparison(Console(), comparison, where_more=f"see {output / 'compare.csv'}")
+    sys.stdout.flush()
+
+
+def _print_written(written: Written, to_stderr: bool) -> None:
+    typer.echo("", err=to_stderr)
+    for path in written.paths:
+        typer.echo(f"written: {clean(str(path))}", err=to_stderr)
+    for note in written.notes:
+        typer.echo(f"note: {clean(note)}", err=to_stderr)
+
+
+def _check_coverage(comparison: Comparison, required: float | None) -> None:
+    name, share = find_lowest_coverage(comparison)
+    if required is not None and share < required:
+        raise UsageError(
+            f"only {format_share(share)} of the calls of {name} have a partner, and {format_share(required)} is "
+            "required. The list of calls without a partner says which do not; a mapping file can pair them."
+        )
+
+
+def _exit_code(comparison: Comparison) -> int:
+    if comparison.verdict.kind == "not compared":
+        return _NOT_COMPARED
+    return _AGREE if comparison else _DIFFER
