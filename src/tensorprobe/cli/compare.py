@@ -95,7 +95,7 @@ def compare(
 
 
 def _compare(reference: Path, candidate: Path, options: CompareOptions) -> Comparison:
-    from tensorprobe.compare.engine import compare as compare_runs
+    from tensorprobe.compare.engine import compare_runs
 
     with total_progress_bar("comparing") as reach:
         return compare_runs(reference, candidate, options, reach)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,6 +14,9 @@ from tensorprobe.store.slot import Slot, TensorSlot
 
 Kind = Literal["api", "module", "parameters_grad", "saved"]
 FORWARD, BACKWARD, RECOMPUTE = "forward", "backward", "recompute"
+_FRAMEWORK_FILE = re.compile(
+    r"^File [^,]*[/\\\\](?:site|dist)-packages[/\\\\](?:torch|torch_npu|mindspore|msadapter)[/\\\\]"
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -76,9 +80,10 @@ class Run:
         return any(slot.source for call in self.calls for slot in call.tensors)
 
     def location(self, call: Call) -> str | None:
-        """Where it was called, innermost frame."""
+        """Where it was called: the innermost line that is not of the framework itself."""
         frames = self.rank.stack(call.name)
-        return frames[0] if frames else None
+        own = (frame for frame in frames if not _FRAMEWORK_FILE.search(frame))
+        return next(own, frames[0] if frames else None)
 
 
 def read_run(rank: RankDump) -> Run:

@@ -20,12 +20,10 @@ from tensorprobe.compare.call import Call, Run, read_run
 from tensorprobe.compare.circumstance import compare_circumstances
 from tensorprobe.compare.executor import MeasureTask, make_task, run_tasks
 from tensorprobe.compare.judge import Judge
-from tensorprobe.compare.mapping import Mapping as NameMapping
-from tensorprobe.compare.mapping import read_mapping
 from tensorprobe.compare.option import DEFAULT_ATOL, DEFAULT_RTOL, CompareOptions
-from tensorprobe.compare.pairing import PairedCall, Side, pair_calls
+from tensorprobe.compare.pairing import PairedCall, RunSide, pair_calls
 from tensorprobe.compare.result import Comparison, Coverage, RankResult, ValuePair, Verdict
-from tensorprobe.compare.slot_pair import pair_match_slots
+from tensorprobe.compare.slot_pair import pair_slots
 from tensorprobe.compare.step import RankPair, pair_ranks
 from tensorprobe.compare.verdict import Finding, find_sources, give_verdict, make_result
 from tensorprobe.store.reader import open_dump
@@ -52,19 +50,16 @@ def compare_runs(
     reference: str | Path, candidate: str | Path, options: CompareOptions, progress: Progress | None = None
 ) -> Comparison:
     """What `compare` does, with options that are checked already."""
-    mapping = read_mapping(options.mapping) if options.mapping is not None else None
     dumps = [open_dump(path).select(options.step, options.rank) for path in (reference, candidate)]
     pairs, problems = pair_ranks(dumps[0], dumps[1])
     results: list[RankResult] = []
     noises: dict[int | None, float] = {}
     for pair in pairs:
-        result, noise = _compare_ranks(pair, options, mapping, noises, progress)
+        result, noise = _compare_ranks(pair, options, noises, progress)
         noises[pair.rank] = max(noises.get(pair.rank, 0.0), noise)
         results.append(result)
         if options.first and result.others is not None and _has_source(result):
             break
-    if mapping is not None:
-        mapping.check_used()
     return Comparison(str(reference), str(candidate), tuple(results), _choose(results), tuple(problems))
 
 
@@ -100,16 +95,17 @@ def _choose(results: Sequence[RankResult]) -> Verdict:
 def _compare_ranks(
     pair: RankPair,
     options: CompareOptions,
-    mapping: NameMapping | None,
     noises: Mapping[int | None, float],
     progress: Progress | None,
 ) -> tuple[RankResult, float]:
     runs = (read_run(pair.reference), read_run(pair.candidate))
-    alignment = align_calls(*runs, mapping)
-    reference, candidate = Side(runs[0]), Side(runs[1])
+    alignment = align_calls(*runs)
+    reference, candidate = RunSide(runs[0]), RunSide(runs[1])
     pairs = pair_calls(reference, candidate, alignment)
     for paired in pairs:
-        paired.values = [_make_value(*slots, paired.reference) for slots in pair_match_slots(paired.match, mapping)]
+        paired.values = [
+            _make_value(*slots, paired.reference) for slots in pair_slots(paired.reference, paired.candidate)
+        ]
     start_noise = noises.get(pair.rank, 0.0)
     judge = Judge(reference, candidate, options, start_noise)
     judged = _measure_and_judge(pairs, pair, judge, options, progress)

@@ -16,7 +16,7 @@ from tensorprobe.compare.argument import show_argument
 from tensorprobe.compare.call import BACKWARD, FORWARD, Call
 from tensorprobe.compare.operation import is_a
 from tensorprobe.compare.option import CompareOptions
-from tensorprobe.compare.pairing import PairedCall, Side
+from tensorprobe.compare.pairing import PairedCall, RunSide
 from tensorprobe.compare.precision import short_dtype, unit_roundoff
 from tensorprobe.compare.result import Role, ValuePair
 from tensorprobe.store.slot import TensorSlot
@@ -46,7 +46,9 @@ class Origin:
 class Judge:
     """One pass over one pair of runs."""
 
-    def __init__(self, reference: Side, candidate: Side, options: CompareOptions, start_noise: float = 0.0) -> None:
+    def __init__(
+        self, reference: RunSide, candidate: RunSide, options: CompareOptions, start_noise: float = 0.0
+    ) -> None:
         self._reference = reference
         self._candidate = candidate
         self._options = options
@@ -340,6 +342,8 @@ class Judge:
             pair.role, pair.because = self._decide_downstream(pair, bad_inputs, bad_outputs)
         elif pair.is_inside_bad:
             pair.role, pair.because = "propagated", "the difference arises inside it"
+        elif pair.is_framework_made and self.is_any_bad:
+            pair.role, pair.because = "propagated", "what came before it differs"
         else:
             pair.role, pair.because = self._decide_source(pair, bad_outputs)
 

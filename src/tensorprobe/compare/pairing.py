@@ -64,7 +64,7 @@ class PairedCall:
         return self.reference.caller is not None or self.candidate.caller is not None
 
 
-class Side:
+class RunSide:
     """One of the two runs, with its data flow, its nesting, and the pair of each of its calls."""
 
     def __init__(self, run: Run) -> None:
@@ -111,7 +111,7 @@ class Side:
         return [producer for producer in found if producer is not None and producer is not call]
 
 
-def pair_calls(reference: Side, candidate: Side, alignment: Alignment) -> list[PairedCall]:
+def pair_calls(reference: RunSide, candidate: RunSide, alignment: Alignment) -> list[PairedCall]:
     """The matches in the order in which the reference made them."""
     places = order_of_execution(reference.run, reference.nesting)
     starts = first_inside(reference.run, reference.nesting)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from tensorprobe.store.reader import Dump, RankDump, StepDump
@@ -18,7 +19,7 @@ class RankPair:
 
 
 def pair_ranks(reference: Dump, candidate: Dump) -> tuple[list[RankPair], list[str]]:
-    """Steps and ranks by number; the only step, or the only process, of both sides by itself. And what has no partner."""
+    """Steps and ranks by number, the only one of both sides by itself; and what has no partner, in words."""
     problems: list[str] = []
     pairs: list[RankPair] = []
     for first, second in _pair_steps(reference.steps, candidate.steps, problems):
@@ -33,7 +34,7 @@ def _pair_steps(
         return [(reference[0], candidate[0])]
     numbers = {step.number: step for step in candidate}
     found = [(step, numbers[step.number]) for step in reference if step.number in numbers]
-    _note_lone("step", {step.number for step in reference}, set(numbers), problems)
+    _note_lone("step", [step.number for step in reference], numbers, problems)
     return found
 
 
@@ -43,7 +44,7 @@ def _pair_processes(reference: StepDump, candidate: StepDump, problems: list[str
     else:
         first, second = _by_number(reference), _by_number(candidate)
         both = [(rank, second[number]) for number, rank in first.items() if number in second]
-        _note_lone(f"step {reference.number}: rank", set(first), set(second), problems)
+        _note_lone(f"step {reference.number}: rank", first, second, problems)
     return [RankPair(reference.number, rank.rank, rank, partner) for rank, partner in both]
 
 
@@ -56,13 +57,9 @@ def _by_number(step: StepDump) -> dict[int | str, RankDump]:
     return found
 
 
-def _note_lone(
-    word: str,
-    reference: set[int | None] | set[int | str],
-    candidate: set[int | None] | set[int | str],
-    problems: list[str],
-) -> None:
-    for side, lone in (("reference", reference - candidate), ("candidate", candidate - reference)):  # type: ignore[operator]
+def _note_lone(word: str, reference: Collection[object], candidate: Collection[object], problems: list[str]) -> None:
+    for side, mine, theirs in (("reference", reference, candidate), ("candidate", candidate, reference)):
+        lone = [str(number) for number in mine if number not in theirs]
         if lone:
-            names = ", ".join(sorted(map(str, lone))[:8])
-            problems.append(f"{word} {names}: only in the {side}, not compared")
+            more = f" and {len(lone) - 8} more" if len(lone) > 8 else ""
+            problems.append(f"{word} {', '.join(lone[:8])}{more}: only in the {side}, not compared")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tensorprobe.compare.alignment import Alignment
 from tensorprobe.compare.call import BACKWARD, FORWARD, Call, Run
-from tensorprobe.compare.pairing import PairedCall, Side
+from tensorprobe.compare.pairing import PairedCall, RunSide
 from tensorprobe.compare.result import CallResult, ValuePair, Verdict, VerdictKind
 from tensorprobe.store.slot import TensorSlot
 
@@ -23,8 +23,8 @@ class Finding:
     pairs: Sequence[PairedCall]
     """All judged pairs, in the order of execution."""
     alignment: Alignment
-    reference: Side
-    candidate: Side
+    reference: RunSide
+    candidate: RunSide
     is_first_step: bool = True
     is_cut_short: bool = False
 
@@ -50,7 +50,8 @@ def give_verdict(finding: Finding) -> Verdict:
         milder = [pair for pair in finding.pairs if pair.role == role and not pair.is_framework_made]
         if milder:
             return _word_milder(min(milder, key=lambda pair: pair.event_place), finding)
-    differing = [pair for pair in finding.pairs if pair.is_bad and not pair.is_framework_made]
+    differing = [pair for pair in finding.pairs if pair.is_bad]
+    differing.sort(key=lambda pair: pair.is_framework_made)
     if differing:
         return _word_milder(differing[0], finding)
     return _word_agreement(finding)
@@ -80,7 +81,8 @@ def _parameter_name(pair: PairedCall, value: ValuePair) -> str | None:
     slot = value.reference
     is_leaf = isinstance(slot, TensorSlot) and slot.requires_grad is True and slot.source is None
     if is_leaf and pair.reference.kind == "api" and pair.reference.parent is None and pair.role == "entered":
-        return f"{slot.slot} of {pair.reference.name}" if isinstance(slot, TensorSlot) else None
+        name = f"{value.slot} of {pair.reference.name}"
+        return f"{name} in module {pair.reference.module_path}" if pair.reference.module_path else name
     return None
 
 
@@ -144,6 +146,12 @@ def _word_milder(pair: PairedCall, finding: Finding) -> Verdict:
     if pair.role == "drift":
         headline = f"No single call went wrong, but the error grows too large: at {_place(pair)} {pair.because}."
         return _verdict("drift", headline, evidence, pair, finding)
+    if pair.is_framework_made:
+        headline = (
+            f"All calls of the program agree; the first difference is in a call of the {pair.reference.caller}, "
+            f"{_place(pair)}: {pair.because}."
+        )
+        return _verdict("entered", headline, evidence, pair, finding)
     headline = f"The runs differ, and no call is to blame for certain; the first that differs is {_place(pair)}."
     return _verdict("drift", headline, evidence, pair, finding)
 
@@ -211,7 +219,9 @@ def _describe_lines(pair: PairedCall, finding: Finding) -> list[str]:
         location = side.run.location(call) or (side.run.location(forward) if forward else None)
         if location:
             found.append(f"{word} line: {_one_line(location)}")
-    return list(dict.fromkeys(found))
+    if len(found) == 2 and found[0].partition(": ")[2] == found[1].partition(": ")[2]:
+        return [f"line: {found[0].partition(': ')[2]}"]
+    return found
 
 
 def _describe_values(pair: PairedCall) -> list[str]:
