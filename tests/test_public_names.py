@@ -14,7 +14,7 @@ import tensorprobe
 
 SOURCE = Path(__file__).parents[1] / "src"
 FRAMEWORKS = ("torch", "mindspore", "torch_npu", "tensorflow", "jax")
-PUBLIC = ["ConfigError", "DumpError", "TensorprobeError", "UsageError", "__version__", "capture"]
+PUBLIC = ["ConfigError", "DumpError", "TensorprobeError", "UsageError", "__version__", "capture", "compare"]
 PUBLIC_OF_PYTORCH = ["PrecisionDebugger", "save", "save_grad", "seed_all", "step"]
 
 SHOW_NAMES = "print(*[n for n, v in vars(face).items() if n[0] != '_' and not isinstance(v, types.ModuleType)])"
@@ -93,3 +93,9 @@ def test_capture_without_a_framework_says_what_to_do() -> None:
     assert run_fresh(program) == (
         "tensorprobe.capture() without a model: import torch first, so that it is known what to capture"
     )
+
+
+def test_importing_the_package_imports_nothing_but_numpy() -> None:
+    heavy = ("yaml", "ml_dtypes", "xlsxwriter", "pandas", "typer", "rich", "multiprocessing.pool")
+    program = f"import tensorprobe, sys\nprint(*[name for name in {heavy} if name in sys.modules])"
+    assert run_fresh(program) == ""

@@ -141,6 +141,11 @@ class Recorder:
             slot, listen = f"{call.forward_name}.{role}", self._watch.listen(call.watched)
             call.fields[role] = self._describer.describe(dict(tensors), slot, stores=stores, listen=listen)
 
+    def add_generator(self, call: Call, state: str | None) -> None:
+        """The random generator that the call draws from, as it was before."""
+        if call.keeps_forward and state is not None:
+            call.fields["generator"] = state
+
     def finish(self, call: Call, output: Any, note: str | None = None) -> None:
         """The call has returned."""
         if not call.keeps_forward:

@@ -26,6 +26,7 @@ _EXPOSES_MEMORY = frozenset(_DATA["exposes_memory"])
 _WRITES_UNSEEN = frozenset(_DATA["writes_unseen"])
 _WRITES_UNSEEN_BEGINNINGS = tuple(_DATA["writes_unseen_beginnings"])  # on a GPU, one kernel for many tensors
 _CHANGES_FIRST = frozenset(_DATA["changes_first"])
+_RANDOM = frozenset(_DATA["random"])
 _FUNCTIONAL_COLLECTIVES = ("_c10d_functional.", "_c10d_functional_autograd.")
 _FOREIGN = ("Distributed", "Autograd", "Jit", "NPU")
 
@@ -53,6 +54,8 @@ class Api:
     """It may write into tensors without torch noticing: a custom operator, a normalisation with running statistics."""
     changes_first: bool
     """It returns nothing, and what comes out is its first argument."""
+    is_random: bool = False
+    """It draws from a random generator, or may do so."""
     is_functional_collective: bool = False
     """It starts a collective whose result is there when somebody has waited for it, or waits for one."""
 
@@ -89,6 +92,7 @@ class ApiNames:
             exposes_memory=stem in _EXPOSES_MEMORY,
             may_write_unseen=prefix in _FOREIGN or writes_unseen(prefix, name),
             changes_first=stem in _CHANGES_FIRST,
+            is_random=name in _RANDOM,
             is_functional_collective=prefix == "Distributed" and name.startswith(_FUNCTIONAL_COLLECTIVES),
         )
 

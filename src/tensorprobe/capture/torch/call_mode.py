@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from tensorprobe.capture.call import Call
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.torch.api_name import Api, ApiNames
+from tensorprobe.capture.torch.generator import describe_generator
 from tensorprobe.capture.torch.gradient import GradientTracer, Span, is_in_backward
 from tensorprobe.capture.torch.left_mode import remove_after_this_call
 from tensorprobe.capture.torch.reader import TorchReader
@@ -142,6 +143,8 @@ class CallRunner:
                     self.reader.observe((args, kwargs))
                 if call is not None:
                     self.recorder.add_inputs(call, args, kwargs)
+                    if api.is_random:
+                        self.recorder.add_generator(call, describe_generator(args, kwargs))
                 if call is not None or self.recorder.records_modules:
                     span = self.gradients.begin(args, kwargs, wants_slots=call is not None and call.keeps_backward)
         except Exception as error:

@@ -18,6 +18,7 @@ import torch
 from tensorprobe.capture.call import Call
 from tensorprobe.capture.framework import Undo
 from tensorprobe.capture.torch.call_mode import CallMode, CallRunner, end_raised
+from tensorprobe.capture.torch.generator import describe_generator
 from tensorprobe.capture.torch.gradient import Span
 from tensorprobe.capture.torch.mode_stack import is_on_stack
 from tensorprobe.model.name import module_stem
@@ -35,6 +36,7 @@ _WRAPPERS = {
 }
 _COMPILED_WRAPPER = "OptimizedModule"
 _FAST_PATH = (torch.nn.TransformerEncoder, torch.nn.TransformerEncoderLayer, torch.nn.MultiheadAttention)
+_RANDOM = (torch.nn.modules.dropout._DropoutNd, torch.nn.RReLU)
 
 logger = logging.getLogger("tensorprobe")
 
@@ -178,6 +180,8 @@ class ModuleRunner:
                     recorder.add_inputs(call, args, kwargs)
                     recorder.add_state(call, "parameters", present(named.owner._parameters))
                     recorder.add_state(call, "buffers", present(named.owner._buffers))
+                    if isinstance(named.module, _RANDOM) and named.module.training:
+                        recorder.add_generator(call, describe_generator(args, kwargs))
                     span = self.gradients.begin(args, kwargs, wants_slots=call.keeps_backward)
         except Exception as error:
             recorder.note_failure(named.stem, error)
