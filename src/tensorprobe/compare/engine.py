@@ -20,6 +20,7 @@ from tensorprobe.compare.call import Call, Run, read_run
 from tensorprobe.compare.circumstance import compare_circumstances
 from tensorprobe.compare.executor import MeasureTask, make_task, run_tasks
 from tensorprobe.compare.judge import Judge
+from tensorprobe.compare.noise import SILENCE, Noise, loudest
 from tensorprobe.compare.option import DEFAULT_ATOL, DEFAULT_RTOL, CompareOptions
 from tensorprobe.compare.pairing import PairedCall, RunSide, pair_calls
 from tensorprobe.compare.result import Comparison, Coverage, RankResult, ValuePair, Verdict
@@ -53,10 +54,10 @@ def compare_runs(
     dumps = [open_dump(path).select(options.step, options.rank) for path in (reference, candidate)]
     pairs, problems = pair_ranks(dumps[0], dumps[1])
     results: list[RankResult] = []
-    noises: dict[int | None, float] = {}
+    noises: dict[int | None, Noise] = {}
     for pair in pairs:
         result, noise = _compare_ranks(pair, options, noises, progress)
-        noises[pair.rank] = max(noises.get(pair.rank, 0.0), noise)
+        noises[pair.rank] = loudest((noises.get(pair.rank, SILENCE), noise))
         results.append(result)
         if options.first and result.others is not None and _has_source(result):
             break
@@ -95,9 +96,9 @@ def _choose(results: Sequence[RankResult]) -> Verdict:
 def _compare_ranks(
     pair: RankPair,
     options: CompareOptions,
-    noises: Mapping[int | None, float],
+    noises: Mapping[int | None, Noise],
     progress: Progress | None,
-) -> tuple[RankResult, float]:
+) -> tuple[RankResult, Noise]:
     runs = (read_run(pair.reference), read_run(pair.candidate))
     alignment = align_calls(*runs)
     reference, candidate = RunSide(runs[0]), RunSide(runs[1])
@@ -106,7 +107,7 @@ def _compare_ranks(
         paired.values = [
             _make_value(*slots, paired.reference) for slots in pair_slots(paired.reference, paired.candidate)
         ]
-    start_noise = noises.get(pair.rank, 0.0)
+    start_noise = noises.get(pair.rank, SILENCE)
     judge = Judge(reference, candidate, options, start_noise)
     judged = _measure_and_judge(pairs, pair, judge, options, progress)
     is_cut_short = len(judged) < len(pairs)

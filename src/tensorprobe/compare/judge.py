@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from tensorprobe.compare import tolerance
 from tensorprobe.compare.argument import show_argument
 from tensorprobe.compare.call import BACKWARD, FORWARD, Call
+from tensorprobe.compare.noise import GAIN, SILENCE, Noise, loudest
 from tensorprobe.compare.operation import is_a
 from tensorprobe.compare.option import CompareOptions
 from tensorprobe.compare.pairing import PairedCall, RunSide
@@ -22,13 +23,16 @@ from tensorprobe.compare.result import Role, ValuePair
 from tensorprobe.store.slot import TensorSlot
 
 UNDEFINED_MEMORY = "undefined memory"
+STEP_GAIN = 1000.0
+"""From the errors of one step to those of the parameters in the next: an optimizer that divides by the size of the
+gradient (Adam) moves an element whose gradient is only noise by the full learning rate, in either direction."""
 
 
 @dataclass(slots=True)
 class Origin:
     """What an input was computed from."""
 
-    noise: float = 0.0
+    noise: Noise = SILENCE
     """The largest error of it."""
     is_bad: bool = False
     """Some of it differs: the difference comes from there."""
@@ -41,13 +45,14 @@ class Origin:
     suspects: tuple[Call, ...] = ()
     is_undefined: bool = False
     natural_norm: float | None = None
+    gain: float = GAIN
 
 
 class Judge:
     """One pass over one pair of runs."""
 
     def __init__(
-        self, reference: RunSide, candidate: RunSide, options: CompareOptions, start_noise: float = 0.0
+        self, reference: RunSide, candidate: RunSide, options: CompareOptions, start_noise: Noise = SILENCE
     ) -> None:
         self._reference = reference
         self._candidate = candidate
@@ -65,7 +70,7 @@ class Judge:
         origins = self._judge_inputs(pair)
         context_noise, is_context_bad = self._context(pair)
         bad_inputs = [value for value in pair.inputs if value.is_tensor and value.is_bad]
-        clean_noise = max([context_noise, *(value.noise for value in pair.inputs)])
+        clean_noise = loudest([context_noise, *(value.noise for value in pair.inputs)])
         self._judge_outputs(pair, clean_noise)
         pair.suspects = pair.suspects or next((origin.suspects for origin in origins if origin.suspects), ())
         self._decide(pair, bad_inputs, is_context_bad)
@@ -81,16 +86,16 @@ class Judge:
 
     def _remember(self, pair: PairedCall) -> None:
         is_bad = pair.is_bad or pair.role in ("source", "entered")
-        noise = max((value.noise for value in pair.values), default=0.0)
+        noise = loudest(value.noise for value in pair.values)
         if not pair.is_framework_made:
             self.is_any_bad = self.is_any_bad or is_bad
-            self.worst_noise = max(self.worst_noise, noise)
+            self.worst_noise = loudest((self.worst_noise, noise))
         outer = self._reference.pair(self._reference.nesting.parent(pair.reference))
         if outer is not None:
-            outer.inner_noise = max(outer.inner_noise, noise)
+            outer.inner_noise = loudest((outer.inner_noise, noise))
             outer.is_inside_bad = outer.is_inside_bad or is_bad or pair.role != "clean"
 
-    def _context(self, pair: PairedCall) -> tuple[float, bool]:
+    def _context(self, pair: PairedCall) -> tuple[Noise, bool]:
         """What else goes in: for a backward call its forward, for a gradient of parameters all calls of the module."""
         call = pair.reference
         if call.kind == "parameters_grad":
@@ -98,7 +103,7 @@ class Judge:
         noise, is_bad = pair.inner_noise, False
         forward = self._reference.pair(self._reference.flow.forward_of(call))
         if forward is not None and forward.is_judged:
-            noise = max([noise, *(value.noise for value in forward.values)])
+            noise = loudest([noise, *(value.noise for value in forward.values)])
             is_bad = any(value.is_bad for value in forward.values)
         return noise, is_bad
 
@@ -127,7 +132,7 @@ class Judge:
         if found is None:
             scale = tolerance.cancellation(slot, origin.natural_norm)
             rounding = tolerance.round_off(slot.dtype) * (tolerance.COMPOSITE if origin.own_code_of else 1.0)
-            found = tolerance.Explained(scale * (rounding + tolerance.GAIN * origin.noise), scale)
+            found = tolerance.Explained(origin.noise.passed_on(rounding, scale, origin.gain), scale)
         self._settle(value, found)
         if not value.is_bad or origin.is_bad:
             return
@@ -170,12 +175,11 @@ class Judge:
         origin = Origin(is_bad=any(found.is_bad for found in same or outputs), blame=blame)
         origin.is_undefined = any(found.reason == UNDEFINED_MEMORY for found in outputs)
         if same:
-            origin.explained = tolerance.Explained(same[0].tolerance or 0.0, same[0].scale)
-            if same[0].tolerance is None:
-                origin.explained = None
+            if same[0].tolerances is not None:
+                origin.explained = tolerance.Explained(same[0].tolerances, same[0].scale)
             origin.noise = same[0].noise
         else:
-            origin.noise = max((found.noise for found in outputs), default=0.0)
+            origin.noise = loudest(found.noise for found in outputs)
         return origin
 
     def _rewired(self, reference: Call | None, candidate: Call | None) -> Origin:
@@ -195,7 +199,7 @@ class Judge:
         if _is_parameter(value):
             kind, _, name = value.slot.partition(".")
             what = {"parameters": f"the parameter {name}", "buffers": f"the buffer {name}"}.get(kind, "it")
-            return Origin(noise=self._start_noise, blame=f"{what} was not the same before the call")
+            return Origin(noise=self._start_noise, gain=STEP_GAIN, blame=f"{what} was not the same before the call")
         gathered = self._accumulated(pair) if pair.reference.kind == "api" else None
         if gathered is not None:
             return gathered
@@ -214,7 +218,7 @@ class Judge:
         inputs = [value for value in outer.inputs if value.measurement is not None]
         gradients = [value.reference for value in inputs if isinstance(value.reference, TensorSlot)]
         return Origin(
-            noise=max([context_noise, *(value.noise for value in inputs)]),
+            noise=loudest([context_noise, *(value.noise for value in inputs)]),
             is_bad=is_context_bad or outer.is_inside_bad or any(value.is_bad for value in inputs),
             own_code_of=outer,
             natural_norm=tolerance.largest_norm(gradients) if outer.reference.direction == BACKWARD else None,
@@ -236,7 +240,7 @@ class Judge:
         # One part alone would have been named as its source: something that was not recorded was added, or changed it.
         is_sum = len(parts) > 1
         return Origin(
-            noise=max((value.noise for value in values), default=0.0) if is_sum else self.worst_noise,
+            noise=loudest(value.noise for value in values) if is_sum else self.worst_noise,
             is_bad=any(value.is_bad for value in values) or (not is_sum and self.is_any_bad),
             blame="the gradients that it is the sum of agree, but it was changed on its way (a hook?)",
             natural_norm=tolerance.largest_norm(slot for _, slot in parts),
@@ -244,7 +248,7 @@ class Judge:
 
     # ------------------------------------------------------------------------------------------------ results
 
-    def _judge_outputs(self, pair: PairedCall, noise: float) -> None:
+    def _judge_outputs(self, pair: PairedCall, noise: Noise) -> None:
         call = pair.reference
         if UNDEFINED_MEMORY in (pair.reference.note, pair.candidate.note):
             for value in pair.outputs:
@@ -279,8 +283,10 @@ class Judge:
             or producer is not self._candidate.pair(producers[1])
         ):
             return None
-        same = [found for found in producer.outputs if _is_same_value(found, value) and found.tolerance is not None]
-        return tolerance.Explained(same[0].tolerance or 0.0, same[0].scale) if same else None
+        for found in producer.outputs:
+            if found.tolerances is not None and _is_same_value(found, value):
+                return tolerance.Explained(found.tolerances, found.scale)
+        return None
 
     def _gradients_of_module(self, call: Call) -> list[TensorSlot]:
         found = []
@@ -299,8 +305,13 @@ class Judge:
         if measurement.problem is not None:
             value.status, value.reason = "not comparable", value.reason or measurement.problem
             return
-        value.error = tolerance.error_of(measurement)
-        value.tolerance, value.scale = explained.tolerance, explained.scale
+        value.errors, value.tolerances, value.scale = (
+            tolerance.error_of(measurement),
+            explained.tolerance,
+            explained.scale,
+        )
+        if value.errors is not None:
+            value.error, value.tolerance = value.errors.worst_against(explained.tolerance)
         if measurement.is_equal:
             value.status = "equal"
         elif self._options.has_fixed_tolerance and measurement.allclose is not None:
@@ -363,7 +374,7 @@ class Judge:
         largest = max((value.error for value in bad_inputs if value.error is not None), default=math.inf)
         for value in bad_outputs:
             if value.error is not None and value.tolerance is not None:
-                explained = value.tolerance + value.scale * tolerance.GAIN * largest
+                explained = value.tolerance + value.scale * GAIN * largest
                 if value.error > explained and not math.isinf(value.error):
                     return "drift", f"the error grows from {largest:.2g} to {value.error:.2g}, more than it explains"
         return "propagated", "what goes into it differs"
@@ -388,16 +399,16 @@ class Judge:
 
 def _is_explained(value: ValuePair) -> bool:
     """Within the tolerance, and not half of the digits gone."""
-    if value.error is None or value.tolerance is None:
+    if value.errors is None or value.tolerances is None:
         return False
-    return value.error <= value.tolerance and not _is_explained_but_large(value)
+    return value.errors.is_within(value.tolerances) and not _is_explained_but_large(value)
 
 
 def _is_explained_but_large(value: ValuePair) -> bool:
     unit = unit_roundoff(value.reference.dtype) if isinstance(value.reference, TensorSlot) else None
-    if unit is None or value.error is None or value.tolerance is None or value.error > value.tolerance:
+    if unit is None or value.errors is None or value.tolerances is None:
         return False
-    return value.error / value.scale > math.sqrt(unit)
+    return value.errors.is_within(value.tolerances) and value.errors.norm / value.scale > math.sqrt(unit)
 
 
 def _is_same_value(found: ValuePair, value: ValuePair) -> bool:
@@ -421,6 +432,12 @@ def _statistics(value: ValuePair) -> tuple[object, ...]:
 
 def _is_parameter(value: ValuePair) -> bool:
     return value.slot.startswith(("parameters.", "buffers."))
+
+
+def _is_leaf(value: ValuePair) -> bool:
+    """At level L1 a parameter is a leaf that requires a gradient."""
+    slot = value.reference
+    return isinstance(slot, TensorSlot) and slot.requires_grad is True and slot.source is None
 
 
 def _is_discrete(call: Call, value: ValuePair) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from tensorprobe.compare.alignment import Alignment, Match
 from tensorprobe.compare.call import Call, Run
 from tensorprobe.compare.flow import Flow
+from tensorprobe.compare.noise import SILENCE, Noise
 from tensorprobe.compare.order import Nesting, first_inside, order_of_execution
 from tensorprobe.compare.result import Role, ValuePair
 
@@ -31,7 +32,7 @@ class PairedCall:
     """When the difference arose: earlier than its own place, if that was before a call inside it."""
     is_begun: bool = False
     is_judged: bool = False
-    inner_noise: float = 0.0
+    inner_noise: Noise = SILENCE
     """The largest error of what was computed inside it so far."""
     is_inside_bad: bool = False
     blamed_before: str | None = None

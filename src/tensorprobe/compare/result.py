@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tensorprobe.compare.alignment import Unpaired
 from tensorprobe.compare.call import Call
 from tensorprobe.compare.measurement import Measurement
+from tensorprobe.compare.noise import SILENCE, Noise
 from tensorprobe.errors import UsageError
 from tensorprobe.store.slot import PlainSlot, Slot, TensorSlot
 
@@ -50,10 +51,14 @@ class ValuePair:
     def is_bad(self) -> bool:
         return self.status == "different" or self.is_mismatch
 
+    errors: Noise | None = None
+    """By norm and at the worst element; `error` is the one that comes closest to its tolerance."""
+    tolerances: Noise | None = None
+
     @property
-    def noise(self) -> float:
+    def noise(self) -> Noise:
         """Its error, relative to the size of its terms: what the next call inherits."""
-        return 0.0 if self.error is None or self.is_bad else self.error / self.scale
+        return SILENCE if self.errors is None or self.is_bad else self.errors.relative_to(self.scale)
 
     @property
     def slot(self) -> str:

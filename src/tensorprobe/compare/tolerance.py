@@ -1,11 +1,11 @@
 """How much error is explained: by rounding in the call itself, and by the errors of what went into it.
 
-    tolerance = scale * (rounding + GAIN * largest error of the inputs)
+    tolerance = scale * (rounding + gain * largest error of the inputs)
 
 Rounding noise grows with depth, so no fixed threshold is right at both ends of a model: each call is held against the
 errors of its own inputs. `scale` is above 1 where terms cancel: the gradient of a bias that has no effect is a sum of
 thousands of terms that should be zero, and what is left of it is noise, of the size of the terms and not of the sum.
-All errors are relative to the size of the value (Euclidean norm, or largest magnitude).
+All errors are relative to the size of the value, by norm and at the worst element (noise.py).
 
 `docs/judgement.md` says why this holds and what was measured.
 """
@@ -18,12 +18,11 @@ from dataclasses import dataclass
 
 from tensorprobe.compare.call import BACKWARD, Call
 from tensorprobe.compare.measurement import Measurement
+from tensorprobe.compare.noise import SILENCE, Noise
 from tensorprobe.compare.operation import is_a
 from tensorprobe.compare.precision import unit_roundoff
 from tensorprobe.store.slot import TensorSlot
 
-GAIN = 16.0
-"""How much more relative error than its inputs have a single call may pass on."""
 ACCUMULATION = 32.0
 """Rounding inside a call, in units of float32's (or the dtype's own, where that is finer)."""
 STORAGE = 4.0
@@ -39,15 +38,12 @@ _SUMMED_PER_UNIT = 256.0
 class Explained:
     """What may be expected of one value."""
 
-    tolerance: float
+    tolerance: Noise
     scale: float
 
 
-def error_of(measurement: Measurement) -> float | None:
-    """The error that is judged: relative to the whole tensor's size, by norm and at the worst element.
-
-    None when only equality is known; infinite for a NaN or Inf of one side.
-    """
+def error_of(measurement: Measurement) -> Noise | None:
+    """The errors that are judged. None when only equality is known; infinite for a NaN or Inf of one side."""
     if measurement.problem is not None:
         return None
     if any(
@@ -58,22 +54,24 @@ def error_of(measurement: Measurement) -> float | None:
             measurement.inf_only_candidate,
         )
     ):
-        return math.inf
+        return Noise(math.inf, math.inf)
     if measurement.is_equal:
-        return 0.0
-    known = [error for error in (measurement.relative_l2, measurement.relative_max) if error is not None]
-    return max(known) if known else None
+        return SILENCE
+    norm, peak = measurement.relative_l2, measurement.relative_max
+    if norm is None and peak is None:
+        return None
+    return Noise(norm or 0.0, peak or 0.0)
 
 
 def explain(
-    output: TensorSlot, calls: tuple[Call, ...], input_error: float, natural_norm: float | None, is_composite: bool
+    output: TensorSlot, calls: tuple[Call, ...], inputs: Noise, natural_norm: float | None, is_composite: bool
 ) -> Explained:
-    """The tolerance of one result of a call (or of a group of calls) whose inputs have at most `input_error`."""
+    """The tolerance of one result of a call (or of a group of calls) whose inputs have at most these errors."""
     scale = cancellation(output, natural_norm)
     rounding = round_off(output.dtype, _summed_terms(calls, output))
     if is_composite or len(calls) > 1 or any(is_a(call.op, "composite") for call in calls):
         rounding *= COMPOSITE
-    return Explained(scale * (rounding + GAIN * input_error), scale)
+    return Explained(inputs.passed_on(rounding, scale), scale)
 
 
 def round_off(dtype: str | None, terms: float = 1.0) -> float:
