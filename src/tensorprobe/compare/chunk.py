@@ -11,7 +11,7 @@ from tensorprobe.store.tensor_file import forget_pages
 
 Array = np.ndarray[Any, Any]
 
-CHUNK_ELEMENTS = 1 << 14
+CHUNK_ELEMENTS = 1 << 16
 _FORGET_AFTER = 1 << 24
 """Elements between two times at which the memory of mapped files is given back."""
 
@@ -24,6 +24,10 @@ class ChunkedPair:
         self._axes = sorted(range(reference.ndim), key=lambda axis: -reference.strides[axis])
         self._reference = reference.transpose(self._axes)
         self._candidate = candidate.transpose(self._axes)
+
+    @property
+    def largest_piece(self) -> int:
+        return min(self._reference.size, CHUNK_ELEMENTS)
 
     def __iter__(self) -> Iterator[tuple[int, Array, Array]]:
         reference, candidate = self._reference, self._candidate

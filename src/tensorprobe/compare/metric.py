@@ -45,15 +45,21 @@ def add_product(total: ScaledSum, first: Array, second: Array, largest_first: fl
     if largest_first == 0.0 or largest_second == 0.0:
         return
     if _SMALLEST < largest_first < _LARGEST and _SMALLEST < largest_second < _LARGEST:
-        total.add(float(np.dot(first, second)))
+        total.add(sum_of_products(first, second))
         return
     if math.isinf(largest_first) or math.isinf(largest_second):
         total.add(math.inf)
         return
     # Each by an even number of bits in all, so that the root of a sum of squares is a whole number of bits.
     bits = math.frexp(largest_first)[1], math.frexp(largest_second)[1]
-    product = np.dot(np.ldexp(first, -bits[0]), np.ldexp(second, -bits[1]))
-    total.add(float(product), sum(bits))
+    product = sum_of_products(np.ldexp(first, -bits[0]), np.ldexp(second, -bits[1]))
+    total.add(product, sum(bits))
+
+
+def sum_of_products(first: Array, second: Array) -> float:
+    """Not np.dot, which starts threads that fight over the cores with the other processes, and whose rounding depends
+    on how many there are."""
+    return float(np.einsum("i,i->", first, second))
 
 
 def cosine(product: ScaledSum, squares_reference: ScaledSum, squares_candidate: ScaledSum) -> float:
@@ -94,26 +100,28 @@ def exact_distance(reference: Array, candidate: Array) -> Array:
 def ulp_distance(reference: Array, candidate: Array, has_sign: bool = True) -> int:
     """The largest distance of two arrays of the same float dtype, counted in numbers of that dtype. Both are finite and
     not empty; +0 and -0 are the same number."""
-    integer = np.dtype(f"i{reference.dtype.itemsize}")
-    unsigned = np.dtype(f"u{reference.dtype.itemsize}")
-    first, second = reference.view(integer), candidate.view(integer)
-    if has_sign:
-        first, second = _count_from_zero(first), _count_from_zero(second)
-    else:
-        first, second = first.view(unsigned), second.view(unsigned)
+    signed, unsigned = (np.dtype(f"{kind}{reference.dtype.itemsize}") for kind in "iu")
+    if not has_sign:
+        return _largest_gap(reference.view(unsigned), candidate.view(unsigned))
+    first, second = reference.view(signed), candidate.view(signed)
+    if (first ^ second).min() >= 0:
+        return _largest_gap(first, second)
+    return _largest_gap(_count_from_zero(first), _count_from_zero(second))
+
+
+def _largest_gap(first: Array, second: Array) -> int:
     larger = np.maximum(first, second)
-    np.minimum(first, second, out=second)
     # The difference of two signed integers always fits into the unsigned one, wrapped or not.
-    np.subtract(larger, second, out=larger)
-    return int(larger.view(unsigned).max())
+    larger -= np.minimum(first, second)
+    return int(larger.view(f"u{larger.dtype.itemsize}").max())
 
 
 def _count_from_zero(bits: Array) -> Array:
     """From a sign and a magnitude to the number of steps from zero, below it and above it."""
     sign = bits >> (bits.dtype.itemsize * 8 - 1)
     steps = bits & np.iinfo(bits.dtype).max
-    np.bitwise_xor(steps, sign, out=steps)
-    np.subtract(steps, sign, out=steps)
+    steps ^= sign
+    steps -= sign
     return steps
 
 

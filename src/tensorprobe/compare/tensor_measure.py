@@ -8,11 +8,13 @@ number: the distances are infinite then, and there is no cosine. Norms are those
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from tensorprobe.compare.chunk import CHUNK_ELEMENTS, ChunkedPair
+from tensorprobe.compare.chunk import ChunkedPair
 from tensorprobe.compare.measurement import Measurement
 from tensorprobe.compare.metric import (
     ScaledSum,
@@ -48,38 +50,56 @@ def measure_arrays(reference: Array, candidate: Array, rtol: float, atol: float)
     """All numbers of a pair; of other shapes, none."""
     if reference.shape != candidate.shape:
         return Measurement("tensor", problem=f"shape {list(reference.shape)} against {list(candidate.shape)}")
-    for array in (reference, candidate):
-        if array.dtype.kind not in "biufc" and array.dtype.name not in _MANTISSA_BITS:
-            return Measurement("tensor", problem=f"elements of the type {array.dtype} are not compared")
+    for dtype in (reference.dtype, candidate.dtype):
+        if dtype.kind not in "biufc" and dtype.name not in _MANTISSA_BITS:
+            return Measurement("tensor", problem=f"elements of the type {dtype} are not compared")
     pair = ChunkedPair(reference, candidate)
-    total = ErrorTotal(reference.dtype, candidate.dtype, rtol, atol)
+    total = ErrorTotal(_kind_of_pair(reference.dtype, candidate.dtype), pair.largest_piece, rtol, atol)
     with np.errstate(all="ignore"):
         for position, first, second in pair:
             total.add(position, first, second)
     return total.result(pair)
 
 
+@dataclass(frozen=True, slots=True)
+class PairKind:
+    """What the dtypes of a pair say about how it is measured."""
+
+    has_same_dtype: bool
+    is_complex: bool
+    is_wide_integer: bool
+    """Integers that float64 may round."""
+    ulp_dtype: np.dtype[Any] | None
+    """Whose steps are counted: the less precise; None unless both are floats."""
+    has_sign: bool
+
+
+@lru_cache
+def _kind_of_pair(reference: np.dtype[Any], candidate: np.dtype[Any]) -> PairKind:
+    are_integers = all(dtype.kind in "iu" for dtype in (reference, candidate))
+    ulp_dtype = _less_precise(reference, candidate)
+    return PairKind(
+        has_same_dtype=reference.name == candidate.name,
+        is_complex="c" in (reference.kind, candidate.kind),
+        is_wide_integer=are_integers and 8 in (reference.itemsize, candidate.itemsize),
+        ulp_dtype=ulp_dtype,
+        has_sign=ulp_dtype is None or ulp_dtype.name != _WITHOUT_SIGN,
+    )
+
+
 class ErrorTotal:
     """What is known of a pair after the pieces that were added. Buffers are made once, for all pieces."""
 
-    def __init__(self, reference: np.dtype[Any], candidate: np.dtype[Any], rtol: float, atol: float) -> None:
-        self._same_dtype = reference.name == candidate.name
+    def __init__(self, kind: PairKind, largest_piece: int, rtol: float, atol: float) -> None:
+        self._kind = kind
         self._rtol, self._atol = rtol, atol
-        self._is_complex = "c" in (reference.kind, candidate.kind)
-        self._is_wide_integer = all(dtype.kind in "iu" for dtype in (reference, candidate)) and 8 in (
-            reference.itemsize,
-            candidate.itemsize,
-        )
-        self._ulp_dtype = _less_precise(reference, candidate)
-        working = np.complex128 if self._is_complex else np.float64
-        self._reference = np.empty(CHUNK_ELEMENTS, working)
-        self._candidate = np.empty(CHUNK_ELEMENTS, working)
-        self._distance = np.empty(CHUNK_ELEMENTS)
-        self._magnitude = np.empty(CHUNK_ELEMENTS)
-        self._ratio = np.empty(CHUNK_ELEMENTS)
+        working = np.complex128 if kind.is_complex else np.float64
+        self._reference = np.empty(largest_piece, working)
+        self._candidate = np.empty(largest_piece, working)
+        self._distance = np.empty(largest_piece)
 
         self.count = 0
-        self.is_equal = self._same_dtype
+        self.is_equal = kind.has_same_dtype
         self.squares_reference, self.squares_candidate = ScaledSum(), ScaledSum()
         self.product, self.squares_distance = ScaledSum(), ScaledSum()
         self.sum_distance = 0.0
@@ -96,7 +116,7 @@ class ErrorTotal:
     def add(self, position: int, reference: Array, candidate: Array) -> None:
         self.count += len(reference)
         reference, candidate = _in_native_order(reference), _in_native_order(candidate)
-        if self._same_dtype and _has_same_bytes(reference, candidate):
+        if self._kind.has_same_dtype and _has_same_bytes(reference, candidate):
             self._add_equal(reference)
         else:
             self.is_equal = False
@@ -104,7 +124,7 @@ class ErrorTotal:
 
     def _add_equal(self, raw: Array) -> None:
         values = self._load(self._reference, raw)
-        largest = largest_magnitude(values)
+        largest = largest_magnitude(_narrower(raw, values))
         if not math.isfinite(largest):
             values[~np.isfinite(values)] = 0
             largest = largest_magnitude(values)
@@ -116,27 +136,31 @@ class ErrorTotal:
             total.add(squares.value, squares.exponent)
 
     def _add_different(self, position: int, raw_reference: Array, raw_candidate: Array) -> None:
-        count = len(raw_reference)
         reference = self._load(self._reference, raw_reference)
         candidate = self._load(self._candidate, raw_candidate)
-        distance = self._distance[:count]
-        self._subtract(reference, candidate, distance)
-        magnitude = np.abs(reference, out=self._magnitude[:count])
-        largest_reference, largest_candidate = float(magnitude.max()), largest_magnitude(candidate)
+        distance = self._subtract(reference, candidate)
+        largest_reference = largest_magnitude(_narrower(raw_reference, reference))
+        largest_candidate = largest_magnitude(_narrower(raw_candidate, candidate))
         finite = None
         if not math.isfinite(largest_reference + largest_candidate):
             finite = self._set_apart_nonfinite(reference, candidate, distance)
-            np.abs(reference, out=magnitude)
-            largest_reference, largest_candidate = float(magnitude.max()), largest_magnitude(candidate)
-        elif self._is_wide_integer and max(largest_reference, largest_candidate) >= _EXACT_INTEGERS:
+            largest_reference, largest_candidate = largest_magnitude(reference), largest_magnitude(candidate)
+        elif self._kind.is_wide_integer and max(largest_reference, largest_candidate) >= _EXACT_INTEGERS:
             distance[:] = exact_distance(raw_reference, raw_candidate)
+        largest_distance = float(distance.max())
         self.largest = max(self.largest, largest_reference, largest_candidate)
-        self._note_worst(position, distance, raw_reference, raw_candidate)
-        self._add_sums(
-            reference.view(np.float64), candidate.view(np.float64), distance, largest_reference, largest_candidate
-        )
-        self._add_ratios(distance, magnitude)
-        if self._ulp_dtype is not None:
+        if largest_distance > self.max_abs_error:
+            self._note_worst(position, distance, raw_reference, raw_candidate)
+        parts = reference.view(np.float64), candidate.view(np.float64)
+        add_product(self.squares_reference, parts[0], parts[0], largest_reference, largest_reference)
+        add_product(self.squares_candidate, parts[1], parts[1], largest_candidate, largest_candidate)
+        add_product(self.product, parts[0], parts[1], largest_reference, largest_candidate)
+        add_product(self.squares_distance, distance, distance, largest_distance, largest_distance)
+        self.sum_distance += float(distance.sum())
+        # What was in these buffers is no longer needed.
+        magnitude = np.abs(reference, out=self._reference.view(np.float64)[: len(reference)])
+        self._add_ratios(distance, magnitude, largest_distance)
+        if self._kind.ulp_dtype is not None:
             self._add_ulp(raw_reference, raw_candidate, finite)
 
     def _load(self, buffer: Array, raw: Array) -> Array:
@@ -144,12 +168,14 @@ class ErrorTotal:
         np.copyto(values, raw, casting="unsafe")
         return values
 
-    def _subtract(self, reference: Array, candidate: Array, distance: Array) -> None:
-        if self._is_complex:
+    def _subtract(self, reference: Array, candidate: Array) -> Array:
+        distance = self._distance[: len(reference)]
+        if self._kind.is_complex:
             np.abs(reference - candidate, out=distance)
         else:
             np.subtract(reference, candidate, out=distance)
             np.abs(distance, out=distance)
+        return distance
 
     def _set_apart_nonfinite(self, reference: Array, candidate: Array, distance: Array) -> Array:
         """Count NaN and Inf, let the distance say whether they agree, and put zeros in their place. Where both sides
@@ -172,40 +198,27 @@ class ErrorTotal:
 
     def _note_worst(self, position: int, distance: Array, reference: Array, candidate: Array) -> None:
         at = int(distance.argmax())
-        error = float(distance[at])
-        if error > self.max_abs_error:
-            self.max_abs_error = error
-            self.worst_position = position + at
-            self.worst_values = (_plain(reference[at]), _plain(candidate[at]))
+        self.max_abs_error = float(distance[at])
+        self.worst_position = position + at
+        self.worst_values = (_plain(reference[at]), _plain(candidate[at]))
 
-    def _add_sums(
-        self, reference: Array, candidate: Array, distance: Array, largest_reference: float, largest_candidate: float
-    ) -> None:
-        largest_distance = float(distance.max())
-        add_product(self.squares_reference, reference, reference, largest_reference, largest_reference)
-        add_product(self.squares_candidate, candidate, candidate, largest_candidate, largest_candidate)
-        add_product(self.product, reference, candidate, largest_reference, largest_candidate)
-        add_product(self.squares_distance, distance, distance, largest_distance, largest_distance)
-        self.sum_distance += float(distance.sum())
-
-    def _add_ratios(self, distance: Array, magnitude: Array) -> None:
+    def _add_ratios(self, distance: Array, magnitude: Array, largest_distance: float) -> None:
         """Where both are 0 the ratio is NaN, which is larger than nothing: such elements are within any bound."""
-        ratio = np.divide(distance, magnitude, out=self._ratio[: len(distance)])
+        ratio = np.divide(distance, magnitude, out=self._candidate.view(np.float64)[: len(distance)])
         largest = float(np.fmax.reduce(ratio))
-        self.max_relative_error = (
-            max(self.max_relative_error, largest) if largest == largest else self.max_relative_error
-        )
+        if largest > self.max_relative_error:
+            self.max_relative_error = largest
         if largest >= 1e-3:
             self.beyond_1e_3 += int(np.count_nonzero(ratio >= 1e-3))
         if largest >= 5e-3:
             self.beyond_5e_3 += int(np.count_nonzero(ratio >= 5e-3))
-        if largest > self._rtol:
+        if largest > self._rtol and largest_distance > self._atol:
             np.multiply(magnitude, self._rtol, out=ratio)
             np.add(ratio, self._atol, out=ratio)
             self.beyond_tolerance += int(np.count_nonzero(distance > ratio))
 
     def _add_ulp(self, reference: Array, candidate: Array, finite: Array | None) -> None:
-        dtype = self._ulp_dtype
+        dtype = self._kind.ulp_dtype
         assert dtype is not None
         if finite is not None:
             reference, candidate = reference[finite], candidate[finite]
@@ -215,7 +228,7 @@ class ErrorTotal:
         if dtype.kind == "c":
             part = np.dtype(f"f{dtype.itemsize // 2}")
             first, second = first.view(part), second.view(part)
-        self.max_ulp = max(self.max_ulp, ulp_distance(first, second, dtype.name != _WITHOUT_SIGN))
+        self.max_ulp = max(self.max_ulp, ulp_distance(first, second, self._kind.has_sign))
 
     def result(self, pair: ChunkedPair) -> Measurement:
         count = max(self.count, 1)
@@ -237,7 +250,7 @@ class ErrorTotal:
             within_5e_3=1.0 - self.beyond_5e_3 / count,
             allclose=self.beyond_tolerance == 0,
             allclose_share=1.0 - self.beyond_tolerance / count,
-            max_ulp=None if self._ulp_dtype is None else self.max_ulp,
+            max_ulp=None if self._kind.ulp_dtype is None else self.max_ulp,
             nan_only_reference=self.nan_only_reference,
             nan_only_candidate=self.nan_only_candidate,
             inf_only_reference=self.inf_only_reference,
@@ -262,6 +275,11 @@ def _has_same_bytes(reference: Array, candidate: Array) -> bool:
     if len(first) % 8 == 0:
         first, second = first.view(np.uint64), second.view(np.uint64)
     return bool((first == second).all())
+
+
+def _narrower(raw: Array, values: Array) -> Array:
+    """Which of the two has its extremes found sooner: half the bytes, where the processor knows the dtype."""
+    return raw if raw.dtype == np.float32 else values
 
 
 def _in_native_order(raw: Array) -> Array:

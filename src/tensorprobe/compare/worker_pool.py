@@ -1,0 +1,210 @@
+"""Several worker processes, each fed by a thread of this one; the answers come out in the order of the tasks.
+
+A worker that dies, for want of memory for example, costs the one pair that it was at. When no worker can be started,
+the work is done here.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tensorprobe.compare.measurement import Measurement
+from tensorprobe.compare.task import MeasureTask, measure_task
+from tensorprobe.compare.worker import READY, Answer
+
+_BATCH_TASKS = 32
+_BATCH_BYTES = 16 << 20
+_START = "import sys; sys.path[:] = sys.argv[1:]; from tensorprobe.compare.worker import main; main()"
+_ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+_DIED = "the process that measured it died (exit code {code}): too little memory?"
+
+
+def measure_in_processes(tasks: Sequence[MeasureTask], count: int) -> Generator[Measurement, None, None]:
+    """The measurements in order. Closing the generator, or an exception such as Ctrl-C, ends all workers at once."""
+    pool = _Pool(tasks)
+    try:
+        pool.start(count)
+        for index in range(len(tasks)):
+            yield pool.take(index)
+    finally:
+        pool.stop()
+
+
+class _Pool:
+    def __init__(self, tasks: Sequence[MeasureTask]) -> None:
+        self._tasks = tasks
+        self._batches = deque(_make_batches(tasks))
+        self._answers: dict[int, Answer] = {}
+        self._changed = threading.Condition()
+        self._workers: set[_Worker] = set()
+        self._threads: list[threading.Thread] = []
+        self._is_stopped = False
+
+    def start(self, count: int) -> None:
+        for number in range(count):
+            thread = threading.Thread(target=self._feed, name=f"tensorprobe-compare-{number}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self) -> None:
+        with self._changed:
+            self._is_stopped = True
+            workers = list(self._workers)
+        for worker in workers:
+            worker.kill()
+        for thread in self._threads:
+            thread.join()
+
+    def take(self, index: int) -> Measurement:
+        """Wait for one answer; an error that a worker met is raised here."""
+        with self._changed:
+            while index not in self._answers and any(thread.is_alive() for thread in self._threads):
+                self._changed.wait(0.5)  # a wait without an end cannot be interrupted on Windows
+            answer = self._answers.pop(index, None)
+        if answer is None:
+            return measure_task(self._tasks[index])
+        if isinstance(answer, Measurement):
+            return answer
+        error, trace = answer
+        raise error from RuntimeError(f"in a worker process:\n{trace}")
+
+    def _feed(self) -> None:
+        worker: _Worker | None = None
+        try:
+            while (batch := self._next_batch()) is not None:
+                worker = worker or self._start_worker()
+                if worker is None:
+                    self._put_back(batch)
+                    return
+                if not self._run_batch(worker, batch):
+                    self._lose(worker, batch)
+                    worker = None
+        finally:
+            if worker is not None:
+                self._end(worker)
+            with self._changed:
+                self._changed.notify_all()
+
+    def _run_batch(self, worker: _Worker, batch: deque[int]) -> bool:
+        """False when the worker died; the first that is left in the batch is where it did."""
+        try:
+            worker.send([self._tasks[index] for index in batch])
+            while batch:
+                self._answer(batch[0], worker.receive())
+                batch.popleft()
+        except (EOFError, OSError, pickle.UnpicklingError):
+            return False
+        return True
+
+    def _lose(self, worker: _Worker, batch: deque[int]) -> None:
+        code = self._end(worker)
+        with self._changed:
+            if self._is_stopped:
+                return
+        self._answer(batch.popleft(), Measurement("tensor", problem=_DIED.format(code=code)))
+        if batch:
+            self._put_back(batch)
+
+    def _start_worker(self) -> _Worker | None:
+        with self._changed:
+            if self._is_stopped or not sys.executable or hasattr(sys, "frozen"):
+                return None  # a frozen program is no Python that could be started again
+            try:
+                worker = _Worker()
+            except OSError:
+                return None
+            self._workers.add(worker)
+        if worker.is_ready():
+            return worker
+        self._end(worker)
+        return None
+
+    def _end(self, worker: _Worker) -> int:
+        code = worker.end()
+        with self._changed:
+            self._workers.discard(worker)
+        return code
+
+    def _next_batch(self) -> deque[int] | None:
+        with self._changed:
+            return self._batches.popleft() if self._batches and not self._is_stopped else None
+
+    def _put_back(self, batch: deque[int]) -> None:
+        with self._changed:
+            self._batches.appendleft(batch)
+
+    def _answer(self, index: int, answer: Answer) -> None:
+        with self._changed:
+            self._answers[index] = answer
+            self._changed.notify_all()
+
+
+class _Worker:
+    """One process and the pipes to it."""
+
+    def __init__(self) -> None:
+        paths = [path or str(Path.cwd()) for path in sys.path]
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-c", _START, *paths],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, **_ONE_THREAD},
+            start_new_session=True,  # Ctrl-C is for this process, which ends its workers itself
+        )
+
+    def is_ready(self) -> bool:
+        try:
+            return bool(self.receive() == READY)
+        except (EOFError, OSError, pickle.UnpicklingError):
+            return False
+
+    def send(self, tasks: list[MeasureTask]) -> None:
+        assert self._process.stdin is not None
+        pickle.dump(tasks, self._process.stdin)
+        self._process.stdin.flush()
+
+    def receive(self) -> Any:
+        assert self._process.stdout is not None
+        return pickle.load(self._process.stdout)
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def end(self) -> int:
+        """Close its input and wait; one that was killed is only waited for."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            try:
+                pipe.close()
+            except OSError:
+                self._process.kill()  # it is gone, and what was meant for it with it
+        return self._process.wait()
+
+
+def _make_batches(tasks: Sequence[MeasureTask]) -> list[deque[int]]:
+    """Small pairs together, so that sending them costs little; large ones alone."""
+    batches: list[deque[int]] = []
+    size = _BATCH_BYTES
+    for index, task in enumerate(tasks):
+        task_size = sum(_size(path) for path in (task.reference_path, task.candidate_path))
+        if size + task_size > _BATCH_BYTES or len(batches[-1]) >= _BATCH_TASKS:
+            batches.append(deque())
+            size = 0
+        batches[-1].append(index)
+        size += task_size
+    return batches
+
+
+def _size(path: Path | None) -> int:
+    try:
+        return 0 if path is None else path.stat().st_size
+    except (OSError, ValueError):
+        return 0
