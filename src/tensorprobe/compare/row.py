@@ -143,7 +143,6 @@ def _value_row(rank: RankResult, call: CallResult, value: ValuePair) -> Row:
         tolerance=value.tolerance,
         reason=value.reason or (value.measurement.problem if value.measurement else None) or None,
         because=call.because or None,
-        basis=value.measurement.basis if value.measurement else None,
         rule=call.rule,
         module_path=holder.module_path,
         direction=holder.direction or None,
