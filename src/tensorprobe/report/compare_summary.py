@@ -200,7 +200,8 @@ def _iter_unpaired(ranks: tuple[RankResult, ...]) -> Iterator[UnpairedCall]:
 
 def _build_matrix(ranks: tuple[RankResult, ...]) -> Matrix:
     kinds = {(rank.step, rank.reference_name.rpartition("/")[2]): rank.verdict.kind for rank in ranks}
-    steps, names = dict.fromkeys(step for step, _ in kinds), dict.fromkeys(name for _, name in kinds)
+    steps = sorted({step for step, _ in kinds}, key=lambda step: -1 if step is None else step)
+    names = sorted({name for _, name in kinds}, key=lambda name: (len(name), name))  # rank10 follows rank9
     return Matrix(tuple(steps), tuple(names), dict(kinds))
 
 

@@ -13,13 +13,14 @@ from rich.console import Console
 from rich.text import Text
 
 from tensorprobe.compare.result import Comparison
-from tensorprobe.report.compare_statement import Statement, iter_statements, shorten_name
+from tensorprobe.report.compare_statement import Statement, iter_statements
 from tensorprobe.report.compare_summary import Matrix, Summary, summarize
 from tensorprobe.report.console import Fact, print_command, print_facts, print_lines
 from tensorprobe.report.escape import clean, shorten
 
 _LABEL_WIDTH = 14
 _MAX_LINE_TEXT = 2000
+_MAX_FILTER_TEXT = 200
 _MAX_RANK_TEXT = 24
 _MAX_STEPS = 40
 _KIND_STYLES = {"agree": "green", "not compared": "yellow"}
@@ -106,7 +107,7 @@ def _print_next(console: Console, summary: Summary) -> None:
     place = f"{step}{_rank_option(summary.verdict.rank_name)}"
     label = "next"
     for path, calls in ((summary.reference, call.reference), (summary.candidate, call.candidate)):
-        name = shlex.quote(shorten_name(calls[-1].name))
+        name = shlex.quote(clean(calls[-1].name)[:_MAX_FILTER_TEXT])  # a filter looks for a part of the name
         print_command(console, _label(label), f"tensorprobe show {shlex.quote(_line(path))}{place} --filter {name}")
         label = ""
 
