@@ -209,6 +209,7 @@ class Judge:
         what = "the gradient that came in from outside" if pair.reference.direction == BACKWARD else "the data"
         return Origin(
             noise=self.worst_noise,
+            gain=STEP_GAIN if _is_leaf(value) else GAIN,
             is_bad=self.is_any_bad,
             blame=f"no recorded call computed it: {what} is not the same",
         )
