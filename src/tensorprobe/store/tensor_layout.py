@@ -12,7 +12,7 @@ import numpy as np
 from tensorprobe.errors import UsageError
 
 MAX_DIMENSIONS = 32  # numpy 1.x has no more
-MAX_REPEATED_ELEMENTS = 1 << 30
+MAX_REPEATED_BYTES = 1 << 30
 """Of a tensor whose elements share memory: a few bytes may stand for any number of them."""
 
 _BY_NUMPY = {
@@ -80,16 +80,10 @@ def make_array(content: mmap.mmap | bytes, layout: TensorLayout) -> np.ndarray[A
     elif dtype.itemsize > 1 and layout.is_big_endian:
         raise Unreadable(f"holds {layout.dtype} of a big-endian machine, which cannot be read here")
     _check(layout, dtype.itemsize, len(content))
-    array: np.ndarray[Any, Any] = np.ndarray(
-        layout.shape,
-        dtype,
-        buffer=content if layout.size_bytes else None,
-        offset=layout.begin + layout.offset * dtype.itemsize if layout.size_bytes else 0,
-        strides=tuple(stride * dtype.itemsize for stride in layout.strides) if 0 not in layout.shape else None,
-    )
+    array = _show(content, layout, dtype)
     if layout.is_conjugated and dtype.kind == "c":
         array = array.conj()
-    return -array if layout.is_negated else array
+    return -array if layout.is_negated and dtype.kind in "fc" else array
 
 
 def contiguous_strides(shape: tuple[int, ...], is_fortran: bool = False) -> tuple[int, ...]:
@@ -118,6 +112,22 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 def is_ml_dtype(name: str, size_bytes: int) -> bool:
     """Is it one of the dtypes that numpy writes as nameless bytes, of this size?"""
     return _BY_ML_DTYPES.get(name) == size_bytes
+
+
+def _show(content: mmap.mmap | bytes, layout: TensorLayout, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    try:
+        if 0 in layout.shape:
+            return np.empty(layout.shape, dtype)
+        return np.ndarray(
+            layout.shape,
+            dtype,
+            buffer=content,
+            offset=layout.begin + layout.offset * dtype.itemsize,
+            strides=tuple(stride * dtype.itemsize for stride in layout.strides),
+        )
+    except (ValueError, OverflowError):
+        # Empty, and yet larger than any address in its other dimensions.
+        raise Unreadable("has a header that makes no sense") from None
 
 
 def _join_halves(content: mmap.mmap | bytes, layout: TensorLayout) -> np.ndarray[Any, Any]:
@@ -152,5 +162,5 @@ def _check(layout: TensorLayout, item_bytes: int, file_bytes: int) -> None:
     last = layout.offset + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
     if (last + 1) * item_bytes > layout.size_bytes:
         raise Unreadable(f"is too short for its shape {list(sizes)}")
-    if count * item_bytes > max(layout.size_bytes, MAX_REPEATED_ELEMENTS):
+    if count * item_bytes > max(layout.size_bytes, MAX_REPEATED_BYTES):
         raise Unreadable(f"repeats {layout.size_bytes} bytes as {count} elements: too many to compare")
