@@ -27,7 +27,7 @@ from tests.report.comparison import (
 
 def render(found: Comparison) -> str:
     file = io.BytesIO()
-    write_csv(file, found)
+    write_csv(file, found.rows)
     return file.getvalue().decode("utf-8")
 
 

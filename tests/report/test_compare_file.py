@@ -124,6 +124,12 @@ def test_a_write_that_was_interrupted_leaves_no_half_file(
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(FILES[:kept])
 
 
+def test_the_work_is_counted(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    write_files(tmp_path, gelu_fault(), lambda done, total: seen.append((done, total)))
+    assert seen == [(done, 27) for done in range(1, 28)]
+
+
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "compare.xlsx").mkdir()
     with pytest.raises(UsageError, match=r"compare.xlsx could not be written \(Is a directory\)"):

@@ -35,7 +35,7 @@ INJECTED_CELL = "<r><t>x</t></r></is></c><c r='B9' t='str'><f>1+1</f><v>2</v></c
 
 def render(found: Comparison, folder: Path, **more: Any) -> bytes:
     file = io.BytesIO()
-    write_xlsx(file, found, folder, **more)
+    write_xlsx(file, found, found.rows, folder, **more)
     return file.getvalue()
 
 
@@ -118,7 +118,7 @@ def test_numbers_that_a_cell_cannot_hold_are_text(tmp_path: Path) -> None:
 
 def test_rows_beyond_what_a_sheet_holds_are_left_out_with_a_word(tmp_path: Path) -> None:
     file = io.BytesIO()
-    left_out = write_xlsx(file, gelu_fault(), tmp_path, max_rows=4)
+    left_out = write_xlsx(file, gelu_fault(), gelu_fault().rows, tmp_path, max_rows=4)
     assert left_out == "a sheet holds 4 rows: the last 5 of 9 are only in compare.csv and compare.json"
     book = openpyxl.load_workbook(file)
     assert book["values"].max_row == 5

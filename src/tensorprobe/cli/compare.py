@@ -11,9 +11,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from tensorprobe.cli.progress import progress_bar, total_progress_bar
+from tensorprobe.cli.progress import total_progress_bar
+from tensorprobe.compare.engine import compare_runs
 from tensorprobe.compare.option import CompareOptions
 from tensorprobe.compare.result import Comparison
+from tensorprobe.compare.row import iter_rows
 from tensorprobe.errors import UsageError
 from tensorprobe.report.compare_file import Written, prepared_folder, write_files
 from tensorprobe.report.compare_json import iter_compare_json
@@ -86,8 +88,8 @@ def compare(
         with suppress(BrokenPipeError):  # who has seen enough still gets the files and the exit code
             _print(comparison, output_format, output)
         if output is not None:
-            with progress_bar(f"writing {output}", is_long=True):
-                written = write_files(output, comparison)
+            with total_progress_bar("writing") as reach:
+                written = write_files(output, comparison, reach)
             with suppress(BrokenPipeError):
                 _print_written(written, to_stderr=output_format is Format.JSON)
     _check_coverage(comparison, require_coverage)
@@ -95,15 +97,13 @@ def compare(
 
 
 def _compare(reference: Path, candidate: Path, options: CompareOptions) -> Comparison:
-    from tensorprobe.compare.engine import compare_runs
-
     with total_progress_bar("comparing") as reach:
         return compare_runs(reference, candidate, options, reach)
 
 
 def _print(comparison: Comparison, output_format: Format, output: Path | None) -> None:
     if output_format is Format.JSON:
-        for piece in iter_compare_json(comparison):
+        for piece in iter_compare_json(comparison, iter_rows(comparison)):
             sys.stdout.write(piece)
     elif output is None:
         print_comparison(Console(), comparison)

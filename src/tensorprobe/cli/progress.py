@@ -23,6 +23,7 @@ Reach = Callable[[int, int], None]
 """Called with how much is done and how much there is."""
 
 _UPDATE_EVERY = 200
+_REACH_EVERY = 10
 
 
 @contextmanager
@@ -45,7 +46,12 @@ def total_progress_bar(description: str) -> Iterator[Reach]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(description, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
+        yield lambda done, total: _update(progress, task, done, total)
+
+
+def _update(progress: Progress, task: TaskID, done: int, total: int) -> None:
+    if done == total or done % _REACH_EVERY == 0:
+        progress.update(task, completed=done, total=total)
 
 
 class _Counter:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tensorprobe.compare.result import Comparison
+from tensorprobe.compare.row import Row, count_rows, iter_rows
 from tensorprobe.errors import DumpError, UsageError
 from tensorprobe.report.compare_csv import write_csv
 from tensorprobe.report.compare_json import write_json
@@ -18,6 +19,9 @@ from tensorprobe.store.reader import open_dump
 
 CSV_FILE, XLSX_FILE, JSON_FILE = "compare.csv", "compare.xlsx", "compare.json"
 FILES = (CSV_FILE, XLSX_FILE, JSON_FILE)
+
+Progress = Callable[[int, int], None]
+"""Called with how many rows were written and how many there are, in all files together."""
 
 
 @dataclass(frozen=True)
@@ -50,27 +54,45 @@ def prepared_folder(folder: Path, dumps: tuple[Path, ...]) -> Iterator[None]:
             folder.rmdir()
 
 
-def write_files(folder: Path, comparison: Comparison) -> Written:
+def write_files(folder: Path, comparison: Comparison, progress: Progress | None = None) -> Written:
     """compare.csv, compare.xlsx and compare.json; UsageError when one cannot be written, which is then left out."""
+    rows = _CountedRows(comparison, progress)
     notes: list[str] = []
 
-    def write_workbook(file: BinaryIO, found: Comparison) -> None:
-        left_out = write_xlsx(file, found, folder)
+    def write_workbook(file: BinaryIO) -> None:
+        left_out = write_xlsx(file, comparison, rows, folder)
         if left_out:
             notes.append(f"{XLSX_FILE}: {left_out}")
 
-    writers: dict[str, Callable[[BinaryIO, Comparison], None]] = {
-        CSV_FILE: write_csv,
+    writers: dict[str, Callable[[BinaryIO], None]] = {
+        CSV_FILE: lambda file: write_csv(file, rows),
         XLSX_FILE: write_workbook,
-        JSON_FILE: write_json,
+        JSON_FILE: lambda file: write_json(file, comparison, rows),
     }
     for name, write in writers.items():
         try:
             with disk.open_whole(folder / name) as file:
-                write(file, comparison)
+                write(file)
         except OSError as error:
             raise UsageError(f"{folder / name} could not be written ({error.strerror or error}).") from error
     return Written(tuple(folder / name for name in FILES), tuple(notes))
+
+
+class _CountedRows:
+    """The rows, made anew for each file, so that they are never all in memory."""
+
+    def __init__(self, comparison: Comparison, progress: Progress | None) -> None:
+        self._comparison = comparison
+        self._progress = progress
+        self._total = len(FILES) * count_rows(comparison)
+        self._done = 0
+
+    def __iter__(self) -> Iterator[Row]:
+        for row in iter_rows(self._comparison):
+            yield row
+            self._done += 1
+            if self._progress is not None:
+                self._progress(self._done, self._total)
 
 
 def _check_place(folder: Path, dumps: tuple[Path, ...]) -> None:

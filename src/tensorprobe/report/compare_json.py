@@ -5,29 +5,29 @@ One document, written in pieces: the verdict and the summary, then every row on 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
 
 from tensorprobe._version import __version__
 from tensorprobe.compare.result import CallResult, Comparison, Coverage, RankResult, Verdict
-from tensorprobe.compare.row import COLUMNS, iter_rows
+from tensorprobe.compare.row import COLUMNS, Row
 from tensorprobe.report.compare_summary import Matrix, Source, UnpairedCall, summarize
 from tensorprobe.report.json import encode
 from tensorprobe.store.frame import describe_frame
 
 
-def write_json(file: BinaryIO, comparison: Comparison) -> None:
+def write_json(file: BinaryIO, comparison: Comparison, rows: Iterable[Row]) -> None:
     """The document as a file."""
-    for piece in iter_compare_json(comparison):
+    for piece in iter_compare_json(comparison, rows):
         file.write(piece.encode("ascii"))
 
 
-def iter_compare_json(comparison: Comparison) -> Iterator[str]:
+def iter_compare_json(comparison: Comparison, rows: Iterable[Row]) -> Iterator[str]:
     """The document, piece by piece."""
     yield "{" + ",\n".join(f"{encode(key)}: {encode(value)}" for key, value in _describe(comparison).items())
     yield ',\n"rows": ['
     separator = "\n"
-    for row in iter_rows(comparison):
+    for row in rows:
         yield separator + encode({name: getattr(row, name) for name in COLUMNS})
         separator = ",\n"
     yield "\n]}\n"

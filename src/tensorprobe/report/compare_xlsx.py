@@ -7,13 +7,13 @@ as a formula, a link or markup.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from tensorprobe.compare.result import Comparison
-from tensorprobe.compare.row import COLUMNS, Row, count_rows, iter_rows
+from tensorprobe.compare.row import COLUMNS, Row, count_rows
 from tensorprobe.errors import UsageError
 from tensorprobe.report.cell import Cell, make_cell
 from tensorprobe.report.compare_statement import iter_statements
@@ -50,7 +50,9 @@ def check_xlsx() -> None:
         raise UsageError('compare.xlsx needs xlsxwriter: pip install "tensorprobe[compare]"') from error
 
 
-def write_xlsx(file: BinaryIO, comparison: Comparison, folder: Path, max_rows: int = MAX_ROWS) -> str | None:
+def write_xlsx(
+    file: BinaryIO, comparison: Comparison, rows: Iterable[Row], folder: Path, max_rows: int = MAX_ROWS
+) -> str | None:
     """The workbook; what did not fit into it, in words. `folder` holds what is not yet in the file."""
     import xlsxwriter
     from xlsxwriter.exceptions import XlsxWriterException
@@ -61,7 +63,7 @@ def write_xlsx(file: BinaryIO, comparison: Comparison, folder: Path, max_rows: i
         workbook.use_zip64()
         summary_sheet, value_sheet = (workbook.add_worksheet(title) for title in ("verdict", "values"))
         _Summary(workbook, summary_sheet).write(summarize(comparison), left_out)
-        _write_values(workbook, value_sheet, islice(iter_rows(comparison), max_rows))
+        _write_values(workbook, value_sheet, islice(rows, max_rows))
         try:
             workbook.close()
         except XlsxWriterException as error:  # it hides an OSError such as a full disk
@@ -76,7 +78,7 @@ def _describe_left_out(count: int, max_rows: int) -> str | None:
     return f"a sheet holds {max_rows:,} rows: {missing} are only in compare.csv and compare.json"
 
 
-def _write_values(workbook: Any, sheet: Any, rows: Iterator[Row]) -> None:
+def _write_values(workbook: Any, sheet: Any, rows: Iterable[Row]) -> None:
     header = workbook.add_format({"bold": True, "bottom": 1, "bg_color": "#DDEBF7"})
     formats = {
         column: {word: workbook.add_format({"bg_color": colour}) for word, colour in colours.items()}
