@@ -42,7 +42,8 @@ def test_everything_is_in_it() -> None:
     assert content["verdict"]["call"]["reference"] == ["Functional.gelu.0.forward"]
     assert content["verdict"]["call"]["reference_location"] == "/x/model.py:18 in forward: y = F.gelu(x)"
     assert content["circumstances"][0] == {"key": "settings.threads", "reference": 2, "candidate": 1, "places": []}
-    assert content["counts"]["values"] == {"equal": 4, "different": 3}
+    assert content["counts"]["tensors"] == {"equal": 4, "different": 2}
+    assert content["counts"]["arguments"] == {"different": 1}
     assert content["counts"]["calls"] == {"source": 1, "entered": 1, "propagated": 1, "clean": 1}
     assert content["coverage"]["share"] == 0.9
     assert content["coverage"]["unseen_candidate"] == {"compiled region": 2}

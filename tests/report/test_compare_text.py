@@ -49,10 +49,11 @@ The runs part at Functional.gelu.0.forward in blocks.0.
   also          Functional.dropout.3.forward  entered  in blocks.0
                   called with p=0.1 where the reference had 0.0
                   /x/model.py:18 in forward: y = F.gelu(x)
-  values        4 equal · 3 different
   calls         1 source · 1 entered · 1 propagated · 1 clean
+  tensors       4 equal · 2 different
+  arguments     1 different
   coverage      9 of 10 calls of the reference and 9 of 10 of the candidate have a partner (90 %)
-                all 18 values were compared: 6 element by element
+                all 18 tensors were compared: 6 element by element
                 NOT SEEN when the candidate was recorded: compiled region (2)
   no partner    Tensor.add.7.forward  in blocks.0  only in the reference; nearest Tensor.add.6.forward: other shape
                 Tensor.mul.9.forward  only in the candidate
@@ -68,9 +69,9 @@ The runs agree.
   reference     good
   candidate     bad
   this covers   all 10 calls of the reference and all 10 of the candidate have a partner (100 %)
-                all 20 values were compared: 2 element by element
-  values        2 equal
+                all 20 tensors were compared: 2 element by element
   calls         1 clean
+  tensors       2 equal
 """
 
 MISSING = """\
@@ -79,10 +80,10 @@ The candidate does not make Tensor.add.3.forward.
 
   reference     good
   candidate     bad
-  values        2 equal
   calls         1 clean
+  tensors       2 equal
   coverage      all 10 calls of the reference and all 10 of the candidate have a partner (100 %)
-                all 20 values were compared: 2 element by element
+                all 20 tensors were compared: 2 element by element
 """
 
 
@@ -154,6 +155,14 @@ def test_calls_that_the_framework_makes_are_only_counted() -> None:
     text = render(comparison(rank_result(only_reference=own)))
     assert "  no partner    3 calls that the framework makes itself, such as an optimizer's\n" in text
     assert "Tensor.add_" not in text
+
+
+def test_calls_of_the_framework_are_counted_apart() -> None:
+    optimizer = call_result("Tensor.add_.0.forward", "propagated")
+    optimizer.reference[-1].caller = "optimizer"
+    text = render(comparison(rank_result(call_result(), optimizer)))
+    assert "  calls         1 clean\n  tensors       2 equal\n" in text
+    assert "and of the calls that the framework makes itself, such as an optimizer's: 1 propagated\n" in text
 
 
 def several_ranks(steps: int, ranks: int, fault: tuple[int, int]) -> Comparison:

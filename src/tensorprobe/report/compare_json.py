@@ -45,7 +45,13 @@ def _describe(comparison: Comparison) -> dict[str, Any]:
             {"key": one.key, "reference": one.reference, "candidate": one.candidate, "places": one.places}
             for one in summary.circumstances
         ],
-        "counts": {"values": summary.values, "calls": summary.calls, "bases": summary.bases},
+        "counts": {
+            "calls": summary.calls,
+            "framework_calls": summary.framework_calls,
+            "tensors": summary.tensors,
+            "arguments": summary.arguments,
+            "bases": summary.bases,
+        },
         "coverage": _describe_coverage(summary.coverage),
         "matrix": _describe_matrix(summary.matrix),
         "sources": [_describe_source(source) for source in summary.sources],

@@ -44,12 +44,23 @@ def iter_statements(summary: Summary, where_more: str) -> Iterator[Statement]:
         yield from _label_first("this covers", _coverage_statements(summary))
     yield from _label_first("circumstances", map(_circumstance_statement, summary.circumstances))
     yield from _label_first("also", _source_statements(summary, where_more))
-    yield Statement("values", describe_counts(summary.values))
-    yield Statement("calls", describe_counts(summary.calls))
+    yield from _count_statements(summary)
     if not is_agreed:
         yield from _label_first("coverage", _coverage_statements(summary))
     yield from _label_first("no partner", _unpaired_statements(summary, where_more))
     yield from _label_first("problems", (Statement("", problem, "doubtful") for problem in summary.problems))
+
+
+def _count_statements(summary: Summary) -> Iterator[Statement]:
+    yield Statement("calls", describe_counts(summary.calls))
+    yield Statement("tensors", describe_counts(summary.tensors))
+    if summary.arguments:
+        yield Statement("arguments", describe_counts(summary.arguments))
+    if summary.framework_calls:
+        made = describe_counts(summary.framework_calls)
+        yield Statement(
+            "", f"and of the calls that the framework makes itself, such as an optimizer's: {made}", "aside"
+        )
 
 
 def describe_counts(counts: Mapping[str, int]) -> str:
@@ -77,7 +88,7 @@ def _coverage_statements(summary: Summary) -> Iterator[Statement]:
         f"({format_share(coverage.share)})",
     )
     bases = ", ".join(f"{count:,} {BASIS_WORDS.get(basis, basis)}" for basis, count in summary.bases.items())
-    compared = f"{_of(coverage.compared_values, coverage.values)} values were compared"
+    compared = f"{_of(coverage.compared_values, coverage.values)} tensors were compared"
     yield Statement("", f"{compared}: {bases}" if bases else compared)
     for text in _not_covered(coverage, summary.cut_short):
         yield Statement("", text, "doubtful")

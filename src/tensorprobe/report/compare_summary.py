@@ -84,9 +84,14 @@ class Summary:
     verdict: Verdict
     circumstances: tuple[Circumstance, ...]
     sources: tuple[Source, ...]
-    values: dict[str, int]
-    """How many values have which status; those of which there are none are left out."""
+    tensors: dict[str, int]
+    """How many tensors of the users' own calls have which status; those of which there are none are left out."""
+    arguments: dict[str, int]
+    """The same for what is no tensor."""
     calls: dict[str, int]
+    """How many calls have which role; the users' own ones."""
+    framework_calls: dict[str, int]
+    """Those that the framework made itself, such as an optimizer's: they are kept out of the verdict."""
     bases: dict[str, int]
     coverage: Coverage
     unpaired: tuple[UnpairedCall, ...]
@@ -106,15 +111,19 @@ def summarize(comparison: Comparison) -> Summary:
     """Everything that is said about a comparison, beside its rows."""
     ranks = comparison.ranks
     unpaired = list(_iter_unpaired(ranks))
+    calls = [call for rank in ranks for call in rank.calls]
+    values = [value for call in calls if not call.is_framework_made for value in call.values]
     return Summary(
         reference=comparison.reference,
         candidate=comparison.candidate,
         verdict=comparison.verdict,
         circumstances=_merge_circumstances(ranks),
         sources=tuple(_iter_sources(comparison)),
-        values=_in_order(STATUSES, (rank.value_counts for rank in ranks)),
-        calls=_in_order(ROLES, (rank.role_counts for rank in ranks)),
-        bases=_in_order(BASIS_WORDS, (rank.bases for rank in ranks)),
+        tensors=_in_order(STATUSES, (value.status for value in values if value.is_tensor)),
+        arguments=_in_order(STATUSES, (value.status for value in values if not value.is_tensor)),
+        calls=_in_order(ROLES, (call.role for call in calls if not call.is_framework_made)),
+        framework_calls=_in_order(ROLES, (call.role for call in calls if call.is_framework_made)),
+        bases=_in_order(BASIS_WORDS, (basis for rank in ranks for basis in rank.bases.elements())),
         coverage=add_coverage(rank.coverage for rank in ranks),
         unpaired=tuple(one for one in unpaired if one.found.call.caller is None),
         framework_unpaired=tuple(one for one in unpaired if one.found.call.caller is not None),
@@ -154,9 +163,10 @@ def _excess(value: ValuePair) -> tuple[float, float]:
     return (error / value.tolerance if value.tolerance else error, error)
 
 
-def _in_order(words: Iterable[str], counts: Iterable[Counter[str]]) -> dict[str, int]:
-    total = _add(counts)
-    return {word: total.pop(word) for word in words if total.get(word)} | {k: n for k, n in total.items() if n}
+def _in_order(order: Iterable[str], words: Iterable[str]) -> dict[str, int]:
+    """How often each word occurs, in the order that is usual for them."""
+    total = Counter(words)
+    return {word: total.pop(word) for word in order if word in total} | dict(total)
 
 
 def _add(counts: Iterable[Any]) -> Counter[str]:
