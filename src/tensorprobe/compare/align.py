@@ -15,6 +15,8 @@ from collections.abc import Iterable
 from tensorprobe.compare.alignment import Alignment, Match
 from tensorprobe.compare.call import BACKWARD, RECOMPUTE, Run
 from tensorprobe.compare.fingerprint import Fingerprinter
+from tensorprobe.compare.group import GroupFinder
+from tensorprobe.compare.group_match import GroupMatcher
 from tensorprobe.compare.module_match import ModuleMatcher
 from tensorprobe.compare.module_tree import ModuleNode
 from tensorprobe.compare.nearest import find_nearest
@@ -37,7 +39,10 @@ def align_calls(reference: Run, candidate: Run) -> Alignment:
 
 
 def _mirror(alignment: Alignment) -> Alignment:
-    matches = [Match(match.candidate, match.reference, match.rule) for match in alignment.matches]
+    matches = [
+        Match(match.candidate, match.reference, match.rule, tuple((other, one) for one, other in match.boundary))
+        for match in alignment.matches
+    ]
     return Alignment(
         tuple(sorted(matches, key=_place)),
         alignment.only_candidate,
@@ -60,6 +65,7 @@ class Aligner:
         self.partner: dict[int, int] = {}
         self.other_partner: dict[int, int] = {}
         self.modules: dict[ModuleNode, ModuleNode] = {}
+        self.group_matches: list[Match] = []
 
     def align(self) -> Alignment:
         self._pair_saved()
@@ -68,6 +74,7 @@ class Aligner:
         self._pair_contexts()
         self._pair_framework_calls()
         self._pair_rest()
+        self._group()
         self._pair_other_directions()
         self._pair_orphans()
         self._pair_gradients()
@@ -191,6 +198,14 @@ class Aligner:
                 self._align_numbers(left, other_left)
             before, before_other = place, other_place
 
+    def _group(self) -> None:
+        finder = GroupFinder(self.reference, self.candidate, self.partner, self.other_partner, self.modules)
+        found = finder.find()
+        exits = {pair for group in found for pair in group.exits}
+        builder = GroupMatcher(self.reference, self.candidate, self.partner, exits)
+        for group in found:
+            self.group_matches.extend(builder.matches(group))
+
     def _pair_other_directions(self) -> None:
         """A backward call and a recomputation stand where their forward calls stand."""
         for number, other in list(self.partner.items()):
@@ -225,10 +240,17 @@ class Aligner:
         calls, others = self.reference.calls, self.candidate.calls
         matches = [
             Match((calls[number],), (others[other],), name_rule(calls[number], others[other]))
-            for number, other in sorted(self.partner.items())
+            for number, other in self.partner.items()
         ]
+        for match in self.group_matches:
+            matches.append(match)
+            members = [self.reference.number_of[call.name] for call in match.reference]
+            other_members = [self.candidate.number_of[call.name] for call in match.candidate]
+            # Towards the others, the last call stands for the group: it has the result.
+            self.partner.update(dict.fromkeys(members, other_members[-1]))
+            self.other_partner.update(dict.fromkeys(other_members, members[-1]))
         return Alignment(
-            tuple(matches),
+            tuple(sorted(matches, key=_place)),
             tuple(find_nearest(self.reference, self.candidate, self.partner, self.other_partner)),
             tuple(find_nearest(self.candidate, self.reference, self.other_partner, self.partner)),
             {node.path or "": other.path or "" for node, other in self.modules.items() if node.path != other.path},

@@ -19,6 +19,8 @@ class Match:
     candidate: tuple[Call, ...]
     rule: str
     """`same name`, `wrapper`, `spelling`, `module tree`, `sequence`, `group`, `mapping`"""
+    boundary: tuple[SlotPair, ...] = ()
+    """Of the rule `group`, also where one call stands against one: the slots to compare, all others are its own."""
 
     @property
     def is_group(self) -> bool:

@@ -1,15 +1,15 @@
 """What a call looks like from outside: its operation, the shapes it saw, and the values that passed through it.
 
 Everything is interned into small integers that mean the same on both sides, because these keys are compared millions
-of times. Values are told apart by a checksum, or by their largest and smallest element: these two survive another
-order of reduction, and rounding keeps them (the largest of the rounded is the rounded largest).
+of times. Values are told apart by their largest and smallest element, rounded to bfloat16: another order of reduction
+hardly moves them, and a run in bfloat16 has the rounded ones of a run in float32. Checksums serve where there are no
+statistics.
 """
 
 from __future__ import annotations
 
 import math
 import struct
-from collections import Counter
 from collections.abc import Iterable
 from itertools import islice
 from typing import Any
@@ -42,10 +42,7 @@ class Fingerprinter:
 
     def __init__(self, reference: Run, candidate: Run) -> None:
         self._numbers: dict[Any, int] = {}
-        kinds = [_value_kinds(run) for run in (reference, candidate)]
-        self._by_checksum = all(kind["checksum"] for kind in kinds) and kinds[0]["length"] == kinds[1]["length"]
-        self._by_range = all(kind["range"] for kind in kinds)
-        self._is_rounded = _main_dtype(reference) != _main_dtype(candidate)
+        self._by_range = all(_has_range(run) for run in (reference, candidate))
 
     def number(self, thing: Any) -> int:
         """1, 2, 3 … in the order in which things are first met."""
@@ -73,33 +70,18 @@ class Fingerprinter:
         return Fingerprint(op, self.number((op, *shapes)), tuple(values), tuple(weights))
 
     def _value(self, slot: TensorSlot) -> Any:
-        if self._by_checksum and slot.checksum is not None:
-            return slot.checksum, slot.shape
+        if not self._by_range:
+            return None if slot.checksum is None else (slot.shape, slot.checksum)
         high, low = slot.max, slot.min
-        if not self._by_range or high is None or low is None or high == low or high != high or low != low:
+        if high is None or low is None or high == low or high != high or low != low:
             return None  # a constant, or all NaN: it tells no tensor from another
-        if self._is_rounded and isinstance(high, float) and isinstance(low, float):
+        if isinstance(high, float) and isinstance(low, float):
             return slot.shape, _round_to_bfloat16(high), _round_to_bfloat16(low)
         return slot.shape, high, low
 
 
-def _value_kinds(run: Run) -> dict[str, Any]:
-    """What a run says about its values; from the first tensors that say anything."""
-    kinds: dict[str, Any] = {"checksum": False, "range": False, "length": None}
-    for slot in islice(_tensors(run.calls), 256):
-        if slot.checksum is not None:
-            kinds["checksum"], kinds["length"] = True, len(slot.checksum)
-        kinds["range"] = kinds["range"] or slot.max is not None
-    return kinds
-
-
-def _main_dtype(run: Run) -> str | None:
-    """The floating-point type that most tensors have: a run in bfloat16 has the rounded values of one in float32."""
-    counts: Counter[str] = Counter()
-    for slot in islice(_tensors(run.calls), 4096):
-        if slot.dtype is not None and "loat" in slot.dtype:
-            counts[slot.dtype.rpartition(".")[2].lower()] += 1
-    return counts.most_common(1)[0][0] if counts else None
+def _has_range(run: Run) -> bool:
+    return any(slot.max is not None for slot in islice(_tensors(run.calls), 256))
 
 
 def _tensors(calls: Iterable[Call]) -> Iterable[TensorSlot]:

@@ -29,6 +29,11 @@ class Side:
         self.tree = ModuleTree()
         self.contents: Contents = {}
         self._fingerprinter = fingerprinter
+        self._sources: dict[int, tuple[int, ...]] = {}
+
+    @property
+    def has_flow(self) -> bool:
+        return self.run.has_flow
 
     @property
     def has_contexts(self) -> bool:
@@ -57,13 +62,15 @@ class Side:
         return self.tree.node(self.paths[number])
 
     def sources(self, number: int) -> tuple[int, ...]:
-        """For each tensor the call that made it; -1 when that is not known."""
-        slots = self.calls[number].slots
-        return tuple(
-            self.number_of.get(slot.source, -1) if slot.is_input and slot.source is not None else -1
-            for slot in slots
-            if isinstance(slot, TensorSlot)
-        )
+        """For each tensor that it takes in, the call that made it; -1 when that is not known."""
+        known = self._sources.get(number)
+        if known is None:
+            known = self._sources[number] = tuple(
+                self.number_of.get(slot.source, -1) if slot.source is not None else -1
+                for slot in self.calls[number].slots
+                if isinstance(slot, TensorSlot) and slot.is_input
+            )
+        return known
 
     def other_direction(self, call: Call, direction: str) -> int | None:
         """The backward or the recomputation of a forward call, or the reverse."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tensorprobe.compare.alignment import SlotPair
+from tensorprobe.compare.alignment import Match, SlotPair
 from tensorprobe.compare.call import BACKWARD, Call
+from tensorprobe.compare.rule import GROUP
 from tensorprobe.store.slot import PlainSlot, Slot, TensorSlot
 
 Partners = Mapping[str, str]
@@ -70,3 +71,15 @@ def _part(slot: Slot) -> str:
     """Arguments, results, parameters or buffers; by position or by keyword is the same."""
     part = slot.slot.partition(".")[0]
     return "input" if part == "kwargs" and slot.is_input else part
+
+
+def pair_match_slots(match: Match, mapped: Partners | None = None, by_shape: bool = False) -> list[SlotPair]:
+    """What to compare of a match: all slots of two calls; of groups, those at their boundary."""
+    if match.rule == GROUP:
+        return pair_group_slots(match)
+    return pair_slots(match.reference[0], match.candidate[0], mapped, by_shape)
+
+
+def pair_group_slots(match: Match) -> list[SlotPair]:
+    """Inputs that come from outside of the groups, and results that leave them."""
+    return list(match.boundary)

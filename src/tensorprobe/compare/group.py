@@ -1,0 +1,262 @@
+"""One call here, several there: fused against written-out operations, compared at the boundary.
+
+Where data flow is known, two groups end where the same consumer takes their results, and reach back over calls without
+a partner; they must take in values of the same producers and give results of the same shape, inside the same module.
+Without data flow, what stands alone in the same gap between two neighbouring pairs is taken, if the shapes at both ends
+agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from tensorprobe.compare.fingerprint import UNKNOWN_VALUE
+from tensorprobe.compare.module_tree import ModuleNode
+from tensorprobe.compare.sequence import longest_rising
+from tensorprobe.compare.side import Side
+from tensorprobe.store.slot import TensorSlot
+
+_MAX_CALLS = 32
+_SHARED_INPUTS = 0.5  # of the side that has fewer
+
+Shape = tuple[int, ...] | None
+
+
+@dataclass(slots=True)
+class Group:
+    """Places in the two lists of calls, in order."""
+
+    reference: set[int]
+    candidate: set[int]
+    exits: list[tuple[int, int]] = field(default_factory=list)
+
+
+class GroupFinder:
+    """`partner` and `other_partner` hold the pairs that are made; what is in neither is free."""
+
+    def __init__(
+        self,
+        reference: Side,
+        candidate: Side,
+        partner: Mapping[int, int],
+        other_partner: Mapping[int, int],
+        modules: Mapping[ModuleNode, ModuleNode],
+    ) -> None:
+        self._reference = reference
+        self._candidate = candidate
+        self._partner = partner
+        self._other_partner = other_partner
+        self._modules = modules
+        self._matched_candidates = set(modules.values())
+        self._free = _free_calls(reference, partner)
+        self._other_free = _free_calls(candidate, other_partner)
+
+    def find(self) -> list[Group]:
+        if not self._free or not self._other_free:
+            return []
+        if self._reference.has_flow and self._candidate.has_flow:
+            groups = self._merge(self._grow(*found) for found in self._exits())
+            return [part for group in groups if self._fits(group) for part in self._split(group)]
+        return list(self._gap_groups())
+
+    # -- with data flow
+
+    def _exits(self) -> Iterator[tuple[int, int]]:
+        """Free calls on both sides whose results go to the same place of a pair of calls, or to the end of the run."""
+        found: dict[tuple[int, int], None] = {}
+        used: set[int] = set()
+        other_used: set[int] = set()
+        for number in self._reference.forward:
+            used.update(self._reference.sources(number))
+        for number in self._candidate.forward:
+            other_used.update(self._candidate.sources(number))
+        for number, other in self._partner.items():
+            sources = self._reference.sources(number)
+            if not any(source in self._free for source in sources):
+                continue
+            for source, other_source in zip(sources, self._candidate.sources(other), strict=False):
+                if source in self._free and other_source in self._other_free:
+                    found[source, other_source] = None
+        last, other_last = max(self._free), max(self._other_free)
+        if last not in used and other_last not in other_used:
+            found[last, other_last] = None
+        yield from found
+
+    def _grow(self, exit_call: int, other_exit: int) -> Group:
+        return Group(
+            _closure(self._reference, exit_call, self._free),
+            _closure(self._candidate, other_exit, self._other_free),
+            [(exit_call, other_exit)],
+        )
+
+    def _merge(self, groups: Iterable[Group]) -> list[Group]:
+        """Groups that share a call are one, with several results."""
+        merged: list[Group] = []
+        for group in groups:
+            apart = []
+            for known in merged:
+                if known.reference & group.reference or known.candidate & group.candidate:
+                    group.reference |= known.reference
+                    group.candidate |= known.candidate
+                    group.exits.extend(known.exits)
+                else:
+                    apart.append(known)
+            merged = [*apart, group]
+        return merged
+
+    def _fits(self, group: Group) -> bool:
+        if len(group.reference) > _MAX_CALLS or len(group.candidate) > _MAX_CALLS:
+            return False
+        if any(
+            _result_shape(self._reference, exit_call) != _result_shape(self._candidate, other)
+            for exit_call, other in group.exits
+        ):
+            return False
+        return self._is_in_one_module(group) and self._has_same_inputs(group)
+
+    def _is_in_one_module(self, group: Group) -> bool:
+        node = _common_module(self._reference, group.reference, self._modules)
+        other = _common_module(self._candidate, group.candidate, self._matched_candidates)
+        return self._modules.get(node) is other
+
+    def _has_same_inputs(self, group: Group) -> bool:
+        producers = {self._partner.get(source, -1) for source in _producers(self._reference, group.reference)}
+        other_producers = _producers(self._candidate, group.candidate)
+        other_producers = {source for source in other_producers if source in self._other_partner}
+        producers.discard(-1)
+        if not producers or not other_producers:
+            shapes = set(_leaf_shapes(self._reference, group.reference))
+            return bool(shapes & set(_leaf_shapes(self._candidate, group.candidate)))
+        return len(producers & other_producers) >= _SHARED_INPUTS * min(len(producers), len(other_producers))
+
+    def _split(self, group: Group) -> list[Group]:
+        """Where both sides have the same value on the way, one group ends and the next begins."""
+        if len(group.exits) > 1:
+            return [group]
+        results = {_result_value(self._candidate, number): number for number in sorted(group.candidate)}
+        results.pop(UNKNOWN_VALUE, None)
+        cuts = []
+        for number in sorted(group.reference):
+            other = results.get(_result_value(self._reference, number), -1)
+            if other >= 0 and _result_shape(self._reference, number) == _result_shape(self._candidate, other):
+                cuts.append((number, other))
+        parts: list[Group] = []
+        free, other_free = set(group.reference), set(group.candidate)
+        for cut in longest_rising([cut for cut in cuts if cut != group.exits[0]]):
+            part = Group(_closure(self._reference, cut[0], free), _closure(self._candidate, cut[1], other_free), [cut])
+            free -= part.reference
+            other_free -= part.candidate
+            parts.append(part)
+        group.reference, group.candidate = free, other_free
+        return [*parts, group]
+
+    # -- without data flow
+
+    def _gap_groups(self) -> Iterator[Group]:
+        """Runs of free calls that follow the same pair directly and end before the same pair."""
+        ends = dict(_free_runs(self._reference, self._partner))
+        other_ends = dict(_free_runs(self._candidate, self._other_partner))
+        for before, (calls, after) in ends.items():
+            other_before = -1 if before == -1 else self._partner[before]
+            other_calls, other_after = other_ends.get(other_before, ([], -2))
+            expected = -1 if after == -1 else self._partner[after]
+            if other_calls and other_after == expected and self._has_same_ends(calls, other_calls):
+                yield Group(set(calls), set(other_calls), [(calls[-1], other_calls[-1])])
+
+    def _has_same_ends(self, calls: list[int], other_calls: list[int]) -> bool:
+        if len(calls) > _MAX_CALLS or len(other_calls) > _MAX_CALLS or min(len(calls), len(other_calls)) > 1:
+            return False
+        shape = _result_shape(self._reference, calls[-1])
+        first = _first_shape(self._reference, calls[0])
+        return (
+            shape is not None
+            and shape == _result_shape(self._candidate, other_calls[-1])
+            and first == _first_shape(self._candidate, other_calls[0])
+        )
+
+
+def _free_calls(side: Side, partner: Mapping[int, int]) -> set[int]:
+    return {number for number in side.forward if side.calls[number].kind == "api" and number not in partner}
+
+
+def _free_runs(side: Side, partner: Mapping[int, int]) -> Iterator[tuple[int, tuple[list[int], int]]]:
+    """The pair before a run of free calls, the run, and the pair after it; -1 at the edges."""
+    before, run = -1, []
+    for number in side.forward:
+        if side.calls[number].kind != "api":
+            continue
+        if number not in partner:
+            run.append(number)
+            continue
+        if run:
+            yield before, (run, number)
+        before, run = number, []
+    if run:
+        yield before, (run, -1)
+
+
+def _closure(side: Side, start: int, free: set[int]) -> set[int]:
+    """A call and the free calls that its inputs come from."""
+    members = {start}
+    waiting = [start]
+    while waiting and len(members) <= _MAX_CALLS:
+        for source in side.sources(waiting.pop()):
+            if source in free and source not in members:
+                members.add(source)
+                waiting.append(source)
+    return members | _side_branches(side, members, free)
+
+
+def _side_branches(side: Side, members: set[int], free: set[int]) -> set[int]:
+    """Free calls between the first and the last that use what the group makes: a dropout that drops nothing."""
+    between = sorted(number for number in free if min(members) < number < max(members) and number not in members)
+    found: set[int] = set()
+    for number in between:
+        if any(source in members or source in found for source in side.sources(number)):
+            found.add(number)
+    return found
+
+
+def _producers(side: Side, members: set[int]) -> set[int]:
+    """The calls outside of a group that it takes values from."""
+    return {source for number in members for source in side.sources(number) if source >= 0 and source not in members}
+
+
+def _leaf_shapes(side: Side, members: set[int]) -> Iterator[Shape]:
+    for number in members:
+        for slot in side.calls[number].slots:
+            if isinstance(slot, TensorSlot) and slot.is_input and slot.source is None:
+                yield slot.shape
+
+
+def _result_shape(side: Side, number: int) -> Shape:
+    results = [slot.shape for slot in side.calls[number].tensors if not slot.is_input]
+    return results[0] if results else None
+
+
+def _result_value(side: Side, number: int) -> int:
+    """The value of its first result, as a number that means the same on both sides."""
+    tensors = side.calls[number].tensors
+    place = next((place for place, slot in enumerate(tensors) if not slot.is_input), None)
+    return UNKNOWN_VALUE if place is None else side.fingerprint(number).values[place]
+
+
+def _first_shape(side: Side, number: int) -> Shape:
+    inputs = [slot.shape for slot in side.calls[number].tensors if slot.is_input]
+    return inputs[0] if inputs else None
+
+
+def _common_module(side: Side, members: set[int], matched: Iterable[ModuleNode]) -> ModuleNode:
+    """The innermost matched module that contains all members."""
+    ways = [_way_up(side.node(number)) for number in members]
+    common = set(ways[0]).intersection(*ways[1:])
+    return next(node for node in ways[0] if node in common and (node in matched or node.parent is None))
+
+
+def _way_up(node: ModuleNode | None) -> list[ModuleNode]:
+    way = []
+    while node is not None:
+        way.append(node)
+        node = node.parent
+    return way
