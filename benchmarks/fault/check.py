@@ -1,0 +1,62 @@
+"""Is the corpus itself right? Without compare, bit for bit: a fault changes numbers, and from its place on only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fault.dump import Dump
+from fault.truth import Truth
+
+
+def find_first_differences(reference: Dump, candidate: Dump) -> list[str]:
+    """The first record of the reference that the candidate has not or has otherwise, and the first that only it has."""
+    cache: dict[Path, torch.Tensor] = {}
+    found = []
+    for name, record in reference.records.items():
+        other = candidate.records.get(name)
+        if other is None or not is_same(record, other, reference, candidate, cache):
+            found.append(name)
+            break
+    return found + [name for name in candidate.names if name not in reference.records][:1]
+
+
+def is_same(left: Any, right: Any, reference: Dump, candidate: Dump, cache: dict[Path, torch.Tensor]) -> bool:
+    if isinstance(left, dict) and isinstance(right, dict):
+        if "data_name" in left and "data_name" in right:
+            files = [
+                dump.folder / "dump_tensor_data" / leaf["data_name"]
+                for dump, leaf in ((reference, left), (candidate, right))
+            ]
+            first, second = (load_tensor(file, cache) for file in files)
+            return first.dtype == second.dtype and same_bits(first, second)
+        keys = (left.keys() | right.keys()) - {"source"}
+        return all(is_same(left.get(key), right.get(key), reference, candidate, cache) for key in keys)
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(
+            is_same(one, other, reference, candidate, cache) for one, other in zip(left, right, strict=True)
+        )
+    return left == right or (left != left and right != right)
+
+
+def load_tensor(file: Path, cache: dict[Path, torch.Tensor]) -> torch.Tensor:
+    if file not in cache:
+        cache[file] = torch.load(file, weights_only=True)
+    return cache[file]
+
+
+def same_bits(first: torch.Tensor, second: torch.Tensor) -> bool:
+    return first.shape == second.shape and bool(torch.equal(first.nan_to_num(nan=7.125), second.nan_to_num(nan=7.125)))
+
+
+def find_objection(truth: Truth, reference: Dump, candidate: Dump) -> str | None:
+    """What is wrong with a planted fault; None when the runs part at its place."""
+    firsts = find_first_differences(reference, candidate)
+    if not firsts:
+        return "nothing differs"
+    accepted = truth.names | truth.receivers
+    if not accepted.intersection(firsts):
+        return f"the runs part at {' or '.join(firsts)}, and the truth is {', '.join(sorted(accepted))}"
+    return None

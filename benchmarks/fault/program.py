@@ -1,0 +1,25 @@
+"""A program: a model, what it computes in a step, its batches. The same for every model, so that one loop runs all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+Batch = dict[str, torch.Tensor]
+
+
+@dataclass
+class Program:
+    model: nn.Module
+    compute_loss: Callable[[nn.Module, Batch], torch.Tensor]
+    batches: list[Batch]
+    evaluate: Callable[[nn.Module, Batch], object] | None = None
+    """What runs after the backward in the same step, without gradients."""
+    tied: list[tuple[str, str]] = field(default_factory=list)
+    """Pairs of parameters that are one: `("words.weight", "head.weight")`."""
+    step_seed: int = 0
+    """Of the random numbers in the steps: dropout."""
+    learning_rate: float = 1e-2
