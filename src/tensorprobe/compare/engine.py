@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from tensorprobe.compare.result import Comparison, Coverage, RankResult, ValuePa
 from tensorprobe.compare.slot_pair import pair_slots
 from tensorprobe.compare.step import RankPair, pair_ranks
 from tensorprobe.compare.verdict import Finding, find_sources, give_verdict, make_result
+from tensorprobe.errors import UsageError
 from tensorprobe.store.reader import open_dump
 from tensorprobe.store.slot import PlainSlot, Slot, TensorSlot
 
@@ -44,6 +45,10 @@ def compare(reference: str | Path, candidate: str | Path, **options: Any) -> Com
         if not result:
             print(result.verdict.headline)
     """
+    known = [field.name for field in fields(CompareOptions)]
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        raise UsageError(f"{unknown[0]!r} is not an option of compare. Options: {', '.join(known)}.")
     return compare_runs(reference, candidate, CompareOptions(**options))
 
 

@@ -23,6 +23,7 @@ from tensorprobe.compare.result import Role, ValuePair
 from tensorprobe.store.slot import TensorSlot
 
 UNDEFINED_MEMORY = "undefined memory"
+STRUCTURE_ONLY = "no values were recorded"
 STEP_GAIN = 1000.0
 """From the errors of one step to those of the parameters in the next: an optimizer that divides by the size of the
 gradient (Adam) moves an element whose gradient is only noise by the full learning rate, in either direction."""
@@ -123,14 +124,14 @@ class Judge:
         return origins
 
     def _judge_input(self, pair: PairedCall, value: ValuePair, origin: Origin) -> None:
-        slot = value.reference
-        assert isinstance(slot, TensorSlot)
+        slot, candidate = value.reference, value.candidate
+        assert isinstance(slot, TensorSlot) and isinstance(candidate, TensorSlot)
         if origin.is_undefined:
             value.status, value.reason, value.is_mismatch = "not comparable", UNDEFINED_MEMORY, False
             return
         found = origin.explained
         if found is None:
-            scale = tolerance.cancellation(slot, origin.natural_norm)
+            scale = tolerance.cancellation((slot, candidate), origin.natural_norm)
             rounding = tolerance.round_off(slot.dtype) * (tolerance.COMPOSITE if origin.own_code_of else 1.0)
             found = tolerance.Explained(origin.noise.passed_on(rounding, scale, origin.gain), scale)
         self._settle(value, found)
@@ -262,14 +263,16 @@ class Judge:
             call.kind == "module" and not is_a(call.op, "contraction")
         )
         for value in pair.outputs:
-            if value.measurement is None or not isinstance(value.reference, TensorSlot):
+            if value.measurement is None:
                 continue
+            slot, candidate = value.reference, value.candidate
+            assert isinstance(slot, TensorSlot) and isinstance(candidate, TensorSlot)
             passed_on = self._passed_on(pair, value)
             if passed_on is not None:
                 found = passed_on
             else:
-                natural = tolerance.natural_norm(call, value.reference, gradients)
-                found = tolerance.explain(value.reference, pair.match.reference, noise, natural, is_composite)
+                natural = tolerance.natural_norm(call, slot, gradients)
+                found = tolerance.explain(slot, candidate, pair.match.reference, noise, natural, is_composite)
             self._settle(value, found)
 
     def _passed_on(self, pair: PairedCall, value: ValuePair) -> tolerance.Explained | None:
@@ -305,6 +308,9 @@ class Judge:
         assert measurement is not None
         if measurement.problem is not None:
             value.status, value.reason = "not comparable", value.reason or measurement.problem
+            return
+        if measurement.basis == "structure" and measurement.is_equal is None:
+            value.status, value.reason = "not comparable", STRUCTURE_ONLY
             return
         value.errors, value.tolerances, value.scale = (
             tolerance.error_of(measurement),

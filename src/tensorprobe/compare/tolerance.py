@@ -64,10 +64,15 @@ def error_of(measurement: Measurement) -> Noise | None:
 
 
 def explain(
-    output: TensorSlot, calls: tuple[Call, ...], inputs: Noise, natural_norm: float | None, is_composite: bool
+    output: TensorSlot,
+    candidate: TensorSlot,
+    calls: tuple[Call, ...],
+    inputs: Noise,
+    natural_norm: float | None,
+    is_composite: bool,
 ) -> Explained:
     """The tolerance of one result of a call (or of a group of calls) whose inputs have at most these errors."""
-    scale = cancellation(output, natural_norm)
+    scale = cancellation((output, candidate), natural_norm)
     rounding = round_off(output.dtype, _summed_terms(calls, output))
     if is_composite or len(calls) > 1 or any(is_a(call.op, "composite") for call in calls):
         rounding *= COMPOSITE
@@ -83,9 +88,9 @@ def round_off(dtype: str | None, terms: float = 1.0) -> float:
     return accumulated + STORAGE * unit
 
 
-def cancellation(output: TensorSlot, natural_norm: float | None) -> float:
-    """How many times larger the result would be, had nothing cancelled; at least 1."""
-    actual = _number(output.norm)
+def cancellation(both: tuple[TensorSlot, TensorSlot], natural_norm: float | None) -> float:
+    """How many times larger the result would be, had nothing cancelled on either side; at least 1."""
+    actual = largest_norm(both)
     if natural_norm is None or actual is None or not math.isfinite(natural_norm) or natural_norm <= actual:
         return 1.0
     return natural_norm / actual if actual > 0 else math.inf

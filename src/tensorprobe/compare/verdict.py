@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tensorprobe.compare.alignment import Alignment
 from tensorprobe.compare.call import BACKWARD, FORWARD, Call, Run
+from tensorprobe.compare.judge import STRUCTURE_ONLY
 from tensorprobe.compare.pairing import PairedCall, RunSide
 from tensorprobe.compare.result import CallResult, ValuePair, Verdict, VerdictKind
 from tensorprobe.store.slot import TensorSlot
@@ -161,6 +162,9 @@ def _word_agreement(finding: Finding) -> Verdict:
     compared = [value for value in values if value.status in ("equal", "close")]
     if not compared and not any(pair.values for pair in finding.pairs):
         return Verdict("not compared", "Nothing could be compared: no call of one run has a partner in the other.")
+    if not compared and all(value.reason == STRUCTURE_ONLY for value in values):
+        words = f"{len(finding.pairs):,} calls are paired, their shapes and arguments agree, no values were recorded"
+        return Verdict("not compared", f"Only the structure could be compared: {words}.")
     if not compared and values:
         reasons = sorted({value.reason for value in values if value.reason})[:_MAX_NAMES]
         return Verdict("not compared", f"Nothing could be compared: {'; '.join(reasons) or 'no value has a partner'}.")
