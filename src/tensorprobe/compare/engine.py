@@ -208,9 +208,8 @@ def _make_result(pair: RankPair, finding: Finding, verdict: Verdict) -> RankResu
         found for found in finding.pairs if found.role in ("drift", "discontinuity") and found.reference.name != named
     ]
     results = {found.reference.name: make_result(found, *runs, has_location=False) for found in finding.pairs}
-    bases: Counter[str] = Counter()
-    for found in finding.pairs:
-        bases.update(value.measurement.basis for value in found.values if value.measurement is not None)
+    compared = [value for value in _own_tensors(finding.pairs) if value.status != "not comparable"]
+    bases = Counter[str](value.measurement.basis for value in compared if value.measurement is not None)
     return RankResult(
         step=pair.step,
         reference_name=pair.reference.name,
@@ -230,7 +229,7 @@ def _make_result(pair: RankPair, finding: Finding, verdict: Verdict) -> RankResu
 
 def _count_coverage(alignment: Alignment, pairs: Sequence[PairedCall], reference: Run, candidate: Run) -> Coverage:
     counted = [match for match in alignment.matches if match.reference[-1].caller is None]
-    values = [value for pair in pairs for value in pair.values if value.is_tensor]
+    values = _own_tensors(pairs)
     return Coverage(
         reference_calls=sum(call.caller is None for call in reference.calls),
         candidate_calls=sum(call.caller is None for call in candidate.calls),
@@ -241,6 +240,11 @@ def _count_coverage(alignment: Alignment, pairs: Sequence[PairedCall], reference
         unseen_reference=_unseen(reference),
         unseen_candidate=_unseen(candidate),
     )
+
+
+def _own_tensors(pairs: Sequence[PairedCall]) -> list[ValuePair]:
+    """Those of the users' own calls: what the framework does itself, such as an optimizer, does not count."""
+    return [value for pair in pairs if not pair.is_framework_made for value in pair.values if value.is_tensor]
 
 
 def _unseen(run: Run) -> dict[str, int]:
