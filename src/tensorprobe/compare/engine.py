@@ -24,7 +24,7 @@ from tensorprobe.compare.noise import SILENCE, Noise, loudest
 from tensorprobe.compare.option import DEFAULT_ATOL, DEFAULT_RTOL, CompareOptions
 from tensorprobe.compare.pairing import PairedCall, RunSide, pair_calls
 from tensorprobe.compare.result import Comparison, Coverage, RankResult, ValuePair, Verdict
-from tensorprobe.compare.slot_pair import pair_slots
+from tensorprobe.compare.slot_pair import pair_match_slots
 from tensorprobe.compare.step import RankPair, pair_ranks
 from tensorprobe.compare.verdict import Finding, find_sources, give_verdict, make_result
 from tensorprobe.errors import UsageError
@@ -109,9 +109,7 @@ def _compare_ranks(
     reference, candidate = RunSide(runs[0]), RunSide(runs[1])
     pairs = pair_calls(reference, candidate, alignment)
     for paired in pairs:
-        paired.values = [
-            _make_value(*slots, paired.reference) for slots in pair_slots(paired.reference, paired.candidate)
-        ]
+        paired.values = [_make_value(*slots, paired.reference) for slots in pair_match_slots(paired.match)]
     start_noise = noises.get(pair.rank, SILENCE)
     judge = Judge(reference, candidate, options, start_noise)
     judged = _measure_and_judge(pairs, pair, judge, options, progress)

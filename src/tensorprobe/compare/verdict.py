@@ -79,8 +79,10 @@ def _parameter_name(pair: PairedCall, value: ValuePair) -> str | None:
     """`blocks.0.norm.weight` for a slot that holds a parameter: at level L1, a leaf that requires a gradient."""
     if value.slot.startswith("parameters."):
         return ".".join(filter(None, (pair.reference.path, value.slot.removeprefix("parameters."))))
-    slot = value.reference
-    is_leaf = isinstance(slot, TensorSlot) and slot.requires_grad is True and slot.source is None
+    is_leaf = all(
+        isinstance(slot, TensorSlot) and slot.requires_grad is True and slot.source is None
+        for slot in (value.reference, value.candidate)
+    )
     if is_leaf and pair.reference.kind == "api" and pair.reference.parent is None and pair.role == "entered":
         name = f"{value.slot} of {pair.reference.name}"
         return f"{name} in module {pair.reference.module_path}" if pair.reference.module_path else name
