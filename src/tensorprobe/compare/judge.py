@@ -70,7 +70,7 @@ class Judge:
         self._begin_outer(pair)
         origins = self._judge_inputs(pair)
         context_noise, is_context_bad = self._context(pair)
-        bad_inputs = [value for value in pair.inputs if value.is_tensor and value.is_bad]
+        bad_inputs = [value for value in pair.inputs if value.measurement is not None and value.is_bad]
         clean_noise = loudest([context_noise, *(value.noise for value in pair.inputs)])
         self._judge_outputs(pair, clean_noise)
         pair.suspects = pair.suspects or next((origin.suspects for origin in origins if origin.suspects), ())
@@ -366,9 +366,10 @@ class Judge:
             pair.role, pair.because = self._decide_source(pair, bad_outputs)
 
     def _decide_arguments(self, pair: PairedCall, bad_outputs: list[ValuePair], bad_inputs: list[ValuePair]) -> bool:
-        changed = [value for value in pair.inputs if not value.is_tensor and value.status == "different"]
-        if not changed and bad_outputs and not bad_inputs:
-            changed = [value for value in pair.inputs if not value.is_tensor and value.is_mismatch]
+        arguments = [value for value in pair.inputs if value.measurement is None]
+        changed = [value for value in arguments if value.status == "different"]
+        if not changed and bad_outputs and not bad_inputs:  # a keyword that one side left to its default
+            changed = [value for value in arguments if value.is_mismatch]
         if not changed or (not bad_outputs and not _has_grown(pair)):
             return False
         words = ", ".join(_describe_argument(value) for value in changed[:4])
@@ -391,6 +392,10 @@ class Judge:
         is_noisy = any(value.status == "close" for value in pair.inputs if value.is_tensor)
         if is_noisy and all(_is_discrete(call, value) for value in bad_outputs):
             return "discontinuity", "its inputs agree up to rounding, and its result is a discrete choice"
+        if call.direction == BACKWARD and all(value.measurement is None for value in bad_outputs):
+            forward = self._reference.pair(self._reference.flow.forward_of(call))
+            pair.suspects = forward.suspects if forward is not None else ()
+            return "source", "a gradient that one run has is missing in the other"
         if call.direction == FORWARD and is_a(call.op, "random") and not pair.is_inside_bad:
             generators = (pair.reference.generator, pair.candidate.generator)
             if None in generators:

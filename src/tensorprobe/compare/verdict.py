@@ -47,12 +47,8 @@ def give_verdict(finding: Finding) -> Verdict:
         return _word_source(sources[0], finding)
     if missing:
         return _word_missing(missing[0][1], finding)
-    for role in ("discontinuity", "drift"):
-        milder = [pair for pair in finding.pairs if pair.role == role and not pair.is_framework_made]
-        if milder:
-            return _word_milder(min(milder, key=lambda pair: pair.event_place), finding)
     differing = [pair for pair in finding.pairs if pair.is_bad]
-    differing.sort(key=lambda pair: pair.is_framework_made)
+    differing.sort(key=lambda pair: (pair.is_framework_made, pair.event_place))
     if differing:
         return _word_milder(differing[0], finding)
     return _word_agreement(finding)
