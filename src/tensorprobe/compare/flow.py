@@ -52,6 +52,10 @@ class Flow:
             found += [(behind, slot) for slot in behind.tensors if not slot.is_input and slot.slot == place]
         return found
 
+    def users(self, producer: Call) -> list[Call]:
+        """The API calls that took what this one returned."""
+        return [user for user, _ in self._users().get(producer.name, ())]
+
     def _users(self) -> dict[str, list[tuple[Call, TensorSlot]]]:
         if self._uses is None:
             self._uses = {}

@@ -394,7 +394,9 @@ class Judge:
             return "discontinuity", "its inputs agree up to rounding, and its result is a discrete choice"
         if call.direction == BACKWARD and all(value.measurement is None for value in bad_outputs):
             forward = self._reference.pair(self._reference.flow.forward_of(call))
-            pair.suspects = forward.suspects if forward is not None else ()
+            if forward is not None:
+                lone = self._candidate.lone_users(forward.candidate) + self._reference.lone_users(forward.reference)
+                pair.suspects = tuple(dict.fromkeys((*forward.suspects, *lone)))
             return "source", "a gradient that one run has is missing in the other"
         if call.direction == FORWARD and is_a(call.op, "random") and not pair.is_inside_bad:
             generators = (pair.reference.generator, pair.candidate.generator)

@@ -107,6 +107,11 @@ class RunSide:
                 waiting.extend(self._producers(current))
         return tuple(found)
 
+    def lone_users(self, call: Call) -> tuple[Call, ...]:
+        """Calls without a partner that take the same values as this one, such as a `detach` on their way to it."""
+        users = {user.name: user for producer in self._producers(call) for user in self.flow.users(producer)}
+        return tuple(user for user in users.values() if user.name not in self.pair_of)[:MAX_SUSPECTS]
+
     def _producers(self, call: Call) -> list[Call]:
         found = (self.flow.producer(slot) for slot in call.tensors if slot.is_input)
         return [producer for producer in found if producer is not None and producer is not call]
