@@ -111,7 +111,7 @@ def test_the_folder_around_two_dumps_is_a_place(tmp_path: Path) -> None:
 
 
 def test_work_that_was_interrupted_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), prepared_folder(tmp_path / "result", ()):
+    with pytest.raises(KeyboardInterrupt), prepared_folder(tmp_path / "a" / "result", ()):
         raise KeyboardInterrupt
     assert list(tmp_path.iterdir()) == []
 

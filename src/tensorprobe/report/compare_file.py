@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -35,11 +35,11 @@ class Written:
 
 @contextmanager
 def prepared_folder(folder: Path, dumps: tuple[Path, ...]) -> Iterator[None]:
-    """Around the long work: is refused at once if the files could not be written there; a folder that was made for
-    them goes again if it stays empty."""
+    """Around the long work: is refused at once if the files could not be written there; folders that were made for
+    them go again if they stay empty."""
     check_xlsx()
     _check_place(folder, dumps)
-    made = not folder.exists()
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         layout.make_folder(folder)
         with disk.open_whole(folder / ".writable"):
@@ -50,8 +50,9 @@ def prepared_folder(folder: Path, dumps: tuple[Path, ...]) -> Iterator[None]:
     try:
         yield
     finally:
-        if made and folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()
+        for path in made:
+            with suppress(OSError):  # something is in it
+                path.rmdir()
 
 
 def write_files(folder: Path, comparison: Comparison, progress: Progress | None = None) -> Written:
