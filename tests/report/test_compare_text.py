@@ -240,6 +240,15 @@ def test_paths_with_spaces_can_be_copied_into_a_shell() -> None:
     assert """tensorprobe show 'c'"'"'d' --step 0""" in text
 
 
+def test_the_next_command_for_the_candidate_names_its_own_step() -> None:
+    rank = rank_result(call_result(role="source"), step=0, rank="rank1", candidate_name="step7/rank3")
+    text = render(comparison(rank))
+    assert "tensorprobe show good --step 0 --rank 1 --filter" in text
+    assert "tensorprobe show bad --step 7 --rank 3 --filter" in text
+    process = rank_result(call_result(role="source"), candidate_name="proc12")
+    assert "tensorprobe show bad --filter" in render(comparison(process))
+
+
 def test_runs_of_which_nothing_was_compared() -> None:
     found = with_verdict("not compared", "Nothing could be compared.", coverage=coverage(10, 0))
     text = render(found)

@@ -82,6 +82,8 @@ class Summary:
     reference: str
     candidate: str
     verdict: Verdict
+    verdict_places: tuple[str, str]
+    """The step and rank of the verdict in both runs, `step0/rank3`; empty where it is not of one of them."""
     circumstances: tuple[Circumstance, ...]
     sources: tuple[Source, ...]
     tensors: dict[str, int]
@@ -117,6 +119,7 @@ def summarize(comparison: Comparison) -> Summary:
         reference=comparison.reference,
         candidate=comparison.candidate,
         verdict=comparison.verdict,
+        verdict_places=_find_places(comparison),
         circumstances=_merge_circumstances(ranks),
         sources=tuple(_iter_sources(comparison)),
         tensors=_in_order(STATUSES, (value.status for value in values if value.is_tensor)),
@@ -174,6 +177,14 @@ def _add(counts: Iterable[Any]) -> Counter[str]:
     for count in counts:
         total.update(count)
     return total
+
+
+def _find_places(comparison: Comparison) -> tuple[str, str]:
+    """A single step of one run may stand against another step of the other."""
+    for rank in comparison.ranks:
+        if rank.reference_name == comparison.verdict.rank_name:
+            return rank.reference_name, rank.candidate_name
+    return "", ""
 
 
 def _merge_circumstances(ranks: tuple[RankResult, ...]) -> tuple[Circumstance, ...]:

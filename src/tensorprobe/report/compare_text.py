@@ -6,6 +6,7 @@ they are, without control characters, and no text of them is taken for markup.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
 
@@ -25,6 +26,7 @@ _MAX_RANK_TEXT = 24
 _MAX_STEPS = 40
 _KIND_STYLES = {"agree": "green", "not compared": "yellow"}
 _DIFFERENT_STYLE = "red"
+_PLACE = re.compile(r"(?:step(?P<step>\d+)/)?(?:rank(?P<rank>\d*)|.*)", re.ASCII | re.DOTALL)
 _MARK_STYLES = {"bad": "red", "doubtful": "yellow", "aside": "dim", "": ""}
 
 
@@ -103,19 +105,19 @@ def _print_next(console: Console, summary: Summary) -> None:
     if call is None:
         return
     print_lines(console, [Text()])
-    step = "" if summary.verdict.step is None else f" --step {summary.verdict.step}"
-    place = f"{step}{_rank_option(summary.verdict.rank_name)}"
+    sides = ((summary.reference, call.reference), (summary.candidate, call.candidate))
     label = "next"
-    for path, calls in ((summary.reference, call.reference), (summary.candidate, call.candidate)):
+    for (path, calls), place in zip(sides, map(_place_options, summary.verdict_places), strict=True):
         name = shlex.quote(clean(calls[-1].name)[:_MAX_FILTER_TEXT])  # a filter looks for a part of the name
         print_command(console, _label(label), f"tensorprobe show {shlex.quote(_line(path))}{place} --filter {name}")
         label = ""
 
 
-def _rank_option(rank_name: str | None) -> str:
-    folder = (rank_name or "").rpartition("/")[2]
-    number = folder.removeprefix("rank")
-    return f" --rank {number}" if folder.startswith("rank") and number.isdecimal() else ""
+def _place_options(rank_name: str) -> str:
+    """` --step 0 --rank 3` for `step0/rank3`; outside distributed runs there is no rank to ask for."""
+    found = _PLACE.fullmatch(rank_name)
+    options = {"--step": found["step"], "--rank": found["rank"]} if found else {}
+    return "".join(f" {option} {number}" for option, number in options.items() if number)
 
 
 def _style_of(kind: str) -> str:
