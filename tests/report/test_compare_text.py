@@ -20,7 +20,9 @@ from tests.report.comparison import (
     coverage,
     gelu_fault,
     hostile,
+    pair,
     rank_result,
+    tensor,
 )
 
 
@@ -163,6 +165,21 @@ def test_calls_of_the_framework_are_counted_apart() -> None:
     text = render(comparison(rank_result(call_result(), optimizer)))
     assert "  calls         1 clean\n  tensors       2 equal\n" in text
     assert "and of the calls that the framework makes itself, such as an optimizer's: 1 propagated\n" in text
+
+
+def test_why_tensors_were_not_compared_is_said() -> None:
+    reasons = [
+        "undefined memory",
+        "x.pt is missing",
+        "undefined memory",
+        *(f"shape [{n}] against [1]" for n in range(5)),
+    ]
+    values = tuple(pair(tensor(), tensor(), "not comparable", reason=reason) for reason in reasons)
+    text = render(comparison(rank_result(call_result(values=values))))
+    assert (
+        "not compared: undefined memory (2), x.pt is missing (1), shape [0] against [1] (1), shape [1] against [1] (1)"
+        " and 3 more\n"
+    ) in text
 
 
 def several_ranks(steps: int, ranks: int, fault: tuple[int, int]) -> Comparison:

@@ -51,6 +51,7 @@ def _describe(comparison: Comparison) -> dict[str, Any]:
             "tensors": summary.tensors,
             "arguments": summary.arguments,
             "bases": summary.bases,
+            "obstacles": summary.obstacles,
         },
         "coverage": _describe_coverage(summary.coverage),
         "matrix": _describe_matrix(summary.matrix),

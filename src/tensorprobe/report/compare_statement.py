@@ -21,6 +21,7 @@ MAX_LISTED = 8
 _MAX_NAME_TEXT = 200
 _MAX_NAME_WIDTH = 48
 _MAX_VALUE_TEXT = 120
+_MAX_REASONS = 4
 
 Mark = Literal["bad", "doubtful", "aside", ""]
 _ROLE_MARKS: dict[str, Mark] = {"source": "bad", "entered": "bad", "drift": "doubtful", "discontinuity": "doubtful"}
@@ -90,17 +91,20 @@ def _coverage_statements(summary: Summary) -> Iterator[Statement]:
     bases = ", ".join(f"{count:,} {BASIS_WORDS.get(basis, basis)}" for basis, count in summary.bases.items())
     compared = f"{_of(coverage.compared_values, coverage.values)} tensors were compared"
     yield Statement("", f"{compared}: {bases}" if bases else compared)
-    for text in _not_covered(coverage, summary.cut_short):
+    for text in _not_covered(coverage, summary):
         yield Statement("", text, "doubtful")
 
 
-def _not_covered(coverage: Coverage, cut_short: tuple[str, ...]) -> Iterator[str]:
+def _not_covered(coverage: Coverage, summary: Summary) -> Iterator[str]:
+    if summary.obstacles:
+        obstacles = tuple(f"{shorten_name(reason)} ({count:,})" for reason, count in summary.obstacles.items())
+        yield f"not compared: {_join_some(obstacles, _MAX_REASONS)}"
     for side, unseen in (("reference", coverage.unseen_reference), ("candidate", coverage.unseen_candidate)):
         if unseen:
             reasons = ", ".join(f"{reason} ({count:,})" for reason, count in unseen.items())
             yield f"NOT SEEN when the {side} was recorded: {reasons}"
-    if cut_short:
-        yield f"--first: nothing was compared after the first source in {_join_some(cut_short)}"
+    if summary.cut_short:
+        yield f"--first: nothing was compared after the first source in {_join_some(summary.cut_short)}"
 
 
 def _circumstance_statement(found: Circumstance) -> Statement:
@@ -173,9 +177,9 @@ def _name_width(names: Iterable[str]) -> int:
     return min(max((len(shorten_name(name)) for name in names), default=0), _MAX_NAME_WIDTH)
 
 
-def _join_some(words: tuple[str, ...]) -> str:
-    more = f" and {len(words) - MAX_LISTED:,} more" if len(words) > MAX_LISTED else ""
-    return ", ".join(words[:MAX_LISTED]) + more
+def _join_some(words: tuple[str, ...], limit: int = MAX_LISTED) -> str:
+    more = f" and {len(words) - limit:,} more" if len(words) > limit else ""
+    return ", ".join(words[:limit]) + more
 
 
 def _of(part: int, whole: int) -> str:

@@ -96,6 +96,8 @@ class Summary:
     """Those that the framework made itself, such as an optimizer's: they are kept out of the verdict."""
     bases: dict[str, int]
     coverage: Coverage
+    obstacles: dict[str, int]
+    """Why tensors of paired calls could not be compared, the most frequent reason first."""
     unpaired: tuple[UnpairedCall, ...]
     framework_unpaired: tuple[UnpairedCall, ...]
     """Besides those: calls that the framework made itself, such as an optimizer's."""
@@ -128,6 +130,7 @@ def summarize(comparison: Comparison) -> Summary:
         framework_calls=_in_order(ROLES, (call.role for call in calls if call.is_framework_made)),
         bases=_in_order(BASIS_WORDS, (basis for rank in ranks for basis in rank.bases.elements())),
         coverage=add_coverage(rank.coverage for rank in ranks),
+        obstacles=_count_obstacles(values),
         unpaired=tuple(one for one in unpaired if one.found.call.caller is None),
         framework_unpaired=tuple(one for one in unpaired if one.found.call.caller is not None),
         matrix=_build_matrix(ranks),
@@ -177,6 +180,11 @@ def _add(counts: Iterable[Any]) -> Counter[str]:
     for count in counts:
         total.update(count)
     return total
+
+
+def _count_obstacles(values: Iterable[ValuePair]) -> dict[str, int]:
+    missing = (value for value in values if value.is_tensor and value.status == "not comparable")
+    return dict(Counter(value.reason or "no reason is known" for value in missing).most_common())
 
 
 def _find_places(comparison: Comparison) -> tuple[str, str]:
