@@ -89,6 +89,11 @@ def test_a_norm_that_the_dump_lacks_is_the_measured_one() -> None:
     assert (row.reference_norm, row.candidate_norm, row.norm_difference) == (3, 4, 1)
 
 
+def test_the_files_of_both() -> None:
+    row = rows_of(pair(tensor(data_name="a.pt"), tensor(data_name="b.npy")))[0]
+    assert (row.reference_data_name, row.candidate_data_name) == ("a.pt", "b.npy")
+
+
 def test_checksums_of_both() -> None:
     measurement = Measurement("checksum", is_equal=False)
     row = rows_of(pair(tensor(checksum="0a"), tensor(checksum="0b"), "different", measurement=measurement))[0]

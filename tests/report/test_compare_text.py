@@ -240,9 +240,10 @@ def test_a_comparison_that_stopped_early_says_so() -> None:
     )
 
 
-def test_problems_name_their_rank_when_there_are_several() -> None:
-    found = comparison(rank_result(problems=("cut off",)), rank_result(step=1), problems=("step2: only in good",))
-    assert "  problems      step2: only in good\n                step0/rank: cut off\n" in render(found)
+def test_problems_of_the_whole_come_before_those_of_a_rank() -> None:
+    problems = ("reference step0/rank: its last line was cut off",)
+    found = comparison(rank_result(problems=problems), rank_result(step=1), problems=("step 2 is only in good",))
+    assert f"  problems      step 2 is only in good\n                {problems[0]}\n" in render(found)
 
 
 @pytest.mark.parametrize(("share", "text"), [(1.0, "100 %"), (0.99999, "99.9 %"), (0.5, "50 %"), (0.0, "0 %")])

@@ -96,6 +96,9 @@ class Row:
     norm_relative_difference: float | None = None
     reference_checksum: str | None = None
     candidate_checksum: str | None = None
+    reference_data_name: str | None = None
+    """The file of the tensor, in the folder dump_tensor_data of its rank."""
+    candidate_data_name: str | None = None
     reference_location: str | None = None
     candidate_location: str | None = None
 
@@ -219,6 +222,7 @@ def _leaf_columns(side: str, slot: Slot | None) -> dict[str, Any]:
             f"{side}_shape": slot.shape,
             f"{side}_requires_grad": slot.requires_grad,
             f"{side}_checksum": slot.checksum,
+            f"{side}_data_name": slot.data_name,
         }
     return {f"{side}_value": describe_value(slot)} if slot is not None else {}
 

@@ -134,7 +134,7 @@ def summarize(comparison: Comparison) -> Summary:
         unpaired=tuple(one for one in unpaired if one.found.call.caller is None),
         framework_unpaired=tuple(one for one in unpaired if one.found.call.caller is not None),
         matrix=_build_matrix(ranks),
-        problems=tuple(_iter_problems(comparison)),
+        problems=(*comparison.problems, *(problem for rank in ranks for problem in rank.problems)),
         cut_short=tuple(rank.reference_name for rank in ranks if rank.is_cut_short),
     )
 
@@ -232,11 +232,3 @@ def _build_matrix(ranks: tuple[RankResult, ...]) -> Matrix:
     steps = sorted({step for step, _ in kinds}, key=lambda step: -1 if step is None else step)
     names = sorted({name for _, name in kinds}, key=lambda name: (len(name), name))  # rank10 follows rank9
     return Matrix(tuple(steps), tuple(names), dict(kinds))
-
-
-def _iter_problems(comparison: Comparison) -> Iterator[str]:
-    yield from comparison.problems
-    several = len(comparison.ranks) > 1
-    for rank in comparison.ranks:
-        for problem in rank.problems:
-            yield f"{rank.reference_name}: {problem}" if several else problem

@@ -36,7 +36,16 @@ _ROLE_COLOURS = {
 }
 _COLOURS = {"status": _STATUS_COLOURS, "role": _ROLE_COLOURS}
 _WIDTHS = {"reference_name": 44, "candidate_name": 44, "module_path": 28, "reason": 40, "because": 40}
-_WIDTHS |= {"reference_location": 60, "candidate_location": 60, "status": 14, "role": 13, "step": 6, "rank": 8}
+_WIDTHS |= {
+    "reference_data_name": 44,
+    "candidate_data_name": 44,
+    "reference_location": 60,
+    "candidate_location": 60,
+    "status": 14,
+    "role": 13,
+    "step": 6,
+    "rank": 8,
+}
 _MIN_WIDTH = 10
 _LABEL_WIDTH = 16
 _SUMMARY_WIDTH = 120
