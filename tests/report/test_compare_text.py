@@ -147,6 +147,19 @@ def test_long_lists_end_and_say_where_the_rest_is() -> None:
     assert "and 2 more: see out/compare.csv" in render(found, where_more="see out/compare.csv")
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "shown"), [(20, 20, (4, 4)), (20, 1, (7, 1)), (2, 20, (2, 6)), (9, 0, (8, 0))]
+)
+def test_calls_without_a_partner_are_shown_of_both_sides(first: int, second: int, shown: tuple[int, int]) -> None:
+    lone = [
+        tuple(Unpaired(call(f"Torch.{name}.{index}.forward"), None, "") for index in range(count))
+        for name, count in (("add", first), ("mul", second))
+    ]
+    text = render(comparison(rank_result(only_reference=lone[0], only_candidate=lone[1])))
+    assert (text.count("only in the reference"), text.count("only in the candidate")) == shown
+    assert f"and {first + second - 8} more: " in text
+
+
 def test_other_sources_stand_with_error_and_tolerance() -> None:
     found = comparison(rank_result(call_result(role="source"), call_result("Torch.exp.1.forward", "drift")))
     assert "  also          Torch.exp.1.forward  drift  error 0.25  tolerance 1.2e-06  in blocks.0\n" in render(found)

@@ -147,7 +147,7 @@ def _source_details(source: Source) -> Iterator[str]:
 
 
 def _unpaired_statements(summary: Summary, where_more: str) -> Iterator[Statement]:
-    shown = summary.unpaired[:MAX_LISTED]
+    shown = _choose_of_both(summary.unpaired)
     width = _name_width(one.found.call.name for one in shown)
     for one in shown:
         yield Statement("", f"{shorten_name(one.found.call.name):<{width}}  {_describe_unpaired(one, summary)}")
@@ -155,6 +155,15 @@ def _unpaired_statements(summary: Summary, where_more: str) -> Iterator[Statemen
     if summary.framework_unpaired:
         text = f"{len(summary.framework_unpaired):,} calls that the framework makes itself, such as an optimizer's"
         yield Statement("", text, "aside")
+
+
+def _choose_of_both(unpaired: tuple[UnpairedCall, ...]) -> list[UnpairedCall]:
+    """The first ones, of both sides if both have some."""
+    first = [one for one in unpaired if one.side == "reference"]
+    second = [one for one in unpaired if one.side == "candidate"]
+    room = max(MAX_LISTED // 2, MAX_LISTED - len(second))
+    chosen = first[:room]
+    return chosen + second[: MAX_LISTED - len(chosen)]
 
 
 def _describe_unpaired(one: UnpairedCall, summary: Summary) -> str:
