@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tensorprobe.compare.result import Comparison, Verdict
 from tensorprobe.errors import UsageError
 from tensorprobe.report import compare_file
 from tensorprobe.report.compare_file import FILES, prepared_folder, write_files
@@ -156,3 +157,9 @@ def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(UsageError, match=r"compare.csv could not be written \(No space left on device\)"):
         write_files(tmp_path, gelu_fault())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_comparison_of_nothing_has_files_too(tmp_path: Path) -> None:
+    write_files(tmp_path, Comparison("good", "bad", (), Verdict("not compared", "Nothing could be compared.")))
+    assert json.loads((tmp_path / "compare.json").read_text())["rows"] == []
+    assert len((tmp_path / "compare.csv").read_text().splitlines()) == 1

@@ -285,3 +285,10 @@ def test_runs_of_which_nothing_was_compared() -> None:
     text = render(found)
     assert text.startswith("Nothing could be compared.\n")
     assert "0 of 10 calls of the reference and 0 of 10 of the candidate have a partner (0 %)" in text
+
+
+def test_dumps_without_a_step_in_common() -> None:
+    verdict = Verdict("not compared", "Nothing could be compared: the two dumps have no step and rank in common.")
+    text = render(Comparison("good", "bad", (), verdict, ("step 1 is only in the reference",)))
+    assert text.startswith("Nothing could be compared")
+    assert "  problems      step 1 is only in the reference\n" in text
