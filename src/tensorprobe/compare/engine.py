@@ -183,14 +183,13 @@ def _schedule(pairs: list[PairedCall], ranks: RankPair, options: CompareOptions)
     if options.has_fixed_tolerance:
         rtol, atol = options.rtol or 0.0, options.atol or 0.0
     number = 0
-    place_of_position = {pair.reference.position: pair.place for pair in pairs}
     for pair in pairs:
         for value in pair.values:
             if not isinstance(value.reference, TensorSlot) or not isinstance(value.candidate, TensorSlot):
                 continue
             needed = pair.place
             if value.is_input:
-                needed = min(needed, place_of_position.get(pair.start, pair.place))
+                needed = min(needed, pair.start)
             if value.slot.startswith("parameters."):
                 needed = -1
             task = make_task(value.reference, value.candidate, ranks.reference, ranks.candidate, rtol, atol)

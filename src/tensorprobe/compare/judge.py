@@ -17,7 +17,7 @@ from tensorprobe.compare.call import BACKWARD, FORWARD, Call
 from tensorprobe.compare.noise import GAIN, SILENCE, Noise, loudest
 from tensorprobe.compare.operation import is_a
 from tensorprobe.compare.option import CompareOptions
-from tensorprobe.compare.pairing import PairedCall, RunSide
+from tensorprobe.compare.pairing import MAX_SUSPECTS, PairedCall, RunSide
 from tensorprobe.compare.precision import short_dtype, unit_roundoff
 from tensorprobe.compare.result import Role, ValuePair
 from tensorprobe.store.slot import TensorSlot
@@ -74,6 +74,7 @@ class Judge:
         clean_noise = loudest([context_noise, *(value.noise for value in pair.inputs)])
         self._judge_outputs(pair, clean_noise)
         pair.suspects = pair.suspects or next((origin.suspects for origin in origins if origin.suspects), ())
+        pair.doubts = self._gather_doubts(pair)
         self._decide(pair, bad_inputs, is_context_bad)
         pair.is_judged = True
         self._remember(pair)
@@ -85,6 +86,16 @@ class Judge:
             if outer_pair is not None:
                 self._judge_inputs(outer_pair)
 
+    def _gather_doubts(self, pair: PairedCall) -> tuple[Call, ...]:
+        """Statistics cannot see a permutation: a call without a partner may have changed what still looks equal."""
+        found = dict.fromkeys(pair.suspects)
+        for value in pair.inputs:
+            if value.measurement is not None and value.measurement.basis == "statistics":
+                assert isinstance(value.reference, TensorSlot)
+                producer = self._reference.pair(self._reference.flow.producer(value.reference))
+                found.update(dict.fromkeys(producer.doubts if producer is not None else ()))
+        return tuple(found)[:MAX_SUSPECTS]
+
     def _remember(self, pair: PairedCall) -> None:
         is_bad = pair.is_bad or pair.role in ("source", "entered")
         noise = loudest(value.noise for value in pair.values)
@@ -92,7 +103,7 @@ class Judge:
             self.is_any_bad = self.is_any_bad or is_bad
             self.worst_noise = loudest((self.worst_noise, noise))
         outer = self._reference.pair(self._reference.nesting.parent(pair.reference))
-        if outer is not None:
+        if outer is not None and outer is not pair:
             outer.inner_noise = loudest((outer.inner_noise, noise))
             outer.is_inside_bad = outer.is_inside_bad or is_bad or pair.role != "clean"
 
@@ -107,6 +118,14 @@ class Judge:
             noise = loudest([noise, *(value.noise for value in forward.values)])
             is_bad = any(value.is_bad for value in forward.values)
         return noise, is_bad
+
+    def _has_other_seed(self) -> bool:
+        """Were the runs seeded differently, or is nothing known of that?"""
+        seeds = []
+        for side in (self._reference, self._candidate):
+            settings = side.run.rank.run.get("settings")
+            seeds.append(settings.get("torch_seed") if isinstance(settings, dict) else None)
+        return None in seeds or seeds[0] != seeds[1]
 
     # ------------------------------------------------------------------------------------------------ inputs
 
@@ -141,21 +160,13 @@ class Judge:
             self._blame_own_code(origin.own_code_of, pair, value)
         elif not pair.because:
             pair.role, pair.because = "entered", f"{value.slot} differs: {origin.blame}"
-            pair.event_place = min(pair.event_place, self._start_place(pair))
+            pair.event_place = min(pair.event_place, pair.start - 1) if pair.start < pair.place else pair.event_place
             pair.suspects = origin.suspects
-
-    def _start_place(self, pair: PairedCall) -> int:
-        """An input of a module differs before anything inside it does."""
-        inner = self._reference.nesting.inner(pair.reference)
-        if not inner:
-            return pair.place
-        places = [found.place for found in map(self._reference.pair, inner) if found is not None]
-        return min(places, default=pair.place) - 1
 
     def _blame_own_code(self, outer: PairedCall, pair: PairedCall, value: ValuePair) -> None:
         if outer.blamed_before is None:
             outer.blamed_before = f"{value.slot} of {pair.reference.name}"
-            outer.event_place = min(outer.event_place, pair.place - 1)
+            outer.event_place = min(outer.event_place, pair.start - 1)
 
     def _origin(self, pair: PairedCall, value: ValuePair) -> Origin:
         reference, candidate = value.reference, value.candidate
@@ -164,9 +175,15 @@ class Judge:
         pairs = (self._reference.pair(producers[0]), self._candidate.pair(producers[1]))
         if pairs[0] is not None and pairs[0] is pairs[1]:
             return self._produced(pairs[0], value) if pairs[0].is_judged else self._unknown(pair, value)
-        if producers[0] is not None or producers[1] is not None:
-            return self._rewired(*producers)
-        return self._unknown(pair, value)
+        if producers[0] is None and producers[1] is None:
+            return self._unknown(pair, value)
+        rewired = self._rewired(*producers)
+        outer = self._outer(pair)
+        if pair.reference.kind == "module" and outer is not None:  # the module around it has put it there
+            own_code = self._own_code(outer)
+            own_code.is_bad, own_code.suspects = own_code.is_bad or rewired.is_bad, rewired.suspects
+            return own_code
+        return rewired
 
     def _produced(self, producer: PairedCall, value: ValuePair) -> Origin:
         """Both sides took it from the same pair of calls."""
@@ -204,8 +221,8 @@ class Judge:
         gathered = self._accumulated(pair) if pair.reference.kind == "api" else None
         if gathered is not None:
             return gathered
-        outer = self._reference.pair(self._reference.nesting.parent(pair.reference))
-        if outer is not None and outer is self._candidate.pair(self._candidate.nesting.parent(pair.candidate)):
+        outer = self._outer(pair)
+        if outer is not None:
             return self._own_code(outer)
         what = "the gradient that came in from outside" if pair.reference.direction == BACKWARD else "the data"
         return Origin(
@@ -214,6 +231,12 @@ class Judge:
             is_bad=self.is_any_bad,
             blame=f"no recorded call computed it: {what} is not the same",
         )
+
+    def _outer(self, pair: PairedCall) -> PairedCall | None:
+        """The module call around a call, if both runs have it."""
+        outer = self._reference.pair(self._reference.nesting.parent(pair.reference))
+        is_same = outer is self._candidate.pair(self._candidate.nesting.parent(pair.candidate))
+        return outer if is_same else None
 
     def _own_code(self, outer: PairedCall) -> Origin:
         context_noise, is_context_bad = self._context(outer)
@@ -274,6 +297,14 @@ class Judge:
                 natural = tolerance.natural_norm(call, slot, gradients)
                 found = tolerance.explain(slot, candidate, pair.match.reference, noise, natural, is_composite)
             self._settle(value, found)
+
+    def _suspect_results(self, pair: PairedCall, bad_outputs: list[ValuePair]) -> None:
+        """A module may return what a call without a partner computed."""
+        for value in bad_outputs:
+            for side, slot in ((self._reference, value.reference), (self._candidate, value.candidate)):
+                producer = side.flow.producer(slot) if isinstance(slot, TensorSlot) else None
+                if producer is not None and not pair.suspects:
+                    pair.suspects = side.suspects(producer)
 
     def _passed_on(self, pair: PairedCall, value: ValuePair) -> tolerance.Explained | None:
         """A result that another call computed, such as what the last module of a Sequential returned."""
@@ -341,7 +372,8 @@ class Judge:
 
     def _decide(self, pair: PairedCall, bad_inputs: list[ValuePair], is_context_bad: bool) -> None:
         bad_outputs = [value for value in pair.outputs if value.is_bad]
-        if pair.role == "entered" and not bad_outputs and any(value.status == "equal" for value in pair.outputs):
+        results = [value for value in pair.outputs if value.measurement is not None]
+        if pair.role == "entered" and not bad_outputs and any(value.status == "equal" for value in results):
             pair.role, pair.because = "clean", ""  # what differs had no effect here
         if pair.role == "entered":
             return
@@ -400,12 +432,18 @@ class Judge:
             return "source", "a gradient that one run has is missing in the other"
         if call.direction == FORWARD and is_a(call.op, "random") and not pair.is_inside_bad:
             generators = (pair.reference.generator, pair.candidate.generator)
-            if None in generators:
-                pair.is_random = True
-                return "source", "it is random and drew other numbers: were both runs seeded alike (seed_all)?"
-            if generators[0] != generators[1]:
+            if None not in generators and generators[0] != generators[1]:
                 pair.is_random = True
                 return "entered", "it is random, and the generator was in another state before it"
+            if generators == (None, None) and self._has_other_seed():
+                pair.is_random = True
+                return "source", "it is random and drew other numbers: were both runs seeded alike (seed_all)?"
+        self._suspect_results(pair, bad_outputs)
+        if pair.doubts and not pair.suspects:
+            pair.suspects = pair.doubts
+            names = ", ".join(found.name for found in pair.doubts[:2])
+            words = "its inputs have equal statistics, its result differs"
+            return "source", f"{words}; they came through {names}, which only one run calls"
         if all(_is_explained_but_large(value) for value in bad_outputs):
             return "drift", "the error has grown step by step until half of the digits are gone"
         return "source", "its inputs agree, its result does not"

@@ -51,10 +51,10 @@ def order_of_execution(run: Run, nesting: Nesting) -> dict[str, int]:
     return {call.name: place for place, call in enumerate(ordered)}
 
 
-def first_inside(run: Run, nesting: Nesting) -> dict[str, int]:
-    """The position of the earliest record inside each module call: by then its inputs were there."""
-    first = {call.name: call.position for call in run.calls}
+def first_inside(run: Run, nesting: Nesting, places: dict[str, int]) -> dict[str, int]:
+    """The place of the earliest call inside each module call: by then its inputs were there."""
+    first = dict(places)
     for call in run.calls:
         for outer in nesting.ancestors(call):
-            first[outer.name] = min(first[outer.name], call.position)
+            first[outer.name] = min(first[outer.name], places[call.name])
     return first

@@ -22,7 +22,7 @@ class PairedCall:
     place: int
     """Its place in the order of execution, by which sources are sorted."""
     start: int
-    """The position of the first record inside it."""
+    """The place of the first call inside it: what goes into it was there by then."""
     values: list[ValuePair] = field(default_factory=list)
     role: Role = "clean"
     because: str = ""
@@ -38,6 +38,9 @@ class PairedCall:
     blamed_before: str | None = None
     """Its own code, before it made this call, computed something else."""
     suspects: tuple[Call, ...] = ()
+    """Calls without a partner that lead to it."""
+    doubts: tuple[Call, ...] = ()
+    """The same, however far before it, where statistics alone say that they changed nothing."""
 
     @property
     def reference(self) -> Call:
@@ -120,7 +123,7 @@ class RunSide:
 def pair_calls(reference: RunSide, candidate: RunSide, alignment: Alignment) -> list[PairedCall]:
     """The matches in the order in which the reference made them."""
     places = order_of_execution(reference.run, reference.nesting)
-    starts = first_inside(reference.run, reference.nesting)
+    starts = first_inside(reference.run, reference.nesting, places)
     pairs = []
     for match in alignment.matches:
         last = match.reference[-1].name
