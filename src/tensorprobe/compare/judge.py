@@ -44,6 +44,8 @@ class Origin:
     own_code_of: PairedCall | None = None
     """Should the value differ: the module whose own code computed it."""
     suspects: tuple[Call, ...] = ()
+    is_external: bool = False
+    """It came from outside what was recorded: data, a parameter, a buffer."""
     is_undefined: bool = False
     natural_norm: float | None = None
     gain: float = GAIN
@@ -62,6 +64,7 @@ class Judge:
         self.worst_noise = start_noise
         """The largest error so far of what still agrees."""
         self.is_any_bad = False
+        self._has_apis = any(call.kind == "api" and call.caller is None for call in reference.run.calls)
 
     # ------------------------------------------------------------------------------------------------ one call
 
@@ -156,6 +159,8 @@ class Judge:
         self._settle(value, found)
         if not value.is_bad or origin.is_bad:
             return
+        if self._has_apis and pair.reference.kind == "module" and not origin.is_external:
+            return  # the calls that take it are recorded too, and say more
         if origin.own_code_of is not None:
             self._blame_own_code(origin.own_code_of, pair, value)
         elif not pair.because:
@@ -217,7 +222,8 @@ class Judge:
         if _is_parameter(value):
             kind, _, name = value.slot.partition(".")
             what = {"parameters": f"the parameter {name}", "buffers": f"the buffer {name}"}.get(kind, "it")
-            return Origin(noise=self._start_noise, gain=STEP_GAIN, blame=f"{what} was not the same before the call")
+            blame = f"{what} was not the same before the call"
+            return Origin(noise=self._start_noise, gain=STEP_GAIN, is_external=True, blame=blame)
         gathered = self._accumulated(pair) if pair.reference.kind == "api" else None
         if gathered is not None:
             return gathered
@@ -229,6 +235,7 @@ class Judge:
             noise=self.worst_noise,
             gain=STEP_GAIN if _is_leaf(value) else GAIN,
             is_bad=self.is_any_bad,
+            is_external=True,
             blame=f"no recorded call computed it: {what} is not the same",
         )
 
