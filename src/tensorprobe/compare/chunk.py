@@ -59,4 +59,6 @@ def _slice(reference: Array, candidate: Array) -> Iterator[tuple[Array, Array]]:
 def _gather(reference: Array, candidate: Array) -> Iterator[tuple[Array, Array]]:
     """Where one of them has gaps, or lies in another order, its elements are copied together."""
     flags: Any = ["external_loop", "buffered", "zerosize_ok"]
-    yield from np.nditer([reference, candidate], flags=flags, order="C", buffersize=CHUNK_ELEMENTS)
+    # Pieces without gaps, so that their bytes can be compared.
+    wishes: Any = [["readonly", "contig", "aligned", "nbo"]] * 2
+    yield from np.nditer([reference, candidate], flags, wishes, order="C", buffersize=CHUNK_ELEMENTS)

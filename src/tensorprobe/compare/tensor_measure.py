@@ -234,12 +234,11 @@ class ErrorTotal:
         count = max(self.count, 1)
         norm_reference, norm_candidate = self.squares_reference.root, self.squares_candidate.root
         distance = self.squares_distance.root
-        is_numeric = math.isfinite(self.max_abs_error)
         return Measurement(
             "tensor",
             is_equal=self.is_equal,
             element_count=self.count,
-            cosine=self._cosine() if is_numeric else None,
+            cosine=self._cosine(),
             euclidean_distance=distance,
             max_abs_error=self.max_abs_error,
             mean_abs_error=self.sum_distance / count,
@@ -262,15 +261,15 @@ class ErrorTotal:
             norm_candidate=norm_candidate,
         )
 
-    def _cosine(self) -> float:
+    def _cosine(self) -> float | None:
+        if self.nan_only_reference or self.nan_only_candidate or self.inf_only_reference or self.inf_only_candidate:
+            return None
         if self.max_abs_error == 0.0:
             return 1.0
         return cosine(self.product, self.squares_reference, self.squares_candidate)
 
 
 def _has_same_bytes(reference: Array, candidate: Array) -> bool:
-    if not (reference.flags.c_contiguous and candidate.flags.c_contiguous):
-        return False
     first, second = reference.view(np.uint8), candidate.view(np.uint8)
     if len(first) % 8 == 0:
         first, second = first.view(np.uint64), second.view(np.uint64)
