@@ -227,7 +227,7 @@ def test_a_script_without_a_main_guard_can_compare(tmp_path: Path) -> None:
     assert (output.split(), complaint) == (["running", "0.0", "1.0", "2.0", "3.0"], "")
 
 
-def process_group_of_workers(parent: int) -> list[int]:
+def children_of(parent: int) -> list[int]:
     children = Path(f"/proc/{parent}/task").glob("*/children")
     return [int(pid) for file in children for pid in file.read_text().split()]
 
@@ -240,8 +240,8 @@ def is_running(pid: int) -> bool:
 
 
 def make_long_work(folder: Path) -> int:
-    """Files with holes: large, and made at once."""
-    count = 3 << 28
+    """Files with holes: made at once, and too large to be done before the test ends."""
+    count = 1 << 36
     for number in range(4):
         for side in "rc":
             with (folder / f"{side}{number}.npy").open("wb") as file:
@@ -253,17 +253,19 @@ def make_long_work(folder: Path) -> int:
 @needs_proc
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGKILL])
 def test_ctrl_c_or_death_ends_all_workers(tmp_path: Path, kind: signal.Signals) -> None:
-    script = start_script(tmp_path, make_long_work(tmp_path))
-    assert script.stdout is not None
-    assert script.stdout.readline() == "running\n"
     deadline = time.monotonic() + 60
-    while len(pids := process_group_of_workers(script.pid)) < 2 and time.monotonic() < deadline:
-        time.sleep(0.02)
-    script.send_signal(kind)
-    _, complaint = script.communicate()
+    with start_script(tmp_path, make_long_work(tmp_path)) as script:
+        try:
+            assert script.stdout is not None and script.stdout.readline() == "running\n"
+            while len(pids := children_of(script.pid)) < 2 and time.monotonic() < deadline:
+                time.sleep(0.02)
+            script.send_signal(kind)
+            _, complaint = script.communicate(timeout=60)
+        finally:
+            script.kill()
     assert script.returncode == -kind if kind == signal.SIGKILL else "KeyboardInterrupt" in complaint
     while any(map(is_running, pids)) and time.monotonic() < deadline:
-        time.sleep(0.02)  # a worker whose parent was killed ends with the pair that it is at
+        time.sleep(0.02)
     assert len(pids) == 2 and not any(map(is_running, pids))
 
 

@@ -1,7 +1,7 @@
 """A process that measures pairs: it reads lists of tasks from its standard input and writes one answer for each.
 
 It is started as a program of its own and not by multiprocessing, which would run the user's script again in it or copy
-the threads' locks of a notebook. It ends when its input ends, which also happens when the process that started it dies.
+the threads' locks of a notebook. It ends at once when its input ends, and so with the process that started it.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import pickle
 import sys
+import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Iterable
+from queue import SimpleQueue
 from typing import Any, BinaryIO
 
 from tensorprobe.compare.measurement import Measurement
@@ -21,17 +23,13 @@ Answer = Measurement | tuple[BaseException, str]
 """A measurement; or an error that is to be raised, and where it came from."""
 
 
-def serve(tasks: BinaryIO, answers: BinaryIO, measure: Callable[[MeasureTask], Measurement] = measure_task) -> None:
-    """Answer until the input ends."""
+def serve(batches: Iterable[list[MeasureTask]], answers: BinaryIO) -> None:
+    """Answer every task of every batch."""
     _write(answers, READY)
-    while True:
-        try:
-            batch = pickle.load(tasks)
-        except EOFError:
-            return
+    for batch in batches:
         for task in batch:
             try:
-                answer: Answer = measure(task)
+                answer: Answer = measure_task(task)
             except Exception as error:
                 answer = (error, traceback.format_exc())
             _write(answers, answer)
@@ -41,10 +39,18 @@ def main() -> None:
     """Standard output is for answers only: what anything else prints goes to standard error."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    batches: SimpleQueue[list[MeasureTask]] = SimpleQueue()
+    threading.Thread(target=_read_batches, args=(sys.stdin.buffer, batches), daemon=True).start()
+    serve(iter(batches.get, None), answers)
+
+
+def _read_batches(tasks: BinaryIO, batches: SimpleQueue[list[MeasureTask]]) -> None:
+    """In a thread, so that the end of the input is seen in the middle of a long pair."""
     try:
-        serve(sys.stdin.buffer, answers)
-    except BrokenPipeError:
-        os._exit(1)  # nobody is left to be told
+        while True:
+            batches.put(pickle.load(tasks))
+    finally:
+        os._exit(0)  # nobody waits for an answer any more
 
 
 def _write(answers: BinaryIO, answer: Any) -> None:
