@@ -159,9 +159,9 @@ class ErrorTotal:
         self.sum_distance += float(distance.sum())
         # What was in these buffers is no longer needed.
         magnitude = np.abs(reference, out=self._reference.view(np.float64)[: len(reference)])
-        self._add_ratios(distance, magnitude, largest_distance)
+        largest_ratio = self._add_ratios(distance, magnitude, largest_distance)
         if self._kind.ulp_dtype is not None:
-            self._add_ulp(raw_reference, raw_candidate, finite)
+            self._add_ulp(raw_reference, raw_candidate, finite, has_same_signs=largest_ratio < 1.0)
 
     def _load(self, buffer: Array, raw: Array) -> Array:
         values = buffer[: len(raw)]
@@ -202,10 +202,11 @@ class ErrorTotal:
         self.worst_position = position + at
         self.worst_values = (_plain(reference[at]), _plain(candidate[at]))
 
-    def _add_ratios(self, distance: Array, magnitude: Array, largest_distance: float) -> None:
-        """Where both are 0 the ratio is NaN, which is larger than nothing: such elements are within any bound."""
+    def _add_ratios(self, distance: Array, magnitude: Array, largest_distance: float) -> float:
+        """The largest ratio, or NaN. Where both are 0 the ratio is NaN: such elements are within any bound."""
         ratio = np.divide(distance, magnitude, out=self._candidate.view(np.float64)[: len(distance)])
-        largest = float(np.fmax.reduce(ratio))
+        found = float(ratio.max())
+        largest = float(np.fmax.reduce(ratio)) if math.isnan(found) else found
         if largest > self.max_relative_error:
             self.max_relative_error = largest
         if largest >= 1e-3:
@@ -216,19 +217,22 @@ class ErrorTotal:
             np.multiply(magnitude, self._rtol, out=ratio)
             np.add(ratio, self._atol, out=ratio)
             self.beyond_tolerance += int(np.count_nonzero(distance > ratio))
+        return found
 
-    def _add_ulp(self, reference: Array, candidate: Array, finite: Array | None) -> None:
+    def _add_ulp(self, reference: Array, candidate: Array, finite: Array | None, has_same_signs: bool) -> None:
         dtype = self._kind.ulp_dtype
         assert dtype is not None
         if finite is not None:
             reference, candidate = reference[finite], candidate[finite]
         if not len(reference):
             return
-        first, second = (np.ascontiguousarray(raw).astype(dtype, copy=False) for raw in (reference, candidate))
+        # Of complex numbers the parts may differ in sign where the whole hardly does; and another dtype may round to 0.
+        has_same_signs = has_same_signs and dtype.kind != "c" and self._kind.has_same_dtype and self._kind.has_sign
+        first, second = reference.astype(dtype, copy=False), candidate.astype(dtype, copy=False)
         if dtype.kind == "c":
             part = np.dtype(f"f{dtype.itemsize // 2}")
             first, second = first.view(part), second.view(part)
-        self.max_ulp = max(self.max_ulp, ulp_distance(first, second, self._kind.has_sign))
+        self.max_ulp = max(self.max_ulp, ulp_distance(first, second, self._kind.has_sign, has_same_signs))
 
     def result(self, pair: ChunkedPair) -> Measurement:
         count = max(self.count, 1)
