@@ -182,9 +182,15 @@ class RankDump:
         if not data_name or data_name in (".", "..") or set("/\\\0") & set(data_name):
             raise DumpError(f"{self.folder}: the tensor file {data_name!r} is not a plain file name; it is not opened.")
         path = self.folder / layout.TENSOR_FOLDER / data_name
-        if not path.resolve().is_relative_to(self.root):
+        # A plain name leaves its folder only by being a link itself.
+        is_inside = path.resolve().is_relative_to(self.root) if path.is_symlink() else self._has_own_tensor_folder
+        if not is_inside:
             raise DumpError(f"{path} leads out of the dump, to {path.resolve()}. Replace the link by the file itself.")
         return path
+
+    @cached_property
+    def _has_own_tensor_folder(self) -> bool:
+        return (self.folder / layout.TENSOR_FOLDER).resolve().is_relative_to(self.root)
 
     @property
     def _files(self) -> tuple[RecordFile, ...]:
