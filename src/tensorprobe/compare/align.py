@@ -17,25 +17,32 @@ from tensorprobe.compare.call import BACKWARD, RECOMPUTE, Run
 from tensorprobe.compare.fingerprint import Fingerprinter
 from tensorprobe.compare.group import GroupFinder
 from tensorprobe.compare.group_match import GroupMatcher
+from tensorprobe.compare.mapped_name import MappedNames
+from tensorprobe.compare.mapping import Mapping
 from tensorprobe.compare.module_match import ModuleMatcher
 from tensorprobe.compare.module_tree import ModuleNode
 from tensorprobe.compare.nearest import find_nearest
-from tensorprobe.compare.rule import SAME_NAME, name_rule
+from tensorprobe.compare.rule import MAPPING, SAME_NAME, name_rule
 from tensorprobe.compare.sequence import Items, align_sequence, longest_rising
 from tensorprobe.compare.side import Side
 from tensorprobe.compare.spelling import WRAPPER_CLASSES
 
 
-def align_calls(reference: Run, candidate: Run) -> Alignment:
-    """Every call of both runs, in exactly one match or unpaired."""
+def align_calls(reference: Run, candidate: Run, mapping: Mapping | None = None) -> Alignment:
+    """Every call of both runs, in exactly one match or unpaired.
+
+    UsageError when the mapping names what is not there.
+    """
+    mapping = mapping or Mapping()
     names = [call.name for call in reference.calls]
     other_names = [call.name for call in candidate.calls]
-    if names == other_names:
+    if names == other_names and not mapping:
         pairs = zip(reference.calls, candidate.calls, strict=True)
-        return Alignment(tuple(Match((one,), (other,), SAME_NAME) for one, other in pairs))
-    if (len(names), names) > (len(other_names), other_names):
-        return _mirror(Aligner(candidate, reference).align())
-    return Aligner(reference, candidate).align()
+        matches = tuple(Match((one,), (other,), SAME_NAME) for one, other in pairs)
+        return Alignment(matches, has_same_gradient_order=reference.has_flow == candidate.has_flow)
+    if not mapping and (len(names), names) > (len(other_names), other_names):
+        return _mirror(Aligner(candidate, reference, mapping).align())
+    return Aligner(reference, candidate, mapping).align()
 
 
 def _mirror(alignment: Alignment) -> Alignment:
@@ -48,6 +55,7 @@ def _mirror(alignment: Alignment) -> Alignment:
         alignment.only_candidate,
         alignment.only_reference,
         {candidate: reference for reference, candidate in alignment.modules.items()},
+        has_same_gradient_order=alignment.has_same_gradient_order,
     )
 
 
@@ -58,7 +66,7 @@ def _place(match: Match) -> int:
 class Aligner:
     """Pairs are kept as places in the two lists of calls."""
 
-    def __init__(self, reference: Run, candidate: Run) -> None:
+    def __init__(self, reference: Run, candidate: Run, mapping: Mapping) -> None:
         fingerprinter = Fingerprinter(reference, candidate)
         self.reference = Side(reference, fingerprinter)
         self.candidate = Side(candidate, fingerprinter)
@@ -66,10 +74,14 @@ class Aligner:
         self.other_partner: dict[int, int] = {}
         self.modules: dict[ModuleNode, ModuleNode] = {}
         self.group_matches: list[Match] = []
+        self.mapping = mapping
+        self.mapped: set[int] = set()
+        """Calls of the reference whose partner the mapping names."""
+        self.slots: dict[str, dict[str, str]] = {}
 
     def align(self) -> Alignment:
-        self._pair_saved()
         self._match_modules()
+        self._pair_saved()
         self._pair_module_calls()
         self._pair_contexts()
         self._pair_framework_calls()
@@ -81,8 +93,16 @@ class Aligner:
         return self._collect()
 
     def _pair(self, number: int, other: int) -> None:
-        self.partner[number] = other
-        self.other_partner[other] = number
+        """The first pair stays: a mapping comes before all else."""
+        if number not in self.partner and other not in self.other_partner:
+            self.partner[number] = other
+            self.other_partner[other] = number
+
+    def _free(self, numbers: Iterable[int]) -> list[int]:
+        return [number for number in numbers if number not in self.partner]
+
+    def _other_free(self, numbers: Iterable[int]) -> list[int]:
+        return [number for number in numbers if number not in self.other_partner]
 
     def _pair_saved(self) -> None:
         for number, call in enumerate(self.reference.calls):
@@ -96,15 +116,25 @@ class Aligner:
         has_no_top = not all(side.has_root_context for side in sides)
         for side in sides:
             side.build(is_flat, has_no_top)
-        matcher = ModuleMatcher(self.reference.contents, self.candidate.contents)
+        forced: dict[ModuleNode, ModuleNode] = {}
+        if self.mapping:
+            names = MappedNames(self.mapping, self.reference, self.candidate)
+            self._pair_all(names.calls.items())
+            self.mapped = set(names.calls)
+            forced, self.slots = names.modules, names.slots
+        matcher = ModuleMatcher(self.reference.contents, self.candidate.contents, forced)
         self.modules = matcher.match(self.reference.tree, self.candidate.tree)
+        for node in forced:
+            for below in node.walk():
+                self.mapped.update(below.records)
+                self.mapped.update(below.gradients)
 
     def _pair_module_calls(self) -> None:
         """The calls of a module in their order; a wrapper only with a wrapper."""
         for node, other in self.modules.items():
             for is_wrapper in (False, True):
-                records = _module_records(self.reference, node, is_wrapper)
-                other_records = _module_records(self.candidate, other, is_wrapper)
+                records = self._free(_module_records(self.reference, node, is_wrapper))
+                other_records = self._other_free(_module_records(self.candidate, other, is_wrapper))
                 if len(records) == len(other_records):
                     self._pair_all(zip(records, other_records, strict=True))
                 elif records and other_records:
@@ -114,8 +144,8 @@ class Aligner:
         """What is called in each pair of modules; where both do the same first, because that helps to place others."""
         waiting = []
         for node, other in self.modules.items():
-            calls = [event for event in node.events if isinstance(event, int)]
-            other_calls = [event for event in other.events if isinstance(event, int)]
+            calls = self._free(event for event in node.events if isinstance(event, int))
+            other_calls = self._other_free(event for event in other.events if isinstance(event, int))
             if [self.reference.fingerprint(call).op for call in calls] == [
                 self.candidate.fingerprint(call).op for call in other_calls
             ]:
@@ -129,23 +159,26 @@ class Aligner:
         children = {child: -place for place, child in enumerate(self.modules, 1)}
         other_children = {self.modules[child]: mark for child, mark in children.items()}
         items, other_items = Items(), Items()
-        for event in node.events:
+        events = [event for event in node.events if event not in self.partner]
+        other_events = [event for event in other.events if event not in self.other_partner]
+        for event in events:
             if isinstance(event, int):
                 self._add(items, self.reference, event)
             else:
                 items.add(children.get(event, _NO_PARTNER), children.get(event, _NO_PARTNER))
-        for event in other.events:
+        for event in other_events:
             if isinstance(event, int):
                 self._add(other_items, self.candidate, event)
             else:
                 mark = other_children.get(event, _NO_OTHER_PARTNER)
                 other_items.add(mark, mark)
         for row, column in align_sequence(items, other_items):
-            event, other_event = node.events[row], other.events[column]
+            event, other_event = events[row], other_events[column]
             if isinstance(event, int) and isinstance(other_event, int):
                 self._pair(event, other_event)
 
     def _align_numbers(self, numbers: list[int], others: list[int], ignores_op: bool = False) -> None:
+        numbers, others = self._free(numbers), self._other_free(others)
         items, other_items = Items(), Items()
         for number in numbers:
             self._add(items, self.reference, number, ignores_op)
@@ -190,10 +223,8 @@ class Aligner:
         ]
         before = before_other = -1
         for place, other_place in [*longest_rising(known), (len(numbers), len(others))]:
-            left = [number for number in numbers[before + 1 : place] if number not in self.partner]
-            other_left = [
-                number for number in others[before_other + 1 : other_place] if number not in self.other_partner
-            ]
+            left = self._free(numbers[before + 1 : place])
+            other_left = self._other_free(others[before_other + 1 : other_place])
             if left and other_left:
                 self._align_numbers(left, other_left)
             before, before_other = place, other_place
@@ -236,10 +267,15 @@ class Aligner:
                 )
                 self._pair_all(zip(numbers, others, strict=False))
 
+    def _rule(self, number: int, other: int) -> str:
+        if number in self.mapped:
+            return MAPPING
+        return name_rule(self.reference.calls[number], self.candidate.calls[other])
+
     def _collect(self) -> Alignment:
         calls, others = self.reference.calls, self.candidate.calls
         matches = [
-            Match((calls[number],), (others[other],), name_rule(calls[number], others[other]))
+            Match((calls[number],), (others[other],), self._rule(number, other))
             for number, other in self.partner.items()
         ]
         for match in self.group_matches:
@@ -254,6 +290,8 @@ class Aligner:
             tuple(find_nearest(self.reference, self.candidate, self.partner, self.other_partner)),
             tuple(find_nearest(self.candidate, self.reference, self.other_partner, self.partner)),
             {node.path or "": other.path or "" for node, other in self.modules.items() if node.path != other.path},
+            self.slots,
+            self.reference.has_flow == self.candidate.has_flow,
         )
 
 

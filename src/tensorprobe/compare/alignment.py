@@ -47,3 +47,7 @@ class Alignment:
     only_candidate: tuple[Unpaired, ...] = ()
     modules: dict[str, str] = field(default_factory=dict)
     """Module paths of the reference and what they are called in the candidate, where that differs."""
+    slots: dict[str, dict[str, str]] = field(default_factory=dict)
+    """What a mapping file says of tensors: for a call of the reference, its slots and the candidate's against them."""
+    has_same_gradient_order: bool = True
+    """False when only one dump is msprobe's, which lists the gradients of a call in the order of autograd."""

@@ -79,25 +79,25 @@ class ModuleMatcher:
         self._shares: dict[tuple[int, int], float] = {}
 
     def match(self, reference: ModuleTree, candidate: ModuleTree) -> dict[ModuleNode, ModuleNode]:
+        self.pairs.update(self._forced)
         waiting = [(reference.top, candidate.top), *self._forced.items()]
         while waiting:
-            pair = waiting.pop()
-            self.pairs[pair[0]] = pair[1]
-            one, other = self._descend(*pair)
-            waiting.extend(self._match_children(one, other))
+            node, other = waiting.pop()
+            if node not in self._forced:
+                node, other = self._descend(node, other)
+                self.pairs[node] = other
+            waiting.extend(self._match_children(node, other))
         return self.pairs
 
     def _descend(self, reference: ModuleNode, candidate: ModuleNode) -> NodePair:
-        """Step over a level that only one side has: `model.layers.0` against `layers.0`."""
-        for _ in range(4):
-            best = _shared_names(reference, candidate)
-            steps = [(_shared_names(reference, child), (reference, child)) for child in candidate.children.values()]
-            steps += [(_shared_names(child, candidate), (child, candidate)) for child in reference.children.values()]
-            better = max(steps, key=lambda step: step[0], default=(0, (reference, candidate)))
-            if better[0] <= best or best > 0:
+        """Step over levels that only one side has: `model.layers.0` against `layers.0`."""
+        while not _shared_names(reference, candidate):
+            steps = [(reference, child) for child in candidate.children.values() if child not in self._taken]
+            steps += [(child, candidate) for child in reference.children.values() if self._is_free(child)]
+            step = max(steps, key=lambda pair: _shared_names(*pair), default=None)
+            if step is None or not _shared_names(*step):
                 break
-            reference, candidate = better[1]
-            self.pairs[reference] = candidate
+            reference, candidate = step
         return reference, candidate
 
     def _match_children(self, reference: ModuleNode, candidate: ModuleNode) -> list[NodePair]:

@@ -19,7 +19,7 @@ _MAX_DEPTH = 64
 class ModuleNode:
     """One module. Call numbers are places in the run's list of calls."""
 
-    __slots__ = ("children", "events", "gradients", "last_event", "name", "parent", "path", "paths", "records")
+    __slots__ = ("children", "events", "gradients", "name", "parent", "path", "paths", "records")
 
     def __init__(self, name: str, path: str | None, parent: ModuleNode | None) -> None:
         self.name = name

@@ -24,8 +24,9 @@ def _module_rule(reference: Call, candidate: Call) -> str:
     if reference.path == candidate.path:
         # msprobe's parameters_grad.0; else another class, or another call of the same module
         return SPELLING if reference.index == candidate.index and reference.op == candidate.op else MODULE_TREE
-    return WRAPPER if _unwrap(reference.path) == _unwrap(candidate.path) else MODULE_TREE
+    return WRAPPER if unwrap(reference.path) == unwrap(candidate.path) else MODULE_TREE
 
 
-def _unwrap(path: str) -> str:
+def unwrap(path: str) -> str:
+    """A module path without the parts that wrappers put into it."""
     return ".".join(segment for segment in path.split(".") if segment not in WRAPPER_SEGMENTS)

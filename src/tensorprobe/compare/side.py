@@ -29,6 +29,7 @@ class Side:
         self.tree = ModuleTree()
         self.contents: Contents = {}
         self._fingerprinter = fingerprinter
+        self._is_flat = False
         self._sources: dict[int, tuple[int, ...]] = {}
 
     @property
@@ -50,6 +51,7 @@ class Side:
         return any(self.paths[number] == "" for number in self.forward)
 
     def build(self, is_flat: bool, has_no_top: bool) -> None:
+        self._is_flat = is_flat
         self.tree = build_tree(self.run, self.paths, is_flat, has_no_top)
         self.contents = describe_modules(self.tree, self.run, self.fingerprints, self._fingerprinter)
 
@@ -59,7 +61,8 @@ class Side:
         return found
 
     def node(self, number: int) -> ModuleNode:
-        return self.tree.node(self.paths[number])
+        """The module it was made in; the top when the other run does not tell that of its calls."""
+        return self.tree.top if self._is_flat else self.tree.node(self.paths[number])
 
     def sources(self, number: int) -> tuple[int, ...]:
         """For each tensor that it takes in, the call that made it; -1 when that is not known."""

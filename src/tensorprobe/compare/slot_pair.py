@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tensorprobe.compare.alignment import Match, SlotPair
+from tensorprobe.compare.alignment import Alignment, Match, SlotPair
 from tensorprobe.compare.call import BACKWARD, Call
 from tensorprobe.compare.rule import GROUP
 from tensorprobe.store.slot import PlainSlot, Slot, TensorSlot
@@ -73,11 +73,14 @@ def _part(slot: Slot) -> str:
     return "input" if part == "kwargs" and slot.is_input else part
 
 
-def pair_match_slots(match: Match, mapped: Partners | None = None, by_shape: bool = False) -> list[SlotPair]:
+def pair_match_slots(match: Match, alignment: Alignment) -> list[SlotPair]:
     """What to compare of a match: all slots of two calls; of groups, those at their boundary."""
     if match.rule == GROUP:
         return pair_group_slots(match)
-    return pair_slots(match.reference[0], match.candidate[0], mapped, by_shape)
+    reference, candidate = match.reference[0], match.candidate[0]
+    return pair_slots(
+        reference, candidate, alignment.slots.get(reference.name), by_shape=not alignment.has_same_gradient_order
+    )
 
 
 def pair_group_slots(match: Match) -> list[SlotPair]:
