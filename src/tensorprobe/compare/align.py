@@ -10,7 +10,9 @@ The two runs are put into a canonical order first: swapping them gives the mirro
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import gc
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from tensorprobe.compare.alignment import Alignment, Match
 from tensorprobe.compare.call import BACKWARD, RECOMPUTE, Run
@@ -40,9 +42,22 @@ def align_calls(reference: Run, candidate: Run, mapping: Mapping | None = None) 
         pairs = zip(reference.calls, candidate.calls, strict=True)
         matches = tuple(Match((one,), (other,), SAME_NAME) for one, other in pairs)
         return Alignment(matches, has_same_gradient_order=reference.has_flow == candidate.has_flow)
-    if not mapping and (len(names), names) > (len(other_names), other_names):
-        return _mirror(Aligner(candidate, reference, mapping).align())
-    return Aligner(reference, candidate, mapping).align()
+    with _garbage_left_alone():
+        if not mapping and (len(names), names) > (len(other_names), other_names):
+            return _mirror(Aligner(candidate, reference, mapping).align())
+        return Aligner(reference, candidate, mapping).align()
+
+
+@contextmanager
+def _garbage_left_alone() -> Iterator[None]:
+    """Python would look through both runs again and again for cycles, because many small objects are made."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _mirror(alignment: Alignment) -> Alignment:

@@ -1,18 +1,19 @@
 """What a call looks like from outside: its operation, the shapes it saw, and the values that passed through it.
 
 Everything is interned into small integers that mean the same on both sides, because these keys are compared millions
-of times. Values are told apart by their largest and smallest element, rounded to bfloat16: another order of reduction
-hardly moves them, and a run in bfloat16 has the rounded ones of a run in float32. Checksums serve where there are no
-statistics.
+of times. Values are told apart by their largest and smallest element and their mean, rounded: a later step of training
+differs in its last digits everywhere, and a run in bfloat16 has the rounded values of a run in float32 (the largest of
+the rounded is the rounded largest). Checksums serve where there are no statistics.
 """
 
 from __future__ import annotations
 
-import math
-import struct
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
 from itertools import islice
-from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from tensorprobe.compare.call import Call, Run
 from tensorprobe.compare.spelling import canonical_op
@@ -21,67 +22,92 @@ from tensorprobe.store.slot import TensorSlot
 Values = tuple[int, ...]
 UNKNOWN_VALUE = 0
 
+_BITS = (14, 14)
+"""How many bits are kept of the largest and smallest element, and of the mean."""
+_BITS_ACROSS_DTYPES = (8, 6)
+
 
 class Fingerprint:
     """Numbers for one call; equal numbers mean equal things on both sides."""
 
-    __slots__ = ("op", "shape", "values", "weights")
+    __slots__ = ("op", "shape", "values")
 
-    def __init__(self, op: int, shape: int, values: Values, weights: Values) -> None:
+    def __init__(self, op: int, shape: int, values: Values) -> None:
         self.op = op
         self.shape = shape
         """Operation and shapes."""
         self.values = values
         """One number for each tensor; UNKNOWN_VALUE where the dump does not say or the value tells nothing."""
-        self.weights = weights
-        """Those of the values that no recorded call produced: parameters, buffers, data."""
 
 
 class Fingerprinter:
     """Gives the same number to the same thing, in either run."""
 
     def __init__(self, reference: Run, candidate: Run) -> None:
-        self._numbers: dict[Any, int] = {}
+        self._numbers: dict[Hashable, int] = {}
         self._by_range = all(_has_range(run) for run in (reference, candidate))
+        self._bits = _BITS if _main_dtype(reference) == _main_dtype(candidate) else _BITS_ACROSS_DTYPES
 
-    def number(self, thing: Any) -> int:
+    def number(self, thing: Hashable) -> int:
         """1, 2, 3 … in the order in which things are first met."""
         return self._numbers.setdefault(thing, len(self._numbers) + 1)
 
-    def take(self, call: Call) -> Fingerprint:
-        numbers = self._numbers
-        shapes: list[Any] = []
-        values: list[int] = []
-        weights: list[int] = []
-        for slot in call.slots:
-            if not isinstance(slot, TensorSlot):
-                continue
-            shapes.append(slot.shape)
-            shapes.append(slot.is_input)
-            value = self._value(slot)
-            if value is None:
-                values.append(UNKNOWN_VALUE)
-                continue
-            number = numbers.setdefault(value, len(numbers) + 1)
-            values.append(number)
-            if slot.is_input and slot.source is None:
-                weights.append(number)
-        op = self.number(canonical_op(call))
-        return Fingerprint(op, self.number((op, *shapes)), tuple(values), tuple(weights))
+    def take_all(self, calls: Sequence[Call]) -> list[Fingerprint]:
+        tensors = [call.tensors for call in calls]
+        values = iter(self._values([slot for slots in tensors for slot in slots]))
+        found = []
+        for call, slots in zip(calls, tensors, strict=True):
+            op = self.number(canonical_op(call))
+            shape = self.number((op, *((slot.shape, slot.is_input) for slot in slots)))
+            found.append(Fingerprint(op, shape, tuple(islice(values, len(slots)))))
+        return found
 
-    def _value(self, slot: TensorSlot) -> Any:
-        if not self._by_range:
-            return None if slot.checksum is None else (slot.shape, slot.checksum)
-        high, low = slot.max, slot.min
-        if high is None or low is None or high == low or high != high or low != low:
-            return None  # a constant, or all NaN: it tells no tensor from another
-        if isinstance(high, float) and isinstance(low, float):
-            return slot.shape, _round_to_bfloat16(high), _round_to_bfloat16(low)
-        return slot.shape, high, low
+    def _values(self, slots: Sequence[TensorSlot]) -> list[int]:
+        numbers = self._numbers
+        contents = self._ranges(slots) if self._by_range else [slot.checksum for slot in slots]
+        return [
+            UNKNOWN_VALUE if content is None else numbers.setdefault(("value", slot.shape, content), len(numbers) + 1)
+            for slot, content in zip(slots, contents, strict=True)
+        ]
+
+    def _ranges(self, slots: Sequence[TensorSlot]) -> list[Hashable]:
+        """Largest, smallest and mean; None for a constant or for NaN, which tell no tensor from another."""
+        found: list[Hashable] = [None] * len(slots)
+        places: list[int] = []
+        numbers: list[tuple[float, float, float]] = []
+        for place, slot in enumerate(slots):
+            high, low = slot.max, slot.min
+            if high is None or low is None or high == low or high != high or low != low:
+                continue
+            if isinstance(high, float) and isinstance(low, float):
+                places.append(place)
+                mean = slot.mean
+                numbers.append((high, low, mean if isinstance(mean, float) and mean == mean else 0.0))
+            else:
+                found[place] = (high, low)
+        if places:
+            rounded = _round(np.array(numbers), self._bits)
+            for place, content in zip(places, map(tuple, rounded.tolist()), strict=True):
+                found[place] = content
+        return found
+
+
+def _round(numbers: npt.NDArray[np.float64], bits: tuple[int, int]) -> npt.NDArray[np.int64]:
+    """Integers that are equal for numbers that are equal to so many bits."""
+    kept = np.array((bits[0], bits[0], bits[1]))
+    mantissa, exponent = np.frexp(np.clip(numbers, -1e300, 1e300))
+    return np.asarray(np.rint(np.ldexp(mantissa, kept)).astype(np.int64) * 8192 + exponent)
 
 
 def _has_range(run: Run) -> bool:
     return any(slot.max is not None for slot in islice(_tensors(run.calls), 256))
+
+
+def _main_dtype(run: Run) -> str | None:
+    """The floating-point type that most of the first tensors have."""
+    names = (slot.dtype for slot in islice(_tensors(run.calls), 1024))
+    counts = Counter(name.rpartition(".")[2].lower() for name in names if name is not None and "loat" in name)
+    return counts.most_common(1)[0][0] if counts else None
 
 
 def _tensors(calls: Iterable[Call]) -> Iterable[TensorSlot]:
@@ -89,12 +115,3 @@ def _tensors(calls: Iterable[Call]) -> Iterable[TensorSlot]:
         for slot in call.slots:
             if isinstance(slot, TensorSlot):
                 yield slot
-
-
-def _round_to_bfloat16(number: float) -> int:
-    """Its bits, to nearest even."""
-    try:
-        (bits,) = struct.unpack("<I", struct.pack("<f", number))
-    except OverflowError:
-        return 0x7F80 if math.copysign(1, number) > 0 else 0xFF80
-    return int((bits + 0x7FFF + (bits >> 16 & 1)) >> 16)

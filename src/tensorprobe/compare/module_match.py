@@ -8,7 +8,9 @@ say which of many equal layers is the missing one.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
+
+import numpy as np
 
 from tensorprobe.compare.call import Run
 from tensorprobe.compare.fingerprint import UNKNOWN_VALUE, Fingerprint, Fingerprinter
@@ -36,6 +38,11 @@ class NodeContent:
         self.size = sum(kinds.values())
         self.values = values
         """Those of its parameters, and of all that passed through its calls."""
+
+    @property
+    def type(self) -> Hashable:
+        """What decides whether it is like another."""
+        return self.class_name, self.kind
 
 
 Contents = dict[ModuleNode, NodeContent]
@@ -159,19 +166,17 @@ class ModuleMatcher:
         return pairs
 
     def _scores(self, reference: list[ModuleNode], candidate: list[ModuleNode]) -> list[list[float]]:
-        shared = self._shared_values(reference, candidate)
-        table = []
-        for row, node in enumerate(reference):
-            line = []
-            for column, other in enumerate(candidate):
-                alike = self._likeness(node, other)
-                if alike < _ENOUGH_ALIKE:
-                    line.append(0.0)
-                    continue
-                by_name = _NAME_SCORE if node.name == other.name else 0.0
-                line.append(_KIND_SCORE * alike + by_name + _VALUE_SCORE * shared.get((row, column), 0.0))
-            table.append(line)
-        return table
+        types, rows = _distinct([self._reference[node].type for node in reference])
+        other_types, columns = _distinct([self._candidate[node].type for node in candidate])
+        # There may be hundreds of layers, but of few types.
+        of_types = [[self._likeness(reference[one], candidate[other]) for other in other_types] for one in types]
+        alike = np.array(of_types)[np.ix_(rows, columns)]
+        has_same_name = np.equal.outer([node.name for node in reference], [node.name for node in candidate])
+        scores = _KIND_SCORE * alike + _NAME_SCORE * has_same_name
+        for pair, share in self._shared_values(reference, candidate).items():
+            scores[pair] += _VALUE_SCORE * share
+        scores[alike < _ENOUGH_ALIKE] = 0.0
+        return scores.tolist()  # type: ignore[no-any-return]
 
     def _shared_values(self, reference: list[ModuleNode], candidate: list[ModuleNode]) -> dict[tuple[int, int], float]:
         """The share of values that two siblings have in common and none of their other siblings has."""
@@ -205,6 +210,12 @@ class ModuleMatcher:
 
 def _shared_names(reference: ModuleNode, candidate: ModuleNode) -> int:
     return len(reference.children.keys() & candidate.children.keys())
+
+
+def _distinct(types: list[Hashable]) -> tuple[list[int], list[int]]:
+    """Where each different one is first, and for each entry which of these it is."""
+    number_of = {kind: number for number, kind in enumerate(dict.fromkeys(types))}
+    return [types.index(kind) for kind in number_of], [number_of[kind] for kind in types]
 
 
 def _only_places(sets: list[frozenset[int]]) -> dict[int, int]:

@@ -30,6 +30,7 @@ _NAME_SCORE = 0.5
 _GAP_SCORE = -2.0  # for every stretch that is left out; less than a pair is worth on both of its sides
 
 _NEVER = float("-inf")
+_RISING_SHARE = 0.5
 
 _EXACT_CELLS = 10_000
 _STORED_CELLS = 1_000_000_000  # an eighth of that in bytes
@@ -202,7 +203,9 @@ def _find_anchors(reference: Items, candidate: Items, part: Range) -> list[Index
         if place >= 0 and other >= 0:
             partners.setdefault(place, set()).add(other)
     found = [(place, others.pop()) for place, others in sorted(partners.items()) if len(others) == 1]
-    return longest_rising(found)
+    chain = longest_rising(found)
+    # Where most of them cross, they are equal by chance.
+    return chain if len(chain) > _RISING_SHARE * len(found) else []
 
 
 def _single_places(items: Items, start: int, end: int) -> dict[tuple[int, int, int], int]:

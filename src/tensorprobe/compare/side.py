@@ -24,8 +24,10 @@ class Side:
         ]
         self.orphans = [number for number, call in enumerate(run.calls) if self._is_orphan(call)]
         self.fingerprints: list[Fingerprint | None] = [None] * len(run.calls)
-        for number in (*self.forward, *self.framework_made, *self.orphans):
-            self.fingerprints[number] = fingerprinter.take(run.calls[number])
+        aligned = (*self.forward, *self.framework_made, *self.orphans)
+        found = fingerprinter.take_all([run.calls[number] for number in aligned])
+        for number, fingerprint in zip(aligned, found, strict=True):
+            self.fingerprints[number] = fingerprint
         self.tree = ModuleTree()
         self.contents: Contents = {}
         self._fingerprinter = fingerprinter
