@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 from tensorprobe.compare.alignment import Alignment, Match
 from tensorprobe.compare.call import BACKWARD, RECOMPUTE, Run
-from tensorprobe.compare.fingerprint import Fingerprinter
+from tensorprobe.compare.fingerprint import Fingerprint, Fingerprinter
 from tensorprobe.compare.group import GroupFinder
 from tensorprobe.compare.group_match import GroupMatcher
 from tensorprobe.compare.mapped_name import MappedNames
@@ -39,13 +39,25 @@ def align_calls(reference: Run, candidate: Run, mapping: Mapping | None = None) 
     names = [call.name for call in reference.calls]
     other_names = [call.name for call in candidate.calls]
     if names == other_names and not mapping:
-        pairs = zip(reference.calls, candidate.calls, strict=True)
-        matches = tuple(Match((one,), (other,), SAME_NAME) for one, other in pairs)
-        return Alignment(matches, has_same_gradient_order=reference.has_flow == candidate.has_flow)
+        return _pair_by_name(reference, candidate)
     with _garbage_left_alone():
         if not mapping and (len(names), names) > (len(other_names), other_names):
             return _mirror(Aligner(candidate, reference, mapping).align())
         return Aligner(reference, candidate, mapping).align()
+
+
+def _pair_by_name(reference: Run, candidate: Run) -> Alignment:
+    pairs = list(zip(reference.calls, candidate.calls, strict=True))
+    return Alignment(
+        tuple(Match((one,), (other,), SAME_NAME) for one, other in pairs),
+        # At level L1 modules may have other names although all calls have the same.
+        modules={
+            one.module_path: other.module_path
+            for one, other in pairs
+            if one.module_path != other.module_path and one.module_path is not None and other.module_path is not None
+        },
+        has_same_gradient_order=reference.has_flow == candidate.has_flow,
+    )
 
 
 @contextmanager
@@ -180,13 +192,12 @@ class Aligner:
             if isinstance(event, int):
                 self._add(items, self.reference, event)
             else:
-                items.add(children.get(event, _NO_PARTNER), children.get(event, _NO_PARTNER))
+                items.add_mark(children.get(event, _NO_PARTNER))
         for event in other_events:
             if isinstance(event, int):
                 self._add(other_items, self.candidate, event)
             else:
-                mark = other_children.get(event, _NO_OTHER_PARTNER)
-                other_items.add(mark, mark)
+                other_items.add_mark(other_children.get(event, _NO_OTHER_PARTNER))
         for row, column in align_sequence(items, other_items):
             event, other_event = events[row], other_events[column]
             if isinstance(event, int) and isinstance(other_event, int):
@@ -202,9 +213,10 @@ class Aligner:
         self._pair_all((numbers[row], others[column]) for row, column in align_sequence(items, other_items))
 
     def _add(self, items: Items, side: Side, number: int, ignores_op: bool = False) -> None:
-        fingerprint = side.fingerprint(number)
-        op = 0 if ignores_op else fingerprint.op
-        items.add(op, fingerprint.shape, fingerprint.values, self._flow(side, number), side.calls[number].name)
+        found = side.fingerprint(number)
+        if ignores_op:
+            found = Fingerprint(0, found.shape, found.values, found.leaves)
+        items.add(found, self._flow(side, number), side.calls[number].name)
 
     def _flow(self, side: Side, number: int) -> tuple[int, ...]:
         """The producers of its tensors as places in the candidate, from 1; 0 where they have no partner yet."""

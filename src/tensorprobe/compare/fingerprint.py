@@ -30,14 +30,16 @@ _BITS_ACROSS_DTYPES = (8, 6)
 class Fingerprint:
     """Numbers for one call; equal numbers mean equal things on both sides."""
 
-    __slots__ = ("op", "shape", "values")
+    __slots__ = ("leaves", "op", "shape", "values")
 
-    def __init__(self, op: int, shape: int, values: Values) -> None:
+    def __init__(self, op: int, shape: int, values: Values, leaves: Values) -> None:
         self.op = op
         self.shape = shape
         """Operation and shapes."""
         self.values = values
         """One number for each tensor; UNKNOWN_VALUE where the dump does not say or the value tells nothing."""
+        self.leaves = leaves
+        """The same, of parameters and data only, which no call made: they stay what they are when calls change."""
 
 
 class Fingerprinter:
@@ -52,14 +54,18 @@ class Fingerprinter:
         """1, 2, 3 … in the order in which things are first met."""
         return self._numbers.setdefault(thing, len(self._numbers) + 1)
 
-    def take_all(self, calls: Sequence[Call]) -> list[Fingerprint]:
+    def take_all(self, calls: Sequence[Call], has_flow: bool) -> list[Fingerprint]:
         tensors = [call.tensors for call in calls]
-        values = iter(self._values([slot for slots in tensors for slot in slots]))
+        flat = [slot for slots in tensors for slot in slots]
+        values = self._values(flat)
+        leaves = iter(_leaves(flat, values, has_flow))
+        rest = iter(values)
         found = []
         for call, slots in zip(calls, tensors, strict=True):
             op = self.number(canonical_op(call))
             shape = self.number((op, *((slot.shape, slot.is_input) for slot in slots)))
-            found.append(Fingerprint(op, shape, tuple(islice(values, len(slots)))))
+            count = len(slots)
+            found.append(Fingerprint(op, shape, tuple(islice(rest, count)), tuple(islice(leaves, count))))
         return found
 
     def _values(self, slots: Sequence[TensorSlot]) -> list[int]:
@@ -90,6 +96,16 @@ class Fingerprinter:
             for place, content in zip(places, map(tuple, rounded.tolist()), strict=True):
                 found[place] = content
         return found
+
+
+def _leaves(slots: Sequence[TensorSlot], values: list[int], has_flow: bool) -> list[int]:
+    """What no call made; in a dump without data flow, what is not the result of any call."""
+    if has_flow:
+        is_leaf = [slot.is_input and slot.source is None for slot in slots]
+    else:
+        made = {value for slot, value in zip(slots, values, strict=True) if not slot.is_input}
+        is_leaf = [slot.is_input and value not in made for slot, value in zip(slots, values, strict=True)]
+    return [value if leaf else UNKNOWN_VALUE for value, leaf in zip(values, is_leaf, strict=True)]
 
 
 def _round(numbers: npt.NDArray[np.float64], bits: tuple[int, int]) -> npt.NDArray[np.int64]:

@@ -19,6 +19,7 @@ from tensorprobe.compare.module_tree import ModuleNode, ModuleTree
 NodePair = tuple[ModuleNode, ModuleNode]
 
 _ENOUGH_ALIKE = 0.3
+_MAX_STEPS = 64
 _KIND_SCORE = 4.0
 _NAME_SCORE = 1.0
 _VALUE_SCORE = 6.0
@@ -98,13 +99,18 @@ class ModuleMatcher:
 
     def _descend(self, reference: ModuleNode, candidate: ModuleNode) -> NodePair:
         """Step over levels that only one side has: `model.layers.0` against `layers.0`."""
-        while not _shared_names(reference, candidate):
-            steps = [(reference, child) for child in candidate.children.values() if child not in self._taken]
-            steps += [(child, candidate) for child in reference.children.values() if self._is_free(child)]
-            step = max(steps, key=lambda pair: _shared_names(*pair), default=None)
-            if step is None or not _shared_names(*step):
-                break
-            reference, candidate = step
+        if _shared_names(reference, candidate) or not reference.children or not candidate.children:
+            return reference, candidate
+        steps = [(reference, node) for node in _nodes_below(candidate) if node not in self._taken]
+        steps += [(node, candidate) for node in _nodes_below(reference) if self._is_free(node)]
+        best = max(steps, key=lambda step: _shared_names(*step))
+        if _shared_names(*best):
+            return best
+        # Nothing has the same name: a module that only holds one other is a level of its own.
+        while len(reference.children) == 1 < len(candidate.children) and not _has_calls(reference):
+            reference = next(iter(reference.children.values()))
+        while len(candidate.children) == 1 < len(reference.children) and not _has_calls(candidate):
+            candidate = next(iter(candidate.children.values()))
         return reference, candidate
 
     def _match_children(self, reference: ModuleNode, candidate: ModuleNode) -> list[NodePair]:
@@ -210,6 +216,20 @@ class ModuleMatcher:
 
 def _shared_names(reference: ModuleNode, candidate: ModuleNode) -> int:
     return len(reference.children.keys() & candidate.children.keys())
+
+
+def _nodes_below(node: ModuleNode) -> list[ModuleNode]:
+    """The nearest ones, level by level."""
+    found = [node]
+    for above in found:
+        found.extend(above.children.values())
+        if len(found) > _MAX_STEPS:
+            break
+    return found[1 : _MAX_STEPS + 1]
+
+
+def _has_calls(node: ModuleNode) -> bool:
+    return any(isinstance(event, int) for event in node.events)
 
 
 def _distinct(types: list[Hashable]) -> tuple[list[int], list[int]]:

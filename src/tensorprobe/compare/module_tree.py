@@ -43,7 +43,7 @@ class ModuleNode:
         waiting = [self]
         while waiting:
             node = waiting.pop()
-            yield node
+            yield node  # may change its children
             waiting.extend(reversed(node.children.values()))
 
 
@@ -76,7 +76,7 @@ class ModuleTree:
 
     def merge_wrappers(self) -> None:
         """A wrapper and the only module it holds become one node, so that `module.conv1` is where `conv1` is."""
-        for node in list(self.root.walk()):
+        for node in self.root.walk():  # children are looked at after their parent has taken theirs
             while len(node.children) == 1:
                 child = next(iter(node.children.values()))
                 if child.name not in WRAPPER_SEGMENTS:

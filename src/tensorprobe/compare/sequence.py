@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from tensorprobe.compare.fingerprint import UNKNOWN_VALUE, Values
+from tensorprobe.compare.fingerprint import UNKNOWN_VALUE, Fingerprint, Values
 
 IndexPair = tuple[int, int]
 Range = tuple[int, int, int, int]
@@ -24,7 +24,8 @@ Range = tuple[int, int, int, int]
 
 _SHAPE_SCORE = 10.0
 _OP_SCORE = 5.0
-_VALUE_SCORE = 6.0
+_VALUE_SCORE = 4.0
+_LEAF_SCORE = 4.0
 _FLOW_SCORE = 3.0
 _NAME_SCORE = 0.5
 _GAP_SCORE = -2.0  # for every stretch that is left out; less than a pair is worth on both of its sides
@@ -44,14 +45,21 @@ class Items:
     shapes: list[int] = field(default_factory=list)
     """Operation and shapes."""
     values: list[Values] = field(default_factory=list)
+    leaves: list[Values] = field(default_factory=list)
+    """Those of the values that no call made."""
     flows: list[Values] = field(default_factory=list)
     """For each tensor the call that made it, as a number that means the same on both sides; 0 when not known."""
     names: list[str] = field(default_factory=list)
 
-    def add(self, op: int, shape: int, values: Values = (), flow: Values = (), name: str = "") -> None:
-        self.ops.append(op)
-        self.shapes.append(shape)
-        self.values.append(values)
+    def add_mark(self, number: int) -> None:
+        """Something that is no call and pairs with the same number only."""
+        self.add(Fingerprint(number, number, (), ()))
+
+    def add(self, fingerprint: Fingerprint, flow: Values = (), name: str = "") -> None:
+        self.ops.append(fingerprint.op)
+        self.shapes.append(fingerprint.shape)
+        self.values.append(fingerprint.values)
+        self.leaves.append(fingerprint.leaves)
         self.flows.append(flow)
         self.names.append(name)
 
@@ -162,7 +170,8 @@ def _trace_back(
 def _score_row(reference: Items, candidate: Items, row: int, candidate_from: int, candidate_to: int) -> list[float]:
     """What a pair with each entry of the candidate is worth; 0 for another operation."""
     op, shape = reference.ops[row], reference.shapes[row]
-    values, flow, name = reference.values[row], reference.flows[row], reference.names[row]
+    values, leaves = reference.values[row], reference.leaves[row]
+    flow, name = reference.flows[row], reference.names[row]
     scores = [0.0] * (candidate_to - candidate_from)
     for place, other in enumerate(candidate.ops[candidate_from:candidate_to]):
         if other != op:
@@ -171,6 +180,7 @@ def _score_row(reference: Items, candidate: Items, row: int, candidate_from: int
         score = _SHAPE_SCORE if candidate.shapes[column] == shape else _OP_SCORE
         if values:
             score += _VALUE_SCORE * _share_equal(values, candidate.values[column])
+            score += _LEAF_SCORE * _share_equal(leaves, candidate.leaves[column])
         if flow:
             score += _FLOW_SCORE * _agreement(flow, candidate.flows[column])
         if name == candidate.names[column]:
@@ -180,8 +190,15 @@ def _score_row(reference: Items, candidate: Items, row: int, candidate_from: int
 
 
 def _share_equal(reference: Values, candidate: Values) -> float:
-    equal = sum(one == other and one != UNKNOWN_VALUE for one, other in zip(reference, candidate, strict=False))
-    return equal / max(len(reference), len(candidate), 1)
+    """Of the values that are known on one side, those that are equal."""
+    if reference == candidate:
+        return 1.0 if any(reference) else 0.0
+    equal = known = 0
+    for one, other in zip(reference, candidate, strict=False):
+        if one != UNKNOWN_VALUE or other != UNKNOWN_VALUE:
+            known += 1
+            equal += one == other
+    return equal / known if known else 0.0
 
 
 def _agreement(reference: Values, candidate: Values) -> float:

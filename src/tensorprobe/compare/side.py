@@ -25,7 +25,7 @@ class Side:
         self.orphans = [number for number, call in enumerate(run.calls) if self._is_orphan(call)]
         self.fingerprints: list[Fingerprint | None] = [None] * len(run.calls)
         aligned = (*self.forward, *self.framework_made, *self.orphans)
-        found = fingerprinter.take_all([run.calls[number] for number in aligned])
+        found = fingerprinter.take_all([run.calls[number] for number in aligned], run.has_flow)
         for number, fingerprint in zip(aligned, found, strict=True):
             self.fingerprints[number] = fingerprint
         self.tree = ModuleTree()
