@@ -14,8 +14,8 @@ import gc
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from tensorprobe.compare.alignment import Alignment, Match
-from tensorprobe.compare.call import BACKWARD, RECOMPUTE, Run
+from tensorprobe.compare.alignment import Alignment, Match, SlotPair
+from tensorprobe.compare.call import BACKWARD, RECOMPUTE, Call, Run
 from tensorprobe.compare.fingerprint import Fingerprint, Fingerprinter
 from tensorprobe.compare.group import GroupFinder
 from tensorprobe.compare.group_match import GroupMatcher
@@ -42,7 +42,7 @@ def align_calls(reference: Run, candidate: Run, mapping: Mapping | None = None) 
         return _pair_by_name(reference, candidate)
     with _garbage_left_alone():
         if not mapping and (len(names), names) > (len(other_names), other_names):
-            return _mirror(Aligner(candidate, reference, mapping).align())
+            return Aligner(candidate, reference, mapping, is_mirrored=True).align()
         return Aligner(reference, candidate, mapping).align()
 
 
@@ -72,28 +72,14 @@ def _garbage_left_alone() -> Iterator[None]:
             gc.enable()
 
 
-def _mirror(alignment: Alignment) -> Alignment:
-    matches = [
-        Match(match.candidate, match.reference, match.rule, tuple((other, one) for one, other in match.boundary))
-        for match in alignment.matches
-    ]
-    return Alignment(
-        tuple(sorted(matches, key=_place)),
-        alignment.only_candidate,
-        alignment.only_reference,
-        {candidate: reference for reference, candidate in alignment.modules.items()},
-        has_same_gradient_order=alignment.has_same_gradient_order,
-    )
-
-
 def _place(match: Match) -> int:
     return match.reference[-1].position
 
 
 class Aligner:
-    """Pairs are kept as places in the two lists of calls."""
+    """Pairs are kept as places in the two lists of calls. Mirrored: the two runs were exchanged, the result is not."""
 
-    def __init__(self, reference: Run, candidate: Run, mapping: Mapping) -> None:
+    def __init__(self, reference: Run, candidate: Run, mapping: Mapping, is_mirrored: bool = False) -> None:
         fingerprinter = Fingerprinter(reference, candidate)
         self.reference = Side(reference, fingerprinter)
         self.candidate = Side(candidate, fingerprinter)
@@ -102,6 +88,7 @@ class Aligner:
         self.modules: dict[ModuleNode, ModuleNode] = {}
         self.group_matches: list[Match] = []
         self.mapping = mapping
+        self.is_mirrored = is_mirrored
         self.mapped: set[int] = set()
         """Calls of the reference whose partner the mapping names."""
         self.slots: dict[str, dict[str, str]] = {}
@@ -141,15 +128,14 @@ class Aligner:
         sides = (self.reference, self.candidate)
         is_flat = any(side.has_api_calls and not side.has_contexts for side in sides)
         has_no_top = not all(side.has_root_context for side in sides)
-        for side in sides:
-            side.build(is_flat, has_no_top)
+        contents = [side.build(is_flat, has_no_top) for side in sides]
         forced: dict[ModuleNode, ModuleNode] = {}
         if self.mapping:
             names = MappedNames(self.mapping, self.reference, self.candidate)
             self._pair_all(names.calls.items())
             self.mapped = set(names.calls)
             forced, self.slots = names.modules, names.slots
-        matcher = ModuleMatcher(self.reference.contents, self.candidate.contents, forced)
+        matcher = ModuleMatcher(contents[0], contents[1], forced)
         self.modules = matcher.match(self.reference.tree, self.candidate.tree)
         for node in forced:
             for below in node.walk():
@@ -302,24 +288,39 @@ class Aligner:
     def _collect(self) -> Alignment:
         calls, others = self.reference.calls, self.candidate.calls
         matches = [
-            Match((calls[number],), (others[other],), self._rule(number, other))
+            self._match((calls[number],), (others[other],), self._rule(number, other))
             for number, other in self.partner.items()
         ]
         for match in self.group_matches:
-            matches.append(match)
+            matches.append(self._match(match.reference, match.candidate, match.rule, match.boundary))
             members = [self.reference.number_of[call.name] for call in match.reference]
             other_members = [self.candidate.number_of[call.name] for call in match.candidate]
             # Towards the others, the last call stands for the group: it has the result.
             self.partner.update(dict.fromkeys(members, other_members[-1]))
             self.other_partner.update(dict.fromkeys(other_members, members[-1]))
-        return Alignment(
-            tuple(sorted(matches, key=_place)),
+        lonely = [
             tuple(find_nearest(self.reference, self.candidate, self.partner, self.other_partner)),
             tuple(find_nearest(self.candidate, self.reference, self.other_partner, self.partner)),
-            {node.path or "": other.path or "" for node, other in self.modules.items() if node.path != other.path},
+        ]
+        paths = [(node.path or "", other.path or "") for node, other in self.modules.items()]
+        if self.is_mirrored:
+            lonely.reverse()
+            paths = [(other, path) for path, other in paths]
+        return Alignment(
+            tuple(sorted(matches, key=_place)),
+            lonely[0],
+            lonely[1],
+            {path: other for path, other in paths if path != other},
             self.slots,
             self.reference.has_flow == self.candidate.has_flow,
         )
+
+    def _match(
+        self, calls: tuple[Call, ...], others: tuple[Call, ...], rule: str, boundary: Iterable[SlotPair] = ()
+    ) -> Match:
+        if self.is_mirrored:
+            return Match(others, calls, rule, tuple((other, one) for one, other in boundary))
+        return Match(calls, others, rule, tuple(boundary))
 
 
 _NO_PARTNER, _NO_OTHER_PARTNER = -(10**9), -(10**9) - 1

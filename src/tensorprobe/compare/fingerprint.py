@@ -63,8 +63,8 @@ class Fingerprinter:
         found = []
         for call, slots in zip(calls, tensors, strict=True):
             op = self.number(canonical_op(call))
-            shape = self.number((op, *((slot.shape, slot.is_input) for slot in slots)))
             count = len(slots)
+            shape = self.number((op, sum([slot.is_input for slot in slots]), *[slot.shape for slot in slots]))
             found.append(Fingerprint(op, shape, tuple(islice(rest, count)), tuple(islice(leaves, count))))
         return found
 

@@ -8,9 +8,10 @@ say which of many equal layers is the missing one.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 
 import numpy as np
+import numpy.typing as npt
 
 from tensorprobe.compare.call import Run
 from tensorprobe.compare.fingerprint import UNKNOWN_VALUE, Fingerprint, Fingerprinter
@@ -28,17 +29,14 @@ _VALUE_SCORE = 6.0
 class NodeContent:
     """What a module and all below it do."""
 
-    __slots__ = ("class_name", "kind", "kinds", "size", "values")
+    __slots__ = ("calls", "class_name", "kind")
 
-    def __init__(self, class_name: str | None, kinds: Counter[int], kind: int, values: frozenset[int]) -> None:
+    def __init__(self, class_name: str | None, calls: list[int], kind: int) -> None:
         self.class_name = class_name
+        self.calls = calls
+        """Operation and shapes of each call, as numbers."""
         self.kind = kind
-        """Equal for equal `kinds`."""
-        self.kinds = kinds
-        """How often each (operation, shapes) occurs."""
-        self.size = sum(kinds.values())
-        self.values = values
-        """Those of its parameters, and of all that passed through its calls."""
+        """Equal for equal `calls`, in any order."""
 
     @property
     def type(self) -> Hashable:
@@ -46,38 +44,47 @@ class NodeContent:
         return self.class_name, self.kind
 
 
-Contents = dict[ModuleNode, NodeContent]
+class TreeContent:
+    """The content of every node of a tree."""
 
+    def __init__(
+        self, tree: ModuleTree, run: Run, fingerprints: list[Fingerprint | None], fingerprinter: Fingerprinter
+    ) -> None:
+        self._fingerprints = fingerprints
+        self._contents: dict[ModuleNode, NodeContent] = {}
+        for node in reversed(list(tree.top.walk())):  # from the leaves up
+            calls = [fingerprint.shape for fingerprint in self._own(node)]
+            for child in node.children.values():
+                calls += self._contents[child].calls
+            calls.sort()
+            classes = [run.calls[number].op for number in node.records if run.calls[number].path == node.path]
+            kind = fingerprinter.number(("calls", *calls))
+            self._contents[node] = NodeContent(classes[0] if classes else None, calls, kind)
 
-def describe_modules(
-    tree: ModuleTree, run: Run, fingerprints: list[Fingerprint | None], fingerprinter: Fingerprinter
-) -> Contents:
-    """The content of every node, from the leaves up."""
-    contents: Contents = {}
-    for node in reversed(list(tree.top.walk())):
-        kinds: Counter[int] = Counter()
-        values: set[int] = set()
+    def __getitem__(self, node: ModuleNode) -> NodeContent:
+        return self._contents[node]
+
+    def values(self, node: ModuleNode) -> set[int]:
+        """Those of its parameters, and of all that passed through its calls."""
+        found: set[int] = set()
+        for below in node.walk():
+            for fingerprint in self._own(below):
+                found.update(fingerprint.values)
+        found.discard(UNKNOWN_VALUE)
+        return found
+
+    def _own(self, node: ModuleNode) -> Iterator[Fingerprint]:
         for number in (*(event for event in node.events if isinstance(event, int)), *node.records):
-            fingerprint = fingerprints[number]
+            fingerprint = self._fingerprints[number]
             assert fingerprint is not None
-            kinds[fingerprint.shape] += 1
-            values.update(fingerprint.values)
-        for child in node.children.values():
-            below = contents[child]
-            kinds.update(below.kinds)
-            values |= below.values
-        values.discard(UNKNOWN_VALUE)
-        classes = [run.calls[number].op for number in node.records if run.calls[number].path == node.path]
-        kind = fingerprinter.number(("kinds", frozenset(kinds.items())))
-        contents[node] = NodeContent(classes[0] if classes else None, kinds, kind, frozenset(values))
-    return contents
+            yield fingerprint
 
 
 class ModuleMatcher:
     """Pairs the nodes of two trees; `forced` pairs come from a mapping file."""
 
     def __init__(
-        self, reference: Contents, candidate: Contents, forced: Mapping[ModuleNode, ModuleNode] | None = None
+        self, reference: TreeContent, candidate: TreeContent, forced: Mapping[ModuleNode, ModuleNode] | None = None
     ) -> None:
         self._reference = reference
         self._candidate = candidate
@@ -114,6 +121,8 @@ class ModuleMatcher:
         return reference, candidate
 
     def _match_children(self, reference: ModuleNode, candidate: ModuleNode) -> list[NodePair]:
+        if not reference.children or not candidate.children:
+            return []
         ours = [child for child in reference.children.values() if self._is_free(child)]
         theirs = {child.name: child for child in candidate.children.values() if child not in self._taken}
         pairs: list[NodePair] = []
@@ -151,43 +160,43 @@ class ModuleMatcher:
     def _align(self, reference: list[ModuleNode], candidate: list[ModuleNode]) -> list[NodePair]:
         """In order, so that what is alike stands against each other; values and names break ties."""
         scores = self._scores(reference, candidate)
-        rows, columns = len(reference), len(candidate)
-        best = [[0.0] * (columns + 1) for _ in range(rows + 1)]
+        rows, columns = scores.shape
+        # best[row, column]: of what is left from there on
+        best = np.zeros((rows + 1, columns + 1))
         for row in range(rows - 1, -1, -1):
-            below, here, score = best[row + 1], best[row], scores[row]
-            for column in range(columns - 1, -1, -1):
-                paired = below[column + 1] + score[column] if score[column] > 0 else 0.0
-                here[column] = max(paired, below[column], here[column + 1])
+            paired = np.where(scores[row] > 0, best[row + 1, 1:] + scores[row], 0.0)
+            here = np.maximum(paired, best[row + 1, :-1])
+            best[row, :-1] = np.maximum.accumulate(here[::-1])[::-1]
         pairs = []
         row = column = 0
         while row < rows and column < columns:
-            score_here = scores[row][column]
-            if score_here > 0 and best[row][column] == best[row + 1][column + 1] + score_here:
+            score = scores[row, column]
+            if score > 0 and best[row, column] == best[row + 1, column + 1] + score:
                 pairs.append((reference[row], candidate[column]))
                 row, column = row + 1, column + 1
-            elif best[row][column] == best[row + 1][column]:
+            elif best[row, column] == best[row + 1, column]:
                 row += 1
             else:
                 column += 1
         return pairs
 
-    def _scores(self, reference: list[ModuleNode], candidate: list[ModuleNode]) -> list[list[float]]:
+    def _scores(self, reference: list[ModuleNode], candidate: list[ModuleNode]) -> npt.NDArray[np.float64]:
         types, rows = _distinct([self._reference[node].type for node in reference])
         other_types, columns = _distinct([self._candidate[node].type for node in candidate])
         # There may be hundreds of layers, but of few types.
         of_types = [[self._likeness(reference[one], candidate[other]) for other in other_types] for one in types]
         alike = np.array(of_types)[np.ix_(rows, columns)]
         has_same_name = np.equal.outer([node.name for node in reference], [node.name for node in candidate])
-        scores = _KIND_SCORE * alike + _NAME_SCORE * has_same_name
+        scores: npt.NDArray[np.float64] = _KIND_SCORE * alike + _NAME_SCORE * has_same_name
         for pair, share in self._shared_values(reference, candidate).items():
             scores[pair] += _VALUE_SCORE * share
         scores[alike < _ENOUGH_ALIKE] = 0.0
-        return scores.tolist()  # type: ignore[no-any-return]
+        return scores
 
     def _shared_values(self, reference: list[ModuleNode], candidate: list[ModuleNode]) -> dict[tuple[int, int], float]:
         """The share of values that two siblings have in common and none of their other siblings has."""
-        places = [_only_places([self._reference[node].values for node in reference])]
-        places.append(_only_places([self._candidate[node].values for node in candidate]))
+        places = [_only_places([self._reference.values(node) for node in reference])]
+        places.append(_only_places([self._candidate.values(node) for node in candidate]))
         counts: Counter[tuple[int, int]] = Counter()
         for value, row in places[0].items():
             column = places[1].get(value)
@@ -209,8 +218,8 @@ class ModuleMatcher:
             return 1.0
         known = self._shares.get((one.kind, other.kind))
         if known is None:
-            common = (one.kinds & other.kinds).total()
-            known = self._shares[one.kind, other.kind] = common / max(one.size, other.size, 1)
+            common = (Counter(one.calls) & Counter(other.calls)).total()
+            known = self._shares[one.kind, other.kind] = common / max(len(one.calls), len(other.calls), 1)
         return known
 
 
@@ -238,7 +247,7 @@ def _distinct(types: list[Hashable]) -> tuple[list[int], list[int]]:
     return [types.index(kind) for kind in number_of], [number_of[kind] for kind in types]
 
 
-def _only_places(sets: list[frozenset[int]]) -> dict[int, int]:
+def _only_places(sets: list[set[int]]) -> dict[int, int]:
     """For each value the one sibling that has it."""
     counts = Counter(value for values in sets for value in values)
     return {value: place for place, values in enumerate(sets) for value in values if counts[value] == 1}

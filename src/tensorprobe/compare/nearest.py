@@ -16,6 +16,8 @@ def find_nearest(
     side: Side, other: Side, partner: Mapping[int, int], other_partner: Mapping[int, int]
 ) -> Iterator[Unpaired]:
     """All calls of `side` without a partner, in their order. `other_partner` has the partners of the other's calls."""
+    if len(partner) == len(side.calls):
+        return
     places: dict[_Key, list[int]] = {}
     for number, call in enumerate(other.calls):
         places.setdefault((canonical_op(call), call.direction), []).append(number)

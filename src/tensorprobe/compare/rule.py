@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from tensorprobe.compare.call import Call
 from tensorprobe.compare.spelling import WRAPPER_SEGMENTS, canonical_op
 
@@ -27,6 +29,7 @@ def _module_rule(reference: Call, candidate: Call) -> str:
     return WRAPPER if unwrap(reference.path) == unwrap(candidate.path) else MODULE_TREE
 
 
+@lru_cache(maxsize=16384)
 def unwrap(path: str) -> str:
     """A module path without the parts that wrappers put into it."""
     return ".".join(segment for segment in path.split(".") if segment not in WRAPPER_SEGMENTS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tensorprobe.compare.call import BACKWARD, FORWARD, RECOMPUTE, Call, Run
 from tensorprobe.compare.fingerprint import Fingerprint, Fingerprinter
-from tensorprobe.compare.module_match import Contents, describe_modules
+from tensorprobe.compare.module_match import TreeContent
 from tensorprobe.compare.module_tree import ModuleNode, ModuleTree, build_tree, context_path, is_user_forward
 from tensorprobe.model.name import module_stem
 from tensorprobe.store.slot import TensorSlot
@@ -29,7 +29,6 @@ class Side:
         for number, fingerprint in zip(aligned, found, strict=True):
             self.fingerprints[number] = fingerprint
         self.tree = ModuleTree()
-        self.contents: Contents = {}
         self._fingerprinter = fingerprinter
         self._is_flat = False
         self._sources: dict[int, tuple[int, ...]] = {}
@@ -52,10 +51,11 @@ class Side:
         """Does it tell what the model itself calls from what is called around it?"""
         return any(self.paths[number] == "" for number in self.forward)
 
-    def build(self, is_flat: bool, has_no_top: bool) -> None:
+    def build(self, is_flat: bool, has_no_top: bool) -> TreeContent:
+        """Make its module tree, as `build_tree` does."""
         self._is_flat = is_flat
         self.tree = build_tree(self.run, self.paths, is_flat, has_no_top)
-        self.contents = describe_modules(self.tree, self.run, self.fingerprints, self._fingerprinter)
+        return TreeContent(self.tree, self.run, self.fingerprints, self._fingerprinter)
 
     def fingerprint(self, number: int) -> Fingerprint:
         found = self.fingerprints[number]
