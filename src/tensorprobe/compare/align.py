@@ -145,6 +145,8 @@ class Aligner:
     def _pair_module_calls(self) -> None:
         """The calls of a module in their order; a wrapper only with a wrapper."""
         for node, other in self.modules.items():
+            if not node.records or not other.records:
+                continue
             for is_wrapper in (False, True):
                 records = self._free(_module_records(self.reference, node, is_wrapper))
                 other_records = self._other_free(_module_records(self.candidate, other, is_wrapper))
@@ -273,6 +275,8 @@ class Aligner:
 
     def _pair_gradients(self) -> None:
         for node, other in self.modules.items():
+            if not node.gradients or not other.gradients:
+                continue
             for is_wrapper in (False, True):
                 numbers, others = (
                     [n for n in one.gradients if (side.calls[n].path != one.path) == is_wrapper]

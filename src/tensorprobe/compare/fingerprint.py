@@ -8,6 +8,7 @@ the rounded is the rounded largest). Checksums serve where there are no statisti
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from itertools import islice
@@ -17,6 +18,7 @@ import numpy.typing as npt
 
 from tensorprobe.compare.call import Call, Run
 from tensorprobe.compare.spelling import canonical_op
+from tensorprobe.model.record import Number
 from tensorprobe.store.slot import TensorSlot
 
 Values = tuple[int, ...]
@@ -25,6 +27,7 @@ UNKNOWN_VALUE = 0
 _BITS = (14, 14)
 """How many bits are kept of the largest and smallest element, and of the mean."""
 _BITS_ACROSS_DTYPES = (8, 6)
+_MIXING = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Fingerprint:
@@ -69,33 +72,35 @@ class Fingerprinter:
         return found
 
     def _values(self, slots: Sequence[TensorSlot]) -> list[int]:
-        numbers = self._numbers
-        contents = self._ranges(slots) if self._by_range else [slot.checksum for slot in slots]
-        return [
-            UNKNOWN_VALUE if content is None else numbers.setdefault(("value", slot.shape, content), len(numbers) + 1)
-            for slot, content in zip(slots, contents, strict=True)
-        ]
+        """Numbers of 64 bits; different values have different ones but for a chance in billions of billions."""
+        if self._by_range:
+            codes = _range_codes(slots, self._bits)
+            return [code ^ hash(slot.shape) if code else UNKNOWN_VALUE for slot, code in zip(slots, codes, strict=True)]
+        return [UNKNOWN_VALUE if slot.checksum is None else self.number((slot.shape, slot.checksum)) for slot in slots]
 
-    def _ranges(self, slots: Sequence[TensorSlot]) -> list[Hashable]:
-        """Largest, smallest and mean; None for a constant or for NaN, which tell no tensor from another."""
-        found: list[Hashable] = [None] * len(slots)
-        places: list[int] = []
-        numbers: list[tuple[float, float, float]] = []
-        for place, slot in enumerate(slots):
-            high, low = slot.max, slot.min
-            if high is None or low is None or high == low or high != high or low != low:
-                continue
-            if isinstance(high, float) and isinstance(low, float):
-                places.append(place)
-                mean = slot.mean
-                numbers.append((high, low, mean if isinstance(mean, float) and mean == mean else 0.0))
-            else:
-                found[place] = (high, low)
-        if places:
-            rounded = _round(np.array(numbers), self._bits)
-            for place, content in zip(places, map(tuple, rounded.tolist()), strict=True):
-                found[place] = content
-        return found
+
+def _range_codes(slots: Sequence[TensorSlot], bits: tuple[int, int]) -> list[int]:
+    """Largest, smallest and mean; UNKNOWN_VALUE for a constant or for NaN, which tell no tensor from another."""
+    if not slots:
+        return []
+    high = _floats([slot.max for slot in slots])
+    low = _floats([slot.min for slot in slots])
+    mean = np.nan_to_num(_floats([slot.mean for slot in slots]))
+    codes = np.zeros(len(slots), dtype=np.uint64)
+    for numbers, kept in ((high, bits[0]), (low, bits[0]), (mean, bits[1])):
+        codes = (codes ^ _round(numbers, kept)) * _MIXING
+        codes ^= codes >> np.uint64(29)
+    tells_nothing = (high == low) | np.isnan(high) | np.isnan(low)
+    codes[tells_nothing] = UNKNOWN_VALUE
+    return codes.tolist()  # type: ignore[no-any-return]
+
+
+def _floats(numbers: list[Number]) -> npt.NDArray[np.float64]:
+    """NaN for what is absent."""
+    try:
+        return np.array(numbers, dtype=np.float64)
+    except OverflowError:  # an integer that is larger than all floating-point numbers
+        return np.array([math.inf if isinstance(one, int) and abs(one) > 2**64 else one for one in numbers], float)
 
 
 def _leaves(slots: Sequence[TensorSlot], values: list[int], has_flow: bool) -> list[int]:
@@ -108,11 +113,11 @@ def _leaves(slots: Sequence[TensorSlot], values: list[int], has_flow: bool) -> l
     return [value if leaf else UNKNOWN_VALUE for value, leaf in zip(values, is_leaf, strict=True)]
 
 
-def _round(numbers: npt.NDArray[np.float64], bits: tuple[int, int]) -> npt.NDArray[np.int64]:
+def _round(numbers: npt.NDArray[np.float64], bits: int) -> npt.NDArray[np.uint64]:
     """Integers that are equal for numbers that are equal to so many bits."""
-    kept = np.array((bits[0], bits[0], bits[1]))
-    mantissa, exponent = np.frexp(np.clip(numbers, -1e300, 1e300))
-    return np.asarray(np.rint(np.ldexp(mantissa, kept)).astype(np.int64) * 8192 + exponent)
+    mantissa, exponent = np.frexp(np.nan_to_num(numbers))
+    rounded = np.rint(np.ldexp(mantissa, bits)).astype(np.int64) * 8192 + exponent
+    return np.asarray(rounded.astype(np.uint64))
 
 
 def _has_range(run: Run) -> bool:
