@@ -64,14 +64,17 @@ class TreeContent:
     def __getitem__(self, node: ModuleNode) -> NodeContent:
         return self._contents[node]
 
-    def values(self, node: ModuleNode) -> set[int]:
-        """Those of its parameters, and of all that passed through its calls."""
-        found: set[int] = set()
+    def values(self, node: ModuleNode) -> tuple[set[int], set[int]]:
+        """All that passed through its calls, and those of its parameters."""
+        values: set[int] = set()
+        leaves: set[int] = set()
         for below in node.walk():
             for fingerprint in self._own(below):
-                found.update(fingerprint.values)
-        found.discard(UNKNOWN_VALUE)
-        return found
+                values.update(fingerprint.values)
+                leaves.update(fingerprint.leaves)
+        values.discard(UNKNOWN_VALUE)
+        leaves.discard(UNKNOWN_VALUE)
+        return values, leaves
 
     def _own(self, node: ModuleNode) -> Iterator[Fingerprint]:
         for number in (*(event for event in node.events if isinstance(event, int)), *node.records):
@@ -194,16 +197,15 @@ class ModuleMatcher:
         return scores
 
     def _shared_values(self, reference: list[ModuleNode], candidate: list[ModuleNode]) -> dict[tuple[int, int], float]:
-        """The share of values that two siblings have in common and none of their other siblings has."""
-        places = [_only_places([self._reference.values(node) for node in reference])]
-        places.append(_only_places([self._candidate.values(node) for node in candidate]))
-        counts: Counter[tuple[int, int]] = Counter()
-        for value, row in places[0].items():
-            column = places[1].get(value)
-            if column is not None:
-                counts[row, column] += 1
-        sizes = [Counter(found.values()) for found in places]
-        return {pair: count / max(1, min(sizes[0][pair[0]], sizes[1][pair[1]])) for pair, count in counts.items()}
+        """The share of values, or of parameters, that two siblings have in common and no other sibling has."""
+        values = [self._reference.values(node) for node in reference]
+        other_values = [self._candidate.values(node) for node in candidate]
+        shares: dict[tuple[int, int], float] = {}
+        for which in (0, 1):
+            found = _shares([one[which] for one in values], [one[which] for one in other_values])
+            for pair, share in found.items():
+                shares[pair] = max(share, shares.get(pair, 0.0))
+        return shares
 
     def _likeness(self, reference: ModuleNode, candidate: ModuleNode) -> float:
         """0 to 1: do they do the same operations on the same shapes, and are they of one class?"""
@@ -245,6 +247,13 @@ def _distinct(types: list[Hashable]) -> tuple[list[int], list[int]]:
     """Where each different one is first, and for each entry which of these it is."""
     number_of = {kind: number for number, kind in enumerate(dict.fromkeys(types))}
     return [types.index(kind) for kind in number_of], [number_of[kind] for kind in types]
+
+
+def _shares(values: list[set[int]], other_values: list[set[int]]) -> dict[tuple[int, int], float]:
+    places, other_places = _only_places(values), _only_places(other_values)
+    counts = Counter((row, other_places[value]) for value, row in places.items() if value in other_places)
+    sizes, other_sizes = Counter(places.values()), Counter(other_places.values())
+    return {pair: count / min(sizes[pair[0]], other_sizes[pair[1]]) for pair, count in counts.items()}
 
 
 def _only_places(sets: list[set[int]]) -> dict[int, int]:

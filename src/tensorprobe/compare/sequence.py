@@ -22,15 +22,16 @@ IndexPair = tuple[int, int]
 Range = tuple[int, int, int, int]
 """From and to in the reference, from and to in the candidate."""
 
-_SHAPE_SCORE = 10.0
-_OP_SCORE = 5.0
-_VALUE_SCORE = 4.0
-_LEAF_SCORE = 4.0
-_FLOW_SCORE = 3.0
-_NAME_SCORE = 0.5
-_GAP_SCORE = -2.0  # for every stretch that is left out; less than a pair is worth on both of its sides
+# Whole numbers, so that equal is equal.
+_SHAPE_SCORE = 10000
+_OP_SCORE = 5000
+_VALUE_SCORE = 4000
+_LEAF_SCORE = 4000
+_FLOW_SCORE = 3000
+_NAME_SCORE = 500
+_GAP_SCORE = -2000  # for every stretch that is left out; less than a pair is worth on both of its sides
 
-_NEVER = float("-inf")
+_NEVER = -(10**15)
 _RISING_SHARE = 0.5
 
 _EXACT_CELLS = 10_000
@@ -108,7 +109,7 @@ def _align_exactly(reference: Items, candidate: Items, part: Range) -> list[Inde
     reference_from, reference_to, candidate_from, candidate_to = part
     width = candidate_to - candidate_from
     # Three ways to stand at a cell: after a pair, after leaving out some of the reference, or of the candidate.
-    best = [0.0] + [_GAP_SCORE] * width
+    best = [0] + [_GAP_SCORE] * width
     skipped_reference = [_NEVER] * (width + 1)
     steps: list[bytearray] = []
     extends_reference: list[bytearray] = []
@@ -132,7 +133,8 @@ def _align_exactly(reference: Items, candidate: Items, part: Range) -> list[Inde
             if skipped_candidate > here:
                 here, how = skipped_candidate, _SKIP_CANDIDATE
             score = scores[column - 1]
-            if score > 0 and diagonal + score >= here:
+            # As good without: what comes first is paired, so that a missing stretch comes after what is the same.
+            if score > 0 and diagonal + score > here:
                 here, how = diagonal + score, _PAIR
             diagonal = best[column]
             best[column] = here
@@ -167,22 +169,22 @@ def _trace_back(
     return pairs[::-1]
 
 
-def _score_row(reference: Items, candidate: Items, row: int, candidate_from: int, candidate_to: int) -> list[float]:
+def _score_row(reference: Items, candidate: Items, row: int, candidate_from: int, candidate_to: int) -> list[int]:
     """What a pair with each entry of the candidate is worth; 0 for another operation."""
     op, shape = reference.ops[row], reference.shapes[row]
     values, leaves = reference.values[row], reference.leaves[row]
     flow, name = reference.flows[row], reference.names[row]
-    scores = [0.0] * (candidate_to - candidate_from)
+    scores = [0] * (candidate_to - candidate_from)
     for place, other in enumerate(candidate.ops[candidate_from:candidate_to]):
         if other != op:
             continue
         column = candidate_from + place
         score = _SHAPE_SCORE if candidate.shapes[column] == shape else _OP_SCORE
         if values:
-            score += _VALUE_SCORE * _share_equal(values, candidate.values[column])
-            score += _LEAF_SCORE * _share_equal(leaves, candidate.leaves[column])
+            score += round(_VALUE_SCORE * _share_equal(values, candidate.values[column]))
+            score += round(_LEAF_SCORE * _share_equal(leaves, candidate.leaves[column]))
         if flow:
-            score += _FLOW_SCORE * _agreement(flow, candidate.flows[column])
+            score += round(_FLOW_SCORE * _agreement(flow, candidate.flows[column]))
         if name == candidate.names[column]:
             score += _NAME_SCORE
         scores[place] = score

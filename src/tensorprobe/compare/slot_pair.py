@@ -13,6 +13,8 @@ from tensorprobe.compare.call import BACKWARD, Call
 from tensorprobe.compare.rule import GROUP
 from tensorprobe.store.slot import PlainSlot, Slot, TensorSlot
 
+_PARTS = frozenset({"input", "output", "parameters", "buffers"})
+
 Partners = Mapping[str, str]
 """Slots of the reference's call and those of the candidate's that a mapping file wants against them."""
 
@@ -68,9 +70,11 @@ def _may_stand_for(reference: Slot, candidate: Slot) -> bool:
 
 
 def _part(slot: Slot) -> str:
-    """Arguments, results, parameters or buffers; by position or by keyword is the same."""
+    """Arguments, results, parameters, buffers or their gradients; by position or by keyword is the same."""
     part = slot.slot.partition(".")[0]
-    return "input" if part == "kwargs" and slot.is_input else part
+    if part == "kwargs":
+        return "input" if slot.is_input else "output"
+    return part if part in _PARTS else "gradients"
 
 
 def pair_match_slots(match: Match, alignment: Alignment) -> list[SlotPair]:
