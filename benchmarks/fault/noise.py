@@ -12,6 +12,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
+from fault.onednn import onednn
+
 
 @contextmanager
 def one_thread() -> Iterator[None]:
@@ -28,7 +30,7 @@ def other_kernels(make: Callable[[], dict[str, Callable[..., object]]]) -> Itera
     """Replace kernels of the CPU; oneDNN's convolutions and recurrent networks by torch's own."""
     library = torch.library.Library("aten", "IMPL")
     try:
-        with warnings.catch_warnings(), torch.backends.mkldnn.flags(enabled=False):
+        with warnings.catch_warnings(), onednn(enabled=False):
             warnings.simplefilter("ignore")
             for name, kernel in make().items():
                 library.impl(name, kernel, "CPU")

@@ -17,6 +17,8 @@ from typing import TypeVar
 import torch
 from torch import nn
 
+from fault.onednn import onednn
+
 Value = TypeVar("Value")
 Code = Callable[[], Value]
 
@@ -91,10 +93,18 @@ class Plan:
             self.offers.setdefault(kind, []).append(place)
             if self.fault and (self.fault.kind, self.fault.place) == (kind, place):
                 self.was_planted = True
-                code = faulty
+                code = run_without_onednn(faulty) if kind == "precision" else faulty
             elif kind == self.rewrite:
                 code = faulty
         return run_marked(place.mark, code)
+
+
+def run_without_onednn(code: Code[Value]) -> Code[Value]:
+    def run() -> Value:
+        with onednn(enabled=False):
+            return code()
+
+    return run
 
 
 def _run(code: Code[Value]) -> Value:

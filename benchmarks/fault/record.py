@@ -12,6 +12,7 @@ import torch
 from fault.case import UNFAULTED, Case, Setting, build_program, draw_fault, run_step
 from fault.kind import KINDS, REWRITES
 from fault.noise import NOISES
+from fault.onednn import onednn
 from fault.place import Plan
 from fault.program import Program
 from tensorprobe.pytorch import PrecisionDebugger
@@ -21,7 +22,8 @@ def record_reference(case: Case, root: Path) -> Path:
     setting = case.setting
     folder = root / "reference" / setting.folder / f"{case.model}-{case.seed}"
     if not is_complete(folder):
-        record_program(build_program(case.model, case.seed, Plan(), setting.dtype), setting, folder)
+        with onednn(setting.dtype == "float32"):
+            record_program(build_program(case.model, case.seed, Plan(), setting.dtype), setting, folder)
     return folder
 
 
@@ -37,7 +39,7 @@ def record_candidate(case: Case, root: Path) -> tuple[Path, str]:
         changed = change(program, random.Random(f"{case.model}/{case.kind}/{case.seed}"))
         plan.name_modules(program.model)
     if not is_complete(folder):
-        with NOISES.get(case.noise, NOISES[""])():
+        with onednn(setting.dtype == "float32"), NOISES.get(case.noise, NOISES[""])():
             record_program(program, setting, folder)
         if fault and not plan.was_planted:
             raise RuntimeError(f"{case.name}: {fault.place} was not reached")

@@ -67,6 +67,8 @@ def format_failures(scores: Iterable[Score]) -> str:
         lines.append(
             f"    said: {score.saying.verdict}, {named}" + (f", {score.distance} off" if score.distance else "")
         )
+        if score.outcome == "error":
+            lines.append(f"    {score.saying.text}")
         if score.truth:
             lines.append(f"    true: {', '.join(sorted(score.truth.names))}")
         lines.append(f"    {score.case.command}")

@@ -88,10 +88,10 @@ def find_place(case: Case) -> Place:
 def find_calls(place: Place, reference: Dump, candidate: Dump) -> tuple[Names, Names]:
     right, wrong = (choose_apis(dump.names_at(place.mark)) for dump in (reference, candidate))
     found_right, found_wrong = set(right), set(wrong)
-    if not right or not wrong:
+    if not ops_of(right) & ops_of(wrong):
         producers = reference.sources_of(right[-1]) if right else candidate.sources_of(wrong[0])
-        found_right |= find_consumer(reference, set(right[-1:]) or producers, right)
-        found_wrong |= find_consumer(candidate, set(wrong[-1:]) or producers, wrong)
+        found_right |= {*find_consumers(reference, set(right[-1:]) or producers, right)[:1]}
+        found_wrong |= {*find_consumers(candidate, set(wrong[-1:]) or producers, wrong)[:1]}
     return found_right, found_wrong
 
 
@@ -102,11 +102,26 @@ def find_edges(place: Place, reference: Dump, candidate: Dump) -> tuple[Names, N
     producers = {source for name in inserted for source in candidate.sources_of(name)}
     ends_right, ends_wrong = {*right, *producers}, {*wrong, *producers}
     if inserted and not right:
-        ends_right |= find_consumer(reference, producers, [])
-        ends_wrong |= find_consumer(candidate, set(wrong[-1:]), wrong)
+        ends_right |= find_takers(reference, producers, candidate)
+        ends_wrong |= find_takers(candidate, set(wrong[-1:]), candidate)
     found_right = {backward_of(name) for name in ends_right}
     found_wrong = {backward_of(name) for name in ends_wrong} | set(inserted)
     return found_right, found_wrong
+
+
+def find_takers(dump: Dump, producers: Names, candidate: Dump) -> Names:
+    """The calls that take these values; and through calls that have no gradient any more, those behind them."""
+    found: Names = set()
+    waiting = list(producers)
+    while waiting:
+        taking = [name for name in find_consumers(dump, {waiting.pop()}, []) if name not in found]
+        found.update(taking)
+        waiting += [name for name in taking if backward_of(name) not in candidate.records]
+    return found
+
+
+def ops_of(names: list[str]) -> Names:
+    return {name.split(".")[1] for name in names}
 
 
 def choose_apis(names: list[str]) -> list[str]:
@@ -114,14 +129,15 @@ def choose_apis(names: list[str]) -> list[str]:
     return [name for name in names if not is_module(name)] or names
 
 
-def find_consumer(dump: Dump, producers: Names, besides: list[str], ending: str = ".forward") -> Names:
-    """The first call that takes one of these values, after all of them are there."""
+def find_consumers(dump: Dump, producers: Names, besides: list[str], part: str = ".forward") -> list[str]:
+    """The calls that take one of these values, after all of them are there, in order."""
     order = {name: position for position, name in enumerate(dump.names)}
     known = [order[name] for name in producers if name in order]
-    for name in dump.names[max(known) + 1 :] if known else []:
-        if ending in name and name not in besides and dump.sources_of(name) & producers:
-            return {name}
-    return set()
+    return [
+        name
+        for name in (dump.names[max(known) + 1 :] if known else [])
+        if part in name and name not in besides and dump.sources_of(name) & producers
+    ]
 
 
 def find_modules(place: Place, direction: str, reference: Dump, candidate: Dump) -> Names:
@@ -184,7 +200,7 @@ def find_later_calls(place: Place, dump: Dump) -> Names:
 def find_gradient_takers(place: Place, dump: Dump) -> Names:
     """The modules whose input needs no gradient any more."""
     made = find_module_call(dump, place.path, place.call)
-    return {backward_of(name) for name in find_consumer(dump, made, [], ".forward.")}
+    return {backward_of(name) for name in find_consumers(dump, made, [], ".forward.")}
 
 
 def find_module_call(dump: Dump, path: str, index: int) -> Names:

@@ -145,8 +145,8 @@ class Dropout(Part):
         return self.at(
             "dropout",
             lambda: F.dropout(x, self.p, self.training),
-            dropout_state=lambda: F.dropout(x, self.p, not self.training),
-            dropout_share=(lambda: F.dropout(x, self.p * 2, True)) if self.training else None,
+            dropout_state=(lambda: F.dropout(x, self.p, not self.training)) if self.p else None,
+            dropout_share=(lambda: F.dropout(x, self.p * 2, True)) if self.training and self.p else None,
         )
 
 
