@@ -102,7 +102,7 @@ def test_the_verdict_brings_its_evidence(tmp_path: Path) -> None:
     result = compare_edited(tmp_path, three_calls, {"wrong": wrong, "module_path": "layer.act"})
     evidence = "\n".join(result.verdict.evidence)
     assert "The runs first part at Functional.relu.0.forward" in result.verdict.headline
-    assert "line: File model.py, line 2, in forward, call_2()" in evidence
+    assert "line: model.py:2 in forward: call_2()" in evidence
     assert "input input.0: equal" in evidence
     assert "result output.0: differs: relative error" in evidence and "is explained, worst at [2, 5]" in evidence
     assert "everything before it was compared" in evidence
@@ -176,6 +176,29 @@ def test_another_dtype_is_a_difference_unless_tolerances_are_given(tmp_path: Pat
     assert named(result) == "Tensor.mul.0.forward"
     assert any("float16 where the reference has float32" in line for line in result.verdict.evidence)
     assert compared(tmp_path, reference, candidate, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("task", ["tensor", "statistics"])
+def test_tolerances_that_are_given_decide_alone(tmp_path: Path, task: str) -> None:
+    reference, candidate = Recording(task), Recording(task)
+    three_calls(reference)
+    three_calls(candidate, wrong=1e-3)
+    assert compared(tmp_path, reference, candidate, rtol=0.1, atol=0.1)
+    assert not compared(tmp_path, reference, candidate, rtol=1e-5)
+    assert not compared(tmp_path, reference, candidate, atol=0.0)
+
+
+def test_a_mapping_pairs_what_names_do_not(tmp_path: Path) -> None:
+    reference, candidate = Recording(), Recording()
+    for run, stem in ((reference, "Torch.swish"), (candidate, "Functional.my_act")):
+        a = run.api("Functional.linear", run.data(X), run.data(W), output=X @ W.T)
+        run.api(stem, a, output=np.tanh(a.array))
+    mapping = {"calls": {"Torch.swish.0": "Functional.my_act.0"}}
+    result = compared(tmp_path, reference, candidate, mapping=mapping)
+    assert result and result.ranks[0].coverage.share == 1.0
+    assert [call.rule for call in result.ranks[0].calls] == ["same name", "mapping"]
+    with pytest.raises(UsageError, match=r"Torch\.swash\.0"):
+        compared(tmp_path, reference, candidate, mapping={"calls": {"Torch.swash.0": "Functional.my_act.0"}})
 
 
 def test_a_call_that_raised_on_one_side_is_the_source(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from tensorprobe.compare.call import Call, Run, read_run
 from tensorprobe.compare.circumstance import compare_circumstances
 from tensorprobe.compare.executor import MeasureTask, make_task, run_tasks
 from tensorprobe.compare.judge import Judge
+from tensorprobe.compare.mapping import Mapping as NameMapping
+from tensorprobe.compare.mapping import read_mapping
 from tensorprobe.compare.noise import SILENCE, Noise, loudest
 from tensorprobe.compare.option import DEFAULT_ATOL, DEFAULT_RTOL, CompareOptions
 from tensorprobe.compare.pairing import PairedCall, RunSide, pair_calls
@@ -56,12 +58,13 @@ def compare_runs(
     reference: str | Path, candidate: str | Path, options: CompareOptions, progress: Progress | None = None
 ) -> Comparison:
     """What `compare` does, with options that are checked already."""
+    mapping = read_mapping(options.mapping)
     dumps = [open_dump(path).select(options.step, options.rank) for path in (reference, candidate)]
     pairs, problems = pair_ranks(dumps[0], dumps[1])
     results: list[RankResult] = []
     noises: dict[int | None, Noise] = {}
     for pair in pairs:
-        result, noise = _compare_ranks(pair, options, noises, progress)
+        result, noise = _compare_ranks(pair, options, mapping, noises, progress)
         noises[pair.rank] = loudest((noises.get(pair.rank, SILENCE), noise))
         results.append(result)
         if options.first and result.others is not None and _has_source(result):
@@ -101,15 +104,16 @@ def _choose(results: Sequence[RankResult]) -> Verdict:
 def _compare_ranks(
     pair: RankPair,
     options: CompareOptions,
+    mapping: NameMapping,
     noises: Mapping[int | None, Noise],
     progress: Progress | None,
 ) -> tuple[RankResult, Noise]:
     runs = (read_run(pair.reference), read_run(pair.candidate))
-    alignment = align_calls(*runs)
+    alignment = align_calls(*runs, mapping)
     reference, candidate = RunSide(runs[0]), RunSide(runs[1])
     pairs = pair_calls(reference, candidate, alignment)
     for paired in pairs:
-        paired.values = [_make_value(*slots, paired.reference) for slots in pair_match_slots(paired.match)]
+        paired.values = [_make_value(*slots, paired.reference) for slots in pair_match_slots(paired.match, alignment)]
     start_noise = noises.get(pair.rank, SILENCE)
     judge = Judge(reference, candidate, options, start_noise)
     judged = _measure_and_judge(pairs, pair, judge, options, progress)
@@ -204,7 +208,7 @@ def _make_result(pair: RankPair, finding: Finding, verdict: Verdict) -> RankResu
     others += [
         found for found in finding.pairs if found.role in ("drift", "discontinuity") and found.reference.name != named
     ]
-    results = {found.reference.name: make_result(found, *runs, has_location=False) for found in finding.pairs}
+    results = {found.reference.name: make_result(found, *runs) for found in finding.pairs}
     compared = [value for value in _own_tensors(finding.pairs) if value.status != "not comparable"]
     bases = Counter[str](value.measurement.basis for value in compared if value.measurement is not None)
     return RankResult(
@@ -215,7 +219,7 @@ def _make_result(pair: RankPair, finding: Finding, verdict: Verdict) -> RankResu
         only_reference=finding.alignment.only_reference,
         only_candidate=finding.alignment.only_candidate,
         verdict=verdict,
-        others=tuple(make_result(found, *runs, has_location=True) for found in others if not found.is_framework_made),
+        others=tuple(make_result(found, *runs) for found in others if not found.is_framework_made),
         coverage=_count_coverage(finding.alignment, finding.pairs, *runs),
         bases=bases,
         circumstances=compare_circumstances(pair.reference.run, pair.candidate.run),

@@ -359,9 +359,9 @@ class Judge:
             value.error, value.tolerance = value.errors.worst_against(explained.tolerance)
         if measurement.is_equal:
             value.status = "equal"
-        elif self._options.has_fixed_tolerance and measurement.allclose is not None:
-            value.tolerance = None
-            value.status = "close" if measurement.allclose else "different"
+        elif self._options.has_fixed_tolerance and measurement.basis != "checksum":
+            value.tolerance, value.tolerances = None, None
+            value.status = "close" if tolerance.is_within_fixed(value, self._options) else "different"
         else:
             value.status = "close" if _is_explained(value) else "different"
         self._note_dtypes(value)

@@ -20,7 +20,9 @@ from tensorprobe.compare.call import BACKWARD, Call
 from tensorprobe.compare.measurement import Measurement
 from tensorprobe.compare.noise import SILENCE, Noise
 from tensorprobe.compare.operation import is_a
+from tensorprobe.compare.option import CompareOptions
 from tensorprobe.compare.precision import unit_roundoff
+from tensorprobe.compare.result import ValuePair
 from tensorprobe.store.slot import TensorSlot
 
 ACCUMULATION = 32.0
@@ -61,6 +63,21 @@ def error_of(measurement: Measurement) -> Noise | None:
     if norm is None and peak is None:
         return None
     return Noise(norm or 0.0, peak or 0.0)
+
+
+def is_within_fixed(value: ValuePair, options: CompareOptions) -> bool:
+    """With tolerances that the user gave: every element within them, or every statistic, if there is no more."""
+    if value.measurement is not None and value.measurement.allclose is not None:
+        return value.measurement.allclose
+    rtol, atol = options.rtol or 0.0, options.atol or 0.0
+    for name in ("max", "min", "mean", "norm"):
+        reference, candidate = (_number(getattr(slot, name)) for slot in (value.reference, value.candidate))
+        if reference is None or candidate is None:
+            if reference is not candidate:
+                return False
+        elif reference != candidate and not abs(reference - candidate) <= atol + rtol * abs(reference):
+            return False
+    return True
 
 
 def explain(

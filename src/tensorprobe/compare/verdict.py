@@ -11,6 +11,7 @@ from tensorprobe.compare.call import BACKWARD, FORWARD, Call, Run
 from tensorprobe.compare.judge import STRUCTURE_ONLY
 from tensorprobe.compare.pairing import PairedCall, RunSide
 from tensorprobe.compare.result import CallResult, ValuePair, Verdict, VerdictKind
+from tensorprobe.store.frame import describe_frame
 from tensorprobe.store.slot import TensorSlot
 
 _MAX_VALUES = 6
@@ -156,9 +157,10 @@ def _word_milder(pair: PairedCall, finding: Finding) -> Verdict:
 
 
 def _word_agreement(finding: Finding) -> Verdict:
-    values = [value for pair in finding.pairs for value in pair.values if value.is_tensor]
+    own = [pair for pair in finding.pairs if not pair.is_framework_made] or finding.pairs
+    values = [value for pair in own for value in pair.values if value.is_tensor]
     compared = [value for value in values if value.status in ("equal", "close")]
-    if not compared and not any(pair.values for pair in finding.pairs):
+    if not compared and not any(pair.values for pair in own):
         return Verdict("not compared", "Nothing could be compared: no call of one run has a partner in the other.")
     if not compared and all(value.reason == STRUCTURE_ONLY for value in values):
         words = f"{len(finding.pairs):,} calls are paired, their shapes and arguments agree, no values were recorded"
@@ -168,7 +170,7 @@ def _word_agreement(finding: Finding) -> Verdict:
         return Verdict("not compared", f"Nothing could be compared: {'; '.join(reasons) or 'no value has a partner'}.")
     equal = sum(value.status == "equal" for value in compared)
     worst = max((value.error or 0.0 for value in compared), default=0.0)
-    calls = sum(not pair.is_framework_made for pair in finding.pairs)
+    calls = len(own)
     detail = "bit for bit" if equal == len(compared) and _is_bitwise(compared) else f"{equal:,} of them equal"
     if equal < len(compared):
         detail += f", the others within what rounding explains, at most {worst:.2g}"
@@ -182,11 +184,11 @@ def _is_bitwise(values: Iterable[ValuePair]) -> bool:
 
 
 def _verdict(kind: VerdictKind, headline: str, evidence: list[str], pair: PairedCall, finding: Finding) -> Verdict:
-    result = make_result(pair, finding.reference.run, finding.candidate.run, has_location=True)
+    result = make_result(pair, finding.reference.run, finding.candidate.run)
     return Verdict(kind, headline, tuple(evidence), call=result, suspects=pair.suspects)
 
 
-def make_result(pair: PairedCall, reference: Run, candidate: Run, *, has_location: bool) -> CallResult:
+def make_result(pair: PairedCall, reference: Run, candidate: Run) -> CallResult:
     """What is handed out of a judged pair."""
     return CallResult(
         reference=pair.match.reference,
@@ -195,8 +197,8 @@ def make_result(pair: PairedCall, reference: Run, candidate: Run, *, has_locatio
         values=tuple(pair.values),
         role=pair.role,
         because=pair.because,
-        reference_location=reference.location(pair.reference) if has_location else None,
-        candidate_location=candidate.location(pair.candidate) if has_location else None,
+        reference_location=reference.location(pair.reference),
+        candidate_location=candidate.location(pair.candidate),
     )
 
 
@@ -220,7 +222,7 @@ def _describe_lines(pair: PairedCall, finding: Finding) -> list[str]:
         forward = side.flow.forward_of(call)
         location = side.run.location(call) or (side.run.location(forward) if forward else None)
         if location:
-            found.append(f"{word} line: {_one_line(location)}")
+            found.append(f"{word} line: {describe_frame(location)}")
     if len(found) == 2 and found[0].partition(": ")[2] == found[1].partition(": ")[2]:
         return [f"line: {found[0].partition(': ')[2]}"]
     return found
@@ -280,7 +282,7 @@ def _describe_suspect(call: Call, finding: Finding) -> str:
     is_candidate = finding.candidate.run.by_name.get(call.name) is call
     side, other = (finding.candidate, "reference") if is_candidate else (finding.reference, "candidate")
     location = side.run.location(call)
-    where = f": {_one_line(location)}" if location else ""
+    where = f": {describe_frame(location)}" if location else ""
     return f"without a counterpart in the {other}: {call.name}{where}"
 
 
@@ -306,10 +308,6 @@ def _describe_not_compared(pair: PairedCall, finding: Finding) -> list[str]:
         shown = ", ".join(lone[:_MAX_NAMES])
         words.append(f"{len(lone):,} calls without a counterpart ({shown}{', …' if len(lone) > _MAX_NAMES else ''})")
     return [f"not compared before it: {' and '.join(words)}"]
-
-
-def _one_line(frame: str) -> str:
-    return " ".join(frame.split())
 
 
 def _number(value: float | None) -> str:
