@@ -334,6 +334,15 @@ def test_links_that_leave_the_dump_are_refused(tmp_path: Path) -> None:
         open_dump(tmp_path / "dump")
 
 
+def test_a_linked_folder_of_tensors_that_leaves_the_dump_is_refused(tmp_path: Path) -> None:
+    inside = write_rank(tmp_path / "dump" / "step0" / "rank", {})
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "a.pt").write_bytes(b"secret")
+    (inside / "dump_tensor_data").symlink_to(tmp_path / "outside")
+    with pytest.raises(DumpError, match="leads out of the dump"):
+        only_rank(tmp_path / "dump").tensor_path("a.pt")
+
+
 def test_a_linked_step_that_leaves_the_dump_is_refused(tmp_path: Path) -> None:
     write_rank(tmp_path / "outside" / "step0" / "rank", {})
     write_rank(tmp_path / "dump" / "step0" / "rank", {})
