@@ -11,7 +11,7 @@ The two runs are put into a canonical order first: swapping them gives the mirro
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from tensorprobe.compare.alignment import Alignment, Match, SlotPair
@@ -20,7 +20,7 @@ from tensorprobe.compare.fingerprint import Fingerprint, Fingerprinter
 from tensorprobe.compare.group import GroupFinder
 from tensorprobe.compare.group_match import GroupMatcher
 from tensorprobe.compare.mapped_name import MappedNames
-from tensorprobe.compare.mapping import Mapping
+from tensorprobe.compare.mapping import Mapping as MappingFile
 from tensorprobe.compare.module_match import ModuleMatcher
 from tensorprobe.compare.module_tree import ModuleNode
 from tensorprobe.compare.nearest import find_nearest
@@ -30,12 +30,12 @@ from tensorprobe.compare.side import Side
 from tensorprobe.compare.spelling import WRAPPER_CLASSES
 
 
-def align_calls(reference: Run, candidate: Run, mapping: Mapping | None = None) -> Alignment:
+def align_calls(reference: Run, candidate: Run, mapping: MappingFile | None = None) -> Alignment:
     """Every call of both runs, in exactly one match or unpaired.
 
     UsageError when the mapping names what is not there.
     """
-    mapping = mapping or Mapping()
+    mapping = mapping or MappingFile()
     names = [call.name for call in reference.calls]
     other_names = [call.name for call in candidate.calls]
     if names == other_names and not mapping:
@@ -76,10 +76,13 @@ def _place(match: Match) -> int:
     return match.reference[-1].position
 
 
+Events = list[int | ModuleNode]
+
+
 class Aligner:
     """Pairs are kept as places in the two lists of calls. Mirrored: the two runs were exchanged, the result is not."""
 
-    def __init__(self, reference: Run, candidate: Run, mapping: Mapping, is_mirrored: bool = False) -> None:
+    def __init__(self, reference: Run, candidate: Run, mapping: MappingFile, is_mirrored: bool = False) -> None:
         fingerprinter = Fingerprinter(reference, candidate)
         self.reference = Side(reference, fingerprinter)
         self.candidate = Side(candidate, fingerprinter)
@@ -166,26 +169,30 @@ class Aligner:
             ]:
                 self._pair_all(zip(calls, other_calls, strict=True))
             elif calls and other_calls:
-                waiting.append((node, other))
-        for node, other in waiting:
-            self._align_events(node, other)
+                events = [event for event in node.events if event not in self.partner]
+                waiting.append((events, [event for event in other.events if event not in self.other_partner]))
+        marks = {node: -place for place, node in enumerate(self.modules, 1)}
+        marks.update({other: marks[node] for node, other in self.modules.items()})
+        for _ in range(2):  # the second time, producers inside these modules are known too
+            for events, other_events in waiting:
+                self._align_events(events, other_events, marks)
 
-    def _align_events(self, node: ModuleNode, other: ModuleNode) -> None:
-        children = {child: -place for place, child in enumerate(self.modules, 1)}
-        other_children = {self.modules[child]: mark for child, mark in children.items()}
+    def _align_events(self, events: Events, other_events: Events, marks: Mapping[ModuleNode, int]) -> None:
+        """Calls in order, and between them the children that were entered, which hold them in place."""
         items, other_items = Items(), Items()
-        events = [event for event in node.events if event not in self.partner]
-        other_events = [event for event in other.events if event not in self.other_partner]
         for event in events:
             if isinstance(event, int):
                 self._add(items, self.reference, event)
             else:
-                items.add_mark(children.get(event, _NO_PARTNER))
+                items.add_mark(marks.get(event, _NO_PARTNER))
         for event in other_events:
             if isinstance(event, int):
                 self._add(other_items, self.candidate, event)
             else:
-                other_items.add_mark(other_children.get(event, _NO_OTHER_PARTNER))
+                other_items.add_mark(marks.get(event, _NO_OTHER_PARTNER))
+        for event in events:
+            if isinstance(event, int) and event in self.partner:
+                del self.other_partner[self.partner.pop(event)]
         for row, column in align_sequence(items, other_items):
             event, other_event = events[row], other_events[column]
             if isinstance(event, int) and isinstance(other_event, int):
@@ -207,10 +214,11 @@ class Aligner:
         items.add(found, self._flow(side, number), side.calls[number].name)
 
     def _flow(self, side: Side, number: int) -> tuple[int, ...]:
-        """The producers of its tensors as places in the candidate, from 1; 0 where they have no partner yet."""
+        """Who uses its result first, and who made its tensors: places in the candidate, from 1; 0 without a partner."""
+        around = (side.first_consumer.get(number, -1), *side.sources(number))
         if side is self.reference:
-            return tuple(self.partner.get(source, -1) + 1 for source in side.sources(number))
-        return tuple(source + 1 if source in self.other_partner else 0 for source in side.sources(number))
+            return tuple([self.partner.get(one, -1) + 1 for one in around])
+        return tuple([one + 1 if one in self.other_partner else 0 for one in around])
 
     def _pair_all(self, pairs: Iterable[tuple[int, int]]) -> None:
         for number, other in pairs:

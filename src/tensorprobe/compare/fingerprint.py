@@ -27,6 +27,7 @@ UNKNOWN_VALUE = 0
 _BITS = (14, 14)
 """How many bits are kept of the largest and smallest element, and of the mean."""
 _BITS_ACROSS_DTYPES = (8, 6)
+_NO_MEAN = 1e-6
 _MIXING = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -86,6 +87,8 @@ def _range_codes(slots: Sequence[TensorSlot], bits: tuple[int, int]) -> list[int
     high = _floats([slot.max for slot in slots])
     low = _floats([slot.min for slot in slots])
     mean = np.nan_to_num(_floats([slot.mean for slot in slots]))
+    with np.errstate(invalid="ignore"):
+        mean[np.abs(mean) < _NO_MEAN * np.maximum(np.abs(high), np.abs(low))] = 0.0  # what rounding left of zero
     codes = np.zeros(len(slots), dtype=np.uint64)
     for numbers, kept in ((high, bits[0]), (low, bits[0]), (mean, bits[1])):
         codes = (codes ^ _round(numbers, kept)) * _MIXING

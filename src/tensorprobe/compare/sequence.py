@@ -49,7 +49,7 @@ class Items:
     leaves: list[Values] = field(default_factory=list)
     """Those of the values that no call made."""
     flows: list[Values] = field(default_factory=list)
-    """For each tensor the call that made it, as a number that means the same on both sides; 0 when not known."""
+    """Calls that give to it and take from it, as numbers that mean the same on both sides; 0 when not known."""
     names: list[str] = field(default_factory=list)
 
     def add_mark(self, number: int) -> None:

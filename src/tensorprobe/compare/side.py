@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from tensorprobe.compare.call import BACKWARD, FORWARD, RECOMPUTE, Call, Run
 from tensorprobe.compare.fingerprint import Fingerprint, Fingerprinter
 from tensorprobe.compare.module_match import TreeContent
@@ -76,6 +78,16 @@ class Side:
                 if isinstance(slot, TensorSlot) and slot.is_input
             )
         return known
+
+    @cached_property
+    def first_consumer(self) -> dict[int, int]:
+        """The first forward call that takes in what a forward call made."""
+        found: dict[int, int] = {}
+        for number in self.forward:
+            for source in self.sources(number):
+                found.setdefault(source, number)
+        found.pop(-1, None)
+        return found
 
     def other_direction(self, call: Call, direction: str) -> int | None:
         """The backward or the recomputation of a forward call, or the reverse."""
