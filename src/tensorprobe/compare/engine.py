@@ -18,6 +18,7 @@ from tensorprobe.compare.alignment import Alignment
 from tensorprobe.compare.argument import compare_arguments, compare_lone
 from tensorprobe.compare.call import Call, Run, read_run
 from tensorprobe.compare.circumstance import compare_circumstances
+from tensorprobe.compare.course import Course
 from tensorprobe.compare.executor import MeasureTask, make_task, run_tasks
 from tensorprobe.compare.judge import Judge
 from tensorprobe.compare.mapping import Mapping as NameMapping
@@ -115,12 +116,12 @@ def _compare_ranks(
     for paired in pairs:
         paired.values = [_make_value(*slots, paired.reference) for slots in pair_match_slots(paired.match, alignment)]
     start_noise = noises.get(pair.rank, SILENCE)
-    judge = Judge(reference, candidate, options, start_noise)
-    judged = _measure_and_judge(pairs, pair, judge, options, progress)
+    course = Course(reference, candidate, options, start_noise)
+    judged = _measure_and_judge(pairs, pair, Judge(course), options, progress)
     is_cut_short = len(judged) < len(pairs)
     finding = Finding(judged, alignment, reference, candidate, pair.rank not in noises, is_cut_short)
     verdict = replace(give_verdict(finding), step=pair.step, rank_name=pair.reference.name)
-    return _make_result(pair, finding, verdict), judge.worst_noise
+    return _make_result(pair, finding, verdict), course.worst_noise
 
 
 def _make_value(reference: Slot | None, candidate: Slot | None, call: Call) -> ValuePair:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from tensorprobe.compare.alignment import Alignment
 from tensorprobe.compare.call import BACKWARD, FORWARD, Call, Run
-from tensorprobe.compare.judge import STRUCTURE_ONLY
 from tensorprobe.compare.pairing import PairedCall, RunSide
 from tensorprobe.compare.result import CallResult, ValuePair, Verdict, VerdictKind
+from tensorprobe.compare.status import STRUCTURE_ONLY
 from tensorprobe.store.frame import describe_frame
 from tensorprobe.store.slot import TensorSlot
 

@@ -1,0 +1,63 @@
+"""What the judge knows while it goes through two runs: how large errors are, whether anything differs yet."""
+
+from __future__ import annotations
+
+from tensorprobe.compare.noise import SILENCE, Noise, loudest
+from tensorprobe.compare.option import CompareOptions
+from tensorprobe.compare.pairing import PairedCall, RunSide
+
+
+class Course:
+    """One pass over one pair of runs."""
+
+    def __init__(
+        self, reference: RunSide, candidate: RunSide, options: CompareOptions, start_noise: Noise = SILENCE
+    ) -> None:
+        self.reference = reference
+        self.candidate = candidate
+        self.options = options
+        self.start_noise = start_noise
+        """What the steps before this one explain of other parameters."""
+        self.worst_noise = start_noise
+        """The largest error so far of what still agrees."""
+        self.is_any_bad = False
+        self.has_apis = any(call.kind == "api" and call.caller is None for call in reference.run.calls)
+        """False at level L0, where only modules are recorded."""
+
+    def remember(self, pair: PairedCall) -> None:
+        """A pair was judged."""
+        is_bad = pair.is_bad or pair.role in ("source", "entered")
+        noise = loudest(value.noise for value in pair.values)
+        if not pair.is_framework_made:
+            self.is_any_bad = self.is_any_bad or is_bad
+            self.worst_noise = loudest((self.worst_noise, noise))
+        outer = self.reference.pair(self.reference.nesting.parent(pair.reference))
+        if outer is not None and outer is not pair:
+            outer.inner_noise = loudest((outer.inner_noise, noise))
+            outer.is_inside_bad = outer.is_inside_bad or is_bad or pair.role != "clean"
+
+    def context(self, pair: PairedCall) -> tuple[Noise, bool]:
+        """What else goes in: for a backward call its forward, for a gradient of parameters all calls of the module."""
+        call = pair.reference
+        if call.kind == "parameters_grad":
+            return self.worst_noise, self.is_any_bad
+        noise, is_bad = pair.inner_noise, False
+        forward = self.reference.pair(self.reference.flow.forward_of(call))
+        if forward is not None and forward.is_judged:
+            noise = loudest([noise, *(value.noise for value in forward.values)])
+            is_bad = any(value.is_bad for value in forward.values)
+        return noise, is_bad
+
+    def outer(self, pair: PairedCall) -> PairedCall | None:
+        """The module call around a call, if both runs have it."""
+        outer = self.reference.pair(self.reference.nesting.parent(pair.reference))
+        is_same = outer is self.candidate.pair(self.candidate.nesting.parent(pair.candidate))
+        return outer if is_same else None
+
+    def has_other_seed(self) -> bool:
+        """Were the runs seeded differently, or is nothing known of that?"""
+        seeds = []
+        for side in (self.reference, self.candidate):
+            settings = side.run.rank.run.get("settings")
+            seeds.append(settings.get("torch_seed") if isinstance(settings, dict) else None)
+        return None in seeds or seeds[0] != seeds[1]

@@ -1,0 +1,174 @@
+"""What an input was computed from, and whether that explains it.
+
+Both sides name the call that produced it; or they name different calls; or none, and then it is the sum of several
+gradients, or the own code of the module around the call computed it, or it came from outside: data, a parameter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tensorprobe.compare import tolerance
+from tensorprobe.compare.call import BACKWARD, Call
+from tensorprobe.compare.course import Course
+from tensorprobe.compare.noise import GAIN, SILENCE, Noise, loudest
+from tensorprobe.compare.pairing import PairedCall
+from tensorprobe.compare.result import ValuePair
+from tensorprobe.compare.status import UNDEFINED_MEMORY, is_same_value
+from tensorprobe.store.slot import TensorSlot
+
+STEP_GAIN = 1000.0
+"""From the errors of one step to those of the parameters in the next: an optimizer that divides by the size of the
+gradient (Adam) moves an element whose gradient is only noise by the full learning rate, in either direction."""
+
+
+@dataclass(slots=True)
+class Origin:
+    """What an input was computed from."""
+
+    noise: Noise = SILENCE
+    """The largest error of it."""
+    is_bad: bool = False
+    """Some of it differs: the difference comes from there."""
+    explained: tolerance.Explained | None = None
+    """The value was judged already, as the result of this call; this is what was found."""
+    blame: str = ""
+    """Should the value differ: what to say, if it is not from there."""
+    own_code_of: PairedCall | None = None
+    """Should the value differ: the module whose own code computed it."""
+    suspects: tuple[Call, ...] = ()
+    is_external: bool = False
+    """It came from outside what was recorded: data, a parameter, a buffer."""
+    is_undefined: bool = False
+    natural_norm: float | None = None
+    gain: float = GAIN
+
+
+class OriginFinder:
+    """Finds origins among the calls that were judged already."""
+
+    def __init__(self, course: Course) -> None:
+        self._course = course
+
+    def find(self, pair: PairedCall, value: ValuePair) -> Origin:
+        """Where this input of this pair came from."""
+        reference, candidate = value.reference, value.candidate
+        assert isinstance(reference, TensorSlot) and isinstance(candidate, TensorSlot)
+        producers = (self._course.reference.flow.producer(reference), self._course.candidate.flow.producer(candidate))
+        pairs = (self._course.reference.pair(producers[0]), self._course.candidate.pair(producers[1]))
+        if pairs[0] is not None and pairs[0] is pairs[1]:
+            return self._produced(pairs[0], value) if pairs[0].is_judged else self._unknown(pair, value)
+        if producers[0] is None and producers[1] is None:
+            return self._unknown(pair, value)
+        rewired = self._rewired(*producers)
+        outer = self._course.outer(pair)
+        if pair.reference.kind == "module" and outer is not None:  # the module around it has put it there
+            own_code = self._own_code(outer)
+            own_code.is_bad, own_code.suspects = own_code.is_bad or rewired.is_bad, rewired.suspects
+            return own_code
+        return rewired
+
+    def _produced(self, producer: PairedCall, value: ValuePair) -> Origin:
+        """Both sides took it from the same pair of calls."""
+        outputs = [found for found in producer.outputs if found.measurement is not None]
+        same = [found for found in outputs if is_same_value(found, value)]
+        blame = f"what {producer.reference.name} returned agrees, but it was changed before this call"
+        origin = Origin(is_bad=any(found.is_bad for found in same or outputs), blame=blame)
+        origin.is_undefined = any(found.reason == UNDEFINED_MEMORY for found in outputs)
+        if same:
+            if same[0].tolerances is not None:
+                origin.explained = tolerance.Explained(same[0].tolerances, same[0].scale)
+            origin.noise = same[0].noise
+        else:
+            origin.noise = loudest(found.noise for found in outputs)
+        return origin
+
+    def _rewired(self, reference: Call | None, candidate: Call | None) -> Origin:
+        """The two sides took it from different places."""
+        sides = ((self._course.reference, reference), (self._course.candidate, candidate))
+        is_bad = any(producer is not None and side.is_tainted(producer) for side, producer in sides)
+        suspects = self._course.reference.suspects(reference) + self._course.candidate.suspects(candidate)
+        return Origin(
+            noise=self._course.worst_noise,
+            is_bad=is_bad,
+            suspects=suspects,
+            blame=_describe_rewiring(reference, candidate, suspects),
+        )
+
+    def _unknown(self, pair: PairedCall, value: ValuePair) -> Origin:
+        """No record says where it came from."""
+        if _is_parameter(value):
+            kind, _, name = value.slot.partition(".")
+            what = {"parameters": f"the parameter {name}", "buffers": f"the buffer {name}"}.get(kind, "it")
+            blame = f"{what} was not the same before the call"
+            return Origin(noise=self._course.start_noise, gain=STEP_GAIN, is_external=True, blame=blame)
+        gathered = self._accumulated(pair) if pair.reference.kind == "api" else None
+        if gathered is not None:
+            return gathered
+        outer = self._course.outer(pair)
+        if outer is not None:
+            return self._own_code(outer)
+        what = "the gradient that came in from outside" if pair.reference.direction == BACKWARD else "the data"
+        return Origin(
+            noise=self._course.worst_noise,
+            gain=STEP_GAIN if _is_leaf(value) else GAIN,
+            is_bad=self._course.is_any_bad,
+            is_external=True,
+            blame=f"no recorded call computed it: {what} is not the same",
+        )
+
+    def _own_code(self, outer: PairedCall) -> Origin:
+        context_noise, is_context_bad = self._course.context(outer)
+        inputs = [value for value in outer.inputs if value.measurement is not None]
+        gradients = [value.reference for value in inputs if isinstance(value.reference, TensorSlot)]
+        return Origin(
+            noise=loudest([context_noise, *(value.noise for value in inputs)]),
+            is_bad=is_context_bad or outer.is_inside_bad or any(value.is_bad for value in inputs),
+            own_code_of=outer,
+            natural_norm=tolerance.largest_norm(gradients) if outer.reference.direction == BACKWARD else None,
+        )
+
+    def _accumulated(self, pair: PairedCall) -> Origin | None:
+        """A gradient that is the sum of several: of those that came back from all uses of the forward's result."""
+        if pair.reference.direction != BACKWARD:
+            return None
+        parts = self._course.reference.flow.contributions(pair.reference)
+        if not parts:
+            return None
+        values = []
+        for call, slot in parts:
+            behind = self._course.reference.pair(call)
+            if behind is None or not behind.is_judged:
+                blame = f"{call.name} has no partner"
+                return Origin(noise=self._course.worst_noise, is_bad=self._course.is_any_bad, blame=blame)
+            values += [value for value in behind.outputs if value.slot == slot.slot]
+        # One part alone would have been named as its source: something that was not recorded was added, or changed it.
+        is_sum = len(parts) > 1
+        return Origin(
+            noise=loudest(value.noise for value in values) if is_sum else self._course.worst_noise,
+            is_bad=any(value.is_bad for value in values) or (not is_sum and self._course.is_any_bad),
+            blame="the gradients that it is the sum of agree, but it was changed on its way (a hook?)",
+            natural_norm=tolerance.largest_norm(slot for _, slot in parts),
+        )
+
+
+def _is_parameter(value: ValuePair) -> bool:
+    return value.slot.startswith(("parameters.", "buffers."))
+
+
+def _is_leaf(value: ValuePair) -> bool:
+    """At level L1 a parameter is a leaf that requires a gradient."""
+    slot = value.reference
+    return isinstance(slot, TensorSlot) and slot.requires_grad is True and slot.source is None
+
+
+def _describe_rewiring(reference: Call | None, candidate: Call | None, suspects: tuple[Call, ...]) -> str:
+    names = [
+        name if name is not None else None for name in (reference and reference.name, candidate and candidate.name)
+    ]
+    from_reference = names[0] or "outside what was recorded"
+    from_candidate = names[1] or "outside what was recorded"
+    words = f"it comes from {from_reference} in the reference and from {from_candidate} in the candidate"
+    if suspects:
+        return f"{words}; {', '.join(call.name for call in suspects[:3])} has no counterpart"
+    return words

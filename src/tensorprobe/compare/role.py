@@ -1,0 +1,140 @@
+"""The role of a pair of calls, when all its values have a status."""
+
+from __future__ import annotations
+
+import math
+
+from tensorprobe.compare.argument import show_argument
+from tensorprobe.compare.call import BACKWARD, FORWARD, Call
+from tensorprobe.compare.course import Course
+from tensorprobe.compare.noise import GAIN
+from tensorprobe.compare.operation import is_a
+from tensorprobe.compare.pairing import PairedCall
+from tensorprobe.compare.precision import unit_roundoff
+from tensorprobe.compare.result import Role, ValuePair
+from tensorprobe.compare.status import is_explained_but_large
+from tensorprobe.store.slot import TensorSlot
+
+
+class RoleGiver:
+    """Decides what a pair is: clean, source, entered, drift, discontinuity or propagated."""
+
+    def __init__(self, course: Course) -> None:
+        self._course = course
+
+    def decide(self, pair: PairedCall, bad_inputs: list[ValuePair], is_context_bad: bool) -> None:
+        """`is_context_bad`: what else goes into it, such as the forward of a backward call, differs."""
+        bad_outputs = [value for value in pair.outputs if value.is_bad]
+        results = [value for value in pair.outputs if value.measurement is not None]
+        if pair.role == "entered" and not bad_outputs and any(value.status == "equal" for value in results):
+            pair.role, pair.because = "clean", ""  # what differs had no effect here
+        if pair.role == "entered":
+            return
+        failed = {bool(pair.reference.failed), bool(pair.candidate.failed)}
+        if len(failed) == 2 and not bad_inputs:
+            error = pair.candidate.failed or pair.reference.failed
+            side = "candidate" if pair.candidate.failed else "reference"
+            pair.role, pair.because = "source", f"it raised an error in the {side} only: {error}"
+        elif pair.blamed_before is not None:
+            pair.role, pair.because = "source", f"its own code computed another {pair.blamed_before}"
+        elif self._decide_arguments(pair, bad_outputs, bad_inputs):
+            pass
+        elif not bad_outputs:
+            pair.role = "clean" if _is_compared(pair) else "not compared"
+        elif bad_inputs or is_context_bad:
+            pair.role, pair.because = self._decide_downstream(pair, bad_inputs, bad_outputs)
+        elif pair.is_inside_bad:
+            pair.role, pair.because = "propagated", "the difference arises inside it"
+        elif pair.is_framework_made and self._course.is_any_bad:
+            pair.role, pair.because = "propagated", "what came before it differs"
+        else:
+            pair.role, pair.because = self._decide_source(pair, bad_outputs)
+
+    def _decide_arguments(self, pair: PairedCall, bad_outputs: list[ValuePair], bad_inputs: list[ValuePair]) -> bool:
+        arguments = [value for value in pair.inputs if value.measurement is None]
+        changed = [value for value in arguments if value.status == "different"]
+        if not changed and bad_outputs and not bad_inputs:  # a keyword that one side left to its default
+            changed = [value for value in arguments if value.is_mismatch]
+        if not changed or (not bad_outputs and not _has_grown(pair)):
+            return False
+        words = ", ".join(_describe_argument(value) for value in changed[:4])
+        pair.role, pair.because = "entered", f"called with {words}"
+        return True
+
+    def _decide_downstream(
+        self, pair: PairedCall, bad_inputs: list[ValuePair], bad_outputs: list[ValuePair]
+    ) -> tuple[Role, str]:
+        largest = max((value.error for value in bad_inputs if value.error is not None), default=math.inf)
+        for value in bad_outputs:
+            if value.error is not None and value.tolerance is not None:
+                explained = value.tolerance + value.scale * GAIN * largest
+                if value.error > explained and not math.isinf(value.error):
+                    return "drift", f"the error grows from {largest:.2g} to {value.error:.2g}, more than it explains"
+        return "propagated", "what goes into it differs"
+
+    def _decide_source(self, pair: PairedCall, bad_outputs: list[ValuePair]) -> tuple[Role, str]:
+        call = pair.reference
+        is_noisy = any(value.status == "close" for value in pair.inputs if value.is_tensor)
+        if is_noisy and all(_is_discrete(call, value) for value in bad_outputs):
+            return "discontinuity", "its inputs agree up to rounding, and its result is a discrete choice"
+        if call.direction == BACKWARD and all(value.measurement is None for value in bad_outputs):
+            forward = self._course.reference.pair(self._course.reference.flow.forward_of(call))
+            if forward is not None:
+                lone = self._course.candidate.lone_users(forward.candidate) + self._course.reference.lone_users(
+                    forward.reference
+                )
+                pair.suspects = tuple(dict.fromkeys((*forward.suspects, *lone)))
+            return "source", "a gradient that one run has is missing in the other"
+        if call.direction == FORWARD and is_a(call.op, "random") and not pair.is_inside_bad:
+            generators = (pair.reference.generator, pair.candidate.generator)
+            if None not in generators and generators[0] != generators[1]:
+                pair.is_random = True
+                return "entered", "it is random, and the generator was in another state before it"
+            if generators == (None, None) and self._course.has_other_seed():
+                pair.is_random = True
+                return "source", "it is random and drew other numbers: were both runs seeded alike (seed_all)?"
+        self._suspect_results(pair, bad_outputs)
+        if pair.doubts and not pair.suspects:
+            pair.suspects = pair.doubts
+            names = ", ".join(found.name for found in pair.doubts[:2])
+            words = "its inputs have equal statistics, its result differs"
+            return "source", f"{words}; they came through {names}, which only one run calls"
+        if all(is_explained_but_large(value) for value in bad_outputs):
+            return "drift", "the error has grown step by step until half of the digits are gone"
+        return "source", "its inputs agree, its result does not"
+
+    def _suspect_results(self, pair: PairedCall, bad_outputs: list[ValuePair]) -> None:
+        """A module may return what a call without a partner computed."""
+        for value in bad_outputs:
+            for side, slot in ((self._course.reference, value.reference), (self._course.candidate, value.candidate)):
+                producer = side.flow.producer(slot) if isinstance(slot, TensorSlot) else None
+                if producer is not None and not pair.suspects:
+                    pair.suspects = side.suspects(producer)
+
+
+def _is_discrete(call: Call, value: ValuePair) -> bool:
+    slot = value.reference
+    is_whole = isinstance(slot, TensorSlot) and unit_roundoff(slot.dtype) is None
+    return is_whole or is_a(call.op, "steps")
+
+
+def _is_compared(pair: PairedCall) -> bool:
+    return not pair.values or any(value.status in ("equal", "close") for value in pair.values)
+
+
+def _has_grown(pair: PairedCall) -> bool:
+    """Is there more error in what came out than in what went in? A view has as much."""
+    inputs = max((value.error or 0.0 for value in pair.inputs), default=0.0)
+    outputs = [value for value in pair.outputs if value.is_tensor]
+    if not any(value.status in ("equal", "close", "different") for value in outputs):
+        return True  # nothing else is known of the call
+    return any((value.error or 0.0) > inputs * 1.001 for value in outputs)
+
+
+def _describe_argument(value: ValuePair) -> str:
+    name = value.slot.removeprefix("kwargs.")
+    if value.reference is None:
+        return f"{name}={show_argument(value.candidate)} where the reference gave none"
+    if value.candidate is None:
+        return f"no {name} where the reference had {show_argument(value.reference)}"
+    return f"{name}={show_argument(value.candidate)} where the reference had {show_argument(value.reference)}"

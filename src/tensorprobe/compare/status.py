@@ -1,0 +1,90 @@
+"""The status of one pair of tensors: equal, close or different, against what is explained."""
+
+from __future__ import annotations
+
+import math
+
+from tensorprobe.compare import tolerance
+from tensorprobe.compare.option import CompareOptions
+from tensorprobe.compare.precision import short_dtype, unit_roundoff
+from tensorprobe.compare.result import ValuePair
+from tensorprobe.store.slot import TensorSlot
+
+UNDEFINED_MEMORY = "undefined memory"
+STRUCTURE_ONLY = "no values were recorded"
+
+
+def leave_undefined(value: ValuePair) -> None:
+    """What `empty` returns means nothing: it is never compared."""
+    value.status, value.reason, value.is_mismatch = "not comparable", UNDEFINED_MEMORY, False
+
+
+def settle(value: ValuePair, explained: tolerance.Explained, options: CompareOptions) -> None:
+    """The status of one pair of tensors, against what is explained."""
+    measurement = value.measurement
+    assert measurement is not None
+    if measurement.problem is not None:
+        value.status, value.reason = "not comparable", value.reason or measurement.problem
+        return
+    if measurement.basis == "structure" and measurement.is_equal is None:
+        value.status, value.reason = "not comparable", STRUCTURE_ONLY
+        return
+    value.errors, value.tolerances, value.scale = (
+        tolerance.error_of(measurement),
+        explained.tolerance,
+        explained.scale,
+    )
+    if value.errors is not None:
+        value.error, value.tolerance = value.errors.worst_against(explained.tolerance)
+    if measurement.is_equal:
+        value.status = "equal"
+    elif options.has_fixed_tolerance and measurement.basis != "checksum":
+        value.tolerance, value.tolerances = None, None
+        value.status = "close" if tolerance.is_within_fixed(value, options) else "different"
+    else:
+        value.status = "close" if _is_explained(value) else "different"
+    _note_dtypes(value, options)
+
+
+def _note_dtypes(value: ValuePair, options: CompareOptions) -> None:
+    slots = (value.reference, value.candidate)
+    dtypes = [short_dtype(slot.dtype) for slot in slots if isinstance(slot, TensorSlot)]
+    if len(set(dtypes)) < 2 or "" in dtypes:
+        return
+    value.reason = f"{dtypes[1]} where the reference has {dtypes[0]}"
+    if not options.has_fixed_tolerance:
+        value.status = "different"
+
+
+def _is_explained(value: ValuePair) -> bool:
+    """Within the tolerance, and not half of the digits gone."""
+    if value.errors is None or value.tolerances is None:
+        return False
+    return value.errors.is_within(value.tolerances) and not is_explained_but_large(value)
+
+
+def is_explained_but_large(value: ValuePair) -> bool:
+    """Rounding explains it, and yet half of the digits are gone."""
+    unit = unit_roundoff(value.reference.dtype) if isinstance(value.reference, TensorSlot) else None
+    if unit is None or value.errors is None or value.tolerances is None:
+        return False
+    return value.errors.is_within(value.tolerances) and value.errors.norm / value.scale > math.sqrt(unit)
+
+
+def is_same_value(found: ValuePair, value: ValuePair) -> bool:
+    """Is this input that output? Shape may change on the way (a view), numbers may not."""
+    first, second = found.measurement, value.measurement
+    if first is None or second is None:
+        return False
+    return first is second or (
+        (first.is_equal, first.relative_l2, first.max_abs_error)
+        == (second.is_equal, second.relative_l2, second.max_abs_error)
+        and _statistics(found) == _statistics(value)
+    )
+
+
+def _statistics(value: ValuePair) -> tuple[object, ...]:
+    slot = value.reference
+    if not isinstance(slot, TensorSlot):
+        return ()
+    return (slot.element_count, slot.max, slot.min, slot.checksum)
