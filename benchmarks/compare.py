@@ -5,9 +5,9 @@
     python benchmarks/compare.py --msprobe .venv-msprobe/bin/msprobe
 
 Every way of a case runs in a process of its own, in turns, so that what else the machine does falls on all alike; times
-are medians and include the start of the process. "CPU" is the time of all its processes together, "read" is the plain cost of reading the same bytes, in one process.
-The files are warm: they were read once before. TroubleShooter does not run on a current Python; its 11.6 s for the case
-`pairs`, in as many processes, were measured on the machine of the design.
+are medians and include the start of the process. "CPU" is the time of all its processes together, "read" the plain cost
+of reading the same bytes, in one process. The files are warm: they were read once before. TroubleShooter is not among
+the ways: its 11.6 s for the case `pairs` were measured once, at another time, and are no more than a hint.
 """
 
 from __future__ import annotations
@@ -270,8 +270,8 @@ def write_dump(rank: Path, task: str, records: dict[str, Any]) -> None:
 def compare_ways(folder: Path, options: argparse.Namespace) -> list[Way]:
     sides = [folder / side / "step0" / "rank" for side in ("reference", "candidate")]
     output = folder / "output"
-    ours = [sys.executable, "-m", "tensorprobe", "compare", *map(str, sides), "-o", str(output)]
-    ways = [(f"tensorprobe, {options.processes} processes", [*ours, "--processes", str(options.processes)])]
+    ours = [sys.executable, "-m", "tensorprobe", "compare", *map(str, sides), "--processes", str(options.processes)]
+    ways = [("tensorprobe, verdict", ours), ("tensorprobe, with files", [*ours, "-o", str(output)])]
     if options.msprobe:
         reference, candidate = (str(side / "dump.json") for side in sides)
         ways.append(("msprobe", [options.msprobe, "compare", "-tp", candidate, "-gp", reference, "-o", str(output)]))
