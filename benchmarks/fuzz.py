@@ -3,10 +3,10 @@
     python benchmarks/fuzz.py pt --seconds 60          mutate valid files at random
     python benchmarks/fuzz.py pt --atheris CORPUS      guided by coverage, where atheris is installed
 
-Targets: `records` (dump.json, read as `show` and `compare` do), `npy`, `pt` (tensor files), `compare` (two whole dumps,
-one of them spoilt). A reader may refuse a file with a TensorprobeError, and nothing else: any other exception is
-printed with the path of the file that caused it. The file is written before it is read, so that it is there even when
-the process dies of it.
+Targets: `records` (dump.json, read as `show` and `compare` do), `npy`, `pt` (tensor files), `mapping` (the YAML file of
+names), `compare` (two whole dumps, one of them spoilt). A reader may refuse a file with a TensorprobeError, and nothing
+else: any other exception is printed with the path of the file that caused it. The file is written before it is read, so
+that it is there even when the process dies of it.
 """
 
 from __future__ import annotations
@@ -205,6 +205,14 @@ def compare_dumps(folder: Path, content: bytes) -> None:
         shutil.rmtree(folder / side)
 
 
+def read_names(folder: Path, content: bytes) -> None:
+    from tensorprobe.compare.mapping import read_mapping
+
+    path = folder / "mapping.yaml"
+    path.write_bytes(content)
+    read_mapping(path)
+
+
 def tensor_seeds() -> list[bytes]:
     return [path.read_bytes() for path in sorted((TESTS / "tensor_file").glob("*.pt"))]
 
@@ -224,13 +232,23 @@ def dump_seeds() -> list[bytes]:
     return [path.read_bytes() for path in sorted((TESTS / "msprobe_dump").rglob("dump.json"))]
 
 
+def mapping_seeds() -> list[bytes]:
+    return [
+        b"calls:\n  Functional.gelu.0: Functional.gelu.1\nmodules:\n  encoder.layers: backbone.blocks\n",
+        b'modules:\n  "encoder.*.attn": "blocks.*.attention"\n  0: 1\ntensors: {a.0.forward.input.1: b.0}\n',
+        b"# names\ncalls: &x\n  ? [a, b]\n  : !!str 2024-01-01\nmodules: *x\ntensors: |\n  text\n",
+        b"%YAML 1.2\n---\ncalls: {a: 'b', \"c\\u0041\": .nan, <<: {d: ~}}\n...\n",
+    ]
+
+
 TARGETS: dict[str, Callable[[Path, bytes], None]] = {
     "records": read_records,
     "npy": read_tensor,
     "pt": read_tensor,
+    "mapping": read_names,
     "compare": compare_dumps,
 }
-SEEDS = {"records": dump_seeds, "npy": npy_seeds, "pt": tensor_seeds, "compare": dump_seeds}
+SEEDS = {"records": dump_seeds, "npy": npy_seeds, "pt": tensor_seeds, "mapping": mapping_seeds, "compare": dump_seeds}
 
 if __name__ == "__main__":
     main()
