@@ -87,7 +87,8 @@ def choose_layer(edit: RunEdit) -> tuple[str, int] | None:
     lists = edit.layer_lists()
     if not lists:
         return None
-    path = edit.random.choice(sorted(lists))
+    depth = min(path.count(".") for path in lists)  # layers, not the parts of one
+    path = edit.random.choice(sorted(path for path in lists if path.count(".") == depth))
     return path, edit.random.choice(lists[path])
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 
 from tensorprobe.compare.call import BACKWARD, FORWARD, RECOMPUTE, Call, Run, make_run
@@ -30,8 +30,6 @@ class Entry:
     first_name: str | None
     """None for what was put in."""
     path: str | None
-    is_changed: bool = False
-    """Do its results differ from those of the original?"""
 
 
 class RunEdit:
@@ -42,6 +40,7 @@ class RunEdit:
         self.random = random.Random(seed)
         self.entries = [Entry(_copy(call), call.name, context_path(call, run)) for call in run.calls]
         self.source_of_removed: dict[str, str | None] = {}
+        self.changes: dict[Hashable, float] = {}
 
     # -- what an edit may ask
 
@@ -297,7 +296,11 @@ class RunEdit:
             return slot
         if keeps_weights and slot.is_input and slot.source is None:
             return slot
-        change = 1 + self.random.uniform(0.01, 0.2)
+        # What one call gives to the next is still one value afterwards.
+        content = (slot.shape, slot.max, slot.min, slot.mean, keeps_weights)
+        if content not in self.changes:
+            self.changes[content] = 1 + self.random.uniform(0.01, 0.2)
+        change = self.changes[content]
         numbers = {
             name: value * change if isinstance(value := getattr(slot, name), float) else value
             for name in ("max", "min", "mean", "norm")
