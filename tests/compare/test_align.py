@@ -235,6 +235,23 @@ def test_a_call_without_a_partner_has_its_nearest_and_the_reason() -> None:
     assert unpaired.why == f"already paired with {partner.name}"
 
 
+def test_the_nearest_may_be_in_another_module_or_of_other_shapes() -> None:
+    builders = []
+    for path, shape in (("a", (4,)), ("b", (5, 5))):
+        builder = RunBuilder("mix")
+        x = builder.data("x", shape)
+        with builder.module("", "Net"):
+            with builder.module("first", "First"):
+                x = builder.call("Torch", "sin" if path == "a" else "cos", x, shape=shape)
+            with builder.module("second", "Second"):
+                builder.call("Torch", "cos" if path == "a" else "sin", x, shape=shape)
+        builders.append(builder)
+    alignment = align_builders(*builders)
+    why = {one.call.name: one.why for one in alignment.only_reference}
+    assert why["Torch.sin.0.forward"] == "in another module, second"
+    assert why["Torch.cos.0.forward"] == "in another module, first"
+
+
 @settings(max_examples=25, deadline=None)
 @given(
     level=st.sampled_from(API_LEVELS),

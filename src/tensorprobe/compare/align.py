@@ -89,6 +89,7 @@ class Aligner:
         self.partner: dict[int, int] = {}
         self.other_partner: dict[int, int] = {}
         self.modules: dict[ModuleNode, ModuleNode] = {}
+        self._matched_modules: set[ModuleNode] = set()
         self.group_matches: list[Match] = []
         self.mapping = mapping
         self.is_mirrored = is_mirrored
@@ -140,6 +141,7 @@ class Aligner:
             forced, self.slots = names.modules, names.slots
         matcher = ModuleMatcher(contents[0], contents[1], forced)
         self.modules = matcher.match(self.reference.tree, self.candidate.tree)
+        self._matched_modules = set(self.modules.values())
         for node in forced:
             for below in node.walk():
                 self.mapped.update(below.records)
@@ -200,12 +202,15 @@ class Aligner:
 
     def _align_numbers(self, numbers: list[int], others: list[int], ignores_op: bool = False) -> None:
         numbers, others = self._free(numbers), self._other_free(others)
-        items, other_items = Items(), Items()
-        for number in numbers:
-            self._add(items, self.reference, number, ignores_op)
-        for number in others:
-            self._add(other_items, self.candidate, number, ignores_op)
+        items = self._items(self.reference, numbers, ignores_op)
+        other_items = self._items(self.candidate, others, ignores_op)
         self._pair_all((numbers[row], others[column]) for row, column in align_sequence(items, other_items))
+
+    def _items(self, side: Side, numbers: list[int], ignores_op: bool = False) -> Items:
+        items = Items()
+        for number in numbers:
+            self._add(items, side, number, ignores_op)
+        return items
 
     def _add(self, items: Items, side: Side, number: int, ignores_op: bool = False) -> None:
         found = side.fingerprint(number)
@@ -242,15 +247,26 @@ class Aligner:
         )
         place_of = {number: place for place, number in enumerate(others)}
         known = [
-            (place, place_of[self.partner[number]]) for place, number in enumerate(numbers) if number in self.partner
+            (place, place_of[self.partner[number]])
+            for place, number in enumerate(numbers)
+            if self.partner.get(number) in place_of
         ]
         before = before_other = -1
         for place, other_place in [*longest_rising(known), (len(numbers), len(others))]:
             left = self._free(numbers[before + 1 : place])
             other_left = self._other_free(others[before_other + 1 : other_place])
             if left and other_left:
-                self._align_numbers(left, other_left)
+                found = align_sequence(self._items(self.reference, left), self._items(self.candidate, other_left))
+                moved = ((left[row], other_left[column]) for row, column in found)
+                self._pair_all(pair for pair in moved if self._may_have_moved(*pair))
             before, before_other = place, other_place
+
+    def _may_have_moved(self, number: int, other: int) -> bool:
+        """Into a module around it or inside it, not into another one that has a partner of its own."""
+        node, other_node = self.reference.node(number), self.candidate.node(other)
+        around = next((self.modules[one] for one in node.way_up() if one in self.modules), None)
+        other_around = next((one for one in other_node.way_up() if one in self._matched_modules), None)
+        return around in other_node.way_up() or other_around in {self.modules.get(one) for one in node.way_up()}
 
     def _group(self) -> None:
         finder = GroupFinder(self.reference, self.candidate, self.partner, self.other_partner, self.modules)

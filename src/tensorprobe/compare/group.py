@@ -249,14 +249,6 @@ def _first_shape(side: Side, number: int) -> Shape:
 
 def _common_module(side: Side, members: set[int], matched: Iterable[ModuleNode]) -> ModuleNode:
     """The innermost matched module that contains all members."""
-    ways = [_way_up(side.node(number)) for number in members]
+    ways = [side.node(number).way_up() for number in members]
     common = set(ways[0]).intersection(*ways[1:])
     return next(node for node in ways[0] if node in common and (node in matched or node.parent is None))
-
-
-def _way_up(node: ModuleNode | None) -> list[ModuleNode]:
-    way = []
-    while node is not None:
-        way.append(node)
-        node = node.parent
-    return way

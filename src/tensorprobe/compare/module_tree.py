@@ -38,6 +38,15 @@ class ModuleNode:
     def __repr__(self) -> str:
         return f"<ModuleNode {self.path}>"
 
+    def way_up(self) -> list[ModuleNode]:
+        """It and all that contain it, innermost first."""
+        way: list[ModuleNode] = []
+        node: ModuleNode | None = self
+        while node is not None:
+            way.append(node)
+            node = node.parent
+        return way
+
     def walk(self) -> Iterator[ModuleNode]:
         """It and all below it, parents first."""
         waiting = [self]
@@ -139,11 +148,7 @@ def build_tree(run: Run, paths: list[str | None], is_flat: bool, has_no_top: boo
 
 def _enter(previous: ModuleNode, node: ModuleNode) -> None:
     """Note in every module on the way from one to the other which child was entered."""
-    above = set()
-    walked: ModuleNode | None = previous
-    while walked is not None:
-        above.add(walked)
-        walked = walked.parent
+    above = set(previous.way_up())
     way = []
     while node not in above and node.parent is not None:
         way.append(node)

@@ -6,10 +6,13 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 
 from tensorprobe.compare.alignment import Unpaired
+from tensorprobe.compare.call import Call
+from tensorprobe.compare.rule import unwrap
 from tensorprobe.compare.side import Side
 from tensorprobe.compare.spelling import canonical_op
 
 _Key = tuple[str, str]
+_MAX_SHAPES = 4
 
 
 def find_nearest(
@@ -30,7 +33,7 @@ def find_nearest(
         if found is None:
             yield Unpaired(call, None, "")
         else:
-            yield Unpaired(call, other.calls[found], _why(side, number, found, other_partner))
+            yield Unpaired(call, other.calls[found], _why(side, number, other, found, other_partner))
 
 
 def _closest(places: list[int], expected: int, taken: Mapping[int, int]) -> int | None:
@@ -40,7 +43,18 @@ def _closest(places: list[int], expected: int, taken: Mapping[int, int]) -> int 
     return next((place for place in around if place not in taken), around[0] if around else None)
 
 
-def _why(side: Side, number: int, found: int, taken: Mapping[int, int]) -> str:
+def _why(side: Side, number: int, other: Side, found: int, taken: Mapping[int, int]) -> str:
     if found in taken:
         return f"already paired with {side.calls[taken[found]].name}"
-    return "in another place"
+    path, other_path = side.paths[number], other.paths[found]
+    if path is not None and other_path is not None and unwrap(path) != unwrap(other_path):
+        return f"in another module, {other_path or 'the model itself'}"
+    shapes, other_shapes = _shapes(side.calls[number]), _shapes(other.calls[found])
+    if shapes != other_shapes:
+        return f"other shapes, {other_shapes} against {shapes}"
+    return "in another place of the order"
+
+
+def _shapes(call: Call) -> str:
+    found = [str(list(slot.shape)) if slot.shape is not None else "?" for slot in call.tensors]
+    return " ".join(found[:_MAX_SHAPES]) + (" …" if len(found) > _MAX_SHAPES else "")
