@@ -175,7 +175,8 @@ class Aligner:
                 waiting.append((events, [event for event in other.events if event not in self.other_partner]))
         marks = {node: -place for place, node in enumerate(self.modules, 1)}
         marks.update({other: marks[node] for node, other in self.modules.items()})
-        for _ in range(2):  # the second time, producers inside these modules are known too
+        has_flow = self.reference.has_flow and self.candidate.has_flow
+        for _ in range(2 if has_flow else 1):  # the second time, producers inside these modules are known too
             for events, other_events in waiting:
                 self._align_events(events, other_events, marks)
 
