@@ -132,6 +132,7 @@ def survey_model(model: str) -> Survey:
     program = build_program(model, 0, plan)
     run_step(program, 0)
     places = {kind: places for kind, places in plan.offers.items() if kind in KINDS}
+    places["detach"] = [place for place in places["detach"] if place.path != program.last]
     places |= {"data": [], "start": []}
     if "dropout_share" in places:
         places["seed"] = []

@@ -20,6 +20,8 @@ class Program:
     """What runs after the backward in the same step, without gradients."""
     tied: list[tuple[str, str]] = field(default_factory=list)
     """Pairs of parameters that are one: `("words.weight", "head.weight")`."""
+    last: str = ""
+    """The module that makes the result: detached there, nothing would have a gradient, and no program would run."""
     step_seed: int = 0
     """Of the random numbers in the steps: dropout."""
     learning_rate: float = 1e-2

@@ -64,7 +64,7 @@ def find_truth(case: Case, reference: Dump, candidate: Dump, changed: str) -> Tr
     if case.kind == "stale":
         right, wrong = (names | find_later_calls(place, reference) for names in (right, wrong))
     if case.kind == "detach" and level == "L0":
-        right = wrong = right | find_gradient_takers(place, reference)
+        right = wrong = right | find_gradient_takers(place, reference, candidate)
     truth = Truth(
         frozenset(right & set(reference.records)),
         frozenset(wrong & set(candidate.records)),
@@ -109,12 +109,12 @@ def find_edges(place: Place, reference: Dump, candidate: Dump) -> tuple[Names, N
     return found_right, found_wrong
 
 
-def find_takers(dump: Dump, producers: Names, candidate: Dump) -> Names:
+def find_takers(dump: Dump, producers: Names, candidate: Dump, part: str = ".forward") -> Names:
     """The calls that take these values; and through calls that have no gradient any more, those behind them."""
     found: Names = set()
     waiting = list(producers)
     while waiting:
-        taking = [name for name in find_consumers(dump, {waiting.pop()}, []) if name not in found]
+        taking = [name for name in find_consumers(dump, {waiting.pop()}, [], part) if name not in found]
         found.update(taking)
         waiting += [name for name in taking if backward_of(name) not in candidate.records]
     return found
@@ -143,11 +143,15 @@ def find_consumers(dump: Dump, producers: Names, besides: list[str], part: str =
 def find_modules(place: Place, direction: str, reference: Dump, candidate: Dump) -> Names:
     called = {name for dump in (reference, candidate) for name in dump.names_at(place.mark) if is_module(name)}
     accepted = called | find_module_call(candidate, place.path, place.call)
-    if not accepted:  # outside all modules: the gradient is the first that a module sees of it
-        return {backward_of(name) for name in find_module_call(candidate, "", 0)}
+    if not accepted and place.begun == 0:
+        return find_data(reference, candidate)
+    if not accepted:  # outside all modules and behind them: the gradient is the first that a module sees of it
+        roots = find_module_call(candidate, "", 0)
+        return {backward_of(name) for name in roots | find_passers(candidate, roots)}
     if direction == "forward":
         return accepted
-    return {backward_of(name) for name in accepted} | {gradients_of(name) for name in accepted}
+    passed = accepted | find_passers(candidate, accepted)
+    return {backward_of(name) for name in passed} | {gradients_of(name) for name in accepted}
 
 
 def find_receivers(
@@ -185,6 +189,7 @@ def find_leaf(place: Place, dump: Dump) -> Names:
     modules = find_module_call(dump, place.path, place.call)
     paths = {str(record.get("module_path")) for record in dump.records.values()}
     is_leaf = not any(path.startswith(f"{place.path}.") for path in paths)
+    modules |= find_passers(dump, modules)
     return {backward_of(name) for name in modules} if is_leaf and place.path else set()
 
 
@@ -197,10 +202,23 @@ def find_later_calls(place: Place, dump: Dump) -> Names:
     }
 
 
-def find_gradient_takers(place: Place, dump: Dump) -> Names:
+def find_gradient_takers(place: Place, reference: Dump, candidate: Dump) -> Names:
     """The modules whose input needs no gradient any more."""
-    made = find_module_call(dump, place.path, place.call)
-    return {backward_of(name) for name in find_consumers(dump, made, [], ".forward.")}
+    made = find_module_call(reference, place.path, place.call)
+    return {backward_of(name) for name in find_takers(reference, made, candidate, ".forward.")}
+
+
+def find_passers(dump: Dump, modules: Names) -> Names:
+    """Modules that return the very value that one of these returns: around them, or in them."""
+    found: Names = set()
+    for name in dump.names:
+        if is_module(name) and ".forward." in name:
+            sources = {leaf["source"] for leaf in dump.outputs_of(name) if "source" in leaf}
+            if sources & modules:
+                found.add(name)
+            if name in modules:
+                found |= {source for source in sources if is_module(source)}
+    return found
 
 
 def find_module_call(dump: Dump, path: str, index: int) -> Names:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 from fault.model.cnn import build_cnn
 from fault.model.encoder_decoder import build_encoder_decoder
 from fault.model.gpt import build_gpt
+from fault.model.gru import build_gru
 from fault.model.llama import build_llama
 from fault.model.lstm import build_lstm
+from fault.model.mixer import build_mixer
+from fault.model.t5 import build_t5
+from fault.model.unet import build_unet
 from fault.place import Plan
 from fault.program import Program
+
+DEEP_LAYERS = 24
 
 MODELS: dict[str, Callable[[Plan], Program]] = {
     "gpt": build_gpt,
@@ -18,6 +25,11 @@ MODELS: dict[str, Callable[[Plan], Program]] = {
     "lstm": build_lstm,
     "encoder_decoder": build_encoder_decoder,
     "llama": build_llama,
+    "gpt_deep": functools.partial(build_gpt, layers=DEEP_LAYERS),
+    "mixer": build_mixer,
+    "gru": build_gru,
+    "unet": build_unet,
+    "t5": build_t5,
 }
-HELD_OUT: tuple[str, ...] = ()
+HELD_OUT = ("mixer", "gru", "unet", "t5")
 """Models that nobody looks at while compare is tuned."""

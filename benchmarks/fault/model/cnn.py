@@ -123,4 +123,4 @@ def build_cnn(plan: Plan) -> Program:
         return accuracy
 
     batches = [{"images": torch.rand(4, 3, 12, 12), "labels": torch.randint(0, CLASSES, (4,))} for _ in range(3)]
-    return Program(CNN(plan), compute_loss, batches, evaluate)
+    return Program(CNN(plan), compute_loss, batches, evaluate, last="fc")

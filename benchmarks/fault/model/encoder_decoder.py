@@ -147,4 +147,4 @@ def build_encoder_decoder(plan: Plan) -> Program:
         source[0, -3:] = target[1, -2:] = PADDING
         return {"source": source, "target": target}
 
-    return Program(EncoderDecoder(plan), compute_loss, [make_batch() for _ in range(3)])
+    return Program(EncoderDecoder(plan), compute_loss, [make_batch() for _ in range(3)], last="head")

@@ -70,4 +70,4 @@ def build_gpt(plan: Plan, layers: int = 3) -> Program:
         return compute(logits.flatten(0, 1), labels.flatten())
 
     batches = [{"tokens": torch.randint(0, WORDS, (3, LENGTH + 1))} for _ in range(3)]
-    return Program(GPT(plan, layers), compute_loss, batches, tied=[("words.weight", "head.weight")])
+    return Program(GPT(plan, layers), compute_loss, batches, tied=[("words.weight", "head.weight")], last="head")

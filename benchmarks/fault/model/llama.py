@@ -88,4 +88,6 @@ def build_llama(plan: Plan) -> Program:
         labels = plan.at(None, "labels", lambda: tokens[:, 1:], slice=lambda: tokens[:, :-1])
         return compute(logits.flatten(0, 1), labels.flatten())
 
-    return Program(model, compute_loss, [{"tokens": torch.randint(0, WORDS, (2, LENGTH + 1))} for _ in range(3)])
+    return Program(
+        model, compute_loss, [{"tokens": torch.randint(0, WORDS, (2, LENGTH + 1))} for _ in range(3)], last="lm_head"
+    )

@@ -102,4 +102,4 @@ def build_lstm(plan: Plan) -> Program:
             "labels": torch.randint(0, TAGS, (4,)),
         }
 
-    return Program(Tagger(plan), compute_loss, [make_batch() for _ in range(3)])
+    return Program(Tagger(plan), compute_loss, [make_batch() for _ in range(3)], last="fc")

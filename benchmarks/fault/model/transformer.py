@@ -49,7 +49,7 @@ class Norm(Part):
             nan=lambda: mean - 2 * mean.min(),
         )
         root = self.at("root", lambda: torch.rsqrt(safe), precision=lambda: torch.rsqrt(safe.bfloat16()).float())
-        scaled = self.at("scaled", lambda: wide * root, residual=lambda: wide, scale=lambda: wide * root * root)
+        scaled = self.at("scaled", lambda: wide * root, residual=lambda: wide, scale=lambda: wide * root.square())
         return self.at(
             "weight",
             lambda: self.weight * scaled.to(x.dtype),
@@ -117,7 +117,13 @@ def attend(
     if position_bias is not None:
         bias = position_bias
         before = scores
-        scores = plan.at(module, "bias", lambda: before + bias, bias=lambda: before, head=lambda: before + bias.flip(1))
+        scores = plan.at(
+            module,
+            "bias",
+            lambda: before + bias,
+            bias=(lambda: before) if bias.requires_grad else None,  # else it is all zero
+            head=(lambda: before + bias.flip(1)) if bias.requires_grad else None,
+        )
     if attention_mask is not None:
         mask, unmasked = attention_mask, scores
         scores = plan.at(
