@@ -16,6 +16,8 @@ What counts as right is in fault/truth.py and fault/score.py.
 from __future__ import annotations
 
 import argparse
+import atexit
+import functools
 import json
 import shutil
 import sys
@@ -33,6 +35,7 @@ from fault.dump import Dump, read_dump
 from fault.kind import KINDS, REWRITES
 from fault.model.catalog import MODELS
 from fault.noise import NOISES
+from fault.peer import Msprobe
 from fault.record import record_candidate, record_reference
 from fault.score import Saying, Score, judge_faulted, judge_unfaulted, saying_of
 from fault.table import format_failures, format_faults, format_settings, format_unfaulted
@@ -76,12 +79,13 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--reuse", type=Path, help="take the dumps that are in this folder, and record what is missing")
     parser.add_argument("--json", type=Path, help="write every outcome to this file")
     parser.add_argument("--peer", choices=["msprobe"])
+    parser.add_argument("--peer-python", default=sys.executable, help="the Python that has msprobe")
     parser.add_argument("--check", action="store_true", help="check the corpus, not compare")
     return parser.parse_args()
 
 
 def list_cases(options: argparse.Namespace) -> Iterator[Case]:
-    models = options.model or models_of(options.split)
+    models = options.model or models_of(options.split, is_unfaulted=options.unfaulted)
     seeds = [options.seed] if options.seed is not None else seeds_of(options.split, options.seeds)
     is_unfaulted = options.unfaulted or options.kind == [UNFAULTED]
     for level in options.level or ["L1"]:
@@ -119,12 +123,17 @@ def score_case(case: Case, root: Path, options: argparse.Namespace, *, is_kept: 
     saying, seconds = ask_tensorprobe(reference, candidate)
     yield score_saying("tensorprobe", case, saying, (reference, candidate, changed), seconds)
     if options.peer:
-        from fault.peer import ask_msprobe
-
-        saying, seconds = ask_msprobe(reference, candidate, case.setting.steps)
+        saying, seconds = start_peer(options.peer_python).ask(reference, candidate, case.setting.steps)
         yield score_saying(options.peer, case, saying, (reference, candidate, changed), seconds)
     if not is_kept:
         shutil.rmtree(candidate)
+
+
+@functools.cache
+def start_peer(python: str) -> Msprobe:
+    peer = Msprobe(python)
+    atexit.register(peer.close)
+    return peer
 
 
 def ask_tensorprobe(reference: Path, candidate: Path) -> tuple[Saying, float]:

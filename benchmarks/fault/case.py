@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from fault.kind import KINDS, REWRITES
-from fault.model.catalog import HELD_OUT, MODELS
+from fault.model.catalog import DEEP, HELD_OUT, MODELS
 from fault.place import Fault, Place, Plan
 from fault.program import Program
 
@@ -71,9 +71,10 @@ def seeds_of(split: str, count: int) -> list[int]:
     return list(range(first, first + count))
 
 
-def models_of(split: str) -> list[str]:
+def models_of(split: str, *, is_unfaulted: bool) -> list[str]:
     """Held-out are models that tuning never saw, and the others with seeds that it never saw."""
-    return [model for model in MODELS if split == "held-out" or model not in HELD_OUT]
+    models = [model for model in MODELS if split == "held-out" or model not in HELD_OUT]
+    return models if is_unfaulted else [model for model in models if model not in DEEP]
 
 
 def build_program(model: str, seed: int, plan: Plan, dtype: str = "float32") -> Program:
