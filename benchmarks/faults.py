@@ -30,8 +30,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 from fault.case import DTYPES, LEVELS, SPLITS, TASKS, UNFAULTED, Case, Setting, models_of, seeds_of, survey_model
-from fault.check import find_objection
-from fault.dump import Dump, read_dump
+from fault.check import find_objection, find_unfaulted_objection
+from fault.dump import read_dump
 from fault.kind import KINDS, REWRITES
 from fault.model.catalog import MODELS
 from fault.noise import NOISES
@@ -171,9 +171,11 @@ def check_cases(cases: list[Case], root: Path, *, is_kept: bool) -> int:
 
 
 def check_case(case: Case, root: Path) -> str | None:
-    reference: Dump = read_dump(record_reference(case, root))
+    reference = read_dump(record_reference(case, root))
     folder, changed = record_candidate(case, root)
     candidate = read_dump(folder)
+    if not case.is_faulty:
+        return find_unfaulted_objection(reference, candidate, is_noisy=case.noise in ("split", "wide"))
     return find_objection(find_truth(case, reference, candidate, changed), reference, candidate)
 
 
