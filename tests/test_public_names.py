@@ -96,6 +96,15 @@ def test_capture_without_a_framework_says_what_to_do() -> None:
 
 
 def test_importing_the_package_imports_nothing_but_numpy() -> None:
-    heavy = ("yaml", "ml_dtypes", "xlsxwriter", "pandas", "typer", "rich", "multiprocessing.pool")
+    heavy = (
+        "yaml",
+        "ml_dtypes",
+        "xlsxwriter",
+        "pandas",
+        "typer",
+        "rich",
+        "multiprocessing.pool",
+        "tensorprobe.compare.engine",
+    )
     program = f"import tensorprobe, sys\nprint(*[name for name in {heavy} if name in sys.modules])"
     assert run_fresh(program) == ""

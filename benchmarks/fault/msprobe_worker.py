@@ -1,4 +1,4 @@
-"""Runs in the environment that has msprobe: compares the pairs that come in, one a line, without starting anew each time.
+"""Runs in the environment that has msprobe: compares the pairs that come in, one a line, without starting anew.
 
 In: {"reference": dump.json, "candidate": dump.json, "output": folder}. Out: the first row that is not `pass`, or null.
 """

@@ -5,7 +5,7 @@ Importing it imports no framework: `tensorprobe.pytorch` is the face for PyTorch
 
 from tensorprobe._version import __version__
 from tensorprobe.capture.context import capture  # binds the function over the package of the same name
-from tensorprobe.compare.engine import compare  # and so does this
+from tensorprobe.compare import compare  # and so does this
 from tensorprobe.errors import ConfigError, DumpError, TensorprobeError, UsageError
 
 __all__ = ["ConfigError", "DumpError", "TensorprobeError", "UsageError", "__version__", "capture", "compare"]

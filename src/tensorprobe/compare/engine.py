@@ -1,4 +1,4 @@
-"""`compare`: two runs, step by step and process by process.
+"""Two runs, compared step by step and process by process.
 
     read -> align -> pair -> measure -> judge -> verdict
 
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,6 @@ from tensorprobe.compare.result import Comparison, Coverage, RankResult, ValuePa
 from tensorprobe.compare.slot_pair import pair_match_slots
 from tensorprobe.compare.step import RankPair, pair_ranks
 from tensorprobe.compare.verdict import Finding, find_sources, give_verdict, make_result
-from tensorprobe.errors import UsageError
 from tensorprobe.store.reader import open_dump
 from tensorprobe.store.slot import PlainSlot, Slot, TensorSlot
 
@@ -38,27 +38,10 @@ Progress = Callable[[int, int], None]
 """Called with how many values were measured and how many there are."""
 
 
-def compare(reference: str | Path, candidate: str | Path, **options: Any) -> Comparison:
-    """Compare two runs, and say which call went wrong first.
-
-    Each is a dump_path, a folder of a step or a rank in it, or a dump.json or debug.json, of tensorprobe or msprobe.
-    `options` are the fields of CompareOptions: mapping, step, rank, rtol, atol, first, processes.
-
-        result = tensorprobe.compare("dump_gpu", "dump_npu")
-        if not result:
-            print(result.verdict.headline)
-    """
-    known = [field.name for field in fields(CompareOptions)]
-    unknown = [name for name in options if name not in known]
-    if unknown:
-        raise UsageError(f"{unknown[0]!r} is not an option of compare. Options: {', '.join(known)}.")
-    return compare_runs(reference, candidate, CompareOptions(**options))
-
-
 def compare_runs(
     reference: str | Path, candidate: str | Path, options: CompareOptions, progress: Progress | None = None
 ) -> Comparison:
-    """What `compare` does, with options that are checked already."""
+    """What `tensorprobe.compare` does, with options that are checked already."""
     mapping = read_mapping(options.mapping)
     dumps = [open_dump(path).select(options.step, options.rank) for path in (reference, candidate)]
     pairs, problems = pair_ranks(dumps[0], dumps[1])
@@ -156,21 +139,19 @@ def _measure_and_judge(
     """Judge the calls in their order, each when its values are measured; all of them, or up to the first source."""
     scheduled = sorted(_schedule(pairs, ranks, options), key=lambda one: one.order)
     tasks = [one.task for one in scheduled]
-    measured = iter(zip(scheduled, run_tasks(tasks, options.processes), strict=True))
-    done = 0
     judged: list[PairedCall] = []
-    waiting = next(measured, None)
-    for pair in pairs:
-        while waiting is not None and waiting[0].order[0] <= pair.place:
-            _take(waiting[0].value, waiting[1])
-            done += 1
-            if progress is not None:
-                progress(done, len(tasks))
-            waiting = next(measured, None)
-        judge.judge(pair)
-        judged.append(pair)
-        if options.first and find_sources([pair]):
-            break
+    done = 0
+    with closing(run_tasks(tasks, options.processes)) as measurements:  # ends the workers, whatever happens here
+        for pair in pairs:
+            while done < len(scheduled) and scheduled[done].order[0] <= pair.place:
+                _take(scheduled[done].value, next(measurements))
+                done += 1
+                if progress is not None:
+                    progress(done, len(tasks))
+            judge.judge(pair)
+            judged.append(pair)
+            if options.first and find_sources([pair]):
+                break
     return judged
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ def run_tasks(
     tasks: Sequence[MeasureTask],
     processes: int | None = None,
     progress: Callable[[], None] | None = None,
-) -> Iterator[Measurement]:
+) -> Generator[Measurement, None, None]:
     """The measurements in the order of the tasks, each as soon as it is there; `progress` is called for each.
 
     The same two files are measured once, under however many names they are linked. Stopping early stops the work.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -38,3 +38,12 @@ class CompareOptions:
     @property
     def has_fixed_tolerance(self) -> bool:
         return self.rtol is not None or self.atol is not None
+
+
+def make_options(given: dict[str, Any]) -> CompareOptions:
+    """Options by name; UsageError for a name that is none."""
+    known = [field.name for field in fields(CompareOptions)]
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        raise UsageError(f"{unknown[0]!r} is not an option of compare. Options: {', '.join(known)}.")
+    return CompareOptions(**given)
