@@ -1,7 +1,8 @@
 """A small GPT on random data, recorded by tensorprobe.
 
-python examples/train_gpt.py --steps 2 --level mix --dump-path ./demo_dump
-tensorprobe show ./demo_dump
+python examples/train_gpt.py --task tensor --dump-path ./good
+python examples/train_gpt.py --task tensor --dump-path ./bad --fault
+tensorprobe compare ./good ./bad
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ VOCABULARY, CONTEXT, WIDTH, HEADS, LAYERS, BATCH = 96, 32, 64, 4, 2, 4
 
 
 class Attention(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, has_fault: bool = False) -> None:
         super().__init__()
+        self.has_fault = has_fault
         self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
         self.out = nn.Linear(WIDTH, WIDTH)
 
@@ -28,14 +30,16 @@ class Attention(nn.Module):
         batch, tokens, _ = x.shape
         query, key, value = self.qkv(x).view(batch, tokens, 3, HEADS, WIDTH // HEADS).permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        return self.out(mixed.transpose(1, 2).reshape(batch, tokens, WIDTH))
+        if not self.has_fault:  # without this the shapes still fit, and the heads are mixed up
+            mixed = mixed.transpose(1, 2)
+        return self.out(mixed.reshape(batch, tokens, WIDTH))
 
 
 class Block(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, has_fault: bool = False) -> None:
         super().__init__()
         self.norm_1 = nn.LayerNorm(WIDTH)
-        self.attention = Attention()
+        self.attention = Attention(has_fault)
         self.norm_2 = nn.LayerNorm(WIDTH)
         self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
 
@@ -45,12 +49,12 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, has_fault: bool = False) -> None:
         super().__init__()
         self.token = nn.Embedding(VOCABULARY, WIDTH)
         self.position = nn.Embedding(CONTEXT, WIDTH)
         self.dropout = nn.Dropout(0.1)
-        self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
+        self.blocks = nn.ModuleList(Block(has_fault and layer == LAYERS - 1) for layer in range(LAYERS))
         self.norm = nn.LayerNorm(WIDTH)
         self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
 
@@ -62,9 +66,9 @@ class GPT(nn.Module):
         return self.head(self.norm(x))
 
 
-def train(debugger: PrecisionDebugger, steps: int) -> None:
+def train(debugger: PrecisionDebugger, steps: int, has_fault: bool) -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = GPT().to(device)
+    model = GPT(has_fault).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for step in range(steps):
         tokens = torch.randint(VOCABULARY, (BATCH, CONTEXT + 1), device=device)
@@ -85,6 +89,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--dump-path", default="./dump_path", help="where the dump goes (default ./dump_path)")
     parser.add_argument("--level", default="mix", help="L0: modules; L1: API calls; mix: both (default mix)")
     parser.add_argument("--task", default="statistics", help="statistics, tensor or structure (default statistics)")
+    parser.add_argument("--fault", action="store_true", help="forget a transpose in the attention of the last block")
     parser.add_argument("--seed", type=int, default=1234, help="of every random generator (default 1234)")
     return parser.parse_args()
 
@@ -94,7 +99,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s")  # tensorprobe says where the dump is
     seed_all(arguments.seed)
     debugger = PrecisionDebugger(dump_path=arguments.dump_path, level=arguments.level, task=arguments.task)
-    train(debugger, arguments.steps)
+    train(debugger, arguments.steps, arguments.fault)
 
 
 if __name__ == "__main__":

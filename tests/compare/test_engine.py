@@ -491,6 +491,21 @@ def test_each_step_is_compared_with_its_partner_and_the_verdict_is_the_earliest(
     assert not tensorprobe.compare(tmp_path / "r" / "step0", tmp_path / "c" / "step2")
 
 
+def test_what_follows_from_an_earlier_step_is_not_another_source(tmp_path: Path) -> None:
+    for side in ("r", "c"):
+        for step in range(2):
+            factor = np.float32(1.1 if side == "c" and step else 1.0)
+            run = Recording()
+            w = run.data(W * factor, requires_grad=True)
+            run.api("Functional.linear", run.data(X), w, output=X @ w.array.T + np.float32(side == "c"))
+            run.write(tmp_path / side, step)
+    result = tensorprobe.compare(tmp_path / "r", tmp_path / "c")
+    assert (result.verdict.step, result.verdict.kind) == (0, "source")
+    later = result.ranks[1]
+    assert later.verdict.headline.startswith("The step did not start equal, because the runs had parted before it")
+    assert not later.others
+
+
 def test_ranks_are_paired_by_number_and_what_has_no_partner_is_said(tmp_path: Path) -> None:
     for side, ranks in (("r", (0, 1)), ("c", (0, 1, 2))):
         for rank in ranks:

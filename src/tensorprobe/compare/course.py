@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tensorprobe.compare.noise import SILENCE, Noise, loudest
 from tensorprobe.compare.option import CompareOptions
 from tensorprobe.compare.pairing import PairedCall, RunSide
 
 
+@dataclass(frozen=True)
+class Past:
+    """What the steps of a process that were compared before this one leave behind: it shows in the parameters."""
+
+    noise: Noise = SILENCE
+    has_parted: bool = False
+    """Something differed: that parameters differ now needs no other reason."""
+    is_empty: bool = True
+
+
 class Course:
     """One pass over one pair of runs."""
 
-    def __init__(
-        self, reference: RunSide, candidate: RunSide, options: CompareOptions, start_noise: Noise = SILENCE
-    ) -> None:
+    def __init__(self, reference: RunSide, candidate: RunSide, options: CompareOptions, past: Past) -> None:
         self.reference = reference
         self.candidate = candidate
         self.options = options
-        self.start_noise = start_noise
-        """What the steps before this one explain of other parameters."""
-        self.worst_noise = start_noise
+        self.past = past
+        self.worst_noise = past.noise
         """The largest error so far of what still agrees."""
         self.is_any_bad = False
         self.has_apis = any(call.kind == "api" and call.caller is None for call in reference.run.calls)
         """False at level L0, where only modules are recorded."""
+
+    def end(self) -> Past:
+        """What the next step finds."""
+        return Past(self.worst_noise, self.past.has_parted or self.is_any_bad, is_empty=False)
 
     def remember(self, pair: PairedCall) -> None:
         """A pair was judged."""

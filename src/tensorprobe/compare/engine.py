@@ -8,7 +8,7 @@ Measuring is lazy and in the order of execution, so that `first` can stop at the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,12 +19,11 @@ from tensorprobe.compare.alignment import Alignment
 from tensorprobe.compare.argument import compare_arguments, compare_lone
 from tensorprobe.compare.call import Call, Run, read_run
 from tensorprobe.compare.circumstance import compare_circumstances
-from tensorprobe.compare.course import Course
+from tensorprobe.compare.course import Course, Past
 from tensorprobe.compare.executor import MeasureTask, make_task, run_tasks
 from tensorprobe.compare.judge import Judge
 from tensorprobe.compare.mapping import Mapping as NameMapping
 from tensorprobe.compare.mapping import read_mapping
-from tensorprobe.compare.noise import SILENCE, Noise, loudest
 from tensorprobe.compare.option import DEFAULT_ATOL, DEFAULT_RTOL, CompareOptions
 from tensorprobe.compare.pairing import PairedCall, RunSide, pair_calls
 from tensorprobe.compare.result import Comparison, Coverage, RankResult, ValuePair, Verdict
@@ -46,10 +45,9 @@ def compare_runs(
     dumps = [open_dump(path).select(options.step, options.rank) for path in (reference, candidate)]
     pairs, problems = pair_ranks(dumps[0], dumps[1])
     results: list[RankResult] = []
-    noises: dict[int | None, Noise] = {}
+    pasts: dict[int | None, Past] = {}
     for pair in pairs:
-        result, noise = _compare_ranks(pair, options, mapping, noises, progress)
-        noises[pair.rank] = loudest((noises.get(pair.rank, SILENCE), noise))
+        result, pasts[pair.rank] = _compare_ranks(pair, options, mapping, pasts.get(pair.rank, Past()), progress)
         results.append(result)
         if options.first and result.others is not None and _has_source(result):
             break
@@ -89,22 +87,21 @@ def _compare_ranks(
     pair: RankPair,
     options: CompareOptions,
     mapping: NameMapping,
-    noises: Mapping[int | None, Noise],
+    past: Past,
     progress: Progress | None,
-) -> tuple[RankResult, Noise]:
+) -> tuple[RankResult, Past]:
     runs = (read_run(pair.reference), read_run(pair.candidate))
     alignment = align_calls(*runs, mapping)
     reference, candidate = RunSide(runs[0]), RunSide(runs[1])
     pairs = pair_calls(reference, candidate, alignment)
     for paired in pairs:
         paired.values = [_make_value(*slots, paired.reference) for slots in pair_match_slots(paired.match, alignment)]
-    start_noise = noises.get(pair.rank, SILENCE)
-    course = Course(reference, candidate, options, start_noise)
+    course = Course(reference, candidate, options, past)
     judged = _measure_and_judge(pairs, pair, Judge(course), options, progress)
     is_cut_short = len(judged) < len(pairs)
-    finding = Finding(judged, alignment, reference, candidate, pair.rank not in noises, is_cut_short)
+    finding = Finding(judged, alignment, reference, candidate, past, is_cut_short)
     verdict = replace(give_verdict(finding), step=pair.step, rank_name=pair.reference.name)
-    return _make_result(pair, finding, verdict), course.worst_noise
+    return _make_result(pair, finding, verdict), course.end()
 
 
 def _make_value(reference: Slot | None, candidate: Slot | None, call: Call) -> ValuePair:
@@ -187,9 +184,7 @@ def _make_result(pair: RankPair, finding: Finding, verdict: Verdict) -> RankResu
     runs = (finding.reference.run, finding.candidate.run)
     named = verdict.call.name if verdict.call else None
     others = [source for source in find_sources(finding.pairs) if source.reference.name != named]
-    others += [
-        found for found in finding.pairs if found.role in ("drift", "discontinuity") and found.reference.name != named
-    ]
+    others += [found for found in finding.pairs if found.role == "discontinuity" and found.reference.name != named]
     results = {found.reference.name: make_result(found, *runs) for found in finding.pairs}
     compared = [value for value in _own_tensors(finding.pairs) if value.status != "not comparable"]
     bases = Counter[str](value.measurement.basis for value in compared if value.measurement is not None)

@@ -101,18 +101,20 @@ class OriginFinder:
             kind, _, name = value.slot.partition(".")
             what = {"parameters": f"the parameter {name}", "buffers": f"the buffer {name}"}.get(kind, "it")
             blame = f"{what} was not the same before the call"
-            return Origin(noise=self._course.start_noise, gain=STEP_GAIN, is_external=True, blame=blame)
+            past = self._course.past
+            return Origin(past.noise, past.has_parted, gain=STEP_GAIN, is_external=True, blame=blame)
         gathered = self._accumulated(pair) if pair.reference.kind == "api" else None
         if gathered is not None:
             return gathered
         outer = self._course.outer(pair)
         if outer is not None:
             return self._own_code(outer)
+        is_leaf = _is_leaf(value)
         what = "the gradient that came in from outside" if pair.reference.direction == BACKWARD else "the data"
         return Origin(
             noise=self._course.worst_noise,
-            gain=STEP_GAIN if _is_leaf(value) else GAIN,
-            is_bad=self._course.is_any_bad,
+            gain=STEP_GAIN if is_leaf else GAIN,
+            is_bad=self._course.is_any_bad or (is_leaf and self._course.past.has_parted),
             is_external=True,
             blame=f"no recorded call computed it: {what} is not the same",
         )

@@ -173,7 +173,7 @@ class RankResult:
     only_candidate: tuple[Unpaired, ...]
     verdict: Verdict
     others: tuple[CallResult, ...]
-    """The sources, entered and drifting calls besides the one of the verdict."""
+    """The sources, entered calls and discontinuities besides the one of the verdict."""
     coverage: Coverage
     bases: Counter[str]
     """How many values were compared by tensor, statistics, checksum or structure only."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tensorprobe.compare.alignment import Alignment
 from tensorprobe.compare.call import BACKWARD, FORWARD, Call, Run
+from tensorprobe.compare.course import Past
 from tensorprobe.compare.pairing import PairedCall, RunSide
 from tensorprobe.compare.result import CallResult, ValuePair, Verdict, VerdictKind
 from tensorprobe.compare.status import STRUCTURE_ONLY
@@ -27,7 +28,8 @@ class Finding:
     alignment: Alignment
     reference: RunSide
     candidate: RunSide
-    is_first_step: bool = True
+    past: Past
+    """What the steps before this one explain."""
     is_cut_short: bool = False
 
 
@@ -40,9 +42,10 @@ def find_sources(pairs: Iterable[PairedCall]) -> list[PairedCall]:
 def give_verdict(finding: Finding) -> Verdict:
     """One step of one process."""
     sources = find_sources(finding.pairs)
-    start = _find_unequal_parameters(finding.pairs) if finding.is_first_step else []
+    is_consequence = finding.past.has_parted
+    start = _find_unequal_parameters(finding.pairs) if finding.past.is_empty or is_consequence else []
     missing = _find_missing_gradients(finding)
-    if start:
+    if start and not (sources and is_consequence):
         return _word_unequal_start(start, finding)
     if sources and not (missing and missing[0][0] < sources[0].event_place):
         return _word_source(sources[0], finding)
@@ -80,7 +83,7 @@ def _parameter_name(pair: PairedCall, value: ValuePair) -> str | None:
         isinstance(slot, TensorSlot) and slot.requires_grad is True and slot.source is None
         for slot in (value.reference, value.candidate)
     )
-    if is_leaf and pair.reference.kind == "api" and pair.reference.parent is None and pair.role == "entered":
+    if is_leaf and pair.reference.kind == "api" and pair.reference.parent is None:
         name = f"{value.slot} of {pair.reference.name}"
         return f"{name} in module {pair.reference.module_path}" if pair.reference.module_path else name
     return None
@@ -111,6 +114,8 @@ def _word_unequal_start(start: list[tuple[PairedCall, ValuePair]], finding: Find
     more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
     subject = "1 parameter differs" if len(start) == 1 else f"{len(start)} parameters differ"
     headline = f"The runs did not start equal: {subject} before the first call: {', '.join(names[:_MAX_NAMES])}{more}."
+    if finding.past.has_parted:
+        headline = f"The step did not start equal, because the runs had parted before it: {subject}."
     evidence = [f"{_parameter_name(*one)}: {_describe_difference(one[1])}" for one in start[:_MAX_VALUES]]
     sources = [found for found in find_sources(finding.pairs) if found not in [one[0] for one in start]]
     if sources:
@@ -272,7 +277,9 @@ def _describe_difference(value: ValuePair) -> str:
         words.append("the checksums differ")
     if measurement.worst_index is not None:
         place = list(measurement.worst_index)
-        words.append(f"worst at {place}: {measurement.worst_candidate} for {measurement.worst_reference}")
+        words.append(
+            f"worst at {place}: {_exact(measurement.worst_candidate)} for {_exact(measurement.worst_reference)}"
+        )
     if measurement.basis == "statistics":
         words.append("by statistics only")
     return ", ".join(words)
@@ -306,9 +313,15 @@ def _describe_not_compared(pair: PairedCall, finding: Finding) -> list[str]:
         words.append(f"{values:,} values" if values > 1 else "1 value")
     if lone:
         shown = ", ".join(lone[:_MAX_NAMES])
-        words.append(f"{len(lone):,} calls without a counterpart ({shown}{', …' if len(lone) > _MAX_NAMES else ''})")
+        calls = "1 call" if len(lone) == 1 else f"{len(lone):,} calls"
+        words.append(f"{calls} without a counterpart ({shown}{', …' if len(lone) > _MAX_NAMES else ''})")
     return [f"not compared before it: {' and '.join(words)}"]
 
 
 def _number(value: float | None) -> str:
     return "unknown" if value is None else f"{value:.2g}"
+
+
+def _exact(value: float | complex | int | bool | None) -> str:
+    """With the digits of a float32; all of an integer."""
+    return f"{value:.9g}" if isinstance(value, (float, complex)) else str(value)
