@@ -215,7 +215,8 @@ def _iter_sources(comparison: Comparison) -> Iterator[Source]:
     ranks = sorted(comparison.ranks, key=lambda rank: rank.reference_name != comparison.verdict.rank_name)
     for rank in ranks:
         own = rank.verdict.call
-        for call in (*([own] if own is not None else []), *(one for one in rank.others if one is not own)):
+        named = [own] if own is not None and own.role != "propagated" else []
+        for call in (*named, *(one for one in rank.others if one is not own)):
             if call is not first:
                 yield Source(rank.reference_name, call, find_worst(call))
 
