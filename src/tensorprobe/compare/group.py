@@ -17,7 +17,8 @@ from tensorprobe.compare.sequence import longest_rising
 from tensorprobe.compare.side import Side
 from tensorprobe.store.slot import TensorSlot
 
-_MAX_CALLS = 32
+_MAX_CALLS = 64
+_MAX_SPAN = 10_000
 _SHARED_INPUTS = 0.5  # of the side that has fewer
 
 Shape = tuple[int, ...] | None
@@ -91,18 +92,25 @@ class GroupFinder:
         )
 
     def _merge(self, groups: Iterable[Group]) -> list[Group]:
-        """Groups that share a call are one, with several results."""
-        merged: list[Group] = []
+        """Groups that share a call are one, with several results; each call is the end of one at most."""
+        of_call: dict[int, Group] = {}
+        of_other_call: dict[int, Group] = {}
         for group in groups:
-            apart = []
-            for known in merged:
-                if known.reference & group.reference or known.candidate & group.candidate:
-                    group.reference |= known.reference
-                    group.candidate |= known.candidate
-                    group.exits.extend(known.exits)
-                else:
-                    apart.append(known)
-            merged = [*apart, group]
+            touched = [of_call[one] for one in group.reference if one in of_call]
+            touched += [of_other_call[one] for one in group.candidate if one in of_other_call]
+            for known in {id(one): one for one in touched}.values():
+                group.reference |= known.reference
+                group.candidate |= known.candidate
+                group.exits = [*known.exits, *group.exits]
+            of_call.update(dict.fromkeys(group.reference, group))
+            of_other_call.update(dict.fromkeys(group.candidate, group))
+        merged = list({id(group): group for group in of_call.values()}.values())
+        for group in merged:
+            ends: dict[int, int] = {}
+            for one, other in sorted(group.exits):
+                if one not in ends and other not in ends.values():
+                    ends[one] = other
+            group.exits = list(ends.items())
         return merged
 
     def _fits(self, group: Group) -> bool:
@@ -210,10 +218,13 @@ def _closure(side: Side, start: int, free: set[int]) -> set[int]:
 
 def _side_branches(side: Side, members: set[int], free: set[int]) -> set[int]:
     """Free calls between the first and the last that use what the group makes: a dropout that drops nothing."""
-    between = sorted(number for number in free if min(members) < number < max(members) and number not in members)
     found: set[int] = set()
-    for number in between:
-        if any(source in members or source in found for source in side.sources(number)):
+    first, last = min(members), max(members)
+    if last - first > _MAX_SPAN:
+        return found
+    for number in range(first + 1, last):
+        is_other = number in free and number not in members
+        if is_other and any(source in members or source in found for source in side.sources(number)):
             found.add(number)
     return found
 
