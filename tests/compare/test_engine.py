@@ -201,6 +201,20 @@ def test_a_mapping_pairs_what_names_do_not(tmp_path: Path) -> None:
         compared(tmp_path, reference, candidate, mapping={"calls": {"Torch.swash.0": "Functional.my_act.0"}})
 
 
+def test_a_mapping_may_name_what_only_some_steps_have(tmp_path: Path) -> None:
+    for side in ("r", "c"):
+        for step in range(2):
+            run = Recording()
+            a = run.api("Functional.linear", run.data(X), run.data(W), output=X @ W.T)
+            if step:
+                run.api("Torch.swish" if side == "r" else "Torch.silu", a, output=np.tanh(a.array))
+            run.write(tmp_path / side, step)
+    result = tensorprobe.compare(tmp_path / "r", tmp_path / "c", mapping={"calls": {"Torch.swish.0": "Torch.silu.0"}})
+    assert [rank.coverage.share for rank in result.ranks] == [1.0, 1.0]
+    with pytest.raises(UsageError, match=r"Torch\.swash\.0 is not a call of the reference"):
+        tensorprobe.compare(tmp_path / "r", tmp_path / "c", mapping={"calls": {"Torch.swash.0": "Torch.silu.0"}})
+
+
 def test_a_call_that_raised_on_one_side_is_the_source(tmp_path: Path) -> None:
     def program(run: Recording, error: str | None = None) -> None:
         fields = {"failed": error} if error else {}

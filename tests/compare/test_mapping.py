@@ -129,14 +129,17 @@ def test_tensors_are_mapped_and_their_calls_with_them() -> None:
     ],
 )
 def test_a_name_that_is_not_there_is_refused_with_the_nearest(mapping: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError) as error:
-        align_with(mapping)
-    assert message in str(error.value)
+    if "direction" in message:
+        with pytest.raises(UsageError, match=message):
+            align_with(mapping)
+        return
+    [error] = align_with(mapping).unknown_names.values()
+    assert message in str(error)
 
 
 def test_names_on_the_wrong_sides_are_told_so() -> None:
-    with pytest.raises(UsageError, match="It is a module of the candidate: the reference's name comes first"):
-        align_with({"modules": {"h": "layers"}}, Transformer(names={"layers": "h"}))
+    [error] = align_with({"modules": {"h": "layers"}}, Transformer(names={"layers": "h"})).unknown_names.values()
+    assert "It is a module of the candidate: the reference's name comes first" in str(error)
 
 
 @pytest.mark.parametrize(

@@ -28,13 +28,11 @@ from tensorprobe.compare.rule import MAPPING, SAME_NAME, name_rule
 from tensorprobe.compare.sequence import Items, align_sequence, longest_rising
 from tensorprobe.compare.side import Side
 from tensorprobe.compare.spelling import WRAPPER_CLASSES
+from tensorprobe.errors import UsageError
 
 
 def align_calls(reference: Run, candidate: Run, mapping: MappingFile | None = None) -> Alignment:
-    """Every call of both runs, in exactly one match or unpaired.
-
-    UsageError when the mapping names what is not there.
-    """
+    """Every call of both runs, in exactly one match or unpaired. What the mapping names and is not there is listed."""
     mapping = mapping or MappingFile()
     names = [call.name for call in reference.calls]
     other_names = [call.name for call in candidate.calls]
@@ -94,6 +92,7 @@ class Aligner:
         self.mapping = mapping
         self.is_mirrored = is_mirrored
         self.mapped: set[int] = set()
+        self.unknown_names: dict[tuple[str, str], UsageError] = {}
         """Calls of the reference whose partner the mapping names."""
         self.slots: dict[str, dict[str, str]] = {}
 
@@ -138,7 +137,7 @@ class Aligner:
             names = MappedNames(self.mapping, self.reference, self.candidate)
             self._pair_all(names.calls.items())
             self.mapped = set(names.calls)
-            forced, self.slots = names.modules, names.slots
+            forced, self.slots, self.unknown_names = names.modules, names.slots, names.unknown
         matcher = ModuleMatcher(contents[0], contents[1], forced)
         self.modules = matcher.match(self.reference.tree, self.candidate.tree)
         self._matched_modules = set(self.modules.values())
@@ -341,6 +340,7 @@ class Aligner:
             lonely[1],
             {path: other for path, other in paths if path != other},
             self.slots,
+            self.unknown_names,
             self.reference.has_flow == self.candidate.has_flow,
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tensorprobe.compare.call import Call
+from tensorprobe.errors import UsageError
 from tensorprobe.store.slot import Slot
 
 SlotPair = tuple[Slot | None, Slot | None]
@@ -49,5 +50,7 @@ class Alignment:
     """Module paths of the reference and what they are called in the candidate, where that differs."""
     slots: dict[str, dict[str, str]] = field(default_factory=dict)
     """What a mapping file says of tensors: for a call of the reference, its slots and the candidate's against them."""
+    unknown_names: dict[tuple[str, str], UsageError] = field(default_factory=dict)
+    """Entries of a mapping file, by section and name, that stand for nothing in these two runs, and what to say."""
     has_same_gradient_order: bool = True
     """False when only one dump is msprobe's, which lists the gradients of a call in the order of autograd."""

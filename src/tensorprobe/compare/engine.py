@@ -30,6 +30,7 @@ from tensorprobe.compare.result import Comparison, Coverage, RankResult, ValuePa
 from tensorprobe.compare.slot_pair import pair_match_slots
 from tensorprobe.compare.step import RankPair, pair_ranks
 from tensorprobe.compare.verdict import Finding, find_sources, give_verdict, make_result
+from tensorprobe.errors import UsageError
 from tensorprobe.store.reader import open_dump
 from tensorprobe.store.slot import PlainSlot, Slot, TensorSlot
 
@@ -46,8 +47,14 @@ def compare_runs(
     pairs, problems = pair_ranks(dumps[0], dumps[1])
     results: list[RankResult] = []
     pasts: dict[int | None, Past] = {}
+    unknown: dict[tuple[str, str], UsageError] | None = None
     for pair in pairs:
-        result, pasts[pair.rank] = _compare_ranks(pair, options, mapping, pasts.get(pair.rank, Past()), progress)
+        aligned = _align(pair, mapping)
+        here = aligned.alignment.unknown_names
+        unknown = here if unknown is None else {name: unknown[name] for name in unknown if name in here}
+        if unknown and pair is pairs[-1]:  # no step and no rank has it
+            raise next(iter(unknown.values()))
+        result, pasts[pair.rank] = _compare_ranks(pair, aligned, options, pasts.get(pair.rank, Past()), progress)
         results.append(result)
         if options.first and result.others is not None and _has_source(result):
             break
@@ -83,16 +90,24 @@ def _choose(results: Sequence[RankResult]) -> Verdict:
     return replace(compared[0].verdict, headline=headline, step=None, rank_name=None)
 
 
-def _compare_ranks(
-    pair: RankPair,
-    options: CompareOptions,
-    mapping: NameMapping,
-    past: Past,
-    progress: Progress | None,
-) -> tuple[RankResult, Past]:
+@dataclass(frozen=True)
+class _Aligned:
+    """Both runs of one step and rank, read and aligned."""
+
+    runs: tuple[Run, Run]
+    alignment: Alignment
+
+
+def _align(pair: RankPair, mapping: NameMapping) -> _Aligned:
     runs = (read_run(pair.reference), read_run(pair.candidate))
-    alignment = align_calls(*runs, mapping)
-    reference, candidate = RunSide(runs[0]), RunSide(runs[1])
+    return _Aligned(runs, align_calls(*runs, mapping))
+
+
+def _compare_ranks(
+    pair: RankPair, aligned: _Aligned, options: CompareOptions, past: Past, progress: Progress | None
+) -> tuple[RankResult, Past]:
+    alignment = aligned.alignment
+    reference, candidate = map(RunSide, aligned.runs)
     pairs = pair_calls(reference, candidate, alignment)
     for paired in pairs:
         paired.values = [_make_value(*slots, paired.reference) for slots in pair_match_slots(paired.match, alignment)]

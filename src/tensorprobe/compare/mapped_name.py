@@ -33,6 +33,8 @@ class MappedNames:
         self.modules: dict[ModuleNode, ModuleNode] = {}
         self.slots: dict[str, dict[str, str]] = {}
         """For a call of the reference: its slots, and those of the candidate's call that stand against them."""
+        self.unknown: dict[tuple[str, str], UsageError] = {}
+        """Entries that stand for nothing here; another step may have what they name."""
         self._taken_calls: set[int] = set()
         self._pair_calls()
         self._pair_modules()
@@ -79,19 +81,23 @@ class MappedNames:
         """Names that exist; those without a * first."""
         for name, other_name in sorted(entries.items(), key=lambda entry: "*" in entry[0]):
             found = list(_expand_entry(name, other_name, names, other_names))
-            if not found:
-                self._refuse(section, name, names, other_names, "reference")
-                self._refuse(section, other_name, other_names, names, "candidate")
-                raise UsageError(
-                    f"{self._mapping.origin}: {section}: no name that {name} stands for has its partner "
-                    f"in {other_name} of the candidate."
-                )
             yield from found
+            if not found:
+                self.unknown[section, name] = (
+                    self._refuse(section, name, names, other_names, "reference")
+                    or self._refuse(section, other_name, other_names, names, "candidate")
+                    or UsageError(
+                        f"{self._mapping.origin}: {section}: no name that {name} stands for has its partner "
+                        f"in {other_name} of the candidate."
+                    )
+                )
 
-    def _refuse(self, section: str, name: str, names: Collection[str], other_names: Collection[str], side: str) -> None:
-        """Raise if a name stands for nothing in its run."""
+    def _refuse(
+        self, section: str, name: str, names: Collection[str], other_names: Collection[str], side: str
+    ) -> UsageError | None:
+        """What to raise if a name stands for nothing in its run."""
         if _matching(name, names):
-            return
+            return None
         what = {"calls": "a call", "modules": "a module", "tensors": "a tensor"}[section]
         if _matching(name, other_names):
             other_side = "candidate" if side == "reference" else "reference"
@@ -99,7 +105,7 @@ class MappedNames:
         else:
             near = get_close_matches(name, names, n=3, cutoff=0.3)
             hint = f"Nearest there: {', '.join(near)}." if near else "It has none."
-        raise UsageError(f"{self._mapping.origin}: {section}: {name} is not {what} of the {side}. {hint}")
+        return UsageError(f"{self._mapping.origin}: {section}: {name} is not {what} of the {side}. {hint}")
 
 
 def _expand_entry(

@@ -61,6 +61,8 @@ class OriginFinder:
         if producers[0] is None and producers[1] is None:
             return self._unknown(pair, value)
         rewired = self._rewired(*producers)
+        if pair.reference.direction == BACKWARD and None in producers:  # on that side it is the sum of several
+            rewired.is_bad = rewired.is_bad or self._course.is_any_bad
         outer = self._course.outer(pair)
         if pair.reference.kind == "module" and outer is not None:  # the module around it has put it there
             own_code = self._own_code(outer)
