@@ -10,13 +10,12 @@ The two runs are put into a canonical order first: swapping them gives the mirro
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 
 from tensorprobe.compare.alignment import Alignment, Match, SlotPair
 from tensorprobe.compare.call import BACKWARD, RECOMPUTE, Call, Run
 from tensorprobe.compare.fingerprint import Fingerprint, Fingerprinter
+from tensorprobe.compare.garbage import garbage_left_alone
 from tensorprobe.compare.group import GroupFinder
 from tensorprobe.compare.group_match import GroupMatcher
 from tensorprobe.compare.mapped_name import MappedNames
@@ -38,7 +37,7 @@ def align_calls(reference: Run, candidate: Run, mapping: MappingFile | None = No
     other_names = [call.name for call in candidate.calls]
     if names == other_names and not mapping:
         return _pair_by_name(reference, candidate)
-    with _garbage_left_alone():
+    with garbage_left_alone():
         if not mapping and (len(names), names) > (len(other_names), other_names):
             return Aligner(candidate, reference, mapping, is_mirrored=True).align()
         return Aligner(reference, candidate, mapping).align()
@@ -56,18 +55,6 @@ def _pair_by_name(reference: Run, candidate: Run) -> Alignment:
         },
         has_same_gradient_order=reference.has_flow == candidate.has_flow,
     )
-
-
-@contextmanager
-def _garbage_left_alone() -> Iterator[None]:
-    """Python would look through both runs again and again for cycles, because many small objects are made."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _place(match: Match) -> int:

@@ -21,6 +21,7 @@ from tensorprobe.compare.call import Call, Run, read_run
 from tensorprobe.compare.circumstance import compare_circumstances
 from tensorprobe.compare.course import Course, Past
 from tensorprobe.compare.executor import MeasureTask, make_task, run_tasks
+from tensorprobe.compare.garbage import garbage_left_alone
 from tensorprobe.compare.judge import Judge
 from tensorprobe.compare.mapping import Mapping as NameMapping
 from tensorprobe.compare.mapping import read_mapping
@@ -42,6 +43,13 @@ def compare_runs(
     reference: str | Path, candidate: str | Path, options: CompareOptions, progress: Progress | None = None
 ) -> Comparison:
     """What `tensorprobe.compare` does, with options that are checked already."""
+    with garbage_left_alone():
+        return _compare_dumps(reference, candidate, options, progress)
+
+
+def _compare_dumps(
+    reference: str | Path, candidate: str | Path, options: CompareOptions, progress: Progress | None
+) -> Comparison:
     mapping = read_mapping(options.mapping)
     dumps = [open_dump(path).select(options.step, options.rank) for path in (reference, candidate)]
     pairs, problems = pair_ranks(dumps[0], dumps[1])
