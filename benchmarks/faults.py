@@ -30,7 +30,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 from fault.case import DTYPES, LEVELS, SPLITS, TASKS, UNFAULTED, Case, Setting, models_of, seeds_of, survey_model
-from fault.check import find_objection, find_unfaulted_objection
+from fault.check import find_objection, find_rewrite_objection, find_unfaulted_objection
 from fault.dump import read_dump
 from fault.kind import KINDS, REWRITES
 from fault.model.catalog import MODELS
@@ -174,6 +174,8 @@ def check_case(case: Case, root: Path) -> str | None:
     reference = read_dump(record_reference(case, root))
     folder, changed = record_candidate(case, root)
     candidate = read_dump(folder)
+    if case.noise in REWRITES:
+        return find_rewrite_objection(reference, candidate)
     if not case.is_faulty:
         return find_unfaulted_objection(reference, candidate, is_noisy=case.noise in ("split", "wide"))
     return find_objection(find_truth(case, reference, candidate, changed), reference, candidate)
