@@ -287,6 +287,20 @@ def test_a_missing_call_is_named_where_its_result_is_missed(tmp_path: Path) -> N
     )
 
 
+def test_a_call_after_a_respelt_one_is_named_as_inserted(tmp_path: Path) -> None:
+    def program(run: Recording, is_squared: bool = False) -> None:
+        a = run.api("Functional.linear", run.data(X), run.data(W), output=X @ W.T, module_path="block")
+        stem = "Tensor.clamp" if is_squared else "Functional.relu"
+        b = run.api(stem, a, output=np.maximum(a.array, 0), module_path="block")
+        if is_squared:
+            b = run.api("Tensor.square", b, output=b.array**2, module_path="block")
+        run.api("Functional.linear", b, run.data(V), output=b.array @ V.T, module_path="block")
+
+    result = compare_edited(tmp_path, program, {"is_squared": True})
+    assert named(result) == "Functional.linear.1.forward"
+    assert [call.name for call in result.verdict.suspects] == ["Tensor.square.0.forward"]
+
+
 def test_a_write_that_nobody_saw_is_told_from_a_wrong_call(tmp_path: Path) -> None:
     def program(run: Recording, change: float = 0.0) -> None:
         a = run.api("Functional.linear", run.data(X), run.data(W), output=X @ W.T)

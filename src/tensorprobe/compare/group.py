@@ -58,7 +58,9 @@ class GroupFinder:
             return []
         if self._reference.has_flow and self._candidate.has_flow:
             groups = self._merge(self._grow(*found) for found in self._exits())
-            return [part for group in groups if self._fits(group) for part in self._split(group)]
+            parts = [part for group in groups if self._fits(group) for part in self._split(group)]
+            # Where the first calls of a group give its whole result, the rest stands against nothing.
+            return [part for part in parts if part.reference and part.candidate]
         return list(self._gap_groups())
 
     # -- with data flow
