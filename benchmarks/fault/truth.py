@@ -6,7 +6,8 @@ makes no call there, the first call that takes its value is right as well. For f
 records of these calls, and of the call on the other side of the wrong edge.
 
 At L0, the module that is called at the place, or else the innermost module whose own code the place is in. Modules that
-merely receive the wrong value first are kept apart, as `receivers`.
+merely receive the wrong value first are kept apart, as `receivers`. A hook or a detach on what a module returns leaves
+the same records as one in the code that calls it, so there the module around is right as well.
 """
 
 from __future__ import annotations
@@ -65,6 +66,8 @@ def find_truth(case: Case, reference: Dump, candidate: Dump, changed: str) -> Tr
         right, wrong = (names | find_later_calls(place, reference) for names in (right, wrong))
     if case.kind == "detach" and level == "L0":
         right = wrong = right | find_gradient_takers(place, reference, candidate)
+    if case.kind in ("detach", "gradient_hook") and level == "L0":
+        right = wrong = right | find_callers(place, survey_model(case.model).calls, reference)
     truth = Truth(
         frozenset(right & set(reference.records)),
         frozenset(wrong & set(candidate.records)),
@@ -206,6 +209,14 @@ def find_gradient_takers(place: Place, reference: Dump, candidate: Dump) -> Name
     """The modules whose input needs no gradient any more."""
     made = find_module_call(reference, place.path, place.call)
     return {backward_of(name) for name in find_takers(reference, made, candidate, ".forward.")}
+
+
+def find_callers(place: Place, calls: list[tuple[str, int]], dump: Dump) -> Names:
+    """The module around: what is hooked or detached just before a return is the same as just after the call."""
+    for path, index in reversed(calls[: place.begun]):
+        if place.path != path and f"{place.path}.".startswith(f"{path}." if path else ""):
+            return {backward_of(name) for name in find_module_call(dump, path, index)}
+    return set()
 
 
 def find_passers(dump: Dump, modules: Names) -> Names:
