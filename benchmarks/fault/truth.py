@@ -241,7 +241,8 @@ def find_module_call(dump: Dump, path: str, index: int) -> Names:
 
 
 def find_data(reference: Dump, candidate: Dump) -> Names:
-    """The first call that gets other data from outside, and the modules around it that get it too."""
+    """The first call that gets other data from outside, the first whose result that changes (another slice of the same
+    batch), and the modules around them that get it too."""
     entered = [
         name
         for name in reference.names
@@ -251,10 +252,14 @@ def find_data(reference: Dump, candidate: Dump) -> Names:
     ]
     if not entered:
         return set()
-    first = entered[0]
-    around = reference.records[first].get("module_path")
-    roots = {name for name in entered if is_module(name) and ".forward." in name and around is not None}
-    return {first} | {name for name in roots if str(around).startswith(str(reference.records[name]["module_path"]))}
+    changing = [name for name in entered if reference.outputs_of(name) != candidate.outputs_of(name)]
+    found: Names = set()
+    for first in {entered[0], *changing[:1]}:
+        around = reference.records[first].get("module_path")
+        roots = {name for name in entered if is_module(name) and ".forward." in name and around is not None}
+        found |= {first}
+        found |= {name for name in roots if str(around).startswith(str(reference.records[name]["module_path"]))}
+    return found
 
 
 def has_other_data(name: str, reference: Dump, candidate: Dump) -> bool:
