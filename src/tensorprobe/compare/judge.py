@@ -113,6 +113,7 @@ class Judge:
         is_composite = bool(self._course.reference.nesting.inner(call)) or (
             call.kind == "module" and not is_a(call.op, "contraction")
         )
+        arrived = loudest(value.errors for value in pair.inputs if value.errors is not None and not value.is_bad)
         for value in pair.outputs:
             if value.measurement is None:
                 continue
@@ -124,6 +125,7 @@ class Judge:
             else:
                 natural = tolerance.natural_norm(call, slot, gradients)
                 found = tolerance.explain(slot, candidate, pair.match.reference, noise, natural, is_composite)
+                found = found.at_least(arrived)
             settle(value, found, self._course.options)
 
     def _passed_on(self, pair: PairedCall, value: ValuePair) -> tolerance.Explained | None:

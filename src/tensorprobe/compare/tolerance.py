@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from tensorprobe.compare.call import BACKWARD, Call
 from tensorprobe.compare.measurement import Measurement
-from tensorprobe.compare.noise import SILENCE, Noise
+from tensorprobe.compare.noise import SILENCE, Noise, loudest
 from tensorprobe.compare.operation import is_a
 from tensorprobe.compare.option import CompareOptions
 from tensorprobe.compare.precision import unit_roundoff
@@ -31,6 +31,8 @@ STORAGE = 4.0
 """Rounding of the result itself, in units of its dtype's."""
 COMPOSITE = 8.0
 """How many times more rounding a call does that is many operations in one."""
+PASSED_ON = 2.0
+"""How much of the error that its inputs have, whatever explains it, any call may return."""
 _ACCUMULATOR_ROUNDOFF = 2.0**-24
 _SUMMED_PER_UNIT = 256.0
 """Adding up so many terms doubles the error of one operation."""
@@ -42,6 +44,11 @@ class Explained:
 
     tolerance: Noise
     scale: float
+
+    def at_least(self, arrived: Noise) -> Explained:
+        """An input whose terms cancelled is mostly noise: a call that only passes it on has made none of it."""
+        floor = Noise(*(PASSED_ON * error for error in arrived))
+        return Explained(loudest((self.tolerance, floor)), self.scale)
 
 
 def error_of(measurement: Measurement) -> Noise | None:
