@@ -35,13 +35,21 @@ class Judge:
         origins = self._judge_inputs(pair)
         context_noise, is_context_bad = self._course.context(pair)
         bad_inputs = [value for value in pair.inputs if value.measurement is not None and value.is_bad]
-        clean_noise = loudest([context_noise, *(value.noise for value in pair.inputs)])
+        clean_noise = loudest([context_noise, *(value.noise for value in pair.inputs), *self._exponent_noise(pair)])
         self._judge_outputs(pair, clean_noise)
         pair.suspects = pair.suspects or next((origin.suspects for origin in origins if origin.suspects), ())
         pair.doubts = self._gather_doubts(pair)
         self._roles.decide(pair, bad_inputs, is_context_bad)
         pair.is_judged = True
         self._course.remember(pair)
+
+    def _exponent_noise(self, pair: PairedCall) -> list[Noise]:
+        """An exponential makes a relative error of the absolute error of what goes in. Beside the -1e9 of a mask the
+        scores of an attention, and all their errors, are nothing; the softmax forgets the mask and keeps the scores."""
+        if not is_a(pair.reference.op, "exponential"):
+            return []
+        measured = [value.measurement for value in pair.inputs if value.measurement is not None and not value.is_bad]
+        return [tolerance.exponent_noise(measurement) for measurement in measured]
 
     def _begin_outer(self, pair: PairedCall) -> None:
         """The inputs of the modules around a call were there before it."""

@@ -3,6 +3,7 @@
 steps        a small change of an input may change the result by a whole one
 random       draws from a generator; also the modules that do nothing else
 composite    one call, many operations one after the other
+exponential  its relative error is the absolute error of what goes in
 contraction  sums of products
 sum, mean    sums of one input; `mean` divides them
 addition     terms that may cancel, element by element

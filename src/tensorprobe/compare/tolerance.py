@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from tensorprobe.compare.call import BACKWARD, Call
 from tensorprobe.compare.measurement import Measurement
-from tensorprobe.compare.noise import SILENCE, Noise, loudest
+from tensorprobe.compare.noise import GAIN, SILENCE, Noise, loudest
 from tensorprobe.compare.operation import is_a
 from tensorprobe.compare.option import CompareOptions
 from tensorprobe.compare.precision import unit_roundoff
@@ -101,6 +101,15 @@ def explain(
     if is_composite or len(calls) > 1 or any(is_a(call.op, "composite") for call in calls):
         rounding *= COMPOSITE
     return Explained(inputs.passed_on(rounding, scale), scale)
+
+
+def exponent_noise(measurement: Measurement) -> Noise:
+    """Of exp(x) where x has an absolute error; by GAIN less, which every call is allowed anyway.
+
+    Half of the digits at most: more is no rounding, or it is in the fill of a mask, whose last digit may be 64.
+    """
+    error = min(2 * (measurement.max_abs_error or 0.0), math.sqrt(_ACCUMULATOR_ROUNDOFF)) / GAIN
+    return Noise(error, error)
 
 
 def round_off(dtype: str | None, terms: float = 1.0) -> float:
