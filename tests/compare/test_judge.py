@@ -48,3 +48,27 @@ def test_rounding_of_masked_scores_is_not_blamed_on_the_softmax(tmp_path: Path, 
 def test_a_wrong_softmax_of_masked_scores_is_named(tmp_path: Path, task: str) -> None:
     result = compare_edited(tmp_path, masked_attention, {"noise": 1e-7, "wrong": 1e-3, "fill": -1e9 - 64}, task)
     assert (result.verdict.kind, named(result)) == ("source", "Tensor.softmax.0.forward")
+
+
+@pytest.mark.parametrize("level", ["L0", "L1"])
+def test_a_parameter_that_an_optimizer_changed_within_the_step_did_not_start_unequal(
+    tmp_path: Path, level: str
+) -> None:
+    """A model that is used, trained, and used again in one step, as the discriminator of a GAN is."""
+
+    def use(run: Recording, weight: np.ndarray) -> None:
+        w = run.data(weight, requires_grad=True)
+        if level == "L1":
+            run.api("Functional.linear", run.data(X), w, output=X @ weight.T, module_path="fc")
+            return
+        with run.module("fc", "Linear", run.data(X), parameters={"weight": w}) as call:
+            call.output = X @ weight.T
+
+    def program(run: Recording, rate: float = 0.1) -> None:
+        use(run, W)
+        run.backward("Functional.linear.0" if level == "L1" else "Module.fc.Linear", run.data(X), X @ W)
+        use(run, W * np.float32(1 - rate))
+
+    result = compare_edited(tmp_path, program, {"rate": 0.2}, level=level)
+    second = "Functional.linear.1.forward" if level == "L1" else "Module.fc.Linear.forward.1"
+    assert (result.verdict.kind, named(result)) == ("entered", second)

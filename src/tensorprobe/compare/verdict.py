@@ -62,15 +62,21 @@ def give_verdict(finding: Finding) -> Verdict:
 
 
 def _find_unequal_parameters(pairs: Iterable[PairedCall]) -> list[tuple[PairedCall, ValuePair]]:
+    """Those that differ when they are first used. Later an optimizer may have changed them, within the same step; at
+    level L1 a parameter has no name to know it by, and counts until the first gradient."""
     found = []
     seen: set[str] = set()
+    has_gradient = False
     for pair in pairs:
+        has_gradient = has_gradient or pair.reference.direction == BACKWARD
         if pair.reference.direction != FORWARD or pair.is_framework_made:
             continue
         for value in pair.inputs:
             name = _parameter_name(pair, value)
-            if name is not None and value.is_bad and name not in seen:
-                seen.add(name)
+            if name is None or name in seen or (has_gradient and pair.reference.kind == "api"):
+                continue
+            seen.add(name)
+            if value.is_bad:
                 found.append((pair, value))
     return found
 
