@@ -72,3 +72,17 @@ def test_a_parameter_that_an_optimizer_changed_within_the_step_did_not_start_une
     result = compare_edited(tmp_path, program, {"rate": 0.2}, level=level)
     second = "Functional.linear.1.forward" if level == "L1" else "Module.fc.Linear.forward.1"
     assert (result.verdict.kind, named(result)) == ("entered", second)
+
+
+def test_an_optimizer_that_went_wrong_before_its_parameters_were_used_again_is_named(tmp_path: Path) -> None:
+    def program(run: Recording, rate: float = 0.1) -> None:
+        w = run.data(W, requires_grad=True)
+        run.api("Functional.linear", run.data(X), w, output=X @ W.T)
+        updated = W * np.float32(1 - rate)
+        w = run.api("Tensor.mul_", w, 1 - rate, output=updated, fields={"caller": "optimizer"})
+        run.api("Functional.linear", run.data(X), w, output=X @ updated.T)
+
+    result = compare_edited(tmp_path, program, {"rate": 0.2})
+    assert (result.verdict.kind, named(result)) == ("entered", "Tensor.mul_.0.forward")
+    assert "All calls of the program before it agree" in result.verdict.headline
+    assert "called with input.1=0.8 where the reference had 0.9" in result.verdict.headline

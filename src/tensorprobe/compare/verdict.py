@@ -51,6 +51,9 @@ def give_verdict(finding: Finding) -> Verdict:
         return _word_source(sources[0], finding)
     if missing:
         return _word_missing(missing[0][1], finding)
+    own = _find_framework_source(finding.pairs)
+    if own is not None:
+        return _word_framework(own, finding)
     differing = [pair for pair in finding.pairs if pair.is_bad]
     differing.sort(key=lambda pair: (pair.is_framework_made, pair.event_place))
     if differing:
@@ -79,6 +82,16 @@ def _find_unequal_parameters(pairs: Iterable[PairedCall]) -> list[tuple[PairedCa
             if value.is_bad:
                 found.append((pair, value))
     return found
+
+
+def _find_framework_source(pairs: Iterable[PairedCall]) -> PairedCall | None:
+    """The call of an optimizer that went wrong before any call of the program differs: its parameters came next."""
+    for pair in sorted(pairs, key=lambda pair: pair.event_place):
+        if pair.is_framework_made and pair.role in ("source", "entered"):
+            return pair
+        if pair.is_bad and not pair.is_framework_made:
+            return None
+    return None
 
 
 def _parameter_name(pair: PairedCall, value: ValuePair) -> str | None:
@@ -158,13 +171,18 @@ def _word_milder(pair: PairedCall, finding: Finding) -> Verdict:
         headline = f"No single call went wrong, but the error grows too large: at {_place(pair)} {pair.because}."
         return _verdict("drift", headline, evidence, pair, finding)
     if pair.is_framework_made:
-        headline = (
-            f"All calls of the program agree; the first difference is in a call of the {pair.reference.caller}, "
-            f"{_place(pair)}: {pair.because}."
-        )
-        return _verdict("entered", headline, evidence, pair, finding)
+        return _word_framework(pair, finding)
     headline = f"The runs differ, and no call is to blame for certain; the first that differs is {_place(pair)}."
     return _verdict("drift", headline, evidence, pair, finding)
+
+
+def _word_framework(pair: PairedCall, finding: Finding) -> Verdict:
+    is_only = not any(found.is_bad for found in finding.pairs if not found.is_framework_made)
+    program = "All calls of the program agree" if is_only else "All calls of the program before it agree"
+    caller = pair.reference.caller or pair.candidate.caller
+    headline = f"{program}; the first difference is in a call of the {caller}, {_place(pair)}: {pair.because}."
+    evidence = [*_describe_lines(pair, finding), *_describe_values(pair), *_describe_not_compared(pair, finding)]
+    return _verdict("entered", headline, evidence, pair, finding)
 
 
 def _word_agreement(finding: Finding) -> Verdict:
