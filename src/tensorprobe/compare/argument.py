@@ -9,16 +9,39 @@ import math
 import re
 from typing import Any
 
+from tensorprobe.compare.operation import plain_op
 from tensorprobe.compare.result import Status, ValuePair
 from tensorprobe.store.slot import PlainSlot, Slot
 
 _INCOMPARABLE_TYPES = ("device", "Generator", "ProcessGroup", "Stream", "Event", "DeviceMesh")
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{6,}")
 
+_DIMENSION_KEYWORDS = frozenset(
+    ("dim", "dims", "dim0", "dim1", "axis", "axis0", "axis1", "start_dim", "end_dim", "source", "destination")
+)
+_DIMENSION_FIRST = frozenset(
+    (
+        *("all", "amax", "amin", "any", "argmax", "argmin", "argsort", "concat", "cat", "cummax", "cummin", "cumprod"),
+        *("cumsum", "flatten", "flip", "gather", "glu", "index_add", "index_copy", "index_fill", "index_select"),
+        *("log_softmax", "logcumsumexp", "logsumexp", "max", "mean", "median", "min", "mode", "moveaxis", "movedim"),
+        *("narrow", "permute", "prod", "scatter", "scatter_add", "scatter_reduce", "select", "size", "softmax"),
+        *("softmin", "sort", "squeeze", "std", "sum", "swapaxes", "swapdims", "transpose", "unbind", "unflatten"),
+        *("unfold", "var"),
+    )
+)
+_DIMENSION_SECOND = frozenset(
+    (
+        *("chunk", "cosine_similarity", "cross", "diff", "kthvalue", "nanquantile", "norm", "normalize", "quantile"),
+        *("repeat_interleave", "roll", "split", "take_along_dim", "tensor_split", "topk"),
+    )
+)
+_ALL_DIMENSIONS = frozenset(("flatten", "flip", "moveaxis", "movedim", "permute", "swapaxes", "swapdims", "transpose"))
+"""Of the operations above, those that take dimensions and nothing else."""
 
-def compare_arguments(reference: PlainSlot, candidate: PlainSlot, dimensions: int | None) -> ValuePair:
-    """One plain argument against another; `dimensions` is the rank of the call's tensors, to know dim=-1 for dim=2."""
-    status, reason = _compare(reference, candidate, dimensions)
+
+def compare_arguments(reference: PlainSlot, candidate: PlainSlot, op: str, dimensions: int | None) -> ValuePair:
+    """One plain argument of a call against another; `dimensions` is the rank of its tensors: dim=-1 may be dim=2."""
+    status, reason = _compare(reference, candidate, dimensions if _is_dimension(reference.slot, op) else None)
     return ValuePair(reference, candidate, status, None, reason=reason)
 
 
@@ -57,6 +80,18 @@ def is_same_value(reference: Any, candidate: Any) -> bool:
     if isinstance(reference, float) and isinstance(candidate, float) and math.isnan(reference):
         return math.isnan(candidate)
     return bool(reference == candidate)
+
+
+def _is_dimension(slot: str, op: str) -> bool:
+    """Does this argument say along which dimension? The -1 of `x + -1` does not, nor the shift of a `roll`."""
+    kind, _, rest = slot.partition(".")
+    first = rest.partition(".")[0]
+    if kind == "kwargs":
+        return first in _DIMENSION_KEYWORDS
+    name = plain_op(op)
+    if name in _ALL_DIMENSIONS:
+        return first != "0"
+    return (name in _DIMENSION_FIRST and first == "1") or (name in _DIMENSION_SECOND and first == "2")
 
 
 def _is_same_dimension(reference: PlainSlot, candidate: PlainSlot, dimensions: int | None) -> bool:

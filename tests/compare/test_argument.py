@@ -1,0 +1,47 @@
+"""Arguments that are no tensors: exactly the same, or a difference."""
+
+from __future__ import annotations
+
+import pytest
+
+from tensorprobe.compare.argument import compare_arguments
+from tensorprobe.store.slot import PlainSlot
+
+
+def compare_integers(op: str, slot: str, reference: int, candidate: int) -> str:
+    first, second = (PlainSlot(slot, "int", value, is_input=True) for value in (reference, candidate))
+    return compare_arguments(first, second, op, 3).status
+
+
+@pytest.mark.parametrize(
+    ("op", "slot"),
+    [
+        ("softmax", "input.1"),
+        ("softmax", "kwargs.dim"),
+        ("transpose", "input.2"),
+        ("permute", "input.1.0"),
+        ("roll", "input.2"),
+        ("topk", "input.2"),
+        ("sum", "kwargs.axis"),
+    ],
+)
+def test_the_last_dimension_may_be_counted_from_either_end(op: str, slot: str) -> None:
+    assert compare_integers(op, slot, -1, 2) == "equal"
+    assert compare_integers(op, slot, -1, 1) == "different"
+
+
+@pytest.mark.parametrize(
+    ("op", "slot"),
+    [
+        ("add", "input.1"),
+        ("__mul__", "input.1"),
+        ("pow", "input.1"),
+        ("clamp", "kwargs.min"),
+        ("masked_fill", "input.2"),
+        ("roll", "input.1"),
+        ("select", "input.2"),
+        ("narrow", "input.2"),
+    ],
+)
+def test_a_number_that_is_no_dimension_is_compared_exactly(op: str, slot: str) -> None:
+    assert compare_integers(op, slot, -1, 2) == "different"
