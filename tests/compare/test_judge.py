@@ -86,3 +86,17 @@ def test_an_optimizer_that_went_wrong_before_its_parameters_were_used_again_is_n
     assert (result.verdict.kind, named(result)) == ("entered", "Tensor.mul_.0.forward")
     assert "All calls of the program before it agree" in result.verdict.headline
     assert "called with input.1=0.8 where the reference had 0.9" in result.verdict.headline
+
+
+def test_an_argument_that_shows_only_in_backward_is_named_there(tmp_path: Path) -> None:
+    """A custom function that scales its gradient: its forward returns the same."""
+
+    def program(run: Recording, factor: float = 2.0) -> None:
+        a = run.api("Autograd.Scale", run.data(X), factor, output=X.copy())
+        run.api("Functional.relu", a, output=np.maximum(X, 0))
+        gradient = run.backward("Functional.relu.0", run.data(X), X.copy())
+        run.backward("Autograd.Scale.0", gradient, X * np.float32(factor))
+
+    result = compare_edited(tmp_path, program, {"factor": 2.5})
+    assert (result.verdict.kind, named(result)) == ("entered", "Autograd.Scale.0.backward")
+    assert "its forward was called with input.1=2.5 where the reference had 2.0" in result.verdict.headline

@@ -39,6 +39,8 @@ class RoleGiver:
             pair.role, pair.because = "source", f"its own code computed another {pair.blamed_before}"
         elif self._decide_arguments(pair, bad_outputs, bad_inputs):
             pass
+        elif bad_outputs and not bad_inputs and self._decide_forward_arguments(pair):
+            pass
         elif not bad_outputs:
             pair.role = "clean" if _is_compared(pair) else "not compared"
         elif bad_inputs or is_context_bad:
@@ -59,6 +61,18 @@ class RoleGiver:
             return False
         words = ", ".join(_describe_argument(value) for value in changed[:4])
         pair.role, pair.because = "entered", f"called with {words}"
+        return True
+
+    def _decide_forward_arguments(self, pair: PairedCall) -> bool:
+        """A gradient that differs because the forward was called with something else, which shows only now."""
+        forward = self._course.reference.pair(self._course.reference.flow.forward_of(pair.reference))
+        if forward is None or any(value.is_bad for value in forward.values if value.is_tensor):
+            return False
+        changed = [value for value in forward.inputs if value.measurement is None and value.status == "different"]
+        if not changed:
+            return False
+        words = ", ".join(_describe_argument(value) for value in changed[:4])
+        pair.role, pair.because = "entered", f"its forward was called with {words}"
         return True
 
     def _decide_downstream(
