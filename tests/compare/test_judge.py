@@ -100,3 +100,12 @@ def test_an_argument_that_shows_only_in_backward_is_named_there(tmp_path: Path) 
     result = compare_edited(tmp_path, program, {"factor": 2.5})
     assert (result.verdict.kind, named(result)) == ("entered", "Autograd.Scale.0.backward")
     assert "its forward was called with input.1=2.5 where the reference had 2.0" in result.verdict.headline
+
+
+def test_large_integers_that_differ_by_one_do_not_agree(tmp_path: Path) -> None:
+    def program(run: Recording, number: int = 2**60) -> None:
+        array = np.array([5, number])
+        run.api("Torch.tensor", output=array)
+
+    result = compare_edited(tmp_path, program, {"number": 2**60 + 1}, "statistics")
+    assert (result.verdict.kind, named(result)) == ("source", "Torch.tensor.0.forward")

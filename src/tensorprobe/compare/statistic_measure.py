@@ -40,7 +40,7 @@ def measure_statistics(reference: TensorSlot, candidate: TensorSlot) -> Measurem
     count = reference.element_count
     nan = _only(reference.nan_count, candidate.nan_count, reference.has_nan, candidate.has_nan)
     inf = _only(reference.inf_count, candidate.inf_count, reference.has_inf, candidate.has_inf)
-    gaps = {name: _gap(*pair) for name, pair in known.items()}
+    gaps = {name: _gap(*found[name]) for name in known}
     mean_gap = gaps.get("mean", 0.0)
     max_abs_error = max(gaps.get("max", 0.0), gaps.get("min", 0.0), mean_gap)
     distance = max(gaps.get("norm", 0.0), mean_gap * math.sqrt(_bounded(count)))
@@ -180,11 +180,14 @@ def _number(value: bool | int | float) -> float:
         return math.inf
 
 
-def _gap(first: float, second: float) -> float:
-    """How far apart two statistics are. One that NaN has spoilt says nothing; the counts of NaN say it."""
-    if first == second or math.isnan(first) or math.isnan(second):
+def _gap(first: int | float, second: int | float) -> float:
+    """How far apart two statistics are, of integers exactly: beyond 2**53 they are the same float. One that NaN has
+    spoilt says nothing; the counts of NaN say it."""
+    if first == second or first != first or second != second:
         return 0.0
-    return abs(first - second)
+    if isinstance(first, int) and isinstance(second, int):
+        return abs(_number(first - second))
+    return abs(_number(first) - _number(second))
 
 
 def _is_same(first: Number, second: Number) -> bool:
