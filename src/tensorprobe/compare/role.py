@@ -39,8 +39,6 @@ class RoleGiver:
             pair.role, pair.because = "source", f"its own code computed another {pair.blamed_before}"
         elif self._decide_arguments(pair, bad_outputs, bad_inputs):
             pass
-        elif bad_outputs and not bad_inputs and self._decide_forward_arguments(pair):
-            pass
         elif not bad_outputs:
             pair.role = "clean" if _is_compared(pair) else "not compared"
         elif bad_inputs or is_context_bad:
@@ -57,6 +55,8 @@ class RoleGiver:
         changed = [value for value in arguments if value.status == "different"]
         if not changed and bad_outputs and not bad_inputs:  # a keyword that one side left to its default
             changed = [value for value in arguments if value.is_mismatch]
+        if not changed and bad_outputs and not bad_inputs:
+            return self._decide_forward_arguments(pair)
         if not changed or (not bad_outputs and not _has_grown(pair)):
             return False
         words = ", ".join(_describe_argument(value) for value in changed[:4])
