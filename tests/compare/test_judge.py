@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import tensorprobe
 from tests.compare.recording import Recording
 from tests.compare.test_engine import V, W, X, compare_edited, named
 
@@ -109,3 +110,26 @@ def test_large_integers_that_differ_by_one_do_not_agree(tmp_path: Path) -> None:
 
     result = compare_edited(tmp_path, program, {"number": 2**60 + 1}, "statistics")
     assert (result.verdict.kind, named(result)) == ("source", "Torch.tensor.0.forward")
+
+
+def test_a_recomputation_that_ends_before_its_last_result_is_no_difference(tmp_path: Path) -> None:
+    """Of the two kinds of checkpointing in torch, one stops when the backward has what it needs."""
+
+    def program(run: Recording, is_whole: bool = False) -> None:
+        run.api("Functional.relu", run.data(X), output=np.maximum(X, 0))
+        again = dict(run.records["Functional.relu.0.forward"])
+        run.records["Functional.relu.0.recompute"] = again if is_whole else {**again, "output": []}
+
+    result = compare_edited(tmp_path, program, {"is_whole": True})
+    assert result, result.verdict
+
+
+def test_the_headline_over_several_steps_counts_the_programs_own_calls(tmp_path: Path) -> None:
+    for side in ("r", "c"):
+        for step in range(2):
+            run = Recording()
+            a = run.api("Functional.linear", run.data(X), run.data(W), output=X @ W.T)
+            run.api("Tensor.mul_", a, 0.9, output=a.array * np.float32(0.9), fields={"caller": "optimizer"})
+            run.write(tmp_path / side, step)
+    result = tensorprobe.compare(tmp_path / "r", tmp_path / "c")
+    assert "2 of 2 steps and ranks, 2 calls, 6 values" in result.verdict.headline

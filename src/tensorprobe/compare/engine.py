@@ -17,7 +17,7 @@ from typing import Any
 from tensorprobe.compare.align import align_calls
 from tensorprobe.compare.alignment import Alignment
 from tensorprobe.compare.argument import compare_arguments, compare_lone
-from tensorprobe.compare.call import Call, Run, read_run
+from tensorprobe.compare.call import RECOMPUTE, Call, Run, read_run
 from tensorprobe.compare.circumstance import compare_circumstances
 from tensorprobe.compare.course import Course, Past
 from tensorprobe.compare.executor import MeasureTask, make_task, run_tasks
@@ -92,9 +92,11 @@ def _choose(results: Sequence[RankResult]) -> Verdict:
         return results[0].verdict
     if len(results) == 1:
         return compared[0].verdict
-    calls = sum(len(result.calls) for result in compared)
-    values = sum(result.value_counts["equal"] + result.value_counts["close"] for result in compared)
-    headline = f"The runs agree: {len(compared)} of {len(results)} steps and ranks, {calls:,} calls, {values:,} values."
+    own = [call for result in compared for call in result.calls if not call.is_framework_made]
+    values = sum(value.is_tensor and value.status in ("equal", "close") for call in own for value in call.values)
+    headline = (
+        f"The runs agree: {len(compared)} of {len(results)} steps and ranks, {len(own):,} calls, {values:,} values."
+    )
     return replace(compared[0].verdict, headline=headline, step=None, rank_name=None)
 
 
@@ -131,7 +133,8 @@ def _make_value(reference: Slot | None, candidate: Slot | None, call: Call) -> V
     """A pair of slots, before it is measured."""
     if reference is None or candidate is None:
         value = compare_lone(reference, candidate)
-        value.is_mismatch = not value.is_input or not value.is_tensor
+        # A recomputation may end as soon as it has what the backward needs, before its last call returns.
+        value.is_mismatch = not value.is_tensor or (not value.is_input and call.direction != RECOMPUTE)
         return value
     if isinstance(reference, PlainSlot) and isinstance(candidate, PlainSlot):
         dimensions = next((len(slot.shape) for slot in call.tensors if slot.shape is not None), None)
