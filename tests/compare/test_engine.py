@@ -585,6 +585,31 @@ def test_a_missing_tensor_file_is_one_row_and_not_the_end(tmp_path: Path) -> Non
     assert any("not compared before it: 1 value" in line for line in result.verdict.evidence)
 
 
+@pytest.mark.parametrize("name", ["x" * 300, "\ud800.npy", "loop.npy"])
+def test_a_name_that_no_file_can_have_is_one_row_and_not_the_end(tmp_path: Path, name: str) -> None:
+    reference, candidate = Recording(), Recording()
+    three_calls(reference)
+    three_calls(candidate)
+    candidate.records["Functional.relu.0.forward"]["input_args"][0]["data_name"] = name
+    reference.write(tmp_path / "r")
+    (candidate.write(tmp_path / "c") / "step0/rank/dump_tensor_data/loop.npy").symlink_to("loop.npy")
+    result = tensorprobe.compare(tmp_path / "r", tmp_path / "c")
+    assert [value.status for value in result.ranks[0].calls[1].values] == ["not comparable", "equal"]
+
+
+def test_numbers_beyond_all_reason_are_taken_as_absent(tmp_path: Path) -> None:
+    huge = 10**400
+    reference, candidate = Recording("statistics"), Recording("statistics")
+    three_calls(reference)
+    three_calls(candidate, wrong=0.1)
+    for run in (reference, candidate):
+        record = run.records["Functional.relu.0.forward"]
+        record["output"][0] |= {"Max": huge, "Norm": -huge, "Mean": huge}
+        record["input_args"][0] |= {"shape": [huge], "nan_count": huge}
+        run.records["Functional.linear.1.forward"]["output"][0]["shape"] = [-1, 2**62, 2**62]
+    assert compared(tmp_path, reference, candidate).ranks
+
+
 def test_a_run_that_was_cut_off_is_compared_as_far_as_it_goes(tmp_path: Path) -> None:
     reference, candidate = Recording(), Recording()
     three_calls(reference)

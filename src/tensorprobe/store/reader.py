@@ -182,8 +182,11 @@ class RankDump:
         if not data_name or data_name in (".", "..") or set("/\\\0") & set(data_name):
             raise DumpError(f"{self.folder}: the tensor file {data_name!r} is not a plain file name; it is not opened.")
         path = self.folder / layout.TENSOR_FOLDER / data_name
-        # A plain name leaves its folder only by being a link itself.
-        is_inside = path.resolve().is_relative_to(self.root) if path.is_symlink() else self._has_own_tensor_folder
+        try:
+            # A plain name leaves its folder only by being a link itself.
+            is_inside = path.resolve().is_relative_to(self.root) if path.is_symlink() else self._has_own_tensor_folder
+        except (OSError, RuntimeError, ValueError) as error:  # too long, a link to itself, half of a surrogate pair
+            raise DumpError(f"{self.folder}: the tensor file {data_name!r} cannot be looked up ({error}).") from error
         if not is_inside:
             raise DumpError(f"{path} leads out of the dump, to {path.resolve()}. Replace the link by the file itself.")
         return path

@@ -18,6 +18,9 @@ from tensorprobe.model.record import Number
 # A backward call gives its keyword arguments their gradients: there they are results.
 _SLOT_OF_FIELD = {"input_args": "input", "input_kwargs": "kwargs", "output_kwargs": "kwargs"}
 _INPUT_FIELDS = frozenset({"input_args", "input_kwargs", "input", "parameters", "buffers"})
+_MAX_INTEGER = 2**64  # no dtype holds a larger one
+_MAX_COUNT = 2**63
+_MAX_DIMENSIONS = 64  # torch and numpy have no more
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,19 +141,27 @@ def _text(value: Any) -> str | None:
 
 
 def _number(value: Any) -> Number:
+    """Of an integer that no tensor can hold, a float could not be made."""
+    if isinstance(value, int) and abs(value) > _MAX_INTEGER:
+        return None
     return value if isinstance(value, (bool, int, float)) else None
 
 
 def _count(value: Any, has_counts: bool) -> int | None:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
+    if _is_count(value):
+        return int(value)
     return 0 if has_counts else None
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:
-    if isinstance(value, list) and all(isinstance(size, int) for size in value):
-        return tuple(value)
-    return None
+    """Only one that a tensor can have: its number of elements fits into 64 bits."""
+    if not isinstance(value, list) or len(value) > _MAX_DIMENSIONS or not all(map(_is_count, value)):
+        return None
+    return tuple(value) if math.prod(value) <= _MAX_COUNT else None
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_COUNT
 
 
 def _is_nan(number: Number) -> bool:

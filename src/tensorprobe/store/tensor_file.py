@@ -39,6 +39,8 @@ def open_tensor(path: Path, dtype: str | None = None) -> np.ndarray[Any, Any]:
         raise DumpError(f"{path.name} {error}") from None
     except OSError as error:
         raise DumpError(f"{path.name} cannot be read ({error.strerror or error})") from error
+    except UnicodeEncodeError as error:  # half of a surrogate pair
+        raise DumpError(f"{path.name!r} is no name of a file") from error
 
 
 def forget_pages(array: np.ndarray[Any, Any]) -> None:
