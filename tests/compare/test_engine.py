@@ -622,6 +622,28 @@ def test_a_run_that_was_cut_off_is_compared_as_far_as_it_goes(tmp_path: Path) ->
     assert [unpaired.call.name for unpaired in result.ranks[0].only_reference] == ["Functional.linear.1.forward"]
 
 
+@pytest.mark.parametrize("how", [{"complete": False}, {"ended": "KeyboardInterrupt"}])
+def test_a_backward_that_was_cut_off_lacks_no_gradient(tmp_path: Path, how: dict[str, Any]) -> None:
+    reference, candidate = Recording(), Recording()
+    trained(reference)
+    trained(candidate)
+    for name in ("Functional.relu.0.backward", "Functional.linear.0.backward"):
+        candidate.records.pop(name)
+    candidate.run |= how
+    assert compared(tmp_path, reference, candidate).verdict.kind == "agree"
+
+
+def test_a_gradient_that_never_came_before_the_cut_is_named(tmp_path: Path) -> None:
+    reference, candidate = Recording(), Recording()
+    trained(reference)
+    trained(candidate)
+    candidate.records.pop("Torch.tanh.0.backward")
+    candidate.records.pop("Functional.linear.0.backward")
+    candidate.run["complete"] = False
+    verdict = compared(tmp_path, reference, candidate).verdict
+    assert verdict.kind == "missing" and "Torch.tanh.0.backward" in verdict.headline
+
+
 def test_circumstances_that_differ_are_listed(tmp_path: Path) -> None:
     reference, candidate = Recording(), Recording()
     three_calls(reference)

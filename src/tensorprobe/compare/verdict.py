@@ -113,13 +113,24 @@ def _find_missing_gradients(finding: Finding) -> list[tuple[int, Call]]:
 
     Not when the candidate has no backward at all, or was cut off before it: then nothing is known of it.
     """
-    if not any(pair.reference.direction == BACKWARD for pair in finding.pairs):
+    reached = max(
+        (pair.reference.position for pair in finding.pairs if pair.reference.direction == BACKWARD), default=-1
+    )
+    if reached < 0:
         return []
+    rank = finding.candidate.run.rank
+    is_cut_off = not rank.is_complete or bool(rank.run.get("ended"))
     found = []
     for unpaired in finding.alignment.only_reference:
         call = unpaired.call
         forward = finding.reference.flow.forward_of(call)
-        if call.direction == BACKWARD and call.kind == "api" and finding.reference.pair(forward) is not None:
+        is_known = call.position < reached or not is_cut_off
+        if (
+            call.direction == BACKWARD
+            and call.kind == "api"
+            and is_known
+            and finding.reference.pair(forward) is not None
+        ):
             found.append((call.position, call))
     return found
 
