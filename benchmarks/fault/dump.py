@@ -70,3 +70,9 @@ def backward_of(name: str) -> str:
         head, _, index = name.rpartition(".forward.")
         return f"{head}.backward.{index}"
     return name.removesuffix("forward") + "backward"
+
+
+def forward_of(name: str) -> str:
+    """Of the backward of a module."""
+    head, _, index = name.rpartition(".backward.")
+    return f"{head}.forward.{index}"

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fault.case import Case, draw_fault, survey_model
-from fault.dump import Dump, backward_of, is_module
+from fault.dump import Dump, backward_of, forward_of, is_module
 from fault.kind import KINDS
 from fault.place import Place
 
@@ -46,7 +46,7 @@ def find_truth(case: Case, reference: Dump, candidate: Dump, changed: str) -> Tr
     kind, level = KINDS[case.kind], case.setting.level
     receivers: Names = set()
     if case.kind == "data":
-        right = wrong = find_data(reference, candidate)
+        right = wrong = find_data(reference, candidate, level)
     elif case.kind == "start":
         right = wrong = find_users(reference, candidate, changed, level)
     elif case.kind == "untied":
@@ -147,7 +147,7 @@ def find_modules(place: Place, direction: str, reference: Dump, candidate: Dump)
     called = {name for dump in (reference, candidate) for name in dump.names_at(place.mark) if is_module(name)}
     accepted = called | find_module_call(candidate, place.path, place.call)
     if not accepted and place.begun == 0:
-        return find_data(reference, candidate)
+        return find_data(reference, candidate, "L0")
     if not accepted:  # outside all modules and behind them: the gradient is the first that a module sees of it
         roots = find_module_call(candidate, "", 0)
         return {backward_of(name) for name in roots | find_passers(candidate, roots)}
@@ -212,11 +212,20 @@ def find_gradient_takers(place: Place, reference: Dump, candidate: Dump) -> Name
 
 
 def find_callers(place: Place, calls: list[tuple[str, int]], dump: Dump) -> Names:
-    """The module around: what is hooked or detached just before a return is the same as just after the call."""
+    """The module around: what is hooked or detached just before a return is the same as just after the call.
+
+    And those around it, as far as the value is passed on as it is.
+    """
+    found: Names = set()
+    inner, passed = place.path, find_module_call(dump, place.path, place.call)
     for path, index in reversed(calls[: place.begun]):
-        if place.path != path and f"{place.path}.".startswith(f"{path}." if path else ""):
-            return {backward_of(name) for name in find_module_call(dump, path, index)}
-    return set()
+        if path != inner and f"{inner}.".startswith(f"{path}." if path else ""):
+            around = find_module_call(dump, path, index)
+            found |= {backward_of(name) for name in around}
+            if not around & find_passers(dump, passed):
+                break
+            inner, passed = path, passed | around
+    return found
 
 
 def find_passers(dump: Dump, modules: Names) -> Names:
@@ -240,9 +249,8 @@ def find_module_call(dump: Dump, path: str, index: int) -> Names:
     }
 
 
-def find_data(reference: Dump, candidate: Dump) -> Names:
-    """The first call that gets other data from outside, the first whose result that changes (another slice of the same
-    batch), and the modules around them that get it too."""
+def find_data(reference: Dump, candidate: Dump, level: str) -> Names:
+    """The calls that get other data from outside. At L0 much comes from outside: the first, and what is around it."""
     entered = [
         name
         for name in reference.names
@@ -250,16 +258,14 @@ def find_data(reference: Dump, candidate: Dump) -> Names:
         and ("forward" in name or is_module(name))
         and has_other_data(name, reference, candidate)
     ]
-    if not entered:
-        return set()
-    changing = [name for name in entered if reference.outputs_of(name) != candidate.outputs_of(name)]
-    found: Names = set()
-    for first in {entered[0], *changing[:1]}:
-        around = reference.records[first].get("module_path")
-        roots = {name for name in entered if is_module(name) and ".forward." in name and around is not None}
-        found |= {first}
-        found |= {name for name in roots if str(around).startswith(str(reference.records[name]["module_path"]))}
-    return found
+    if level != "L0" or not entered:
+        return {name for name in entered if "forward" in name}
+    first = entered[0]
+    if ".backward." in first:  # labels: the gradient is the first that a module sees of it
+        return {first} | {backward_of(name) for name in find_passers(candidate, {forward_of(first)})}
+    path = f"{reference.records[first].get('module_path')}."
+    modules = {name for name in entered if is_module(name) and ".forward." in name}
+    return {first} | {name for name in modules if path.startswith(str(reference.records[name].get("module_path")))}
 
 
 def has_other_data(name: str, reference: Dump, candidate: Dump) -> bool:
