@@ -76,6 +76,8 @@ class RunSide:
         self.flow = Flow(run)
         self.nesting = Nesting(run)
         self.pair_of: dict[str, PairedCall] = {}
+        self.places: dict[str, int] = {}
+        """Each call's place in the order of execution."""
         self._tainted: dict[str, bool] = {}
 
     def pair(self, call: Call | None) -> PairedCall | None:
@@ -122,7 +124,7 @@ class RunSide:
 
 def pair_calls(reference: RunSide, candidate: RunSide, alignment: Alignment) -> list[PairedCall]:
     """The matches in the order in which the reference made them."""
-    places = order_of_execution(reference.run, reference.nesting)
+    places = reference.places = order_of_execution(reference.run, reference.nesting)
     starts = first_inside(reference.run, reference.nesting, places)
     pairs = []
     for match in alignment.matches:

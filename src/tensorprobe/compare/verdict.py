@@ -120,6 +120,8 @@ def _find_missing_gradients(finding: Finding) -> list[tuple[int, Call]]:
         return []
     rank = finding.candidate.run.rank
     is_cut_off = not rank.is_complete or bool(rank.run.get("ended"))
+    has_apis = any(pair.reference.kind == "api" and not pair.is_framework_made for pair in finding.pairs)
+    kind = "api" if has_apis else "module"  # at level L0
     found = []
     for unpaired in finding.alignment.only_reference:
         call = unpaired.call
@@ -127,12 +129,12 @@ def _find_missing_gradients(finding: Finding) -> list[tuple[int, Call]]:
         is_known = call.position < reached or not is_cut_off
         if (
             call.direction == BACKWARD
-            and call.kind == "api"
+            and call.kind == kind
             and is_known
             and finding.reference.pair(forward) is not None
         ):
-            found.append((call.position, call))
-    return found
+            found.append((finding.reference.places[call.name], call))
+    return sorted(found, key=lambda one: one[0])
 
 
 # ---------------------------------------------------------------------------------------------- putting it into words
