@@ -9,7 +9,7 @@ import pytest
 
 import tensorprobe
 from tests.compare.recording import Recording
-from tests.compare.test_engine import V, W, X, compare_edited, named
+from tests.compare.test_engine import V, W, X, compare_edited, compared, named
 
 
 def test_a_call_that_only_passes_on_what_cancellation_left_is_no_source(tmp_path: Path) -> None:
@@ -133,3 +133,42 @@ def test_the_headline_over_several_steps_counts_the_programs_own_calls(tmp_path:
             run.write(tmp_path / side, step)
     result = tensorprobe.compare(tmp_path / "r", tmp_path / "c")
     assert "2 of 2 steps and ranks, 2 calls, 6 values" in result.verdict.headline
+
+
+def test_a_run_of_both_levels_against_one_of_modules_only_names_the_module(tmp_path: Path) -> None:
+    def program(run: Recording, has_calls: bool = True, factor: float = 1.0) -> None:
+        x = run.data(X)
+        with run.module("", "Net", x) as net:
+            y = run.api("Tensor.mul", x, factor, output=X * np.float32(factor)) if has_calls else run.data(X * factor)
+            with run.module("fc", "Linear", y) as fc:
+                fc.output = y.array @ W.T
+            net.output = fc.output.array @ V.T
+
+    result = compare_edited(tmp_path, program, {"has_calls": False, "factor": np.float32(1.01)}, level="mix")
+    assert (result.verdict.kind, named(result)) == ("source", "Module.Net.forward.0")
+
+
+def test_what_was_compared_before_is_said_of_this_step_only(tmp_path: Path) -> None:
+    for side in ("r", "c"):
+        for step in range(2):
+            run = Recording()
+            if side == "r" and step == 0:
+                run.api("Torch.erf", run.data(X), output=X.copy())  # only the reference calls it
+            wrong = 0.5 if (side, step) == ("c", 1) else 0.0
+            run.api("Functional.relu", run.data(X), output=np.maximum(X, 0) + np.float32(wrong))
+            run.write(tmp_path / side, step)
+    result = tensorprobe.compare(tmp_path / "r", tmp_path / "c")
+    assert "everything before it in this step was compared" in result.verdict.evidence
+
+
+def test_with_a_fixed_tolerance_nothing_is_said_of_what_is_explained(tmp_path: Path) -> None:
+    def program(run: Recording, wrong: float = 0.0) -> None:
+        a = run.api("Functional.relu", run.data(X), output=np.maximum(X, 0) + np.float32(wrong / 100))
+        run.api("Functional.silu", a, output=a.array + np.float32(wrong))
+
+    reference, candidate = Recording(), Recording()
+    program(reference)
+    program(candidate, wrong=0.1)
+    result = compared(tmp_path, reference, candidate, atol=0.01)
+    assert named(result) == "Functional.silu.0.forward"
+    assert any("input input.0: agrees within the tolerance, error" in line for line in result.verdict.evidence)

@@ -30,8 +30,8 @@ class Course:
         self.worst_noise = past.noise
         """The largest error so far of what still agrees."""
         self.is_any_bad = False
-        self.has_apis = any(call.kind == "api" and call.caller is None for call in reference.run.calls)
-        """False at level L0, where only modules are recorded."""
+        self.has_apis = all(map(_has_apis, (reference, candidate)))
+        """False at level L0 of either run, where only modules are recorded."""
 
     def end(self) -> Past:
         """What the next step finds."""
@@ -74,3 +74,7 @@ class Course:
             settings = side.run.rank.run.get("settings")
             seeds.append(settings.get("torch_seed") if isinstance(settings, dict) else None)
         return None in seeds or seeds[0] != seeds[1]
+
+
+def _has_apis(side: RunSide) -> bool:
+    return any(call.kind == "api" and call.caller is None for call in side.run.calls)

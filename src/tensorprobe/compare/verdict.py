@@ -286,6 +286,8 @@ def _describe_value(value: ValuePair) -> str:
         return f"differs: {_describe_difference(value)}"
     if value.status == "equal":
         return "equal"
+    if value.status == "close" and value.tolerance is None:
+        return f"agrees within the tolerance, error {_number(value.error)}"
     if value.status == "close":
         return f"agrees, error {_number(value.error)} where {_number(value.tolerance)} is explained"
     return f"not compared: {value.reason}"
@@ -343,8 +345,9 @@ def _describe_not_compared(pair: PairedCall, finding: Finding) -> list[str]:
         for unpaired in finding.alignment.only_candidate
         if unpaired.call.position < pair.candidate.position and unpaired.call.caller is None
     ]
+    here = "" if finding.past.is_empty else " in this step"
     if not values and not lone:
-        return ["everything before it was compared"]
+        return [f"everything before it{here} was compared"]
     words = []
     if values:
         words.append(f"{values:,} values" if values > 1 else "1 value")
@@ -352,7 +355,7 @@ def _describe_not_compared(pair: PairedCall, finding: Finding) -> list[str]:
         shown = ", ".join(lone[:_MAX_NAMES])
         calls = "1 call" if len(lone) == 1 else f"{len(lone):,} calls"
         words.append(f"{calls} without a counterpart ({shown}{', …' if len(lone) > _MAX_NAMES else ''})")
-    return [f"not compared before it: {' and '.join(words)}"]
+    return [f"not compared before it{here}: {' and '.join(words)}"]
 
 
 def _number(value: float | None) -> str:
