@@ -5,7 +5,7 @@
     2    the dump could not be read or compared, or the command was wrong
     130  Ctrl-C
 
-An exception that nobody expected keeps its traceback.
+An exception that nobody expected keeps its traceback, and is 2 as well: Python's own 1 would say that two runs differ.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+import traceback
 from typing import Any
 
 from tensorprobe.errors import TensorprobeError
@@ -50,6 +51,9 @@ def run() -> int:
     except (StoppedError, BrokenPipeError) as error:
         _silence_stdout()
         return 130 if isinstance(error.__cause__, KeyboardInterrupt) else 0
+    except Exception:
+        traceback.print_exc()
+        return 2
     return 0
 
 
