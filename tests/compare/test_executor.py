@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -267,6 +268,19 @@ def test_ctrl_c_or_death_ends_all_workers(tmp_path: Path, kind: signal.Signals) 
     while any(map(is_running, pids)) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert len(pids) == 2 and not any(map(is_running, pids))
+
+
+def test_a_worker_whose_answers_nobody_reads_ends_in_silence(tasks: list[MeasureTask]) -> None:
+    command = [sys.executable, "-c", "from tensorprobe.compare.worker import main; main()"]
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=variables) as worker:
+        assert worker.stdin is not None and worker.stdout is not None and worker.stderr is not None
+        assert pickle.load(worker.stdout) == "ready"
+        worker.stdout.close()
+        pickle.dump(tasks, worker.stdin)
+        worker.stdin.flush()  # and stays open: the end of the input would end the worker too
+        assert (worker.wait(timeout=60), worker.stderr.read()) == (0, b"")
 
 
 MEMORY = """

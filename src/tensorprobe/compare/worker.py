@@ -41,7 +41,10 @@ def main() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     batches: SimpleQueue[list[MeasureTask]] = SimpleQueue()
     threading.Thread(target=_read_batches, args=(sys.stdin.buffer, batches), daemon=True).start()
-    serve(iter(batches.get, None), answers)
+    try:
+        serve(iter(batches.get, None), answers)
+    except BrokenPipeError:
+        os._exit(0)  # nobody waits for an answer any more; the thread still holds the input
 
 
 def _read_batches(tasks: BinaryIO, batches: SimpleQueue[list[MeasureTask]]) -> None:
