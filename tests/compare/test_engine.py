@@ -63,6 +63,12 @@ def test_a_run_agrees_with_itself_and_says_what_that_covers(tmp_path: Path) -> N
     assert result.ranks[0].coverage.share == 1.0
 
 
+def test_a_result_is_shown_as_its_sentence(tmp_path: Path) -> None:
+    shown = repr(compare_edited(tmp_path, three_calls, {"wrong": 0.01}))
+    assert "The runs first part at Functional.relu.0.forward" in shown
+    assert len(shown) < 500
+
+
 def test_rounding_noise_is_no_difference(tmp_path: Path) -> None:
     noise = (X * 3e-7).astype(np.float32)
     result = compare_edited(tmp_path, three_calls, {"wrong": np.abs(noise @ W.T) * np.float32(0.1)})
@@ -672,5 +678,13 @@ def test_wrong_arguments_are_refused_in_words(tmp_path: Path) -> None:
         tensorprobe.compare(tmp_path / "nowhere", tmp_path / "nowhere")
     with pytest.raises(UsageError, match="rtol is -1"):
         tensorprobe.compare(tmp_path, tmp_path, rtol=-1)
+    with pytest.raises(UsageError, match="step is '0'"):
+        tensorprobe.compare(tmp_path, tmp_path, step="0")
+    with pytest.raises(UsageError, match="rank is"):
+        tensorprobe.compare(tmp_path, tmp_path, rank=[0, 1])
+    with pytest.raises(UsageError, match="processes is '2'"):
+        tensorprobe.compare(tmp_path, tmp_path, processes="2")
+    with pytest.raises(UsageError, match="atol is 'small'"):
+        tensorprobe.compare(tmp_path, tmp_path, atol="small")
     with pytest.raises(UsageError, match=r"tolerance.*is not an option.*rtol"):
         tensorprobe.compare(tmp_path, tmp_path, tolerance=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +31,22 @@ class CompareOptions:
     def __post_init__(self) -> None:
         for name in ("rtol", "atol"):
             value = getattr(self, name)
-            if value is not None and not value >= 0:
+            if value is not None and not (_is_number(value, Real) and value >= 0):
                 raise UsageError(f"{name} is {value!r}. Give a number that is not negative, or leave it out.")
-        if self.processes is not None and self.processes < 1:
+        for name in ("step", "rank"):
+            value = getattr(self, name)
+            if value is not None and not _is_number(value, Integral):
+                raise UsageError(f"{name} is {value!r}. Give one whole number, or leave it out.")
+        if self.processes is not None and not (_is_number(self.processes, Integral) and self.processes >= 1):
             raise UsageError(f"processes is {self.processes!r}. Give 1 or more, or leave it out.")
 
     @property
     def has_fixed_tolerance(self) -> bool:
         return self.rtol is not None or self.atol is not None
+
+
+def _is_number(value: Any, kind: type) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def make_options(given: dict[str, Any]) -> CompareOptions:

@@ -193,7 +193,7 @@ class RankResult:
         return Counter(call.role for call in self.calls)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """True when all that was compared agrees."""
 
@@ -207,6 +207,10 @@ class Comparison:
 
     def __bool__(self) -> bool:
         return self.verdict.kind == "agree"
+
+    def __repr__(self) -> str:
+        """What a notebook shows: the sentence, not the hundred thousand values behind it."""
+        return f"<Comparison of {self.reference!r} and {self.candidate!r}: {self.verdict.headline!r}>"
 
     def __iter__(self) -> Iterator[RankResult]:
         return iter(self.ranks)
