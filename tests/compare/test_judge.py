@@ -172,3 +172,19 @@ def test_with_a_fixed_tolerance_nothing_is_said_of_what_is_explained(tmp_path: P
     result = compared(tmp_path, reference, candidate, atol=0.01)
     assert named(result) == "Functional.silu.0.forward"
     assert any("input input.0: agrees within the tolerance, error" in line for line in result.verdict.evidence)
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_the_verdict_is_that_of_the_rank_whose_difference_arose_first(tmp_path: Path, first: bool) -> None:
+    """A fault in the forward of one rank reaches the gradients of all, which the ranks exchange."""
+    for side in ("r", "c"):
+        for rank in range(2):
+            run = Recording()
+            wrong, shared = (0.5 if (side, rank) == ("c", 1) else 0.0), (0.1 if side == "c" else 0.0)
+            run.api("Functional.relu", run.data(X), output=np.maximum(X, 0) + np.float32(wrong))
+            run.api("Functional.linear", run.data(X), run.data(W), output=X @ W.T)
+            run.backward("Functional.linear.0", run.data(X), X @ W + np.float32(shared))
+            run.write(tmp_path / side, rank=f"rank{rank}")
+    result = tensorprobe.compare(tmp_path / "r", tmp_path / "c", first=first)
+    assert named(result) == "Functional.relu.0.forward"
+    assert result.verdict.evidence[0] == "in step0/rank1"

@@ -57,6 +57,8 @@ def _compare_dumps(
     pasts: dict[int | None, Past] = {}
     unknown: dict[tuple[str, str], UsageError] | None = None
     for pair in pairs:
+        if options.first and any(_has_source(found) and found.step != pair.step for found in results):
+            break  # all ranks of one step: the difference of another one may have arisen before
         aligned = _align(pair, mapping)
         here = aligned.alignment.unknown_names
         unknown = here if unknown is None else {name: unknown[name] for name in unknown if name in here}
@@ -64,8 +66,6 @@ def _compare_dumps(
             raise next(iter(unknown.values()))
         result, pasts[pair.rank] = _compare_ranks(pair, aligned, options, pasts.get(pair.rank, Past()), progress)
         results.append(result)
-        if options.first and result.others is not None and _has_source(result):
-            break
     return Comparison(str(reference), str(candidate), tuple(results), _choose(results), tuple(problems))
 
 
@@ -83,10 +83,10 @@ def _choose(results: Sequence[RankResult]) -> Verdict:
             first_step = min(result.step or 0 for result in results if _has_source(result))
             early = [result for result in differing if (result.step or 0) == first_step]
             if early:
-                return early[0].verdict
+                return _locate(min(early, key=_arisen), results)
     for result in results:
         if _has_source(result):
-            return result.verdict
+            return _locate(result, results)
     compared = [result for result in results if result.verdict.kind == "agree"]
     if not compared:
         return results[0].verdict
@@ -98,6 +98,21 @@ def _choose(results: Sequence[RankResult]) -> Verdict:
         f"The runs agree: {len(compared)} of {len(results)} steps and ranks, {len(own):,} calls, {values:,} values."
     )
     return replace(compared[0].verdict, headline=headline, step=None, rank_name=None)
+
+
+def _arisen(result: RankResult) -> int:
+    """When the difference arose, as far as the runs of two processes can be held side by side: by their calls."""
+    call = result.verdict.call
+    if call is not None:
+        return call.reference[-1].position
+    return min((suspect.position for suspect in result.verdict.suspects), default=0)
+
+
+def _locate(result: RankResult, results: Sequence[RankResult]) -> Verdict:
+    """Its verdict, and where that is, if there are several."""
+    if len(results) == 1:
+        return result.verdict
+    return replace(result.verdict, evidence=(f"in {result.reference_name}", *result.verdict.evidence))
 
 
 @dataclass(frozen=True)

@@ -160,7 +160,7 @@ def find_lowest_coverage(comparison: Comparison) -> tuple[str, float]:
 def find_worst(call: CallResult) -> ValuePair | None:
     """The value that is farthest beyond its tolerance; among those that speak for the role of the call, if it can."""
     measured = [value for value in call.values if value.error is not None]
-    wanted = [value for value in measured if value.is_input == (call.role == "entered")]
+    wanted = [value for value in measured if value.is_input == (call.role == "entered") and value.is_bad]
     return max(wanted or measured, key=_excess, default=None)
 
 
