@@ -188,3 +188,24 @@ def test_the_verdict_is_that_of_the_rank_whose_difference_arose_first(tmp_path: 
     result = tensorprobe.compare(tmp_path / "r", tmp_path / "c", first=first)
     assert named(result) == "Functional.relu.0.forward"
     assert result.verdict.evidence[0] == "in step0/rank1"
+
+
+@pytest.mark.parametrize("task", ["tensor", "statistics"])
+def test_activations_of_a_dump_without_data_flow_are_no_parameters(tmp_path: Path, task: str) -> None:
+    """msprobe does not say where a value comes from: every activation looks like a leaf that requires a gradient."""
+
+    def program(run: Recording, approximate: str = "none") -> None:
+        w = run.data(W, requires_grad=True)
+        a = run.api("Functional.linear", run.data(X), w, output=X @ W.T)
+        wrong = np.float32(0.01 if approximate == "tanh" else 0)
+        b = run.api("Functional.gelu", a, kwargs={"approximate": approximate}, output=np.maximum(a.array, 0) + wrong)
+        c = run.api("Functional.linear", b, run.data(V, requires_grad=True), output=b.array @ V.T)
+        run.api("Torch.add", c, b, output=b.array + c.array)
+        for record in run.records.values():
+            for leaf in [*record["input_args"], *record["output"]]:
+                leaf["requires_grad"] = True
+                leaf.pop("source", None)
+
+    result = compare_edited(tmp_path, program, {"approximate": "tanh"}, task)
+    assert (result.verdict.kind, named(result)) == ("entered", "Functional.gelu.0.forward")
+    assert "approximate='tanh' where the reference had 'none'" in result.verdict.headline

@@ -43,7 +43,7 @@ def give_verdict(finding: Finding) -> Verdict:
     """One step of one process."""
     sources = find_sources(finding.pairs)
     is_consequence = finding.past.has_parted
-    start = _find_unequal_parameters(finding.pairs) if finding.past.is_empty or is_consequence else []
+    start = _find_unequal_parameters(finding) if finding.past.is_empty or is_consequence else []
     missing = _find_missing_gradients(finding)
     if start and not (sources and is_consequence):
         return _word_unequal_start(start, finding)
@@ -64,23 +64,27 @@ def give_verdict(finding: Finding) -> Verdict:
 # ---------------------------------------------------------------------------------------------- what is to be said
 
 
-def _find_unequal_parameters(pairs: Iterable[PairedCall]) -> list[tuple[PairedCall, ValuePair]]:
-    """Those that differ when they are first used. Later an optimizer may have changed them, within the same step; at
-    level L1 a parameter has no name to know it by, and counts until the first gradient."""
+def _find_unequal_parameters(finding: Finding) -> list[tuple[PairedCall, ValuePair]]:
+    """Those that differ when they are first used. Later an optimizer may have changed them, within the same step.
+
+    At level L1 a parameter has no name to know it by. It counts until the first gradient, and until the runs part for
+    another reason: a value of which the dump does not say where it comes from may follow from that.
+    """
     found = []
     seen: set[str] = set()
-    has_gradient = False
-    for pair in pairs:
-        has_gradient = has_gradient or pair.reference.direction == BACKWARD
-        if pair.reference.direction != FORWARD or pair.is_framework_made:
-            continue
-        for value in pair.inputs:
-            name = _parameter_name(pair, value)
-            if name is None or name in seen or (has_gradient and pair.reference.kind == "api"):
-                continue
-            seen.add(name)
-            if value.is_bad:
-                found.append((pair, value))
+    is_known_by_name_only = False
+    for pair in finding.pairs:
+        if pair.reference.direction == FORWARD and not pair.is_framework_made:
+            names = {value.slot: _parameter_name(pair, value, finding) for value in pair.inputs}
+            if is_known_by_name_only and pair.reference.kind == "api":
+                names = {}
+            fresh = [value for value in pair.inputs if names.get(value.slot) and names[value.slot] not in seen]
+            seen.update(str(names[value.slot]) for value in fresh)
+            unequal = [(pair, value) for value in fresh if value.is_bad]
+            found += unequal
+            has_parted = pair.role in ("source", "entered") and not unequal
+            is_known_by_name_only = is_known_by_name_only or has_parted
+        is_known_by_name_only = is_known_by_name_only or pair.reference.direction == BACKWARD
     return found
 
 
@@ -94,13 +98,17 @@ def _find_framework_source(pairs: Iterable[PairedCall]) -> PairedCall | None:
     return None
 
 
-def _parameter_name(pair: PairedCall, value: ValuePair) -> str | None:
-    """`blocks.0.norm.weight` for a slot that holds a parameter: at level L1, a leaf that requires a gradient."""
+def _parameter_name(pair: PairedCall, value: ValuePair, finding: Finding) -> str | None:
+    """`blocks.0.norm.weight` for a slot that holds a parameter: at level L1, a leaf that requires a gradient.
+
+    What a call works on, `input.0`, looks like one where the call that computed it was not recorded.
+    """
     if value.slot.startswith("parameters."):
         return ".".join(filter(None, (pair.reference.path, value.slot.removeprefix("parameters."))))
-    is_leaf = all(
-        isinstance(slot, TensorSlot) and slot.requires_grad is True and slot.source is None
-        for slot in (value.reference, value.candidate)
+    sides = ((finding.reference, value.reference), (finding.candidate, value.candidate))
+    is_leaf = value.slot != "input.0" and all(
+        isinstance(slot, TensorSlot) and slot.requires_grad is True and side.flow.producer(slot) is None
+        for side, slot in sides
     )
     if is_leaf and pair.reference.kind == "api" and pair.reference.parent is None:
         name = f"{value.slot} of {pair.reference.name}"
@@ -142,13 +150,13 @@ def _find_missing_gradients(finding: Finding) -> list[tuple[int, Call]]:
 
 def _word_unequal_start(start: list[tuple[PairedCall, ValuePair]], finding: Finding) -> Verdict:
     pair = start[0][0]
-    names = [_parameter_name(*one) or one[1].slot for one in start]
+    names = [_parameter_name(*one, finding) or one[1].slot for one in start]
     more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
     subject = "1 parameter differs" if len(start) == 1 else f"{len(start)} parameters differ"
     headline = f"The runs did not start equal: {subject} before the first call: {', '.join(names[:_MAX_NAMES])}{more}."
     if finding.past.has_parted:
         headline = f"The step did not start equal, because the runs had parted before it: {subject}."
-    evidence = [f"{_parameter_name(*one)}: {_describe_difference(one[1])}" for one in start[:_MAX_VALUES]]
+    evidence = [f"{_parameter_name(*one, finding)}: {_describe_difference(one[1])}" for one in start[:_MAX_VALUES]]
     sources = [found for found in find_sources(finding.pairs) if found not in [one[0] for one in start]]
     if sources:
         evidence.append(f"the first other difference arises in {_place(sources[0])}: {sources[0].because}")
