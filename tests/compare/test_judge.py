@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -209,3 +210,32 @@ def test_activations_of_a_dump_without_data_flow_are_no_parameters(tmp_path: Pat
     result = compare_edited(tmp_path, program, {"approximate": "tanh"}, task)
     assert (result.verdict.kind, named(result)) == ("entered", "Functional.gelu.0.forward")
     assert "approximate='tanh' where the reference had 'none'" in result.verdict.headline
+
+
+def test_a_value_that_was_saved_by_hand_has_no_inputs_that_could_agree(tmp_path: Path) -> None:
+    for side, value in (("r", X), ("c", X + np.float32(0.5))):
+        run = Recording(level="debug")
+        folder = run.write(tmp_path / side) / "step0" / "rank"
+        np.save(folder / "dump_tensor_data" / "x.0.debug.npy", value)
+        leaf = {"type": "torch.Tensor", "dtype": "torch.float32", "shape": [4, 8], "data_name": "x.0.debug.npy"}
+        header = {"task": "tensor", "level": "debug", "framework": "pytorch", "dump_data_dir": None}
+        (folder / "debug.json").write_text(json.dumps({**header, "data": {"x.0.debug": leaf}}))
+    result = tensorprobe.compare(tmp_path / "r", tmp_path / "c")
+    assert result.verdict.headline == "The runs first part at x.0.debug: what was saved there differs."
+    assert result.verdict.evidence[0].startswith("result: differs: relative error")
+
+
+def test_what_requires_a_gradient_is_not_called_data(tmp_path: Path) -> None:
+    """Between two steps an optimizer that was not recorded has changed a parameter: at L1 that is all that is known."""
+
+    def program(run: Recording, factor: float = 1.0) -> None:
+        weight = run.data(W * np.float32(factor), requires_grad=True)
+        run.api("Functional.linear", run.data(X), weight, output=X @ weight.array.T)
+
+    for side, factor in (("r", 1.0), ("c", 1.1)):
+        for step in range(2):
+            run = Recording()
+            program(run, factor if step else 1.0)
+            run.write(tmp_path / side, step)
+    result = tensorprobe.compare(tmp_path / "r", tmp_path / "c")
+    assert "input.1 differs: no recorded call computed it: a parameter, or the result of" in result.verdict.headline

@@ -113,6 +113,8 @@ class OriginFinder:
             return self._own_code(outer)
         is_leaf = _is_leaf(value)
         what = "the gradient that came in from outside" if pair.reference.direction == BACKWARD else "the data"
+        if pair.reference.direction != BACKWARD and _requires_grad(value):
+            what = "a parameter, or the result of code that was not recorded,"
         return Origin(
             noise=self._course.worst_noise,
             gain=STEP_GAIN if is_leaf else GAIN,
@@ -160,10 +162,13 @@ def _is_parameter(value: ValuePair) -> bool:
     return value.slot.startswith(("parameters.", "buffers."))
 
 
+def _requires_grad(value: ValuePair) -> bool:
+    return isinstance(value.reference, TensorSlot) and value.reference.requires_grad is True
+
+
 def _is_leaf(value: ValuePair) -> bool:
     """At level L1 a parameter is a leaf that requires a gradient."""
-    slot = value.reference
-    return isinstance(slot, TensorSlot) and slot.requires_grad is True and slot.source is None
+    return _requires_grad(value) and isinstance(value.reference, TensorSlot) and value.reference.source is None
 
 
 def _describe_rewiring(reference: Call | None, candidate: Call | None, suspects: tuple[Call, ...]) -> str:

@@ -115,6 +115,8 @@ class RoleGiver:
             return "source", f"{words}; they came through {names}, which only one run calls"
         if all(is_explained_but_large(value) for value in bad_outputs):
             return "drift", "the error has grown step by step until half of the digits are gone"
+        if call.kind == "saved":
+            return "source", "what was saved there differs"
         return "source", "its inputs agree, its result does not"
 
     def _suspect_results(self, pair: PairedCall, bad_outputs: list[ValuePair]) -> None:

@@ -283,7 +283,7 @@ def _describe_values(pair: PairedCall) -> list[str]:
     for word, values in (("input", pair.inputs), ("result", pair.outputs)):
         shown = [value for value in values if value.is_tensor or value.is_bad]
         shown.sort(key=lambda value: not value.is_bad)
-        found += [f"{word} {value.slot}: {_describe_value(value)}" for value in shown[:_MAX_VALUES]]
+        found += [f"{word} {value.slot}".rstrip() + f": {_describe_value(value)}" for value in shown[:_MAX_VALUES]]
         if len(shown) > _MAX_VALUES:
             found.append(f"{word}: {len(shown) - _MAX_VALUES} more")
     return found
