@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from tensorprobe.compare.call import Call, Run
 
+_MAX_DEPTH = 256
+"""Of modules in modules, far beyond that of models: every call walks up, so a dump could make it take for ever."""
+
 
 class Nesting:
     """Which module call contains which calls."""
@@ -28,11 +31,11 @@ class Nesting:
         return self._inner.get(call.name, [])
 
     def ancestors(self, call: Call) -> list[Call]:
-        """The module calls around it, innermost first; a dump may be wrong, so a circle ends the walk."""
+        """The module calls around it, innermost first; a dump may be wrong, so a circle or an endless chain ends."""
         found: list[Call] = []
         seen = {call.name}
         outer = self.parent(call)
-        while outer is not None and outer.name not in seen:
+        while outer is not None and outer.name not in seen and len(found) < _MAX_DEPTH:
             found.append(outer)
             seen.add(outer.name)
             outer = self.parent(outer)
