@@ -324,7 +324,9 @@ def test_an_input_that_has_no_effect_is_not_blamed(tmp_path: Path) -> None:
         x[3] = padding
         run.api("Tensor.__getitem__", run.data(x), 3, output=X[:3])
 
-    assert roles(compare_edited(tmp_path, program, {"padding": 7.0})) == {"Tensor.__getitem__.0.forward": "clean"}
+    result = compare_edited(tmp_path, program, {"padding": 7.0})
+    assert roles(result) == {"Tensor.__getitem__.0.forward": "clean"}
+    assert "1 of 2 values agree, bit for bit; 1 that went in differs, without an effect" in result.verdict.headline
 
 
 # -------------------------------------------------------------------------------------------------- the start
@@ -521,6 +523,7 @@ def test_each_step_is_compared_with_its_partner_and_the_verdict_is_the_earliest(
     result = tensorprobe.compare(tmp_path / "r", tmp_path / "c")
     assert [rank.verdict.kind for rank in result.ranks] == ["agree", "source", "source"]
     assert result.verdict.step == 1 and result.verdict.rank_name == "step1/rank"
+    assert result.verdict.headline.endswith("its inputs agree, its result does not (step1/rank).")
     assert tensorprobe.compare(tmp_path / "r", tmp_path / "c", step=0)
     assert not tensorprobe.compare(tmp_path / "r" / "step0", tmp_path / "c" / "step2")
 
@@ -589,6 +592,18 @@ def test_a_missing_tensor_file_is_one_row_and_not_the_end(tmp_path: Path) -> Non
     result = tensorprobe.compare(tmp_path / "r", tmp_path / "c")
     assert named(result) == "Functional.relu.0.forward"
     assert any("not compared before it: 1 value" in line for line in result.verdict.evidence)
+
+
+def test_an_agreement_says_what_could_not_be_compared(tmp_path: Path) -> None:
+    run = Recording()
+    three_calls(run)
+    for step in (0, 1):
+        for side in "rc":
+            run.write(tmp_path / side, step)
+        (tmp_path / f"c/step{step}/rank/dump_tensor_data/Functional.relu.0.forward.output.0.npy").unlink()
+    whole, one = (tensorprobe.compare(tmp_path / "r", tmp_path / "c", step=step) for step in (None, 0))
+    assert "3 calls are paired, and 7 of 8 values agree, bit for bit; 1 could not be compared" in one.verdict.headline
+    assert "6 calls, 16 values, of which 2 could not be compared" in whole.verdict.headline
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "\ud800.npy", "loop.npy"])

@@ -92,12 +92,13 @@ def _choose(results: Sequence[RankResult]) -> Verdict:
         return results[0].verdict
     if len(results) == 1:
         return compared[0].verdict
-    own = [call for result in compared for call in result.calls if not call.is_framework_made]
-    values = sum(value.is_tensor and value.status in ("equal", "close") for call in own for value in call.values)
-    headline = (
-        f"The runs agree: {len(compared)} of {len(results)} steps and ranks, {len(own):,} calls, {values:,} values."
+    calls = sum(result.coverage.paired_reference for result in compared)
+    values, known = (
+        sum(getattr(result.coverage, name) for result in compared) for name in ("values", "compared_values")
     )
-    return replace(compared[0].verdict, headline=headline, step=None, rank_name=None)
+    unknown = f", of which {values - known:,} could not be compared" if known < values else ""
+    words = f"{len(compared)} of {len(results)} steps and ranks, {calls:,} calls, {values:,} values{unknown}"
+    return replace(compared[0].verdict, headline=f"The runs agree: {words}.", step=None, rank_name=None)
 
 
 def _arisen(result: RankResult) -> int:
@@ -112,7 +113,7 @@ def _locate(result: RankResult, results: Sequence[RankResult]) -> Verdict:
     """Its verdict, and where that is, if there are several."""
     if len(results) == 1:
         return result.verdict
-    return replace(result.verdict, evidence=(f"in {result.reference_name}", *result.verdict.evidence))
+    return replace(result.verdict, headline=f"{result.verdict.headline.removesuffix('.')} ({result.reference_name}).")
 
 
 @dataclass(frozen=True)

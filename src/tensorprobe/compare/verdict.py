@@ -224,9 +224,21 @@ def _word_agreement(finding: Finding) -> Verdict:
     detail = "bit for bit" if equal == len(compared) and _is_bitwise(compared) else f"{equal:,} of them equal"
     if equal < len(compared):
         detail += f", the others within what rounding explains, at most {worst:.2g}"
-    return Verdict(
-        "agree", f"The runs agree: {calls:,} calls are paired, and all {len(compared):,} values agree, {detail}."
+    share = f"all {len(values):,}" if len(compared) == len(values) else f"{len(compared):,} of {len(values):,}"
+    words = f"{calls:,} calls are paired, and {share} values agree, {detail}{_word_exceptions(values)}"
+    return Verdict("agree", f"The runs agree: {words}.")
+
+
+def _word_exceptions(values: Sequence[ValuePair]) -> str:
+    """What does not agree although no call is to blame."""
+    different = sum(value.is_bad for value in values)
+    unknown = sum(value.status == "not comparable" and not value.is_bad for value in values)
+    words = (
+        f"; {different:,} that went in {'differs' if different == 1 else 'differ'}, without an effect"
+        if different
+        else ""
     )
+    return f"{words}; {unknown:,} could not be compared" if unknown else words
 
 
 def _is_bitwise(values: Iterable[ValuePair]) -> bool:
