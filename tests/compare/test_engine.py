@@ -114,6 +114,13 @@ def test_the_verdict_brings_its_evidence(tmp_path: Path) -> None:
     assert "everything before it was compared" in evidence
 
 
+def test_every_row_has_the_source_line_of_its_call(tmp_path: Path) -> None:
+    rows = compare_edited(tmp_path, three_calls, {"wrong": 0.01}).rows
+    assert {row.reference_location for row in rows} == {
+        f"model.py:{line} in forward: call_{line}()" for line in (1, 2, 3)
+    }
+
+
 def test_with_checksums_equality_is_all_that_is_known(tmp_path: Path) -> None:
     def program(run: Recording, wrong: float = 0.0) -> None:
         three_calls(run, wrong=wrong)

@@ -11,7 +11,6 @@ import pytest
 
 from tensorprobe.compare.alignment import Unpaired
 from tensorprobe.compare.measurement import Measurement
-from tensorprobe.compare.result import Verdict
 from tensorprobe.compare.row import COLUMNS, Row, build_rows, count_rows
 from tensorprobe.store.slot import PlainSlot
 from tests.report.comparison import FRAME, call, call_result, comparison, gelu_fault, pair, plain, rank_result, tensor
@@ -168,14 +167,6 @@ def test_an_unpaired_call_names_what_comes_nearest() -> None:
 def test_steps_and_ranks_are_told_apart() -> None:
     rows = build_rows(comparison(rank_result(step=0, rank="rank1"), rank_result(step=2, rank="proc12")))
     assert [(row.step, row.rank) for row in rows[::2]] == [(0, "rank1"), (2, "proc12")]
-
-
-def test_a_call_that_is_named_in_the_verdict_has_its_location_in_the_rows() -> None:
-    plain_result, named = call_result(role="source"), call_result(role="source", candidate_location=FRAME)
-    rank = rank_result(plain_result, verdict=Verdict("source", "", call=named))
-    assert {row.candidate_location for row in build_rows(comparison(rank))} == {
-        "/x/model.py:18 in forward: y = F.gelu(x)"
-    }
 
 
 def test_a_location_that_follows_no_form_stays_as_it_is() -> None:

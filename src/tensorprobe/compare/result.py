@@ -95,7 +95,7 @@ class CallResult:
     because: str = ""
     """Why it has this role, in one sentence; empty when clean."""
     reference_location: str | None = None
-    """Innermost frame of the call's stack, as the dump has it; only filled for calls that are named in a verdict."""
+    """The innermost frame of the call's stack that is not of the framework itself, as the dump has it."""
     candidate_location: str | None = None
 
     @property

@@ -116,11 +116,9 @@ def build_rows(comparison: Comparison) -> list[Row]:
 def iter_rows(comparison: Comparison) -> Iterator[Row]:
     """The same, one at a time: a run has a hundred thousand values."""
     for rank in comparison.ranks:
-        named = _named_calls(rank)
         for call in rank.calls:
-            place = named.get(call.name, call)
             for value in call.values:
-                yield _value_row(rank, call, value, place)
+                yield _value_row(rank, call, value)
         for found in rank.only_reference:
             yield _unpaired_row(rank, found, "reference")
         for found in rank.only_candidate:
@@ -135,15 +133,7 @@ def count_rows(comparison: Comparison) -> int:
     )
 
 
-def _named_calls(rank: RankResult) -> dict[str, CallResult]:
-    """Those of the verdict and beside it: for them it is known where they were called."""
-    named = {call.name: call for call in rank.others}
-    if rank.verdict.call is not None:
-        named[rank.verdict.call.name] = rank.verdict.call
-    return named
-
-
-def _value_row(rank: RankResult, call: CallResult, value: ValuePair, place: CallResult) -> Row:
+def _value_row(rank: RankResult, call: CallResult, value: ValuePair) -> Row:
     holder, other = _holder(call.reference, value.reference), _holder(call.candidate, value.candidate)
     return Row(
         step=rank.step,
@@ -160,8 +150,8 @@ def _value_row(rank: RankResult, call: CallResult, value: ValuePair, place: Call
         module_path=holder.module_path,
         direction=holder.direction or None,
         caller=holder.caller or other.caller,
-        reference_location=describe_frame(place.reference_location) if place.reference_location else None,
-        candidate_location=describe_frame(place.candidate_location) if place.candidate_location else None,
+        reference_location=describe_frame(call.reference_location) if call.reference_location else None,
+        candidate_location=describe_frame(call.candidate_location) if call.candidate_location else None,
         **_leaf_columns("reference", value.reference),
         **_leaf_columns("candidate", value.candidate),
         **_measured_columns(value.measurement),
