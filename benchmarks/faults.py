@@ -100,9 +100,15 @@ def list_cases(options: argparse.Namespace) -> Iterator[Case]:
 def list_faulted(model: str, seed: int, setting: Setting, options: argparse.Namespace) -> Iterator[Case]:
     for kind in KINDS:
         is_wanted = not options.kind or kind in options.kind
-        is_visible = not (kind == "untied" and setting.level == "L1")  # only gradients of parameters show it
-        if is_wanted and is_visible and kind in survey_model(model).places:
+        if is_wanted and is_fault_in(kind, setting) and kind in survey_model(model).places:
             yield Case(model, kind, seed, setting, options.noise)
+
+
+def is_fault_in(kind: str, setting: Setting) -> bool:
+    """L1 records no gradients of parameters, which alone show untied weights; bfloat16 is not lower than itself."""
+    return not (kind == "untied" and setting.level == "L1") and not (
+        kind == "precision" and setting.dtype == "bfloat16"
+    )
 
 
 def list_unfaulted(model: str, seed: int, setting: Setting, options: argparse.Namespace) -> Iterator[Case]:

@@ -250,7 +250,10 @@ def find_module_call(dump: Dump, path: str, index: int) -> Names:
 
 
 def find_data(reference: Dump, candidate: Dump, level: str) -> Names:
-    """The calls that get other data from outside. At L0 much comes from outside: the first, and what is around it."""
+    """The first call that gets other data from outside, and the first whose result it changes: another slice of it.
+
+    And the modules around them that get it too. At L0 labels are seen by no call: the gradient is the first of it.
+    """
     entered = [
         name
         for name in reference.names
@@ -258,14 +261,18 @@ def find_data(reference: Dump, candidate: Dump, level: str) -> Names:
         and ("forward" in name or is_module(name))
         and has_other_data(name, reference, candidate)
     ]
-    if level != "L0" or not entered:
-        return {name for name in entered if "forward" in name}
-    first = entered[0]
-    if ".backward." in first:  # labels: the gradient is the first that a module sees of it
-        return {first} | {backward_of(name) for name in find_passers(candidate, {forward_of(first)})}
-    path = f"{reference.records[first].get('module_path')}."
-    modules = {name for name in entered if is_module(name) and ".forward." in name}
-    return {first} | {name for name in modules if path.startswith(str(reference.records[name].get("module_path")))}
+    changing = [name for name in entered if reference.outputs_of(name) != candidate.outputs_of(name)]
+    found = {*entered[:1], *changing[:1]} if level != "L0" else {*entered[:1]}
+    for first in tuple(found):
+        if ".backward." in first:
+            found |= {backward_of(name) for name in find_passers(candidate, {forward_of(first)})}
+        found |= {name for name in entered if ".forward." in name and is_around(name, first, reference)}
+    return found
+
+
+def is_around(module: str, name: str, dump: Dump) -> bool:
+    outer, inner = (dump.records[record].get("module_path") for record in (module, name))
+    return is_module(module) and inner is not None and (not outer or f"{inner}.".startswith(f"{outer}."))
 
 
 def has_other_data(name: str, reference: Dump, candidate: Dump) -> bool:
