@@ -77,6 +77,27 @@ def test_rounding_noise_is_no_difference(tmp_path: Path) -> None:
     assert "within what rounding explains" in result.verdict.headline
 
 
+def test_a_product_computed_in_two_halves_is_no_difference(tmp_path: Path) -> None:
+    def program(run: Recording, is_split: bool = False) -> None:
+        x, w = run.data(X), run.data(W, requires_grad=True)
+        a = run.api("Functional.relu", x, output=np.maximum(X, 0), module_path="fc")
+        if is_split:
+            halves = []
+            for start in (0, 4):
+                part = run.api("Tensor.narrow", a, 1, start, 4, output=a.array[:, start : start + 4], module_path="fc")
+                rows = run.api("Tensor.narrow", w, 1, start, 4, output=W[:, start : start + 4], module_path="fc")
+                product = part.array @ rows.array.T
+                halves.append(run.api("Functional.linear", part, rows, output=product, module_path="fc"))
+            y = run.api("Tensor.add", *halves, output=halves[0].array + halves[1].array, module_path="fc")
+        else:
+            y = run.api("Functional.linear", a, w, output=a.array @ W.T, module_path="fc")
+        run.api("Torch.tanh", y, output=np.tanh(y.array), module_path="fc")
+
+    result = compare_edited(tmp_path, program, {"is_split": True})
+    assert result, result.verdict
+    assert [call.rule for call in result.ranks[0].calls] == ["same name", "group", "same name"]
+
+
 def test_two_differently_seeded_models_never_pass(tmp_path: Path) -> None:
     def program(run: Recording, seed: int = 0) -> None:
         generator = np.random.default_rng(seed)

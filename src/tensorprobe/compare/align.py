@@ -90,6 +90,7 @@ class Aligner:
         self._pair_contexts()
         self._pair_framework_calls()
         self._pair_rest()
+        self._dissolve_parts()
         self._group()
         self._pair_other_directions()
         self._pair_orphans()
@@ -255,6 +256,20 @@ class Aligner:
         other_around = next((one for one in other_node.way_up() if one in self._matched_modules), None)
         return around in other_node.way_up() or other_around in {self.modules.get(one) for one in node.way_up()}
 
+    def _dissolve_parts(self) -> None:
+        """A product that one run computes in two halves: its half is no partner of the whole, the group of both is.
+
+        Such a pair has inputs of other shapes, and what its call returns goes to calls without a partner only.
+        """
+        if not (self.reference.has_flow and self.candidate.has_flow):
+            return
+        users, other_users = _users(self.reference), _users(self.candidate)
+        for number, other in list(self.partner.items()):
+            if number in self.mapped or _input_shapes(self.reference, number) == _input_shapes(self.candidate, other):
+                continue
+            if _is_part(users.get(number), self.partner) != _is_part(other_users.get(other), self.other_partner):
+                del self.partner[number], self.other_partner[other]
+
     def _group(self) -> None:
         finder = GroupFinder(self.reference, self.candidate, self.partner, self.other_partner, self.modules)
         found = finder.find()
@@ -340,6 +355,24 @@ class Aligner:
 
 
 _NO_PARTNER, _NO_OTHER_PARTNER = -(10**9), -(10**9) - 1
+
+
+def _users(side: Side) -> dict[int, list[int]]:
+    """The forward API calls that take what each call returned."""
+    found: dict[int, list[int]] = {}
+    for number in side.forward:
+        if side.calls[number].kind == "api":
+            for source in side.sources(number):
+                found.setdefault(source, []).append(number)
+    return found
+
+
+def _is_part(users: list[int] | None, partner: Mapping[int, int]) -> bool:
+    return bool(users) and all(user not in partner for user in users or ())
+
+
+def _input_shapes(side: Side, number: int) -> list[tuple[int, ...] | None]:
+    return [slot.shape for slot in side.calls[number].tensors if slot.is_input]
 
 
 def _module_records(side: Side, node: ModuleNode, is_wrapper: bool) -> list[int]:
