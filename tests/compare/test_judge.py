@@ -239,3 +239,15 @@ def test_what_requires_a_gradient_is_not_called_data(tmp_path: Path) -> None:
             run.write(tmp_path / side, step)
     result = tensorprobe.compare(tmp_path / "r", tmp_path / "c")
     assert "input.1 differs: no recorded call computed it: a parameter, or the result of" in result.verdict.headline
+
+
+def test_what_one_statistic_shows_of_an_error_explains_what_another_shows_of_it_next(tmp_path: Path) -> None:
+    """An error across a vector leaves its mean and its norm as they were; after a weighting it shows in the norm."""
+
+    def program(run: Recording, error: float = 0.0) -> None:
+        vector = np.array([2, 1, -1, -2], np.float32) + np.float32(error) * np.array([1, -1, -1, 1], np.float32)
+        a = run.api("Torch.sort", run.data(X), output=vector)
+        run.api("Functional.elu", a, output=vector * np.array([10, 0.1, 0.1, 0.1], np.float32))
+
+    result = compare_edited(tmp_path, program, {"error": 5e-6}, "statistics")
+    assert result, result.verdict

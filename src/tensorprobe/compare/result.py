@@ -57,8 +57,15 @@ class ValuePair:
 
     @property
     def noise(self) -> Noise:
-        """Its error, relative to the size of its terms: what the next call inherits."""
-        return SILENCE if self.errors is None or self.is_bad else self.errors.relative_to(self.scale)
+        """Its error, relative to the size of its terms: what the next call inherits.
+
+        Statistics tell only how large each measure is at least: there the larger one stands for both.
+        """
+        if self.errors is None or self.is_bad:
+            return SILENCE
+        found = self.errors.relative_to(self.scale)
+        is_exact = self.measurement is None or self.measurement.basis == "tensor"
+        return found if is_exact else Noise(max(found), max(found))
 
     @property
     def slot(self) -> str:
