@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tensorprobe.compare.noise import SILENCE, Noise, loudest
 from tensorprobe.compare.option import CompareOptions
 from tensorprobe.compare.pairing import PairedCall, RunSide
+from tensorprobe.compare.precision import unit_roundoff
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class Course:
         self.worst_noise = past.noise
         """The largest error so far of what still agrees."""
         self.is_any_bad = False
+        self.coarsest = max(map(_coarsest, (reference, candidate)))
+        """The unit roundoff of the coarsest dtype: bfloat16's, in a run with autocast."""
         self.has_apis = all(map(_has_apis, (reference, candidate)))
         """False at level L0 of either run, where only modules are recorded."""
 
@@ -78,3 +81,8 @@ class Course:
 
 def _has_apis(side: RunSide) -> bool:
     return any(call.kind == "api" and call.caller is None for call in side.run.calls)
+
+
+def _coarsest(side: RunSide) -> float:
+    dtypes = {slot.dtype for call in side.run.calls for slot in call.tensors}
+    return max((unit_roundoff(dtype) or 0.0 for dtype in dtypes), default=0.0)

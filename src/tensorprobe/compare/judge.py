@@ -92,7 +92,7 @@ class Judge:
             scale = tolerance.cancellation((slot, candidate), origin.natural_norm)
             rounding = tolerance.round_off(slot.dtype) * (tolerance.COMPOSITE if origin.own_code_of else 1.0)
             found = tolerance.Explained(origin.noise.passed_on(rounding, scale, origin.gain), scale)
-        settle(value, found, self._course.options)
+        settle(value, found, self._course.options, self._course.coarsest)
         if not value.is_bad or origin.is_bad:
             return
         if self._course.has_apis and pair.reference.kind == "module" and not origin.is_external:
@@ -134,7 +134,7 @@ class Judge:
                 natural = tolerance.natural_norm(call, slot, gradients)
                 found = tolerance.explain(slot, candidate, pair.match.reference, noise, natural, is_composite)
                 found = found.at_least(arrived)
-            settle(value, found, self._course.options)
+            settle(value, found, self._course.options, self._course.coarsest)
 
     def _passed_on(self, pair: PairedCall, value: ValuePair) -> tolerance.Explained | None:
         """A result that another call computed, such as what the last module of a Sequential returned."""

@@ -54,6 +54,8 @@ class ValuePair:
     errors: Noise | None = None
     """By norm and at the worst element; `error` is the one that comes closest to its tolerance."""
     tolerances: Noise | None = None
+    coarsest: float | None = None
+    """The unit roundoff of the coarsest dtype in the runs, where that is known."""
 
     @property
     def noise(self) -> Noise:

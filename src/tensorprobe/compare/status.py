@@ -19,8 +19,10 @@ def leave_undefined(value: ValuePair) -> None:
     value.status, value.reason, value.is_mismatch = "not comparable", UNDEFINED_MEMORY, False
 
 
-def settle(value: ValuePair, explained: tolerance.Explained, options: CompareOptions) -> None:
-    """The status of one pair of tensors, against what is explained."""
+def settle(
+    value: ValuePair, explained: tolerance.Explained, options: CompareOptions, coarsest: float | None = None
+) -> None:
+    """The status of one pair of tensors, against what is explained; `coarsest`: the rounding of the coarsest dtype."""
     measurement = value.measurement
     assert measurement is not None
     if measurement.problem is not None:
@@ -29,6 +31,7 @@ def settle(value: ValuePair, explained: tolerance.Explained, options: CompareOpt
     if measurement.basis == "structure" and measurement.is_equal is None:
         value.status, value.reason = "not comparable", STRUCTURE_ONLY
         return
+    value.coarsest = coarsest
     value.errors, value.tolerances, value.scale = (
         tolerance.error_of(measurement),
         explained.tolerance,
@@ -64,8 +67,11 @@ def _is_explained(value: ValuePair) -> bool:
 
 
 def is_explained_but_large(value: ValuePair) -> bool:
-    """Rounding explains it, and yet half of the digits are gone."""
+    """Rounding explains it, and yet half of the digits are gone: of those that the coarsest dtype of the run has, for
+    what was computed in bfloat16 has no more digits when it is cast to float32."""
     unit = unit_roundoff(value.reference.dtype) if isinstance(value.reference, TensorSlot) else None
+    if unit is not None and value.coarsest is not None:
+        unit = max(unit, value.coarsest)
     if unit is None or value.errors is None or value.tolerances is None:
         return False
     return value.errors.is_within(value.tolerances) and value.errors.norm / value.scale > math.sqrt(unit)
