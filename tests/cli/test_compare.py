@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import time
@@ -116,6 +117,15 @@ def test_too_little_coverage_is_exit_code_2_and_said(
     )
     assert "no partner" in required.stdout
     assert run_here(capfd, "compare", *paths, "--require-coverage", "0.4").returncode == is_different
+
+
+def test_a_step_that_only_one_run_has_is_not_covered(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    paths = write_runs(tmp_path, "step0/rank", "step1/rank", candidate=records(2.0))
+    shutil.rmtree(Path(paths[1]) / "step1")
+    done = run_here(capfd, "compare", *paths, "--require-coverage", "0.95")
+    assert done.returncode == 2
+    assert "step 1: only in the reference, not compared, and 95 % of all calls is required" in done.stderr
+    assert run_here(capfd, "compare", *paths).returncode == 0
 
 
 def test_a_required_coverage_above_all_of_it_is_a_mistake(capfd: pytest.CaptureFixture[str]) -> None:

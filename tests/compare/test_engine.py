@@ -659,6 +659,17 @@ def test_numbers_beyond_all_reason_are_taken_as_absent(tmp_path: Path) -> None:
     assert compared(tmp_path, reference, candidate).ranks
 
 
+def test_a_call_whose_result_cannot_be_read_is_not_called_clean(tmp_path: Path) -> None:
+    reference, candidate = Recording(), Recording()
+    three_calls(reference)
+    three_calls(candidate)
+    reference.write(tmp_path / "r")
+    candidate.write(tmp_path / "c")
+    (tmp_path / "c/step0/rank/dump_tensor_data/Functional.relu.0.forward.output.0.npy").unlink()
+    result = tensorprobe.compare(tmp_path / "r", tmp_path / "c")
+    assert roles(result)["Functional.relu.0.forward"] == "not compared"
+
+
 def test_a_run_that_was_cut_off_is_compared_as_far_as_it_goes(tmp_path: Path) -> None:
     reference, candidate = Recording(), Recording()
     three_calls(reference)

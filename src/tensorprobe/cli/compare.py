@@ -121,6 +121,8 @@ def _print_written(written: Written, to_stderr: bool) -> None:
 
 
 def _check_coverage(comparison: Comparison, required: float | None) -> None:
+    if required and comparison.problems:
+        raise UsageError(f"{comparison.problems[0]}, and {format_share(required)} of all calls is required.")
     name, share = find_lowest_coverage(comparison)
     if required is not None and share < required:
         raise UsageError(

@@ -136,7 +136,7 @@ def _compare_ranks(
     reference, candidate = map(RunSide, aligned.runs)
     pairs = pair_calls(reference, candidate, alignment)
     for paired in pairs:
-        paired.values = [_make_value(*slots, paired.reference) for slots in pair_match_slots(paired.match, alignment)]
+        paired.hold([_make_value(*slots, paired.reference) for slots in pair_match_slots(paired.match, alignment)])
     course = Course(reference, candidate, options, past)
     judged = _measure_and_judge(pairs, pair, Judge(course), options, progress)
     is_cut_short = len(judged) < len(pairs)

@@ -24,6 +24,8 @@ class PairedCall:
     start: int
     """The place of the first call inside it: what goes into it was there by then."""
     values: list[ValuePair] = field(default_factory=list)
+    inputs: list[ValuePair] = field(default_factory=list)
+    outputs: list[ValuePair] = field(default_factory=list)
     role: Role = "clean"
     because: str = ""
     is_random: bool = False
@@ -50,13 +52,11 @@ class PairedCall:
     def candidate(self) -> Call:
         return self.match.candidate[-1]
 
-    @property
-    def inputs(self) -> list[ValuePair]:
-        return [value for value in self.values if value.is_input]
-
-    @property
-    def outputs(self) -> list[ValuePair]:
-        return [value for value in self.values if not value.is_input]
+    def hold(self, values: list[ValuePair]) -> None:
+        """Its paired slots."""
+        self.values = values
+        self.inputs = [value for value in values if value.is_input]
+        self.outputs = [value for value in values if not value.is_input]
 
     @property
     def is_bad(self) -> bool:

@@ -135,7 +135,9 @@ def _is_discrete(call: Call, value: ValuePair) -> bool:
 
 
 def _is_compared(pair: PairedCall) -> bool:
-    return not pair.values or any(value.status in ("equal", "close") for value in pair.values)
+    """Is anything known of what came out of it, or, where nothing does, of what went in?"""
+    results = [value for value in pair.outputs if value.is_tensor] or pair.values
+    return not results or any(value.status in ("equal", "close") for value in results)
 
 
 def _has_grown(pair: PairedCall) -> bool:
