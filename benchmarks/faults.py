@@ -129,8 +129,9 @@ def score_case(case: Case, root: Path, options: argparse.Namespace, *, is_kept: 
     saying, seconds = ask_tensorprobe(reference, candidate)
     yield score_saying("tensorprobe", case, saying, (reference, candidate, changed), seconds)
     if options.peer:
-        saying, seconds = start_peer(options.peer_python).ask(reference, candidate, case.setting.steps)
-        yield score_saying(options.peer, case, saying, (reference, candidate, changed), seconds)
+        sayings, seconds = start_peer(options.peer_python).ask(reference, candidate, case.setting.steps)
+        for way, saying in sayings.items():
+            yield score_saying(way, case, saying, (reference, candidate, changed), seconds)
     if not is_kept:
         shutil.rmtree(candidate)
 

@@ -1,6 +1,7 @@
-"""msprobe's compare on the same dumps: what it names is the first row of its table that it does not call `pass`.
+"""msprobe's compare on the same dumps. It has no verdict, only a table; there are two ways to read it from above.
 
-It has no verdict of its own and no kinds, so any mark on the right call counts as exact.
+`msprobe result`: the first row that its column Result does not call `pass`. `msprobe first difference`: the first row
+in which a number differs at all. It has no kinds of verdict either, so any mark on the right call counts as exact.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ RECORD = re.compile(
     r"^(.+?\.(?:forward|backward)(?:\.\d+(?=\.(?:input|output|parameters|kwargs)))?|.+?\.parameters_grad)"
 )
 
+WAYS = {"msprobe result": "result", "msprobe first difference": "difference"}
+
 
 class Msprobe:
     """One process that answers for all pairs."""
@@ -36,17 +39,18 @@ class Msprobe:
         self._process.terminate()
         self._process.wait()
 
-    def ask(self, reference: Path, candidate: Path, steps: int) -> tuple[Saying, float]:
-        """Step by step, as its table is of one step; the first that is not all `pass` counts."""
+    def ask(self, reference: Path, candidate: Path, steps: int) -> tuple[dict[str, Saying], float]:
+        """What each way of reading says. A table is of one step; the first step that says something counts."""
         began = time.perf_counter()
-        saying = Saying("agree")
+        sayings = dict.fromkeys(WAYS, Saying("agree"))
         for step in range(steps):
-            saying = self._ask_step(*(run / f"step{step}" / "rank" / "dump.json" for run in (reference, candidate)))
-            if saying.verdict != "agree":
-                break
-        return saying, time.perf_counter() - began
+            files = (run / f"step{step}" / "rank" / "dump.json" for run in (reference, candidate))
+            for way, saying in self._ask_step(*files).items():
+                if sayings[way].verdict == "agree":
+                    sayings[way] = saying
+        return sayings, time.perf_counter() - began
 
-    def _ask_step(self, reference: Path, candidate: Path) -> Saying:
+    def _ask_step(self, reference: Path, candidate: Path) -> dict[str, Saying]:
         assert self._process.stdin and self._process.stdout
         with tempfile.TemporaryDirectory() as output:
             wanted = {"reference": str(reference), "candidate": str(candidate), "output": output}
@@ -55,11 +59,15 @@ class Msprobe:
             line = self._process.stdout.readline()
         answer = json.loads(line) if line else {"error": "msprobe's process ended"}
         if "error" in answer:
-            return Saying("error", text=answer["error"])
-        if answer["row"] is None:
-            return Saying("agree")
-        reference_name, candidate_name, result = answer["row"]
-        return Saying("any", record_of(reference_name), record_of(candidate_name), result)
+            return dict.fromkeys(WAYS, Saying("error", text=answer["error"]))
+        return {way: saying_of_row(answer["rows"][key]) for way, key in WAYS.items()}
+
+
+def saying_of_row(row: list[str] | None) -> Saying:
+    if row is None:
+        return Saying("agree")
+    reference_name, candidate_name, result = row
+    return Saying("any", record_of(reference_name), record_of(candidate_name), result)
 
 
 def record_of(tensor_name: str) -> tuple[str, ...]:
