@@ -516,6 +516,18 @@ def test_a_gradient_that_never_comes_is_named(tmp_path: Path) -> None:
     assert "Functional.relu.0.backward is only in the reference: no gradient reaches it" in result.verdict.headline
 
 
+def test_a_run_without_any_backward_does_not_agree_with_one_that_has_it(tmp_path: Path) -> None:
+    reference, candidate = Recording(), Recording()
+    for run in (reference, candidate):
+        run.run["coverage"] = {"filtered": 0}
+        trained(run)
+    for name in [name for name in candidate.records if name.endswith("backward")]:
+        del candidate.records[name]
+    result = compared(tmp_path, reference, candidate)
+    assert result.verdict.kind == "missing"
+    assert result.verdict.headline.startswith("The forward agrees, but the candidate has no backward")
+
+
 def test_parameter_gradients_are_compared(tmp_path: Path) -> None:
     def program(run: Recording, factor: float = 1.0) -> None:
         with run.module("fc", "Linear", run.data(X), parameters={"weight": run.data(W)}) as call:
@@ -581,6 +593,8 @@ def test_ranks_are_paired_by_number_and_what_has_no_partner_is_said(tmp_path: Pa
     assert [rank.verdict.kind for rank in result.ranks] == ["agree", "source"]
     assert result.verdict.rank_name == "step0/rank1"
     assert result.problems == ("step 0: rank 2: only in the candidate, not compared",)
+    fewer = tensorprobe.compare(tmp_path / "r", tmp_path / "r" / "step0" / "rank0")
+    assert fewer and "But step 0: rank 1: only in the reference, not compared" in fewer.verdict.headline
 
 
 def test_noise_of_an_earlier_step_explains_other_parameters_in_the_next(tmp_path: Path) -> None:
@@ -678,6 +692,7 @@ def test_a_run_that_was_cut_off_is_compared_as_far_as_it_goes(tmp_path: Path) ->
     candidate.run["complete"] = False
     result = compared(tmp_path, reference, candidate)
     assert result
+    assert result.verdict.headline.startswith("The runs agree as far as the candidate goes, which ended early: 2 calls")
     assert any("the step was not finished" in problem for problem in result.ranks[0].problems)
     assert [unpaired.call.name for unpaired in result.ranks[0].only_reference] == ["Functional.linear.1.forward"]
 

@@ -66,7 +66,10 @@ def _compare_dumps(
             raise next(iter(unknown.values()))
         result, pasts[pair.rank] = _compare_ranks(pair, aligned, options, pasts.get(pair.rank, Past()), progress)
         results.append(result)
-    return Comparison(str(reference), str(candidate), tuple(results), _choose(results), tuple(problems))
+    verdict = _choose(results)
+    if verdict.kind == "agree" and problems:
+        verdict = replace(verdict, headline=f"{verdict.headline} But {'; '.join(problems[:3])}.")
+    return Comparison(str(reference), str(candidate), tuple(results), verdict, tuple(problems))
 
 
 def _has_source(result: RankResult) -> bool:

@@ -13,6 +13,7 @@ from tensorprobe.compare.pairing import PairedCall, RunSide
 from tensorprobe.compare.result import CallResult, ValuePair, Verdict, VerdictKind
 from tensorprobe.compare.status import STRUCTURE_ONLY
 from tensorprobe.store.frame import describe_frame
+from tensorprobe.store.reader import RankDump
 from tensorprobe.store.slot import TensorSlot
 
 _MAX_VALUES = 6
@@ -124,10 +125,8 @@ def _find_missing_gradients(finding: Finding) -> list[tuple[int, Call]]:
     reached = max(
         (pair.reference.position for pair in finding.pairs if pair.reference.direction == BACKWARD), default=-1
     )
-    if reached < 0:
-        return []
     rank = finding.candidate.run.rank
-    is_cut_off = not rank.is_complete or bool(rank.run.get("ended"))
+    is_cut_off = is_unfinished(rank) or _is_filtered(rank)
     has_apis = any(pair.reference.kind == "api" and not pair.is_framework_made for pair in finding.pairs)
     kind = "api" if has_apis else "module"  # at level L0
     found = []
@@ -143,6 +142,17 @@ def _find_missing_gradients(finding: Finding) -> list[tuple[int, Call]]:
         ):
             found.append((finding.reference.places[call.name], call))
     return sorted(found, key=lambda one: one[0])
+
+
+def is_unfinished(rank: RankDump) -> bool:
+    """Killed, ended by an exception, or still running: what follows is not known."""
+    return not rank.is_complete or bool(rank.run.get("ended"))
+
+
+def _is_filtered(rank: RankDump) -> bool:
+    """Was the capture told to leave calls out? Then a backward may have run unrecorded."""
+    coverage = rank.run.get("coverage")
+    return not isinstance(coverage, dict) or bool(coverage.get("filtered"))
 
 
 # ---------------------------------------------------------------------------------------------- putting it into words
@@ -176,6 +186,8 @@ def _word_source(pair: PairedCall, finding: Finding) -> Verdict:
 def _word_missing(call: Call, finding: Finding) -> Verdict:
     module = f" (module {call.module_path})" if call.module_path else ""
     headline = f"The runs first part in backward: {call.name}{module} is only in the reference: no gradient reaches it."
+    if not any(pair.reference.direction == BACKWARD for pair in finding.pairs):
+        headline = f"The forward agrees, but the candidate has no backward: no gradient reaches {call.name}{module}."
     forward = finding.reference.pair(finding.reference.flow.forward_of(call))
     evidence = _describe_lines(forward, finding) if forward else []
     inserted = [unpaired.call for unpaired in finding.alignment.only_candidate if unpaired.call.direction == FORWARD]
@@ -226,7 +238,10 @@ def _word_agreement(finding: Finding) -> Verdict:
         detail += f", the others within what rounding explains, at most {worst:.2g}"
     share = f"all {len(values):,}" if len(compared) == len(values) else f"{len(compared):,} of {len(values):,}"
     words = f"{calls:,} calls are paired, and {share} values agree, {detail}{_word_exceptions(values)}"
-    return Verdict("agree", f"The runs agree: {words}.")
+    sides = {"reference": finding.reference, "candidate": finding.candidate}
+    cut = " and ".join(f"the {word}" for word, side in sides.items() if is_unfinished(side.run.rank))
+    how_far = f" as far as {cut} {'go' if ' and ' in cut else 'goes'}, which ended early" if cut else ""
+    return Verdict("agree", f"The runs agree{how_far}: {words}.")
 
 
 def _word_exceptions(values: Sequence[ValuePair]) -> str:
