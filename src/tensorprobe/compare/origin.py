@@ -172,12 +172,11 @@ def _is_leaf(value: ValuePair) -> bool:
 
 
 def _describe_rewiring(reference: Call | None, candidate: Call | None, suspects: tuple[Call, ...]) -> str:
-    names = [
-        name if name is not None else None for name in (reference and reference.name, candidate and candidate.name)
-    ]
-    from_reference = names[0] or "outside what was recorded"
-    from_candidate = names[1] or "outside what was recorded"
+    unknown = "outside what was recorded"
+    from_reference = unknown if reference is None else reference.name
+    from_candidate = unknown if candidate is None else candidate.name
     words = f"it comes from {from_reference} in the reference and from {from_candidate} in the candidate"
     if suspects:
-        return f"{words}; {', '.join(call.name for call in suspects[:3])} has no counterpart"
+        names = [call.name for call in suspects[:3]]
+        return f"{words}; {', '.join(names)} {'has' if len(names) == 1 else 'have'} no counterpart"
     return words
