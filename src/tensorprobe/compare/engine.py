@@ -20,6 +20,7 @@ from tensorprobe.compare.argument import compare_arguments, compare_lone
 from tensorprobe.compare.call import RECOMPUTE, Call, Run, read_run
 from tensorprobe.compare.circumstance import compare_circumstances
 from tensorprobe.compare.course import Course, Past
+from tensorprobe.compare.evidence import Finding
 from tensorprobe.compare.executor import MeasureTask, make_task, run_tasks
 from tensorprobe.compare.garbage import garbage_left_alone
 from tensorprobe.compare.judge import Judge
@@ -30,7 +31,7 @@ from tensorprobe.compare.pairing import PairedCall, RunSide, pair_calls
 from tensorprobe.compare.result import Comparison, Coverage, RankResult, ValuePair, Verdict
 from tensorprobe.compare.slot_pair import pair_match_slots
 from tensorprobe.compare.step import RankPair, pair_ranks
-from tensorprobe.compare.verdict import Finding, find_sources, give_verdict, make_result
+from tensorprobe.compare.verdict import find_sources, give_verdict, make_result
 from tensorprobe.errors import UsageError
 from tensorprobe.store.reader import open_dump
 from tensorprobe.store.slot import PlainSlot, Slot, TensorSlot

@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
-from tensorprobe.compare.alignment import Alignment
 from tensorprobe.compare.call import BACKWARD, FORWARD, Call, Run
-from tensorprobe.compare.course import Past
-from tensorprobe.compare.pairing import PairedCall, RunSide
+from tensorprobe.compare.evidence import (
+    MAX_NAMES,
+    MAX_VALUES,
+    Finding,
+    describe_difference,
+    describe_lines,
+    describe_not_compared,
+    describe_place,
+    describe_suspect,
+    describe_values,
+)
+from tensorprobe.compare.pairing import PairedCall
 from tensorprobe.compare.result import CallResult, ValuePair, Verdict, VerdictKind
 from tensorprobe.compare.status import STRUCTURE_ONLY
-from tensorprobe.store.frame import describe_frame
 from tensorprobe.store.reader import RankDump
 from tensorprobe.store.slot import TensorSlot
-
-_MAX_VALUES = 6
-_MAX_NAMES = 3
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What was found in one step of one process, before it is put into words."""
-
-    pairs: Sequence[PairedCall]
-    """All judged pairs, in the order of execution."""
-    alignment: Alignment
-    reference: RunSide
-    candidate: RunSide
-    past: Past
-    """What the steps before this one explain."""
-    is_cut_short: bool = False
 
 
 def find_sources(pairs: Iterable[PairedCall]) -> list[PairedCall]:
@@ -161,25 +150,25 @@ def _is_filtered(rank: RankDump) -> bool:
 def _word_unequal_start(start: list[tuple[PairedCall, ValuePair]], finding: Finding) -> Verdict:
     pair = start[0][0]
     names = [_parameter_name(*one, finding) or one[1].slot for one in start]
-    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
     subject = "1 parameter differs" if len(start) == 1 else f"{len(start)} parameters differ"
-    headline = f"The runs did not start equal: {subject} before the first call: {', '.join(names[:_MAX_NAMES])}{more}."
+    headline = f"The runs did not start equal: {subject} before the first call: {', '.join(names[:MAX_NAMES])}{more}."
     if finding.past.has_parted:
         headline = f"The step did not start equal, because the runs had parted before it: {subject}."
-    evidence = [f"{_parameter_name(*one, finding)}: {_describe_difference(one[1])}" for one in start[:_MAX_VALUES]]
+    evidence = [f"{_parameter_name(*one, finding)}: {describe_difference(one[1])}" for one in start[:MAX_VALUES]]
     sources = [found for found in find_sources(finding.pairs) if found not in [one[0] for one in start]]
     if sources:
-        evidence.append(f"the first other difference arises in {_place(sources[0])}: {sources[0].because}")
+        evidence.append(f"the first other difference arises in {describe_place(sources[0])}: {sources[0].because}")
     return _verdict("unequal start", headline, evidence, pair, finding)
 
 
 def _word_source(pair: PairedCall, finding: Finding) -> Verdict:
     kind: VerdictKind = "random" if pair.is_random else "entered" if pair.role == "entered" else "source"
     direction = " in backward" if pair.reference.direction == BACKWARD else ""
-    headline = f"The runs first part{direction} at {_place(pair)}: {pair.because}."
-    evidence = [*_describe_lines(pair, finding), *_describe_values(pair)]
-    evidence += [_describe_suspect(call, finding) for call in pair.suspects[:_MAX_NAMES]]
-    evidence += _describe_not_compared(pair, finding)
+    headline = f"The runs first part{direction} at {describe_place(pair)}: {pair.because}."
+    evidence = [*describe_lines(pair, finding), *describe_values(pair)]
+    evidence += [describe_suspect(call, finding) for call in pair.suspects[:MAX_NAMES]]
+    evidence += describe_not_compared(pair, finding)
     return _verdict(kind, headline, evidence, pair, finding)
 
 
@@ -189,23 +178,27 @@ def _word_missing(call: Call, finding: Finding) -> Verdict:
     if not any(pair.reference.direction == BACKWARD for pair in finding.pairs):
         headline = f"The forward agrees, but the candidate has no backward: no gradient reaches {call.name}{module}."
     forward = finding.reference.pair(finding.reference.flow.forward_of(call))
-    evidence = _describe_lines(forward, finding) if forward else []
+    evidence = describe_lines(forward, finding) if forward else []
     inserted = [unpaired.call for unpaired in finding.alignment.only_candidate if unpaired.call.direction == FORWARD]
-    evidence += [_describe_suspect(found, finding) for found in inserted[:_MAX_NAMES]]
-    return Verdict("missing", headline, tuple(evidence), suspects=(call, *inserted[:_MAX_NAMES]))
+    evidence += [describe_suspect(found, finding) for found in inserted[:MAX_NAMES]]
+    return Verdict("missing", headline, tuple(evidence), suspects=(call, *inserted[:MAX_NAMES]))
 
 
 def _word_milder(pair: PairedCall, finding: Finding) -> Verdict:
-    evidence = [*_describe_lines(pair, finding), *_describe_values(pair), *_describe_not_compared(pair, finding)]
+    evidence = [*describe_lines(pair, finding), *describe_values(pair), *describe_not_compared(pair, finding)]
     if pair.role == "discontinuity":
-        headline = f"No call went wrong, but rounding flipped a choice at {_place(pair)}: {pair.because}."
+        headline = f"No call went wrong, but rounding flipped a choice at {describe_place(pair)}: {pair.because}."
         return _verdict("discontinuity", headline, evidence, pair, finding)
     if pair.role == "drift":
-        headline = f"No single call went wrong, but the error grows too large: at {_place(pair)} {pair.because}."
+        headline = (
+            f"No single call went wrong, but the error grows too large: at {describe_place(pair)} {pair.because}."
+        )
         return _verdict("drift", headline, evidence, pair, finding)
     if pair.is_framework_made:
         return _word_framework(pair, finding)
-    headline = f"The runs differ, and no call is to blame for certain; the first that differs is {_place(pair)}."
+    headline = (
+        f"The runs differ, and no call is to blame for certain; the first that differs is {describe_place(pair)}."
+    )
     return _verdict("drift", headline, evidence, pair, finding)
 
 
@@ -213,8 +206,8 @@ def _word_framework(pair: PairedCall, finding: Finding) -> Verdict:
     is_only = not any(found.is_bad for found in finding.pairs if not found.is_framework_made)
     program = "All calls of the program agree" if is_only else "All calls of the program before it agree"
     caller = pair.reference.caller or pair.candidate.caller
-    headline = f"{program}; the first difference is in a call of the {caller}, {_place(pair)}: {pair.because}."
-    evidence = [*_describe_lines(pair, finding), *_describe_values(pair), *_describe_not_compared(pair, finding)]
+    headline = f"{program}; the first difference is in a call of the {caller}, {describe_place(pair)}: {pair.because}."
+    evidence = [*describe_lines(pair, finding), *describe_values(pair), *describe_not_compared(pair, finding)]
     return _verdict("entered", headline, evidence, pair, finding)
 
 
@@ -228,7 +221,7 @@ def _word_agreement(finding: Finding) -> Verdict:
         words = f"{len(finding.pairs):,} calls are paired, their shapes and arguments agree, no values were recorded"
         return Verdict("not compared", f"Only the structure could be compared: {words}.")
     if not compared and values:
-        reasons = sorted({value.reason for value in values if value.reason})[:_MAX_NAMES]
+        reasons = sorted({value.reason for value in values if value.reason})[:MAX_NAMES]
         return Verdict("not compared", f"Nothing could be compared: {'; '.join(reasons) or 'no value has a partner'}.")
     equal = sum(value.status == "equal" for value in compared)
     worst = max((value.error or 0.0 for value in compared), default=0.0)
@@ -277,126 +270,3 @@ def make_result(pair: PairedCall, reference: Run, candidate: Run) -> CallResult:
         reference_location=reference.location(pair.reference),
         candidate_location=candidate.location(pair.candidate),
     )
-
-
-# ---------------------------------------------------------------------------------------------- pieces of sentences
-
-
-def _place(pair: PairedCall) -> str:
-    names = pair.reference.name
-    if pair.candidate.name != names:
-        names += f" (candidate: {pair.candidate.name})"
-    path = pair.reference.module_path
-    return f"{names} in module {path}" if path and pair.reference.kind == "api" else names
-
-
-def _describe_lines(pair: PairedCall, finding: Finding) -> list[str]:
-    found = []
-    for word, side, call in (
-        ("reference", finding.reference, pair.reference),
-        ("candidate", finding.candidate, pair.candidate),
-    ):
-        forward = side.flow.forward_of(call)
-        location = side.run.location(call) or (side.run.location(forward) if forward else None)
-        if location:
-            found.append(f"{word} line: {describe_frame(location)}")
-    if len(found) == 2 and found[0].partition(": ")[2] == found[1].partition(": ")[2]:
-        return [f"line: {found[0].partition(': ')[2]}"]
-    return found
-
-
-def _describe_values(pair: PairedCall) -> list[str]:
-    found = []
-    for word, values in (("input", pair.inputs), ("result", pair.outputs)):
-        shown = [value for value in values if value.is_tensor or value.is_bad]
-        shown.sort(key=lambda value: not value.is_bad)
-        found += [f"{word} {value.slot}".rstrip() + f": {_describe_value(value)}" for value in shown[:_MAX_VALUES]]
-        if len(shown) > _MAX_VALUES:
-            found.append(f"{word}: {len(shown) - _MAX_VALUES} more")
-    return found
-
-
-def _describe_value(value: ValuePair) -> str:
-    if value.is_bad:
-        return f"differs: {_describe_difference(value)}"
-    if value.status == "equal":
-        return "equal"
-    if value.status == "close" and value.tolerance is None:
-        return f"agrees within the tolerance, error {_number(value.error)}"
-    if value.status == "close":
-        return f"agrees, error {_number(value.error)} where {_number(value.tolerance)} is explained"
-    return f"not compared: {value.reason}"
-
-
-def _describe_difference(value: ValuePair) -> str:
-    words = [value.reason] if value.reason else []
-    measurement = value.measurement
-    if measurement is None:
-        return value.reason
-    only = [
-        f"{count:,} {what} only in the {side}"
-        for count, what, side in (
-            (measurement.nan_only_reference, "NaN", "reference"),
-            (measurement.nan_only_candidate, "NaN", "candidate"),
-            (measurement.inf_only_reference, "Inf", "reference"),
-            (measurement.inf_only_candidate, "Inf", "candidate"),
-        )
-        if count
-    ]
-    words += only
-    if value.error is not None and math.isfinite(value.error):
-        explained = "" if value.tolerance is None else f" where {_number(value.tolerance)} is explained"
-        words.append(f"relative error {_number(value.error)}{explained}")
-    elif measurement.basis == "checksum":
-        words.append("the checksums differ")
-    if measurement.worst_index is not None:
-        place = list(measurement.worst_index)
-        words.append(
-            f"worst at {place}: {_exact(measurement.worst_candidate)} for {_exact(measurement.worst_reference)}"
-        )
-    if measurement.basis == "statistics":
-        words.append("by statistics only")
-    return ", ".join(words)
-
-
-def _describe_suspect(call: Call, finding: Finding) -> str:
-    is_candidate = finding.candidate.run.by_name.get(call.name) is call
-    side, other = (finding.candidate, "reference") if is_candidate else (finding.reference, "candidate")
-    location = side.run.location(call)
-    where = f": {describe_frame(location)}" if location else ""
-    return f"without a counterpart in the {other}: {call.name}{where}"
-
-
-def _describe_not_compared(pair: PairedCall, finding: Finding) -> list[str]:
-    earlier = [found for found in finding.pairs if found.place < pair.place]
-    values = sum(value.status == "not comparable" for found in earlier for value in found.values if value.is_tensor)
-    lone = [
-        unpaired.call.name
-        for unpaired in finding.alignment.only_reference
-        if unpaired.call.position < pair.reference.position and unpaired.call.caller is None
-    ]
-    lone += [
-        unpaired.call.name
-        for unpaired in finding.alignment.only_candidate
-        if unpaired.call.position < pair.candidate.position and unpaired.call.caller is None
-    ]
-    here = "" if finding.past.is_empty else " in this step"
-    if not values and not lone:
-        return [f"everything before it{here} was compared"]
-    words = []
-    if values:
-        words.append(f"{values:,} values" if values > 1 else "1 value")
-    if lone:
-        shown = ", ".join(lone[:_MAX_NAMES])
-        calls = "1 call" if len(lone) == 1 else f"{len(lone):,} calls"
-        words.append(f"{calls} without a counterpart ({shown}{', …' if len(lone) > _MAX_NAMES else ''})")
-    return [f"not compared before it{here}: {' and '.join(words)}"]
-
-
-def _number(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.2g}"
-
-
-def _exact(value: float | complex | int | bool | None) -> str:
-    """With the digits of a float32; all of an integer."""
-    return f"{value:.9g}" if isinstance(value, (float, complex)) else str(value)
