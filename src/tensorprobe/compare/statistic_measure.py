@@ -27,6 +27,13 @@ def has_statistics(slot: TensorSlot) -> bool:
     return any(getattr(slot, name) is not None for name in _STATISTICS)
 
 
+_NO_ERROR: dict[str, Any] = {
+    "is_equal": True,
+    **dict.fromkeys(("euclidean_distance", "max_abs_error", "mean_abs_error", "relative_l2", "relative_max"), 0.0),
+    **dict.fromkeys(("nan_only_reference", "nan_only_candidate", "inf_only_reference", "inf_only_candidate"), 0),
+}
+
+
 def measure_statistics(reference: TensorSlot, candidate: TensorSlot) -> Measurement:
     """Of two records that both have statistics. Every error is the least that it can be."""
     if _all_of(reference) == _all_of(candidate):
@@ -73,19 +80,10 @@ def _no_difference(slot: TensorSlot) -> Measurement:
     norm = None if slot.norm is None else _number(slot.norm)
     return Measurement(
         "statistics",
-        is_equal=True,
         element_count=slot.element_count,
-        euclidean_distance=0.0,
-        max_abs_error=0.0,
-        mean_abs_error=0.0,
-        relative_l2=0.0,
-        relative_max=0.0,
-        nan_only_reference=0,
-        nan_only_candidate=0,
-        inf_only_reference=0,
-        inf_only_candidate=0,
         norm_reference=norm,
         norm_candidate=norm,
+        **_NO_ERROR,
     )
 
 
@@ -112,25 +110,16 @@ def equal_measurement(basis: Any, count: int | None, norm: float | None) -> Meas
     """Of two values that are known to be the same."""
     return Measurement(
         basis,
-        is_equal=True,
         element_count=count,
         cosine=1.0,
-        euclidean_distance=0.0,
-        max_abs_error=0.0,
-        mean_abs_error=0.0,
         max_relative_error=0.0,
-        relative_l2=0.0,
-        relative_max=0.0,
         within_1e_3=1.0,
         within_5e_3=1.0,
         allclose=True,
         allclose_share=1.0,
-        nan_only_reference=0,
-        nan_only_candidate=0,
-        inf_only_reference=0,
-        inf_only_candidate=0,
         norm_reference=norm,
         norm_candidate=norm,
+        **_NO_ERROR,
     )
 
 
