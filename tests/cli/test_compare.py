@@ -9,6 +9,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -230,6 +231,9 @@ def test_ctrl_c_leaves_neither_workers_nor_files(tmp_path: Path) -> None:
     command = [*COMMAND, "compare", *paths, "--processes", "2", "-o", tmp_path / "result"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=end, start_new_session=True)
     os.close(end)
+    shown: list[bytes] = []
+    reading = threading.Thread(target=read_terminal, args=(terminal, shown))
+    reading.start()
     workers = wait_for_workers(process.pid)
     os.killpg(process.pid, signal.SIGINT)
     stdout, _ = process.communicate(timeout=60)
@@ -237,10 +241,19 @@ def test_ctrl_c_leaves_neither_workers_nor_files(tmp_path: Path) -> None:
     assert (process.returncode, stdout) == (130, b"")
     assert wait_for_end(process.pid), "a worker outlived the command"
     assert not (tmp_path / "result").exists()
-    shown = os.read(terminal, 1 << 20).decode()
+    reading.join()
     os.close(terminal)
-    assert "comparing" in shown
-    assert "Traceback" not in shown
+    assert b"comparing" in b"".join(shown)
+    assert b"Traceback" not in b"".join(shown)
+
+
+def read_terminal(terminal: int, shown: list[bytes]) -> None:
+    """A terminal that nobody reads holds up the command that writes to it."""
+    try:
+        while data := os.read(terminal, 1 << 16):
+            shown.append(data)
+    except OSError:  # no process has it open any more
+        return
 
 
 def wait_for_workers(pid: int) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import queue
 import subprocess
 import sys
 import threading
@@ -39,38 +40,45 @@ def measure_in_processes(tasks: Sequence[MeasureTask], count: int) -> Generator[
 
 
 class _Pool:
+    """Threads that feed the workers. The main thread holds no lock that they wait for: Ctrl-C may come between the
+    taking of a lock and the block that gives it back, and would leave them waiting for ever."""
+
     def __init__(self, tasks: Sequence[MeasureTask]) -> None:
         self._tasks = tasks
         self._batches = deque(_make_batches(tasks))
+        self._arrived: queue.SimpleQueue[tuple[int, Answer]] = queue.SimpleQueue()
         self._answers: dict[int, Answer] = {}
-        self._changed = threading.Condition()
-        self._workers: set[_Worker] = set()
+        """What has arrived before its turn."""
+        self._workers: list[_Worker] = []
         self._threads: list[threading.Thread] = []
         self._is_stopped = False
 
     def start(self, count: int) -> None:
         for number in range(count):
             thread = threading.Thread(target=self._feed, name=f"tensorprobe-compare-{number}", daemon=True)
-            self._threads.append(thread)
             thread.start()
+            self._threads.append(thread)
 
     def stop(self) -> None:
-        with self._changed:
-            self._is_stopped = True
-            workers = list(self._workers)
-        for worker in workers:
-            worker.kill()
+        self._is_stopped = True
         for thread in self._threads:
-            thread.join()
+            while thread.is_alive():  # it may be starting a worker at this moment
+                for worker in tuple(self._workers):
+                    worker.kill()
+                thread.join(0.05)
 
     def take(self, index: int) -> Measurement:
         """Wait for one answer; an error that a worker met is raised here."""
-        with self._changed:
-            while index not in self._answers and any(thread.is_alive() for thread in self._threads):
-                self._changed.wait(0.5)  # a wait without an end cannot be interrupted on Windows
-            answer = self._answers.pop(index, None)
-        if answer is None:
-            return measure_task(self._tasks[index])
+        while index not in self._answers:
+            is_fed = any(thread.is_alive() for thread in self._threads)  # asked first: what it left is then there
+            try:
+                other, answer = self._arrived.get(timeout=0.5 if is_fed else 0)
+            except queue.Empty:
+                if not is_fed:
+                    return measure_task(self._tasks[index])
+            else:
+                self._answers[other] = answer
+        answer = self._answers.pop(index)
         if isinstance(answer, Measurement):
             return answer
         error, trace = answer
@@ -79,10 +87,10 @@ class _Pool:
     def _feed(self) -> None:
         worker: _Worker | None = None
         try:
-            while (batch := self._next_batch()) is not None:
+            while not self._is_stopped and (batch := self._next_batch()) is not None:
                 worker = worker or self._start_worker()
                 if worker is None:
-                    self._put_back(batch)
+                    self._batches.appendleft(batch)
                     return
                 if not self._run_batch(worker, batch):
                     self._lose(worker, batch)
@@ -90,15 +98,13 @@ class _Pool:
         finally:
             if worker is not None:
                 self._end(worker)
-            with self._changed:
-                self._changed.notify_all()
 
     def _run_batch(self, worker: _Worker, batch: deque[int]) -> bool:
         """False when the worker died; the first that is left in the batch is where it did."""
         try:
             worker.send([self._tasks[index] for index in batch])
             while batch:
-                self._answer(batch[0], worker.receive())
+                self._arrived.put((batch[0], worker.receive()))
                 batch.popleft()
         except (EOFError, OSError, pickle.UnpicklingError):
             return False
@@ -106,22 +112,20 @@ class _Pool:
 
     def _lose(self, worker: _Worker, batch: deque[int]) -> None:
         code = self._end(worker)
-        with self._changed:
-            if self._is_stopped:
-                return
-        self._answer(batch.popleft(), Measurement("tensor", problem=_DIED.format(code=code)))
+        if self._is_stopped:
+            return
+        self._arrived.put((batch.popleft(), Measurement("tensor", problem=_DIED.format(code=code))))
         if batch:
-            self._put_back(batch)
+            self._batches.appendleft(batch)
 
     def _start_worker(self) -> _Worker | None:
-        with self._changed:
-            if self._is_stopped or not sys.executable or hasattr(sys, "frozen"):
-                return None  # a frozen program is no Python that could be started again
-            try:
-                worker = _Worker()
-            except OSError:
-                return None
-            self._workers.add(worker)
+        if not sys.executable or hasattr(sys, "frozen"):
+            return None  # a frozen program is no Python that could be started again
+        try:
+            worker = _Worker()
+        except OSError:
+            return None
+        self._workers.append(worker)
         if worker.is_ready():
             return worker
         self._end(worker)
@@ -129,22 +133,14 @@ class _Pool:
 
     def _end(self, worker: _Worker) -> int:
         code = worker.end()
-        with self._changed:
-            self._workers.discard(worker)
+        self._workers.remove(worker)
         return code
 
     def _next_batch(self) -> deque[int] | None:
-        with self._changed:
-            return self._batches.popleft() if self._batches and not self._is_stopped else None
-
-    def _put_back(self, batch: deque[int]) -> None:
-        with self._changed:
-            self._batches.appendleft(batch)
-
-    def _answer(self, index: int, answer: Answer) -> None:
-        with self._changed:
-            self._answers[index] = answer
-            self._changed.notify_all()
+        try:
+            return self._batches.popleft()
+        except IndexError:
+            return None
 
 
 class _Worker:
