@@ -91,7 +91,7 @@ def test_capture_without_a_framework_says_what_to_do() -> None:
         "import tensorprobe\ntry:\n    tensorprobe.capture()\nexcept tensorprobe.UsageError as error:\n    print(error)"
     )
     assert run_fresh(program) == (
-        "tensorprobe.capture() without a model: import torch first, so that it is known what to capture"
+        "tensorprobe.capture() without a model: import torch or mindspore first, so that it is known what to capture"
     )
 
 

@@ -95,7 +95,7 @@ def test_a_context_is_used_once() -> None:
 
 
 def test_what_is_no_model_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"takes a torch.nn.Module, or a list of them, not str"):
+    with pytest.raises(UsageError, match=r"takes a torch.nn.Module, a mindspore.nn.Cell, or a list of them, not str"):
         tensorprobe.capture("model", DUMP)
 
 

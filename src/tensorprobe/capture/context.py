@@ -13,8 +13,9 @@ from tensorprobe.config.api_list import load_api_list
 from tensorprobe.errors import UsageError
 
 if TYPE_CHECKING:
-    from tensorprobe.capture.framework import Framework
     from tensorprobe.capture.session import Session
+
+_FRAMEWORKS = ("torch", "mindspore")
 
 
 def capture(
@@ -73,13 +74,15 @@ def make_session(config: CaptureConfig, framework: str) -> Session:
     from tensorprobe.capture.session import Session
 
     api_list = load_api_list(config.api_yaml) if config.api_yaml is not None else None
-    adapter: Framework
+    adapter: Any
     if framework == "torch":
         from tensorprobe.capture.torch.framework import TorchFramework
 
         adapter = TorchFramework(api_list)
     else:
-        raise UsageError(f"tensorprobe cannot capture {framework} yet")
+        from tensorprobe.capture.mindspore.framework import MindSporeFramework
+
+        adapter = MindSporeFramework(api_list)
     return Session(config, adapter)
 
 
@@ -88,14 +91,25 @@ def framework_of(model: Any) -> str:
     models = model if isinstance(model, (list, tuple)) else [model]
     for item in models:
         for kind in type(item).__mro__:
-            if kind.__module__.split(".")[0] == "torch":
-                return "torch"
-    if model is None and "torch" in sys.modules:
-        return "torch"
-    if model is None:
+            root = kind.__module__.split(".")[0]
+            if root in _FRAMEWORKS:
+                return "mindspore" if is_adapter_loaded() else root
+    if model is not None:
         raise UsageError(
-            "tensorprobe.capture() without a model: import torch first, so that it is known what to capture"
+            "tensorprobe.capture(model) takes a torch.nn.Module, a mindspore.nn.Cell, or a list of them, "
+            f"not {type(model).__name__}"
         )
-    raise UsageError(
-        f"tensorprobe.capture(model) takes a torch.nn.Module, or a list of them, not {type(model).__name__}"
-    )
+    imported = [name for name in _FRAMEWORKS if name in sys.modules]
+    if len(imported) == 1:
+        return imported[0]
+    if imported and is_adapter_loaded():
+        return "mindspore"
+    both = "torch and mindspore are both imported: give the model, or use tensorprobe.pytorch or tensorprobe.mindspore"
+    none = "import torch or mindspore first, so that it is known what to capture"
+    raise UsageError(f"tensorprobe.capture() without a model: {both if imported else none}")
+
+
+def is_adapter_loaded() -> bool:
+    """Is what this program calls torch in truth MindSpore, by MSAdapter?"""
+    torch, mindspore = sys.modules.get("torch"), sys.modules.get("mindspore")
+    return mindspore is not None and getattr(torch, "Tensor", None) is getattr(mindspore, "Tensor", torch)

@@ -14,9 +14,9 @@ from torch.autograd.function import Function
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from tensorprobe.capture.framework import Undo
+from tensorprobe.capture.patch import replace, run_all
 from tensorprobe.capture.torch.call_mode import CallRunner
 from tensorprobe.capture.torch.checkpoint import Checkpoints
-from tensorprobe.capture.torch.patch import replace, run_all
 
 SCRIPTED = "scripted region"
 # torch's own Functions are part of other calls, except: the one of checkpointing, which only stands around the calls

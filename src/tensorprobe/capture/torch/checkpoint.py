@@ -17,12 +17,12 @@ import torch.utils.checkpoint
 from torch.autograd.function import BackwardCFunction
 
 from tensorprobe.capture.framework import Undo
+from tensorprobe.capture.patch import nothing, replace, run_all
 from tensorprobe.capture.recompute import Region, Replay
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.torch.call_mode import CallMode
 from tensorprobe.capture.torch.gradient import GradientTracer
 from tensorprobe.capture.torch.mode_stack import is_on_stack, remove_mode
-from tensorprobe.capture.torch.patch import nothing, replace, run_all
 
 _HOOK = "_checkpoint_hook"
 _REGION = "_tensorprobe_region"

@@ -22,12 +22,12 @@ import torch
 
 from tensorprobe.capture.call import Call
 from tensorprobe.capture.framework import Undo
+from tensorprobe.capture.patch import nothing, replace, run_all
 from tensorprobe.capture.torch.api_name import COLLECTIVES, Api
 from tensorprobe.capture.torch.call_mode import GRAPH_CAPTURED, TRACED, CallMode, CallRunner, is_traced
 from tensorprobe.capture.torch.collective_argument import FUNCTIONS, describe_transfer, find_written, holds_tensors
 from tensorprobe.capture.torch.content import storage_of
 from tensorprobe.capture.torch.mode_stack import remove_mode
-from tensorprobe.capture.torch.patch import nothing, replace, run_all
 from tensorprobe.capture.torch.pending import Handles, Pending
 
 NEVER_WAITED = "asynchronous: nothing was seen to wait for it in this window, so its result is unknown"

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from tensorprobe.capture.framework import Undo
+from tensorprobe.capture.patch import replace, run_all
 from tensorprobe.capture.torch.call_mode import CallRunner
-from tensorprobe.capture.torch.patch import replace, run_all
 
 REPLAYED = "CUDA graph replay"
 _NOTE = "a CUDA graph: what it computed is in the tensors it was captured with"

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from tensorprobe.capture.framework import Undo
+from tensorprobe.capture.patch import nothing, replace, run_all
 from tensorprobe.capture.torch.call_mode import CallMode
 from tensorprobe.capture.torch.gradient import GradientTracer
 from tensorprobe.capture.torch.mode_stack import is_on_stack, remove_mode
-from tensorprobe.capture.torch.patch import nothing, replace, run_all
 from tensorprobe.capture.torch.value import ValueTable
 from tensorprobe.model.tree import map_tree
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from tensorprobe.capture.framework import Undo
+from tensorprobe.capture.patch import nothing
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.torch.api_name import ApiNames
 from tensorprobe.capture.torch.boundary import patch_functions, patch_scripted, watch_optimizers
@@ -24,7 +25,6 @@ from tensorprobe.capture.torch.engine import patch_engine
 from tensorprobe.capture.torch.gradient import GradientTracer
 from tensorprobe.capture.torch.mode_stack import is_on_stack, remove_mode
 from tensorprobe.capture.torch.module_call import ModuleNames, ModulePatch, ModuleRunner
-from tensorprobe.capture.torch.patch import nothing
 from tensorprobe.capture.torch.point_gradient import watch_gradient
 from tensorprobe.capture.torch.reader import TorchReader
 from tensorprobe.capture.torch.verification import VerifyingReader, is_wanted

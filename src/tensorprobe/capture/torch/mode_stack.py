@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from tensorprobe.capture.framework import Undo
-from tensorprobe.capture.torch.patch import nothing
+from tensorprobe.capture.patch import nothing
 
 
 def is_on_stack(mode: Any) -> bool:

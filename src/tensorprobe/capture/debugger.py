@@ -1,0 +1,119 @@
+"""`PrecisionDebugger`, as the faces of all frameworks have it: one per process, reachable from any file through the
+class."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from tensorprobe.capture.context import make_session
+from tensorprobe.capture.session import Session
+from tensorprobe.config import CaptureConfig, load_config
+from tensorprobe.errors import UsageError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+StrPath = str | os.PathLike[str]
+
+_FIELDS = tuple(CaptureConfig.__dataclass_fields__)
+
+
+class Debugger:
+    """Records what a program computes, between `start` and `stop`. A face says of which framework."""
+
+    framework: ClassVar[str]
+    _instance: ClassVar[Debugger | None] = None
+    _session: Session
+
+    def __new__(
+        cls,
+        config_path: StrPath | None = None,
+        task: str | None = None,
+        dump_path: StrPath | None = None,
+        level: str | None = None,
+        step: Any = None,
+    ) -> Self:
+        existing = cast("Self | None", cls._instance)
+        arguments = {"task": task, "dump_path": dump_path, "level": level, "step": step}
+        given = {name for name, value in arguments.items() if value is not None}
+        if existing is not None and config_path is None and not given:
+            return existing
+        config = load_config(config_path, **arguments)
+        if existing is not None and not existing._session.is_closed:
+            _check_same(existing._session.config, config, given if config_path is None else set(_FIELDS))
+            return existing
+        created = super().__new__(cls)
+        created._session = make_session(config, cls.framework)
+        cls._instance = created
+        return created
+
+    @classmethod
+    def start(cls, model: Any = None) -> None:
+        """Begin to record. `model`: a model, or a list or tuple of models; needed at levels L0 and mix."""
+        cls._current("start").start(model)
+
+    @classmethod
+    def stop(cls) -> None:
+        """Stop recording; the files are complete after it. The backward of what was recorded is still recorded until
+        `step`."""
+        cls._current("stop").stop()
+
+    @classmethod
+    def step(cls) -> None:
+        """End the training step: names start anew, and what follows goes into the next folder."""
+        cls._current("step").step()
+
+    @classmethod
+    def forward_backward_dump_end(cls) -> None:
+        """The old name of `stop`."""
+        session = cls._current("forward_backward_dump_end")
+        warnings.warn(
+            "forward_backward_dump_end() will be removed; call stop() instead", DeprecationWarning, stacklevel=2
+        )
+        session.stop()
+
+    @classmethod
+    def save(cls, variable: Any, name: str, save_backward: bool = True) -> None:
+        """Record one variable (any nesting of dict, list, tuple, tensors and plain values), and its gradient when it
+        comes."""
+        cls._current("save").save(variable, name, save_backward)
+
+    @classmethod
+    def _current(cls, method: str) -> Session:
+        if cls._instance is None:
+            raise UsageError(
+                f"PrecisionDebugger.{method}() was called before there is a debugger: "
+                "construct PrecisionDebugger(...) first"
+            )
+        return cls._instance._session
+
+    @classmethod
+    def _reset(cls) -> None:
+        """Close the debugger and forget it, so that another can be made in the same process: for tests and
+        notebooks."""
+        existing, cls._instance = cls._instance, None
+        if existing is not None:
+            existing._session.close()
+
+
+def _check_same(existing: CaptureConfig, wanted: CaptureConfig, names: set[str]) -> None:
+    """Do the options that were given agree with those of the debugger that exists?"""
+    differences = [
+        f"{name}={_show(getattr(wanted, name))}, where it has {_show(getattr(existing, name))}"
+        for name in _FIELDS
+        if name in names and getattr(existing, name) != getattr(wanted, name)
+    ]
+    if differences:
+        raise UsageError(
+            f"there is a PrecisionDebugger in this process already, with other options: {'; '.join(differences)}. "
+            "Construct it once, and use PrecisionDebugger() or the class in other files"
+        )
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, frozenset):
+        return repr(sorted(value))
+    return repr(str(value)) if isinstance(value, Path) else repr(value)

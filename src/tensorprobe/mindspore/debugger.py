@@ -1,0 +1,17 @@
+"""`PrecisionDebugger` for MindSpore, and for MSAdapter on top of it."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tensorprobe.capture.debugger import Debugger
+
+
+class PrecisionDebugger(Debugger):
+    """Records what a MindSpore program computes, between `start` and `stop`.
+
+    Arguments win over the configuration file; without either, statistics of every API call go to `./dump_path`. All
+    methods work on the class as well, from any file: `PrecisionDebugger.start(model)`.
+    """
+
+    framework: ClassVar[str] = "mindspore"
