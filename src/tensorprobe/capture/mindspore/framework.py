@@ -2,14 +2,182 @@
 
 from __future__ import annotations
 
+import logging
+import os
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
+
+import numpy as np
+
+import mindspore
+from mindspore import context
+from tensorprobe.capture.framework import Undo
+from tensorprobe.capture.mindspore.api_name import ApiNames
+from tensorprobe.capture.mindspore.call_patch import CallPatch, CallRunner
+from tensorprobe.capture.mindspore.compiled import CompiledRegions
+from tensorprobe.capture.mindspore.dialect import MINDSPORE, Dialect
+from tensorprobe.capture.mindspore.gradient import GradientTracer
+from tensorprobe.capture.mindspore.hiding import hidden
+from tensorprobe.capture.mindspore.module_call import ModuleNames, ModulePatch, ModuleRunner
+from tensorprobe.capture.mindspore.point_gradient import watch_gradient
+from tensorprobe.capture.mindspore.primitive_call import PrimitivePatch
+from tensorprobe.capture.mindspore.reader import MindSporeReader
+from tensorprobe.capture.recorder import Recorder
 from tensorprobe.config.api_list import ApiList
+from tensorprobe.errors import UsageError
+
+logger = logging.getLogger("tensorprobe")
+
+TRIED_VERSIONS = ("2.10.0",)
+
+_FOLDER = os.path.dirname(mindspore.__file__) + os.sep  # noqa: PTH120  frames carry texts, and there are many
+# Files that only pass calls on: no use in a stack.
+_NOISE = ("nn/cell.py", "ops/", "common/", "graph/", "_extends/", "mint/__init__.py", "mint/nn/functional.py", "utils/")
+# Parts of MindSpore that make calls of their own, not on behalf of the user's line.
+_CALLERS = (
+    ("nn/optim/", "optimizer"),
+    ("experimental/optim/", "optimizer"),
+    ("mint/optim/", "optimizer"),
+    ("mint/distributed/", "distributed"),
+    ("communication/", "distributed"),
+    ("parallel/", "distributed"),
+    ("nn/wrap/grad_reducer.py", "distributed"),
+    ("amp.py", "amp"),
+    ("train/amp.py", "amp"),
+    ("nn/wrap/loss_scale.py", "amp"),
+    ("dataset/", "dataloader"),
+    ("nn/", None),  # the layers of a model make the user's calls
+    ("mint/nn/", None),
+)
 
 
 class MindSporeFramework:
-    """The adapter of MindSpore."""
+    """The adapter of MindSpore, and of MSAdapter on top of it."""
 
-    name = "mindspore"
     file_suffix = "npy"
 
     def __init__(self, api_list: ApiList | None = None) -> None:
-        self._api_list = api_list
+        check_version()
+        self._dialect: Dialect = MINDSPORE
+        self._names = ApiNames(api_list)
+        self._gradients: GradientTracer | None = None
+        self._calls: CallPatch | None = None
+
+    @property
+    def name(self) -> str:
+        return self._dialect.name
+
+    def rank(self) -> int | None:
+        return current_rank()
+
+    def has_idle_core(self) -> bool:
+        return False  # MindSpore computes on all of them
+
+    def check_models(self, model: Any) -> list[tuple[str, Any]]:
+        if model is None:
+            return []
+        is_several = isinstance(model, (list, tuple))
+        models = list(model) if is_several else [model]
+        for item in models:
+            if not isinstance(item, self._dialect.module_type):
+                raise UsageError(
+                    f"start(model) takes a {self._dialect.module_type_name}, or a list or tuple of them, "
+                    f"not {type(item).__name__}"
+                )
+        return [(str(index) if is_several else "", item) for index, item in enumerate(models)]
+
+    def make_reader(self, *, has_stats: bool, digest_kind: str | None) -> MindSporeReader:
+        return MindSporeReader(has_stats=has_stats, digest_kind=digest_kind)
+
+    def is_noise(self, path: str) -> bool:
+        return path.startswith(_FOLDER) and path[len(_FOLDER) :].startswith(_NOISE)
+
+    def caller_of(self, path: str) -> str | None:
+        if not path.startswith(_FOLDER):
+            return None
+        inside = path[len(_FOLDER) :]
+        return next((caller for start, caller in _CALLERS if inside.startswith(start)), "")
+
+    def install(self, recorder: Recorder, models: Sequence[tuple[str, Any]]) -> Undo:
+        """Begin to see calls, in the order: functions, primitives, modules, compiled regions."""
+        reader = recorder.reader
+        assert isinstance(reader, MindSporeReader)
+        reader.forget()
+        gradients = self._gradients = self._gradients or GradientTracer(recorder)
+        gradients.forget_passes()
+        names = ModuleNames(models, self._dialect)
+        gradients.set_parameters(names.parameters() if recorder.records_modules else {})
+        calls = CallRunner(recorder, reader, gradients, self._names)
+        modules = ModuleRunner(calls, names)
+        patches: list[Any] = [ModulePatch(modules)]
+        if recorder.records_apis:
+            patches[:0] = [CallPatch(calls, self._dialect.owners()), PrimitivePatch(calls, names.primitives())]
+
+        def close() -> None:
+            calls.is_active = modules.is_active = False
+            gradients.close_window()
+
+        with ExitStack() as undos:  # what was installed before a failure is taken back
+            for patch in patches:
+                undos.callback(patch.remove)
+                patch.install()
+            undos.callback(CompiledRegions(calls, patches).install())
+            undos.callback(close)
+            return undos.pop_all().close
+
+    def end_step(self) -> None:
+        if self._gradients is not None:
+            self._gradients.remove_parameter_hooks()
+
+    def watch_gradient(
+        self,
+        recorder: Recorder,
+        tensors: Sequence[Any],
+        receive: Callable[[int, Any], None],
+        finish: Callable[[], None],
+    ) -> Undo | None:
+        gradients = self._gradients = self._gradients or GradientTracer(recorder)
+        return watch_gradient(recorder, gradients, tensors, receive, finish)
+
+    def hidden(self) -> AbstractContextManager[Any]:
+        return hidden()
+
+    def circumstances(self) -> dict[str, Any]:
+        return {
+            "versions": {"mindspore": mindspore.__version__},
+            "devices": [context.get_context("device_target")],
+            "settings": describe_settings(),
+        }
+
+
+def check_version() -> None:
+    """Gradients of calls are read from the nodes of the graph, which older versions do not show."""
+    if not hasattr(mindspore.Tensor, "_grad_node") or not hasattr(mindspore.Tensor, "_output_index"):
+        raise UsageError(
+            f"MindSpore {mindspore.__version__} does not show the graph that gradients are read from. tensorprobe was "
+            f"tried with MindSpore {', '.join(TRIED_VERSIONS)}"
+        )
+
+
+def current_rank() -> int | None:
+    """The rank in the group; before there is one, what the launcher says; None in a single process."""
+    from mindspore.communication import GlobalComm, get_rank
+
+    if GlobalComm.INITED:
+        return int(get_rank())
+    if os.environ.get("RANK_ID", "").isdecimal() and os.environ.get("RANK_SIZE", "").isdecimal():
+        return int(os.environ["RANK_ID"])
+    return None
+
+
+def describe_settings() -> dict[str, Any]:
+    """Settings that change numbers."""
+    modes = {mindspore.GRAPH_MODE: "GRAPH_MODE", mindspore.PYNATIVE_MODE: "PYNATIVE_MODE"}
+    return {
+        "mode": modes.get(context.get_context("mode"), "unknown"),
+        "device_target": context.get_context("device_target"),
+        "deterministic": context.get_context("deterministic"),
+        "mindspore_seed": mindspore.get_seed(),
+        "numpy_state": int(np.random.get_state()[1][0]),  # type: ignore[index]
+    }

@@ -1,0 +1,122 @@
+"""What is recorded of MindSpore's functions, and under which names.
+
+Functions are known by where they are found: `mindspore.ops` (Functional), `mindspore.mint` (Mint),
+`mindspore.mint.nn.functional` (MintFunctional), `mindspore.Tensor` (Tensor). What is left out is data: `api.json`
+beside this file. A user's api_yaml has the last word.
+"""
+
+from __future__ import annotations
+
+import json
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mindspore.ops import Primitive
+
+import mindspore
+from mindspore import Tensor, mint, ops
+from tensorprobe.config.api_list import ApiList
+
+_DATA = json.loads(Path(__file__).with_name("api.json").read_text())
+_EXCLUDED = {f"{prefix}.{name}" for prefix, names in _DATA["excluded"].items() for name in names}
+_NEVER = {f"{prefix}.{name}" for prefix, names in _DATA["never"].items() for name in names}
+_DUNDERS = frozenset(_DATA["dunders"])
+_UNDEFINED_MEMORY = frozenset(_DATA["undefined_memory"])
+_CHANGES_FIRST = frozenset(_DATA["changes_first"])
+_RANDOM = frozenset(_DATA["random"])
+
+_COMMUNICATION = "mindspore.ops.function.comm_func"
+
+UNDEFINED_MEMORY = "undefined memory"
+
+
+@dataclass(frozen=True, slots=True)
+class ApiOwner:
+    """A module or class whose functions are replaced for the time of a window."""
+
+    prefix: str
+    """`Functional`"""
+    owner: Any
+    names: tuple[str, ...]
+    path: str = ""
+    """What the names in records begin with: `linalg.` for `mindspore.mint.linalg`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One function, as records know it."""
+
+    stem: str
+    """`Functional.relu`"""
+    is_recorded: bool
+    note: str | None
+    """What to write into its records, such as that the memory it returns is undefined."""
+    changes_first: bool
+    """It returns nothing, and what comes out is its first argument."""
+    is_random: bool
+    """It draws from a random generator, or may do so."""
+
+
+class ApiNames:
+    """Names of functions, and which of them are recorded."""
+
+    def __init__(self, api_list: ApiList | None) -> None:
+        self._api_list = api_list
+
+    def make(self, prefix: str, name: str, note: str | None = None) -> Api:
+        """An API by its name."""
+        stem = f"{prefix}.{name}"
+        is_recorded = stem not in _EXCLUDED
+        if self._api_list is not None:
+            is_recorded = self._api_list.decide(prefix, name, is_recorded)
+        last = name.rpartition(".")[2]
+        return Api(
+            stem=stem,
+            is_recorded=is_recorded,
+            note=UNDEFINED_MEMORY if last in _UNDEFINED_MEMORY else note,
+            changes_first=stem in _CHANGES_FIRST,
+            is_random=last in _RANDOM,
+        )
+
+
+def mindspore_owners() -> list[ApiOwner]:
+    """Where MindSpore's own functions are found."""
+    functional = mindspore.mint.nn.functional
+    return [
+        ApiOwner("Functional", ops, tuple(_functions(ops, "Functional"))),
+        ApiOwner("Mint", mint, tuple(_functions(mint, "Mint"))),
+        ApiOwner("Mint", mint.linalg, tuple(_functions(mint.linalg, "Mint")), "linalg."),
+        ApiOwner("Mint", mint.special, tuple(_functions(mint.special, "Mint")), "special."),
+        ApiOwner("MintFunctional", functional, tuple(_functions(functional, "MintFunctional"))),
+        ApiOwner("Tensor", Tensor, tuple(tensor_methods(Tensor))),
+    ]
+
+
+def tensor_methods(kind: type) -> Iterator[str]:
+    """The methods of a tensor that compute something."""
+    for name in dir(kind):
+        value = getattr(kind, name)
+        is_method = isinstance(value, (types.FunctionType, types.MethodDescriptorType))
+        is_public = name in _DUNDERS if name.startswith("__") else not name.startswith("_")
+        if is_method and is_public and f"Tensor.{name}" not in _NEVER:
+            yield name
+
+
+def _functions(owner: types.ModuleType, prefix: str) -> Iterator[str]:
+    for name in dir(owner):
+        value = getattr(owner, name)
+        if name.startswith("_") or f"{prefix}.{name}" in _NEVER:
+            continue
+        if (isinstance(value, types.FunctionType) and _is_of_library(value)) or (
+            isinstance(value, Primitive) and prefix == "Functional" and name in _DATA["primitive_functions"]
+        ):
+            yield name
+
+
+def _is_of_library(function: Callable[..., Any]) -> bool:
+    """A function of MindSpore that computes; those that communicate have records of their own."""
+    module = str(getattr(function, "__module__", ""))
+    return module.startswith("mindspore.") and module != _COMMUNICATION

@@ -1,0 +1,176 @@
+"""Sees every public call of MindSpore once, the outermost only. The user's function gets the very objects it was given.
+
+Functions are replaced where programs look them up: in `mindspore.ops`, `mindspore.mint`, on `Tensor`, and under the
+names by which modules of the program, and MindSpore's own layers, have imported them. While a call runs, and while
+capture itself computes, calls are not recorded.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from functools import update_wrapper
+from types import FrameType
+from typing import Any
+
+from tensorprobe.capture.call import Call
+from tensorprobe.capture.framework import Undo
+from tensorprobe.capture.mindspore.api_name import Api, ApiNames, ApiOwner
+from tensorprobe.capture.mindspore.generator import describe_generator
+from tensorprobe.capture.mindspore.gradient import GradientTracer, Span, is_in_backward
+from tensorprobe.capture.mindspore.hiding import hidden, hiding
+from tensorprobe.capture.mindspore.reader import MindSporeReader
+from tensorprobe.capture.patch import replace
+from tensorprobe.capture.recorder import Recorder
+
+IN_BACKWARD = "call inside backward"
+# Modules of MindSpore whose names are looked through for functions that were imported early: its layers.
+_LAYERS = ("mindspore.nn.", "mindspore.mint.nn.")
+
+
+class CallRunner:
+    """Runs a user's call between the notes that the recorder takes. Whatever goes wrong in the notes, the call runs,
+    once."""
+
+    def __init__(self, recorder: Recorder, reader: MindSporeReader, gradients: GradientTracer, names: ApiNames) -> None:
+        self.recorder = recorder
+        self.reader = reader
+        self.gradients = gradients
+        self.names = names
+        self.is_active = True
+        """False once the window is closed: a patch that could not be taken back then passes calls through."""
+        self.records_apis = recorder.records_apis
+
+    def why_unseen(self) -> str | None:
+        """Why a call that is made now can only be counted; None if it can be recorded."""
+        return IN_BACKWARD if is_in_backward() else None
+
+    def run(self, api: Api, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], depth: int = 1) -> Any:
+        """`depth`: how many frames above the caller of this the user's call was made."""
+        reason = self.why_unseen()
+        if reason is not None:
+            self.recorder.coverage.add_unseen(reason)
+            return function(*args, **kwargs)
+        if not api.is_recorded:
+            self.recorder.coverage.excluded += 1
+            return function(*args, **kwargs)
+        call, span = self.begin(api, args, kwargs, sys._getframe(depth + 1))
+        try:
+            output = function(*args, **kwargs)
+        except BaseException as error:
+            self.end_failed(call, span, error)
+            raise
+        # x[0] = y returns nothing and changes x: what comes out is x.
+        self.end(api, call, span, args[0] if output is None and api.changes_first else output)
+        return output
+
+    def begin(
+        self, api: Api, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType | None
+    ) -> tuple[Call | None, Span | None]:
+        """Before a call that was made at `frame`."""
+        call: Call | None = None
+        span: Span | None = None
+        try:
+            with hidden():
+                call = self.recorder.begin_api(api.stem, frame)
+                if call is not None:
+                    self.recorder.add_inputs(call, args, kwargs)
+                    if api.is_random:
+                        self.recorder.add_generator(call, describe_generator())
+                if call is not None or self.recorder.records_modules:
+                    span = self.gradients.begin(args, kwargs, wants_slots=call is not None and call.keeps_backward)
+        except Exception as error:
+            self.recorder.note_failure(api.stem, error)
+        return call, span
+
+    def end(self, api: Api, call: Call | None, span: Span | None, output: Any, note: str | None = None) -> None:
+        """After a call that returned `output`."""
+        try:
+            with hidden():
+                if call is not None:
+                    self.recorder.finish(call, output, note or api.note)
+                self.gradients.end(call, span, output)
+        except Exception as error:
+            self.recorder.note_failure(api.stem, error)
+
+    def end_failed(self, call: Call | None, span: Span | None, error: BaseException) -> None:
+        try:
+            self.gradients.end(call, span, None, has_failed=True)
+            if call is not None:
+                self.recorder.fail(call, error)
+        except Exception as failure:
+            self.recorder.note_failure("a call that raised", failure)
+
+
+class CallPatch:
+    """The functions that stand in for MindSpore's while a window is open. They are made once and put in place again and
+    again: around compiled regions they are taken away, because the compiler would read them."""
+
+    def __init__(self, runner: CallRunner, owners: Iterable[ApiOwner]) -> None:
+        self._runner = runner
+        self._owners = list(owners)
+        self._wrappers: list[tuple[Any, str, Any]] = []
+        self._by_original: dict[int, tuple[Any, Any]] = {}
+        """By the address of an original: itself, and what stands in for it."""
+        for owner in self._owners:
+            for name in owner.names:
+                original = getattr(owner.owner, name)
+                api = runner.names.make(owner.prefix, owner.path + name)
+                wrapper = make_wrapper(runner, api, original)
+                self._wrappers.append((owner.owner, name, wrapper))
+                if isinstance(owner.owner, types.ModuleType):
+                    self._by_original.setdefault(id(original), (original, wrapper))
+        self._undo: Undo | None = None
+
+    def install(self) -> None:
+        if self._undo is not None:
+            return
+        with ExitStack() as undos:
+            for owner, name, wrapper in self._wrappers:
+                undos.callback(replace(owner, name, wrapper))
+            for module, name, wrapper in self._early_names():
+                undos.callback(replace(module, name, wrapper))
+            self._undo = undos.pop_all().close
+
+    def remove(self) -> None:
+        undo, self._undo = self._undo, None
+        if undo is not None:
+            undo()
+
+    def _early_names(self) -> list[tuple[Any, str, Any]]:
+        """`from mindspore.ops import relu`: where the program, or a layer, has a function under a name of its own."""
+        known = self._by_original
+        owners = {id(owner.owner) for owner in self._owners}
+        found = []
+        for module_name, module in list(sys.modules.items()):
+            if id(module) in owners or not isinstance(module, types.ModuleType) or is_library(module_name):
+                continue
+            for name, value in list(vars(module).items()):
+                if id(value) in known and known[id(value)][0] is value:
+                    found.append((module, name, known[id(value)][1]))
+        return found
+
+
+def is_library(module_name: str) -> bool:
+    """Modules whose names are left alone: those of MindSpore that do not make the user's calls, and our own."""
+    if module_name.startswith("tensorprobe"):
+        return True
+    return module_name.partition(".")[0] == "mindspore" and not module_name.startswith(_LAYERS)
+
+
+def make_wrapper(runner: CallRunner, api: Api, original: Callable[..., Any]) -> Any:
+    """What stands in for a function: it records the call, unless it is made inside of another."""
+    run, state = runner.run, hiding
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if state.depth or not runner.is_active:
+            return original(*args, **kwargs)
+        state.depth += 1
+        try:
+            return run(api, original, args, kwargs)
+        finally:
+            state.depth -= 1
+
+    return update_wrapper(call, original)

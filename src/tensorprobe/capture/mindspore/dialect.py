@@ -1,0 +1,53 @@
+"""What differs between programs written for MindSpore and those written for PyTorch that MSAdapter runs on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from mindspore import nn
+from tensorprobe.capture.mindspore.api_name import ApiOwner, mindspore_owners
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """One way of writing programs."""
+
+    name: str
+    """The framework, in dump.json."""
+    module_prefix: str
+    module_type: type
+    module_type_name: str
+    owners: Callable[[], list[ApiOwner]]
+    walk: Callable[[Any], Iterator[tuple[str, Any]]]
+    """All modules of a model, each with its path."""
+    parameters: Callable[[Any], dict[str, Any]]
+    """The parameters of one module, without those of the modules in it."""
+    buffers: Callable[[Any], dict[str, Any]]
+    primitives: Callable[[Any], dict[str, Any]]
+    """The Primitive objects that one module holds."""
+    call_name: str = "__call__"
+    """The method of the module type that runs a module."""
+
+
+def _walk(cell: nn.Cell) -> Iterator[tuple[str, nn.Cell]]:
+    yield from cell.cells_and_names()
+
+
+def present(tensors: dict[str, Any]) -> dict[str, Any]:
+    """Without the places that hold nothing (`has_bias=False`)."""
+    return {name: tensor for name, tensor in tensors.items() if tensor is not None}
+
+
+MINDSPORE = Dialect(
+    name="mindspore",
+    module_prefix="Cell",
+    module_type=nn.Cell,
+    module_type_name="mindspore.nn.Cell",
+    owners=mindspore_owners,
+    walk=_walk,
+    parameters=lambda cell: present(cell._params),
+    buffers=lambda cell: present(getattr(cell, "_buffers", None) or {}),
+    primitives=lambda cell: dict(getattr(cell, "_primitives", None) or {}),
+)

@@ -1,0 +1,323 @@
+"""The gradients of one call: hooks on the nodes that the call made in the graph. Its arguments are not touched.
+
+A call knows which nodes were there before it. Walking back from its outputs over the nodes that came later finds the
+edges that leave it; a hook on a node with an edge to one of the call's inputs receives exactly this call's share of
+that input's gradient, and the shares add up. Module calls compose the edges of the calls inside them, so that each node
+is visited once. Hooks hold slots and numbers, never tensors or nodes: a closure over its own graph would keep it alive.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from mindspore import Tensor
+from tensorprobe.capture.call import Call, GradientRecord, Slot, iter_slots
+from tensorprobe.capture.mindspore.executor import executor
+from tensorprobe.capture.mindspore.hiding import hidden
+from tensorprobe.capture.recorder import Recorder
+from tensorprobe.model.tree import map_tree
+
+_graph_task: Callable[[], int] = executor.get_current_autodiff_engine_id
+
+Edge = tuple[int, int]
+"""A node, by its number, and the number of its output."""
+Consumers = dict[Edge, list[tuple[Any, int]]]
+"""For each edge that leaves a call, the nodes inside the call that use it, with the position they use it at."""
+
+_ATOMS = (Tensor,)
+
+
+def is_in_backward() -> bool:
+    """Is this thread inside a backward pass?"""
+    return _graph_task() != -1
+
+
+class Span:
+    """A call while it runs: which nodes were there before, which edges its inputs hang on, and the calls inside it that
+    have ended."""
+
+    __slots__ = ("children", "inputs", "keyword_slots", "slots", "start")
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        """The last node that was there before."""
+        self.inputs: dict[Edge, list[Slot]] = {}
+        self.slots: Any = None
+        self.keyword_slots: Any = None
+        self.children: list[tuple[int, int, Consumers]] = []
+
+
+class ThreadSpans(threading.local):
+    """The spans that are open in a thread, and the last node that was seen in it."""
+
+    def __init__(self) -> None:
+        self.open: list[Span] = []
+        self.latest = -1
+
+
+class GradientTracer:
+    """Follows the graph that calls make, and installs the hooks that bring their gradients back."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._spans = ThreadSpans()
+        self._composes = recorder.records_modules
+        self._parameter_hooks: list[Any] = []
+        self._tasks: set[int] = set()
+        """The backward passes that are running: more than one, where one runs inside another."""
+        self._has_ended_pass = False
+        self._is_window_open = False
+
+    def begin(self, args: Any, kwargs: Any, *, wants_slots: bool) -> Span | None:
+        """Before a call: note where its inputs hang in the graph. An in-place call changes that."""
+        if not executor.requires_grad():
+            return None
+        span = Span(self._spans.latest)
+        if wants_slots:
+            span.slots = self._note_inputs(span, args, "output")
+            slots = self._note_inputs(span, kwargs, "kwargs") if kwargs else None
+            span.keyword_slots = slots if any(True for _ in iter_slots(slots)) else None
+        span.start = self._spans.latest
+        if self._composes:
+            self._spans.open.append(span)
+        return span
+
+    def end(self, call: Call | None, span: Span | None, output: Any, *, has_failed: bool = False) -> None:
+        """After a call: hook its outputs and the edges that leave it."""
+        if span is None:
+            return
+        spans = self._spans.open
+        if self._composes:
+            while spans and spans.pop() is not span:
+                pass
+        if has_failed:
+            return
+        tensors: list[tuple[Slot, Tensor]] = []
+        results = list(output) if isinstance(output, tuple) else [output]
+        slots = map_tree(results, "input", self._slot_maker(tensors), _ATOMS)
+        nodes = [(slot, tensor._grad_node, tensor._output_index) for slot, tensor in tensors]
+        nodes = [(slot, node, number) for slot, node, number in nodes if node is not None]
+        if not nodes and not span.children:
+            return
+        leaving = self._walk(span, [node for _, node, _ in nodes])
+        if self._composes and spans:
+            spans[-1].children.append((span.start, self._spans.latest, leaving))
+        if call is not None and call.keeps_backward and nodes:
+            self._hook(call, span, slots, nodes, leaving)
+
+    # -- the walk ------------------------------------------------------------------------------------------------------
+
+    def _walk(self, span: Span, outputs: Iterable[Any]) -> Consumers:
+        """The edges that leave the call, over the nodes it made itself; those of the calls inside it are known."""
+        leaving: Consumers = {}
+        pending: list[Any] = []
+        seen: set[int] = set()
+        start, children = span.start, span.children
+        firsts = [child[0] for child in children]
+
+        def visit(node: Any) -> None:
+            number = node._sequence_nr()
+            position = bisect_right(firsts, number - 1) - 1
+            identity = node._unique_id()
+            if identity not in seen and not (position >= 0 and number <= children[position][1]):
+                seen.add(identity)
+                pending.append(node)
+
+        for node in outputs:
+            if not node.is_leaf() and node._sequence_nr() > start:
+                self._spans.latest = max(self._spans.latest, node._sequence_nr())
+                visit(node)
+        for _, _, consumers in children:
+            for edge, users in consumers.items():
+                inner = users[0][0].next_functions[users[0][1]][0]
+                if inner.is_leaf() or edge in span.inputs or inner._sequence_nr() <= start:
+                    leaving.setdefault(edge, []).extend(users)
+                else:
+                    visit(inner)
+        while pending:
+            node = pending.pop()
+            for position, (parent, number) in enumerate(node.next_functions):
+                if parent is None:
+                    continue
+                edge = parent._unique_id(), number
+                if parent.is_leaf() or edge in span.inputs or parent._sequence_nr() <= start:
+                    leaving.setdefault(edge, []).append((node, position))
+                else:
+                    visit(parent)
+        return leaving
+
+    # -- the hooks -----------------------------------------------------------------------------------------------------
+
+    def _hook(
+        self, call: Call, span: Span, slots: Any, outputs: list[tuple[Slot, Any, int]], leaving: Consumers
+    ) -> None:
+        record = GradientRecord(self._recorder, call)
+        record.inputs = slots
+        record.outputs, record.outputs_by_keyword = span.slots, span.keyword_slots
+        plan = HookPlan(record)
+        for slot, node, number in outputs:
+            plan.add_output(span, slot, node, number, leaving)
+        plan.add_inputs(span, leaving)
+        for node, wanted in plan.arriving.values():
+            node.register_prehook(self._make_prehook(record, wanted))
+        for node, wanted in plan.departing.values():
+            node.register_hook(self._make_posthook(record, wanted))
+
+    def _make_prehook(self, record: GradientRecord, wanted: list[Wanted]) -> Callable[[Any], None]:
+        def receive_output_gradients(gradients: Any) -> None:
+            if record.is_live:
+                self._deliver(record, gradients, wanted)
+
+        return receive_output_gradients
+
+    def _make_posthook(self, record: GradientRecord, wanted: list[Wanted]) -> Callable[[Any, Any], None]:
+        def receive_input_gradients(gradients: Any, _: Any) -> None:
+            if record.is_live:
+                self._deliver(record, gradients, wanted)
+
+        return receive_input_gradients
+
+    def _deliver(self, record: GradientRecord, gradients: Any, wanted: list[Wanted]) -> None:
+        try:
+            task = self.note_backward_pass()
+            if not record.is_begun:
+                record.backward_pass = task
+            with hidden():
+                for position, slot in wanted:
+                    record.receive(slot, gradients[position])
+        except Exception as error:
+            self._recorder.note_failure(record.call.backward_name, error)
+
+    # -- parameters ----------------------------------------------------------------------------------------------------
+
+    def set_parameters(self, parameters: Mapping[int, tuple[str, str, Any]]) -> None:
+        """Whose gradients are recorded: for the address of each parameter its module's stem, its name and the
+        parameter. The nodes of parameters do not run, so the hooks are on the parameters, until their gradients have
+        come and the window is closed, or the step ends."""
+        self.remove_parameter_hooks()
+        self._has_ended_pass, self._is_window_open = False, True
+        for stem, name, parameter in parameters.values():
+            if parameter.requires_grad:
+                self._parameter_hooks.append(parameter.register_hook(self._make_parameter_hook(stem, name)))
+
+    def close_window(self) -> None:
+        """The window is closed; the hooks of parameters stay only if the backward pass is still to come."""
+        self._is_window_open = False
+        if self._has_ended_pass:
+            self.remove_parameter_hooks()
+
+    def remove_parameter_hooks(self) -> None:
+        for handle in self._parameter_hooks:
+            handle.remove()
+        self._parameter_hooks.clear()
+
+    def _make_parameter_hook(self, stem: str, name: str) -> Callable[[Any], None]:
+        recorder, generation = self._recorder, self._recorder.generation
+
+        def receive_parameter_gradient(gradient: Any) -> None:
+            if recorder.generation != generation or gradient is None:
+                return
+            try:
+                self.note_backward_pass()
+                with hidden():
+                    recorder.add_parameter_gradient(stem, name, gradient)
+            except Exception as error:
+                recorder.note_failure(f"{stem}.{name}", error)
+
+        return receive_parameter_gradient
+
+    # -- backward passes -----------------------------------------------------------------------------------------------
+
+    def note_backward_pass(self) -> int:
+        """A hook has run: make sure that the end of this backward pass is noticed."""
+        task = _graph_task()
+        if task != -1 and task not in self._tasks:
+            self._tasks.add(task)
+            executor.queue_backward_final_callback(lambda: self._end_backward_pass(task))
+        return task
+
+    def forget_passes(self) -> None:
+        """No backward pass is running: one that raised had no end that was noticed."""
+        self._tasks.clear()
+
+    def _end_backward_pass(self, task: int) -> None:
+        self._tasks.discard(task)
+        try:
+            with hidden():
+                if self._tasks:
+                    self._recorder.end_nested_pass(task)
+                    return
+                self._has_ended_pass = True
+                if not self._is_window_open:
+                    self.remove_parameter_hooks()
+                self._recorder.end_backward_pass()
+        except Exception as error:
+            self._recorder.note_failure("the end of a backward pass", error)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _note_inputs(self, span: Span, tree: Any, role: str) -> Any:
+        tensors: list[tuple[Slot, Tensor]] = []
+        slots = map_tree(tree, role, self._slot_maker(tensors), _ATOMS)
+        for slot, tensor in tensors:
+            node = tensor._grad_node
+            if node is None:
+                continue
+            if not node.is_leaf():
+                self._spans.latest = max(self._spans.latest, node._sequence_nr())
+            span.inputs.setdefault((node._unique_id(), tensor._output_index), []).append(slot)
+        return slots
+
+    @staticmethod
+    def _slot_maker(tensors: list[tuple[Slot, Tensor]]) -> Callable[[Any, str], Slot | None]:
+        def make(value: Any, path: str) -> Slot | None:
+            if not isinstance(value, Tensor) or not value._requires_grad:
+                return None
+            slot = Slot(path)
+            tensors.append((slot, value))
+            return slot
+
+        return make
+
+
+Wanted = tuple[int, Slot]
+"""The position of a gradient, and the slot it is for."""
+
+
+class HookPlan:
+    """Which gradients of one call come through which nodes, before they run and after."""
+
+    def __init__(self, record: GradientRecord) -> None:
+        self._record = record
+        self.arriving: dict[int, tuple[Any, list[Wanted]]] = {}
+        self.departing: dict[int, tuple[Any, list[Wanted]]] = {}
+
+    def add_output(self, span: Span, slot: Slot, node: Any, number: int, leaving: Consumers) -> None:
+        """The gradient of something that the call returned."""
+        self._arrive(node, (number, slot))
+        edge = node._unique_id(), number
+        if not leaving.get(edge):  # a call that returns its input as it is
+            for passed in span.inputs.get(edge, ()):
+                self._arrive(node, (number, passed))
+
+    def add_inputs(self, span: Span, leaving: Consumers) -> None:
+        """The call's share of the gradients of what it was given."""
+        for edge, slots in span.inputs.items():
+            users = leaving.get(edge, ())
+            # x * x: one node, and its positions are in the order of the arguments. Otherwise the first has the sum.
+            is_told_apart = len(users) == len(slots) and len({node._unique_id() for node, _ in users}) == 1
+            for number, (node, position) in enumerate(users):
+                self._depart(node, (position, slots[number] if is_told_apart else slots[0]))
+
+    def _arrive(self, node: Any, wanted: Wanted) -> None:
+        if node.is_leaf():
+            return  # the node of an input or a parameter does not run
+        self._record.expect(wanted[1])
+        self.arriving.setdefault(node._unique_id(), (node, []))[1].append(wanted)
+
+    def _depart(self, node: Any, wanted: Wanted) -> None:
+        self._record.expect(wanted[1])
+        self.departing.setdefault(node._unique_id(), (node, []))[1].append(wanted)

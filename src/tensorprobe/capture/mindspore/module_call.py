@@ -1,0 +1,188 @@
+"""Sees module calls: one patch of `Cell.__call__`, for the time of the window. Nothing is put on the user's cells.
+
+Cells are known by address while a window is open, and by the path they have in the model given to `start`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mindspore import nn
+from tensorprobe.capture.call import Call
+from tensorprobe.capture.framework import Undo
+from tensorprobe.capture.mindspore.call_patch import CallRunner
+from tensorprobe.capture.mindspore.dialect import Dialect
+from tensorprobe.capture.mindspore.generator import describe_generator
+from tensorprobe.capture.mindspore.gradient import Span
+from tensorprobe.capture.mindspore.hiding import hidden, hiding
+from tensorprobe.model.name import module_stem
+
+_RANDOM = tuple(
+    getattr(nn, name) for name in ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "RReLU") if hasattr(nn, name)
+)
+
+
+@dataclass(slots=True)
+class NamedModule:
+    """A module of the user's model. Held while the window is open, so that its address stays its own."""
+
+    module: Any
+    stem: str
+    path: str
+
+
+class ModuleNames:
+    """Which modules are followed, and what they are called."""
+
+    def __init__(self, models: Sequence[tuple[str, Any]], dialect: Dialect) -> None:
+        self.dialect = dialect
+        self._known: dict[int, NamedModule] = {}
+        self._adopts_roots = not models
+        for index, model in models:
+            self._add(model, index)
+
+    def find(self, module: Any, is_outermost: bool) -> NamedModule | None:
+        """What is known of a module; without a model given to `start`, the outermost module that is called serves as
+        one."""
+        named = self._known.get(id(module))
+        if named is None and self._adopts_roots and is_outermost:
+            self._add(module, "")
+            named = self._known.get(id(module))
+        return named
+
+    def all(self) -> list[NamedModule]:
+        return list(self._known.values())
+
+    def parameters(self) -> dict[int, tuple[str, str, Any]]:
+        """Each parameter by its address: the stem of its module, its name there, and itself."""
+        found: dict[int, tuple[str, str, Any]] = {}
+        for named in self._known.values():
+            for name, parameter in self.dialect.parameters(named.module).items():
+                found.setdefault(id(parameter), (named.stem, name, parameter))
+        return found
+
+    def primitives(self) -> list[tuple[str, Any]]:
+        """The Primitive objects that the modules hold, each with the name it has there."""
+        found: dict[int, tuple[str, Any]] = {}
+        for named in self._known.values():
+            for name, primitive in self.dialect.primitives(named.module).items():
+                found.setdefault(id(primitive), (name, primitive))
+        return list(found.values())
+
+    def _add(self, model: Any, index: str) -> None:
+        for path, module in self.dialect.walk(model):
+            full_path = f"{index}.{path}".strip(".") if index else path
+            stem = module_stem(self.dialect.module_prefix, full_path, type(module).__name__)
+            self._known.setdefault(id(module), NamedModule(module, stem, full_path))
+
+
+class ModuleRunner:
+    """Runs a module between the notes that the recorder takes."""
+
+    def __init__(self, calls: CallRunner, names: ModuleNames) -> None:
+        self.recorder = calls.recorder
+        self.gradients = calls.gradients
+        self.names = names
+        self._calls = calls
+        self.is_active = True
+        """False once the window is closed: a patch that could not be taken back then passes calls through."""
+
+    def before(
+        self, named: NamedModule, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Call | None, Span | None]:
+        call: Call | None = None
+        span: Span | None = None
+        recorder, dialect = self.recorder, self.names.dialect
+        try:
+            call = recorder.begin_module(named.stem, named.path, sys._getframe(2))
+            if recorder.records_modules:
+                with hidden():
+                    recorder.add_inputs(call, args, kwargs)
+                    recorder.add_state(call, "parameters", dialect.parameters(named.module))
+                    recorder.add_state(call, "buffers", dialect.buffers(named.module))
+                    if isinstance(named.module, _RANDOM) and named.module.training:
+                        recorder.add_generator(call, describe_generator())
+                    span = self.gradients.begin(args, kwargs, wants_slots=call.keeps_backward)
+        except Exception as error:
+            recorder.note_failure(named.stem, error)
+        return call, span
+
+    def cannot_look(self) -> bool:
+        """Is this a call that is only counted?"""
+        reason = self._calls.why_unseen()
+        if reason is not None:
+            self.recorder.coverage.add_unseen(reason)
+        return reason is not None
+
+    def after(self, named: NamedModule, call: Call | None, span: Span | None, output: Any) -> None:
+        if call is None:
+            return
+        try:
+            self.recorder.end_module(call)
+            if self.recorder.records_modules:
+                with hidden():
+                    self.recorder.finish(call, output)
+                    self.gradients.end(call, span, output)
+        except Exception as error:
+            self.recorder.note_failure(named.stem, error)
+
+    def after_failure(self, named: NamedModule, call: Call | None, span: Span | None, failure: BaseException) -> None:
+        if call is None:
+            return
+        try:
+            self.recorder.end_module(call)
+            self.gradients.end(call, span, None, has_failed=True)
+            if self.recorder.records_modules:
+                self.recorder.fail(call, failure)
+        except Exception as error:
+            self.recorder.note_failure(named.stem, error)
+
+
+class ModulePatch:
+    """A function in the place of `Cell.__call__`. It is taken away and put back around compiled regions."""
+
+    def __init__(self, runner: ModuleRunner) -> None:
+        self._runner = runner
+        self._undo: Undo | None = None
+
+    def install(self) -> None:
+        if self._undo is None:
+            self._undo = patch_module_call(self._runner)
+
+    def remove(self) -> None:
+        undo, self._undo = self._undo, None
+        if undo is not None:
+            undo()
+
+
+def patch_module_call(runner: ModuleRunner) -> Undo:
+    """Put a function in the place of `Cell.__call__`; the undo puts the original back."""
+    kind, name = runner.names.dialect.module_type, runner.names.dialect.call_name
+    original = getattr(kind, name)
+    find, recorder = runner.names.find, runner.recorder
+
+    def call_module(module: Any, *args: Any, **kwargs: Any) -> Any:
+        is_looked_at = runner.is_active and not hiding.depth
+        named = find(module, recorder.current_module() is None) if is_looked_at else None
+        if named is None or runner.cannot_look():
+            return original(module, *args, **kwargs)
+        call, span = runner.before(named, args, kwargs)
+        try:
+            output = original(module, *args, **kwargs)
+        except BaseException as error:
+            runner.after_failure(named, call, span, error)
+            raise
+        runner.after(named, call, span, output)
+        return output
+
+    recorder.stacks.set_boundary(call_module.__code__)
+    setattr(kind, name, call_module)
+
+    def undo() -> None:
+        if getattr(kind, name) is call_module:
+            setattr(kind, name, original)
+
+    return undo

@@ -1,0 +1,67 @@
+"""Sees calls of the Primitive objects that a model holds, by one patch for each of their classes. Nothing is put on the
+objects.
+
+`Primitive.relu.ReLU.0`: the name that the primitive has in its cell, and its class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from tensorprobe.capture.framework import Undo
+from tensorprobe.capture.mindspore.api_name import Api
+from tensorprobe.capture.mindspore.call_patch import CallRunner
+from tensorprobe.capture.mindspore.hiding import hiding
+from tensorprobe.capture.patch import replace
+
+PREFIX = "Primitive"
+_SHAPE_QUERIES = frozenset({"Shape", "TensorShape", "Rank", "DType", "Size", "DynamicShape"})
+
+
+class PrimitivePatch:
+    """Functions in the place of `__call__` of the classes of a model's primitives."""
+
+    def __init__(self, runner: CallRunner, primitives: Sequence[tuple[str, Any]]) -> None:
+        self._runner = runner
+        self._primitives = [primitive for _, primitive in primitives]
+        """Held, so that their addresses stay their own."""
+        self._apis = {id(primitive): _api_of(runner, name, primitive) for name, primitive in primitives}
+        self._undo: Undo | None = None
+
+    def install(self) -> None:
+        if self._undo is not None:
+            return
+        with ExitStack() as undos:
+            for kind in {type(primitive) for primitive in self._primitives}:
+                undos.callback(replace(kind, "__call__", self._make_call(kind.__call__)))
+            self._undo = undos.pop_all().close
+
+    def remove(self) -> None:
+        undo, self._undo = self._undo, None
+        if undo is not None:
+            undo()
+
+    def _make_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        runner, apis, state = self._runner, self._apis, hiding
+
+        def call_primitive(primitive: Any, *args: Any, **kwargs: Any) -> Any:
+            api = apis.get(id(primitive)) if runner.is_active and not state.depth else None
+            if api is None:
+                return original(primitive, *args, **kwargs)
+            state.depth += 1
+            try:
+                return runner.run(api, original.__get__(primitive), args, kwargs)
+            finally:
+                state.depth -= 1
+
+        return call_primitive
+
+
+def _api_of(runner: CallRunner, name: str, primitive: Any) -> Api:
+    kind = type(primitive).__name__
+    api = runner.names.make(PREFIX, f"{name}.{kind}")
+    if kind in _SHAPE_QUERIES and api.is_recorded:
+        return Api(api.stem, False, api.note, api.changes_first, api.is_random)
+    return api

@@ -1,0 +1,131 @@
+"""Tensors as leaves: identity, statistics, checksum, files. Called on the hot path, with the user's own tensors.
+
+Nothing here changes a tensor or leaves anything on it. A tensor is looked at when its call is made: MindSpore's memory
+is written without any sign of it (`x[0] = 1`, `assign`, optimizers leave its version as it was), so no earlier look can
+be taken for the present value. Where a value came from is known by the tensor object, and equal contents are stored
+once, known by a digest of all their bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import weakref
+from functools import cache
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from mindspore.ops import Primitive
+
+from mindspore import Tensor, dtype
+from tensorprobe.capture.mindspore.content import Array, array_of, missing_content, numbers_of
+from tensorprobe.capture.mindspore.digest import as_bytes, crc32_digest, hash_digest
+from tensorprobe.capture.mindspore.hiding import hidden
+from tensorprobe.capture.mindspore.statistics import reduce_array
+from tensorprobe.model.name import MODULE_PREFIXES
+from tensorprobe.model.record import Stats, TensorLeaf, Value
+
+_DIGESTS = {"md5": crc32_digest, "hash": hash_digest}
+_TYPE = "mindspore.Tensor"
+_DTYPE_TYPE = type(dtype.float32)
+_text_of = cache(str)
+_MODULES = tuple(f"{prefix}." for prefix in MODULE_PREFIXES)
+_MAX_SOURCES = 100_000
+
+
+class MindSporeReader:
+    """What is known of MindSpore's tensors in one session."""
+
+    tensor_type = Tensor
+    atoms: tuple[type, ...] = (Tensor,)
+    verifies = False
+
+    def __init__(self, *, has_stats: bool, digest_kind: str | None) -> None:
+        self._has_stats = has_stats
+        self._digest_kind = digest_kind
+        self._sources: dict[int, tuple[weakref.ref[Tensor], str]] = {}
+        """Which record made a tensor, by its address."""
+
+    def read(self, tensor: Tensor, produced_by: str | None) -> TensorLeaf:
+        """A leaf for the value that `tensor` has now."""
+        with hidden():
+            value, reason = self._make_value(tensor)
+            source = self._source_of(tensor)
+            if produced_by is not None and (source is None or not produced_by.startswith(_MODULES)):
+                self._remember(tensor, produced_by)  # a module hands on what a call inside of it has made
+                source = None
+            return TensorLeaf(
+                _TYPE,
+                _text_of(tensor.dtype),
+                tuple(tensor.shape),
+                bool(tensor._requires_grad),
+                value,
+                source,
+                is_storable=reason is None,
+            )
+
+    def copy(self, tensor: Tensor) -> Array:
+        with hidden():
+            return array_of(tensor).copy()
+
+    def lend(self, tensor: Tensor) -> Array | None:
+        with hidden():
+            return array_of(tensor)
+
+    def content_key(self, tensor: Tensor) -> Any:
+        """What is the same for equal contents only."""
+        with hidden():
+            array = array_of(tensor)
+            return array.dtype.str, array.shape, hashlib.sha256(as_bytes(array)).digest()
+
+    def size_bytes(self, tensor: Tensor) -> int:
+        return int(tensor.nbytes)
+
+    def add(self, first: Tensor, second: Tensor) -> Tensor:
+        with hidden():
+            return first + second
+
+    def write_file(self, copy: Array, file: BinaryIO) -> None:
+        np.save(file, copy, allow_pickle=False)
+
+    def holds(self, path: Path, tensor: Tensor) -> bool:
+        return True
+
+    def describe_object(self, value: Any) -> dict[str, Any] | None:
+        if isinstance(value, _DTYPE_TYPE):
+            return {"type": "mindspore.dtype", "value": str(value)}
+        if isinstance(value, Primitive):
+            return {"type": "mindspore.Primitive", "value": str(value.name)}
+        return None
+
+    def fetch(self) -> None:
+        """Everything was read when its call was made."""
+
+    def forget(self) -> None:
+        self._sources.clear()
+
+    def _make_value(self, tensor: Tensor) -> tuple[Value, str | None]:
+        reason = missing_content(tensor)
+        if not self._has_stats:
+            return Value(None), reason
+        if reason is not None:
+            return Value(Stats(reason=reason)), reason
+        value = Value(None)
+        try:
+            array = array_of(tensor)
+            value.stats = reduce_array(numbers_of(tensor, array))
+            if self._digest_kind is not None:
+                value.digest_kind, value.digest = self._digest_kind, _DIGESTS[self._digest_kind](array)
+        except Exception as error:  # a kind of tensor that cannot be looked into
+            reason = f"{type(error).__name__}: {error}"[:200]
+            value.stats = Stats(reason=reason)
+        return value, reason
+
+    def _source_of(self, tensor: Tensor) -> str | None:
+        known = self._sources.get(id(tensor))
+        return known[1] if known is not None and known[0]() is tensor else None
+
+    def _remember(self, tensor: Tensor, source: str) -> None:
+        if len(self._sources) >= _MAX_SOURCES:
+            self._sources = {key: known for key, known in self._sources.items() if known[0]() is not None}
+        self._sources[id(tensor)] = weakref.ref(tensor), source

@@ -1,0 +1,90 @@
+"""Max, Min, Mean and Norm of an array on the host.
+
+NaN is left out of the four numbers and counted; infinities count as values and are counted too. The magnitude stands
+for complex numbers. Sums are taken in float64, in pieces that stay in the cache.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from tensorprobe.model.record import Stats
+
+Array = np.ndarray[Any, Any]
+
+_CHUNK = 1 << 15
+_TINY = 1e-280  # squares below this have lost digits
+_MAX_EXACT_SUM = 1 << 62
+
+
+def reduce_array(array: Array) -> Stats:
+    """The statistics of an array of booleans, integers, reals or complex numbers."""
+    if array.size == 0:
+        return Stats(reason="empty")
+    flat = in_any_order(array)
+    kind = flat.dtype.kind
+    if kind == "b":
+        return _reduce_truths(flat)
+    if kind in "iu":
+        return _reduce_integers(flat)
+    if kind == "c":
+        return _reduce_reals(np.abs(flat.astype(np.complex128)))
+    return _reduce_finite(flat) or _reduce_reals(flat.astype(np.float64))
+
+
+def in_any_order(array: Array) -> Array:
+    """All elements in one line, in the order of memory: a copy only where there are gaps."""
+    return array.ravel(order="K")
+
+
+def _reduce_truths(flat: Array) -> Stats:
+    count = int(np.count_nonzero(flat))
+    return Stats(count > 0, count == flat.size, count / flat.size, math.sqrt(count))
+
+
+def _reduce_integers(flat: Array) -> Stats:
+    total = squares = 0.0
+    for start in range(0, flat.size, _CHUNK):
+        wide = flat[start : start + _CHUNK].astype(np.float64)
+        total += float(np.add.reduce(wide))
+        squares += float(wide.dot(wide))
+    return Stats(int(flat.max()), int(flat.min()), total / flat.size, math.sqrt(squares))
+
+
+def _reduce_finite(flat: Array) -> Stats | None:
+    """The frequent case: everything is finite. None if it is not, or if the squares leave the range of float64."""
+    largest, smallest = -math.inf, math.inf
+    total = squares = 0.0
+    for start in range(0, flat.size, _CHUNK):
+        wide = flat[start : start + _CHUNK].astype(np.float64)
+        squares += float(wide.dot(wide))
+        total += float(np.add.reduce(wide))
+        largest = max(largest, float(np.maximum.reduce(wide)))
+        smallest = min(smallest, float(np.minimum.reduce(wide)))
+    if not math.isfinite(squares) or (squares < _TINY and (largest or smallest)):
+        return None
+    return Stats(largest, smallest, total / flat.size, math.sqrt(squares))
+
+
+def _reduce_reals(wide: Array) -> Stats:
+    """Any float64 numbers, NaN and infinities among them, and those whose squares leave the range."""
+    is_nan = np.isnan(wide)
+    nan_count = int(np.count_nonzero(is_nan))
+    numbers = wide[~is_nan] if nan_count else wide
+    if not numbers.size:
+        return Stats(math.nan, math.nan, math.nan, math.nan, nan_count=nan_count)
+    largest, smallest = float(numbers.max()), float(numbers.min())
+    scale = max(abs(largest), abs(smallest))
+    with np.errstate(all="ignore"):  # the sum of both infinities is NaN, and that is what is written
+        if math.isinf(scale):
+            norm = math.inf
+        elif scale == 0.0:
+            norm = 0.0
+        else:
+            scaled = numbers / scale
+            norm = scale * math.sqrt(float(scaled.dot(scaled)))
+        mean = float(np.add.reduce(numbers / numbers.size)) if math.isfinite(scale) else float(np.add.reduce(numbers))
+    return Stats(largest, smallest, mean, norm, nan_count, int(np.count_nonzero(np.isinf(numbers))))
