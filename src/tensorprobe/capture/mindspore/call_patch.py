@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Mapping
 from functools import update_wrapper
 from types import FrameType
 from typing import Any
@@ -22,7 +21,7 @@ from tensorprobe.capture.mindspore.generator import describe_generator
 from tensorprobe.capture.mindspore.gradient import GradientTracer, Span, is_in_backward
 from tensorprobe.capture.mindspore.hiding import hidden, hiding
 from tensorprobe.capture.mindspore.reader import MindSporeReader
-from tensorprobe.capture.patch import replace
+from tensorprobe.capture.patch import replace_all
 from tensorprobe.capture.recorder import Recorder
 
 IN_BACKWARD = "call inside backward"
@@ -95,6 +94,17 @@ class CallRunner:
         except Exception as error:
             self.recorder.note_failure(api.stem, error)
 
+    def end_later(self, api: Api, call: Call | None, span: Span | None, output: Any) -> None:
+        """After a call whose result the program gets as another object than this one."""
+        try:
+            if call is not None:
+                self.recorder.finish(call, output, api.note)
+                if isinstance(output, self.reader.tensor_type):
+                    self.reader.note_orphan(output, call.forward_name)
+            self.gradients.end_later(call, span, output)
+        except Exception as error:
+            self.recorder.note_failure(api.stem, error)
+
     def end_failed(self, call: Call | None, span: Span | None, error: BaseException) -> None:
         try:
             self.gradients.end(call, span, None, has_failed=True)
@@ -110,46 +120,62 @@ class CallPatch:
 
     def __init__(self, runner: CallRunner, owners: Iterable[ApiOwner]) -> None:
         self._runner = runner
-        self._owners = list(owners)
-        self._wrappers: list[tuple[Any, str, Any]] = []
-        self._by_original: dict[int, tuple[Any, Any]] = {}
-        """By the address of an original: itself, and what stands in for it."""
-        for owner in self._owners:
-            for name in owner.names:
-                original = getattr(owner.owner, name)
-                api = runner.names.make(owner.prefix, owner.path + name)
-                wrapper = make_wrapper(runner, api, original)
-                self._wrappers.append((owner.owner, name, wrapper))
-                if isinstance(owner.owner, types.ModuleType):
-                    self._by_original.setdefault(id(original), (original, wrapper))
+        self._places = [
+            (owner.owner, name, owner.prefix, owner.path + name) for owner in owners for name in owner.names
+        ]
+        self._wrappers: dict[tuple[int, str], tuple[Any, Any]] = {}
+        """Of each place, the original and what stands in for it."""
+        self._early_names = EarlyNames({id(owner) for owner, _, _, _ in self._places})
         self._undo: Undo | None = None
 
     def install(self) -> None:
-        if self._undo is not None:
-            return
-        with ExitStack() as undos:
-            for owner, name, wrapper in self._wrappers:
-                undos.callback(replace(owner, name, wrapper))
-            for module, name, wrapper in self._early_names():
-                undos.callback(replace(module, name, wrapper))
-            self._undo = undos.pop_all().close
+        if self._undo is None:
+            self._undo = replace_all(self._find_replacements())
 
     def remove(self) -> None:
         undo, self._undo = self._undo, None
         if undo is not None:
             undo()
 
-    def _early_names(self) -> list[tuple[Any, str, Any]]:
-        """`from mindspore.ops import relu`: where the program, or a layer, has a function under a name of its own."""
-        known = self._by_original
-        owners = {id(owner.owner) for owner in self._owners}
+    def _find_replacements(self) -> list[tuple[Any, str, Any]]:
+        found = []
+        by_original: dict[int, tuple[Any, Any]] = {}
+        for owner, name, prefix, api_name in self._places:
+            original = getattr(owner, name)
+            known = self._wrappers.get((id(owner), name))
+            if known is None or known[0] is not original:  # the first time, or somebody has put another there
+                known = original, make_wrapper(self._runner, self._runner.names.make(prefix, api_name), original)
+                self._wrappers[(id(owner), name)] = known
+            if isinstance(owner, types.ModuleType):
+                by_original.setdefault(id(original), known)
+            found.append((owner, name, known[1]))
+        return found + self._early_names.find(by_original)
+
+
+class EarlyNames:
+    """`from mindspore.ops import relu`: where the program, or a layer, has a function under a name of its own."""
+
+    def __init__(self, owners: set[int]) -> None:
+        self._owners = owners
+        self._looked_at: dict[str, tuple[int, int, list[str]]] = {}
+        """Of each module its address, how many names it had, and those that were of interest."""
+
+    def find(self, known: Mapping[int, tuple[Any, Any]]) -> list[tuple[Any, str, Any]]:
+        """`known`: by the address of an original, itself and what stands in for it."""
         found = []
         for module_name, module in list(sys.modules.items()):
-            if id(module) in owners or not isinstance(module, types.ModuleType) or is_library(module_name):
+            if not isinstance(module, types.ModuleType) or id(module) in self._owners:
                 continue
-            for name, value in list(vars(module).items()):
-                if id(value) in known and known[id(value)][0] is value:
-                    found.append((module, name, known[id(value)][1]))
+            names = vars(module)
+            address, count, wanted = self._looked_at.get(module_name, (0, -1, []))
+            if address != id(module) or count != len(names):
+                is_of_interest = not is_library(module_name)
+                wanted = [name for name, value in list(names.items()) if is_of_interest and id(value) in known]
+                self._looked_at[module_name] = id(module), len(names), wanted
+            for name in wanted:
+                original, wrapper = known.get(id(names.get(name)), (None, None))
+                if wrapper is not None and names.get(name) is original:
+                    found.append((module, name, wrapper))
         return found
 
 

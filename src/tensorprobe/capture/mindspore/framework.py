@@ -14,6 +14,7 @@ import mindspore
 from mindspore import context
 from tensorprobe.capture.framework import Undo
 from tensorprobe.capture.mindspore.api_name import ApiNames
+from tensorprobe.capture.mindspore.call_mode import CallMode
 from tensorprobe.capture.mindspore.call_patch import CallPatch, CallRunner
 from tensorprobe.capture.mindspore.compiled import CompiledRegions
 from tensorprobe.capture.mindspore.dialect import MINDSPORE, Dialect
@@ -62,7 +63,8 @@ class MindSporeFramework:
         self._dialect: Dialect = MINDSPORE
         self._names = ApiNames(api_list)
         self._gradients: GradientTracer | None = None
-        self._calls: CallPatch | None = None
+        self._calls: CallRunner | None = None
+        self._patch: CallPatch | None = None
 
     @property
     def name(self) -> str:
@@ -108,11 +110,15 @@ class MindSporeFramework:
         gradients.forget_passes()
         names = ModuleNames(models, self._dialect)
         gradients.set_parameters(names.parameters() if recorder.records_modules else {})
-        calls = CallRunner(recorder, reader, gradients, self._names)
+        calls = CallRunner(recorder, reader, gradients, self._names) if self._calls is None else self._calls
         modules = ModuleRunner(calls, names)
         patches: list[Any] = [ModulePatch(modules)]
         if recorder.records_apis:
-            patches[:0] = [CallPatch(calls, self._dialect.owners()), PrimitivePatch(calls, names.primitives())]
+            if self._patch is None:
+                self._patch = CallPatch(calls, self._dialect.owners())
+            mode = CallMode(calls, is_recording=bool(models))
+            patches = [self._patch, PrimitivePatch(calls, names.primitives()), *patches, mode]
+        self._calls, calls.is_active = calls, True
 
         def close() -> None:
             calls.is_active = modules.is_active = False

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from mindspore import Tensor
 from tensorprobe.capture.call import Call, GradientRecord, Slot, iter_slots
@@ -27,7 +27,9 @@ Edge = tuple[int, int]
 Consumers = dict[Edge, list[tuple[Any, int]]]
 """For each edge that leaves a call, the nodes inside the call that use it, with the position they use it at."""
 
+NO_BACKWARD = "backward of an operation that was seen by its kernel only"
 _ATOMS = (Tensor,)
+_MAX_LATE = 16
 
 
 def is_in_backward() -> bool:
@@ -50,6 +52,14 @@ class Span:
         self.children: list[tuple[int, int, Consumers]] = []
 
 
+class LateCall(NamedTuple):
+    """A call that has ended, and its result as it was before the program got it."""
+
+    call: Call
+    span: Span
+    output: Tensor
+
+
 class ThreadSpans(threading.local):
     """The spans that are open in a thread, and the last node that was seen in it."""
 
@@ -70,6 +80,8 @@ class GradientTracer:
         """The backward passes that are running: more than one, where one runs inside another."""
         self._has_ended_pass = False
         self._is_window_open = False
+        self._late: dict[int, LateCall] = {}
+        """Calls that have ended before their results hung in the graph, by the memory of their results."""
 
     def begin(self, args: Any, kwargs: Any, *, wants_slots: bool) -> Span | None:
         """Before a call: note where its inputs hang in the graph. An in-place call changes that."""
@@ -89,10 +101,7 @@ class GradientTracer:
         """After a call: hook its outputs and the edges that leave it."""
         if span is None:
             return
-        spans = self._spans.open
-        if self._composes:
-            while spans and spans.pop() is not span:
-                pass
+        self._close(span)
         if has_failed:
             return
         tensors: list[tuple[Slot, Tensor]] = []
@@ -103,10 +112,45 @@ class GradientTracer:
         if not nodes and not span.children:
             return
         leaving = self._walk(span, [node for _, node, _ in nodes])
+        spans = self._spans.open
         if self._composes and spans:
             spans[-1].children.append((span.start, self._spans.latest, leaving))
         if call is not None and call.keeps_backward and nodes:
             self._hook(call, span, slots, nodes, leaving)
+
+    def end_later(self, call: Call | None, span: Span | None, output: Any) -> None:
+        """After a call whose result the program gets as another object, which is not yet there: it is known by its
+        memory when it is an input of a later call. The result is held until then, so that its memory stays its own."""
+        if span is None:
+            return
+        self._close(span)
+        if call is not None and call.keeps_backward and isinstance(output, Tensor):
+            self._late[output.data_ptr()] = LateCall(call, span, output)
+            while len(self._late) > _MAX_LATE:
+                self._forget_late(next(iter(self._late)))
+
+    def _end_late(self, tensor: Tensor) -> None:
+        late = self._late.pop(tensor.data_ptr(), None)
+        if late is not None and late.output.shape == tensor.shape:
+            node, slot = tensor._grad_node, Slot("input.0")
+            leaving = self._walk(late.span, [node])
+            self._hook(late.call, late.span, [slot], [(slot, node, tensor._output_index)], leaving)
+
+    def _forget_late(self, pointer: int) -> None:
+        late = self._late.pop(pointer)
+        if late.output._requires_grad or late.span.inputs:
+            self._recorder.coverage.add_unseen(NO_BACKWARD)
+
+    def forget_late(self) -> None:
+        """The graph is complete, or the window is closed: what has not been used is not waited for."""
+        for pointer in list(self._late):
+            self._forget_late(pointer)
+
+    def _close(self, span: Span) -> None:
+        spans = self._spans.open
+        if self._composes:
+            while spans and spans.pop() is not span:
+                pass
 
     # -- the walk ------------------------------------------------------------------------------------------------------
 
@@ -206,6 +250,7 @@ class GradientTracer:
     def close_window(self) -> None:
         """The window is closed; the hooks of parameters stay only if the backward pass is still to come."""
         self._is_window_open = False
+        self.forget_late()
         if self._has_ended_pass:
             self.remove_parameter_hooks()
 
@@ -236,6 +281,7 @@ class GradientTracer:
         task = _graph_task()
         if task != -1 and task not in self._tasks:
             self._tasks.add(task)
+            self.forget_late()
             executor.queue_backward_final_callback(lambda: self._end_backward_pass(task))
         return task
 
@@ -266,6 +312,8 @@ class GradientTracer:
             node = tensor._grad_node
             if node is None:
                 continue
+            if self._late:
+                self._end_late(tensor)
             if not node.is_leaf():
                 self._spans.latest = max(self._spans.latest, node._sequence_nr())
             span.inputs.setdefault((node._unique_id(), tensor._output_index), []).append(slot)

@@ -31,6 +31,7 @@ _DTYPE_TYPE = type(dtype.float32)
 _text_of = cache(str)
 _MODULES = tuple(f"{prefix}." for prefix in MODULE_PREFIXES)
 _MAX_SOURCES = 100_000
+_MAX_ORPHANS = 16
 
 
 class MindSporeReader:
@@ -45,6 +46,8 @@ class MindSporeReader:
         self._digest_kind = digest_kind
         self._sources: dict[int, tuple[weakref.ref[Tensor], str]] = {}
         """Which record made a tensor, by its address."""
+        self._orphans: dict[int, tuple[Tensor, str]] = {}
+        """Results that the program gets as another object, by their memory; held, so that it stays theirs."""
 
     def read(self, tensor: Tensor, produced_by: str | None) -> TensorLeaf:
         """A leaf for the value that `tensor` has now."""
@@ -103,6 +106,13 @@ class MindSporeReader:
 
     def forget(self) -> None:
         self._sources.clear()
+        self._orphans.clear()
+
+    def note_orphan(self, tensor: Tensor, source: str) -> None:
+        """A result that the program will get as another object with the same memory."""
+        self._orphans[tensor.data_ptr()] = tensor, source
+        while len(self._orphans) > _MAX_ORPHANS:
+            self._orphans.pop(next(iter(self._orphans)))
 
     def _make_value(self, tensor: Tensor) -> tuple[Value, str | None]:
         reason = missing_content(tensor)
@@ -123,7 +133,10 @@ class MindSporeReader:
 
     def _source_of(self, tensor: Tensor) -> str | None:
         known = self._sources.get(id(tensor))
-        return known[1] if known is not None and known[0]() is tensor else None
+        if known is not None and known[0]() is tensor:
+            return known[1]
+        orphan = self._orphans.get(tensor.data_ptr()) if self._orphans else None
+        return orphan[1] if orphan is not None and orphan[0].shape == tensor.shape else None
 
     def _remember(self, tensor: Tensor, source: str) -> None:
         if len(self._sources) >= _MAX_SOURCES:

@@ -1,0 +1,74 @@
+"""Sees the operations that no patch saw: those of functions that a program keeps in objects of its own, and of
+Primitive objects outside the model. MindSpore shows them by the name of their kernel, one by one.
+
+They are recorded as `Primitive.MatMul.0` where the model was given to `start`, and counted where it was not.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from tensorprobe.capture.mindspore.api_name import Api
+from tensorprobe.capture.mindspore.call_patch import CallRunner
+from tensorprobe.capture.mindspore.hiding import hidden, hiding
+from tensorprobe.capture.mindspore.primitive_call import PREFIX
+
+try:
+    from mindspore.utils import MsDispatchMode
+except ImportError:  # before MindSpore 2.10
+    MsDispatchMode = None
+
+NOT_NAMED = "operation of a Primitive object, or of a function that the program keeps: start(model) records them"
+
+
+class CallMode:
+    """The mode that is entered while a window is open, where this version of MindSpore has one."""
+
+    def __init__(self, runner: CallRunner, *, is_recording: bool) -> None:
+        self._mode = None if MsDispatchMode is None else _make_mode(runner, is_recording)
+        self._is_entered = False
+
+    def install(self) -> None:
+        if self._mode is not None and not self._is_entered:
+            self._mode.__enter__()
+            self._is_entered = True
+
+    def remove(self) -> None:
+        if self._mode is not None and self._is_entered:
+            self._is_entered = False
+            self._mode.__exit__(None, None, None)
+
+
+def _make_mode(runner: CallRunner, is_recording: bool) -> Any:
+    apis: dict[str, Api] = {}
+
+    def run(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if runner.why_unseen() is not None:  # the operations of a backward pass are those of the framework
+            return function(*args, **kwargs)
+        if not is_recording:
+            runner.recorder.coverage.add_unseen(NOT_NAMED)
+            return function(*args, **kwargs)
+        name = str(function.name)
+        api = apis.get(name)
+        if api is None:
+            api = apis[name] = runner.names.make(PREFIX, name)
+        # Old primitives come as themselves, their name and their arguments.
+        is_old = len(args) == 3 and args[1] == name and isinstance(args[2], tuple)
+        call, span = runner.begin(api, args[2] if is_old else args, kwargs, sys._getframe(2))
+        try:
+            output = function(*args, **kwargs)
+        except BaseException as error:
+            runner.end_failed(call, span, error)
+            raise
+        runner.end_later(api, call, span, output)
+        return output
+
+    class Mode(MsDispatchMode):  # type: ignore[misc]
+        def __ms_dispatch__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
+            if hiding.depth or not runner.is_active:
+                return func(*args, **(kwargs or {}))
+            with hidden():
+                return run(func, args, kwargs or {})
+
+    return Mode()
