@@ -30,9 +30,14 @@ class Describer:
         self._queue = queue
         self._suffix = file_suffix
         self._tensor_type = reader.tensor_type
+        self._files: dict[Any, str] = {}
+        """The files of this step by their contents, where these are known by nothing else."""
         self.note_failure: Callable[[str, BaseException], None] = lambda where, error: None
         self.note_stale: Callable[[str, str], None] = lambda slot, difference: None
         """Called in verify mode when a value had changed unnoticed."""
+
+    def begin_step(self) -> None:
+        self._files.clear()
 
     def describe(
         self,
@@ -73,6 +78,9 @@ class Describer:
             return
         data_name, file_name = slot_file_name(slot, self._suffix), leaf.value.file_name
         try:
+            key = self._reader.content_key(tensor) if file_name is None else None
+            if key is not None:
+                file_name = leaf.value.file_name = self._files.get(key)
             if file_name is not None and (not self._reader.verifies or self._is_stored(file_name, tensor)):
                 self._queue.put_link(file_name, data_name)
                 leaf.data_name = data_name
@@ -81,6 +89,8 @@ class Describer:
                     leaf.data_name = leaf.value.file_name = data_name
             else:
                 self.store_copy(leaf, slot, self._reader.copy(tensor), self._reader.size_bytes(tensor))
+            if key is not None and leaf.data_name is not None:
+                self._files.setdefault(key, leaf.data_name)
         except Exception as error:  # a kind of tensor that cannot be copied: its record is kept
             leaf.note = f"{leaf.note}, no file" if leaf.note else "no file"
             self.note_failure(f"the file of a {leaf.dtype} tensor", error)

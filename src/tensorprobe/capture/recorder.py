@@ -269,6 +269,7 @@ class Recorder:
         self.sink = sink
         self.coverage = Coverage()
         self._counts.clear()
+        self._describer.begin_step()
         self._selector.restart()
 
     def end_step(self) -> None:
