@@ -66,6 +66,15 @@ class Snapshots:
         if not found:
             self.say_once(f"save({name!r}): there is no tensor in it, so nothing is saved")
 
+    def save_array(self, save_dir: Path, name: str, array: np.ndarray[Any, Any], dtype: str) -> None:
+        """Save the content of one tensor, where something else has taken it."""
+        try:
+            path = self._next_path(save_dir, f"{name}_{dtype}")
+            layout.make_folder(path.parent)
+            write_array(path, array)
+        except Exception as error:
+            self._failures.note(f"{name} in {save_dir}", error)
+
     def say_once(self, text: str) -> None:
         show_messages()
         if text not in self._said:
@@ -85,11 +94,10 @@ class Snapshots:
     def _save_tensor(self, save_dir: Path, name: str, tensor: Any) -> None:
         try:
             array, dtype = self._array_of(tensor)
-            path = self._next_path(save_dir, f"{name}_{dtype}")
-            layout.make_folder(path.parent)
-            write_array(path, array)
         except Exception as error:
             self._failures.note(f"{name} in {save_dir}", error)
+        else:
+            self.save_array(save_dir, name, array, dtype)
 
     def _next_path(self, save_dir: Path, stem: str) -> Path:
         with self._lock:

@@ -1,5 +1,6 @@
 """The face for MindSpore, with msprobe's names."""
 
 from tensorprobe.mindspore.debugger import PrecisionDebugger
+from tensorprobe.mindspore.snapshot import save, save_grad, step
 
-__all__ = ["PrecisionDebugger"]
+__all__ = ["PrecisionDebugger", "save", "save_grad", "step"]

@@ -1,4 +1,4 @@
-"""MindSpore's PyNative executor, where the version at hand keeps it."""
+"""MindSpore computes behind the program's back: what has been asked for, and whether it is done."""
 
 from __future__ import annotations
 
@@ -10,3 +10,13 @@ except ImportError:  # before MindSpore 2.9
     from mindspore.common.api import _pynative_executor
 
 executor: Any = _pynative_executor
+
+
+def wait_for_results() -> None:
+    """Return when everything that was asked for so far is computed, compiled graphs included."""
+    executor.sync()
+
+
+def is_recording_gradients() -> bool:
+    """Whether what is computed now will be differentiated."""
+    return bool(executor.requires_grad())

@@ -23,6 +23,7 @@ from tensorprobe.capture.mindspore.hiding import hidden
 from tensorprobe.capture.mindspore.module_call import ModuleNames, ModulePatch, ModuleRunner
 from tensorprobe.capture.mindspore.point_gradient import watch_gradient
 from tensorprobe.capture.mindspore.primitive_call import PrimitivePatch
+from tensorprobe.capture.mindspore.rank import current_rank
 from tensorprobe.capture.mindspore.reader import MindSporeReader
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.config.api_list import ApiList
@@ -164,17 +165,6 @@ def check_version() -> None:
             f"MindSpore {mindspore.__version__} does not show the graph that gradients are read from. tensorprobe was "
             f"tried with MindSpore {', '.join(TRIED_VERSIONS)}"
         )
-
-
-def current_rank() -> int | None:
-    """The rank in the group; before there is one, what the launcher says; None in a single process."""
-    from mindspore.communication import GlobalComm, get_rank
-
-    if GlobalComm.INITED:
-        return int(get_rank())
-    if os.environ.get("RANK_ID", "").isdecimal() and os.environ.get("RANK_SIZE", "").isdecimal():
-        return int(os.environ["RANK_ID"])
-    return None
 
 
 def describe_settings() -> dict[str, Any]:

@@ -1,0 +1,175 @@
+"""Python functions that run inside a compiled graph: with a value when it is computed, with a gradient when it comes.
+
+Much of this file is read by MindSpore's graph compiler, not run by Python: functions and classes that say so keep to
+what it understands. A graph runs asynchronously, on threads of its own: `receive` is called from those.
+
+Tried on CPU, where a Python function can be an operator. On Ascend and GPU it cannot: there MindSpore's own TensorDump
+writes the files, which has not been tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import ops
+from mindspore.ops.primitive import PrimitiveWithInfer, _run_op
+
+from tensorprobe.errors import UsageError
+
+Array = np.ndarray[Any, Any]
+Receive = Callable[[str, str, Array, str], None]
+"""`receive(folder, name, array, dtype)`: the array is the runtime's own memory, good until the function returns."""
+
+_DUMP_STEP = "<tensordump-update-step>"  # MindSpore's own word for it, in place of a file name
+
+
+def writes_from_python(device_target: str) -> bool:
+    """Whether a graph on this device can call Python (CPU), or has only MindSpore's TensorDump."""
+    if device_target == "CPU":
+        return True
+    if device_target in ("Ascend", "GPU"):
+        return False
+    raise UsageError(f"save in a compiled graph: the device target is CPU, Ascend or GPU, not {device_target!r}")
+
+
+class _IsCompiled(PrimitiveWithInfer):  # type: ignore[misc]
+    """True for the graph compiler, False for Python: the compiler infers it, Python calls it."""
+
+    def __init__(self) -> None:
+        super().__init__("tensorprobe_is_compiled")
+        self.set_const_prim(True)
+        self.add_prim_attr("constexpr_prim", True)
+
+    def __infer__(self) -> dict[str, Any]:
+        return {"dtype": None, "shape": None, "value": True}
+
+    def __call__(self) -> bool:
+        return False
+
+
+is_compiled = _IsCompiled()
+
+
+def make_taps(receive: Receive) -> tuple[Any, Any]:
+    """Two classes for compiled code: `ValueTap(folder, name)(tensor)` and
+    `tensor = GradientTap(folder, name)(tensor)`. Folder and name are constants of the graph."""
+
+    @ms.jit_class
+    class ValueTap:
+        """What it is called with reaches `receive` each time the graph comes by."""
+
+        def __init__(self, folder: str, name: str) -> None:
+            self.write = _make_writer(receive, folder, name)
+
+        def __call__(self, tensor: Any) -> Any:
+            return self.write(ops.stop_gradient(tensor))
+
+    @ms.jit_class
+    class GradientTap:
+        """The gradient of what it returns reaches `receive`, if the graph computes it, and goes on unchanged."""
+
+        def __init__(self, folder: str, name: str) -> None:
+            self.identity = ops.InsertGradientOf(_make_gradient_function(receive, folder, name))
+
+        def __call__(self, tensor: Any) -> Any:
+            return self.identity(tensor)
+
+    return ValueTap, GradientTap
+
+
+def _make_writer(receive: Receive, folder: str, name: str) -> Any:
+    if writes_from_python(ms.get_context("device_target")):
+        return _PythonWriter(receive, folder, name)
+    return _DumpWriter(folder, name)
+
+
+def _make_gradient_function(receive: Receive, folder: str, name: str) -> Callable[[Any], Any]:
+    if writes_from_python(ms.get_context("device_target")):
+        write = _PythonWriter(receive, folder, name, is_ordered=False)
+
+        def pass_on(gradient: Any) -> Any:  # compiled; without `depend` the writing would be dead code
+            return ops.depend(gradient, write(gradient))
+
+        return pass_on
+    dump = _DumpWriter(folder, name)
+
+    def dump_and_pass_on(gradient: Any) -> Any:  # compiled
+        dump(gradient)
+        return gradient
+
+    return dump_and_pass_on
+
+
+@ms.jit_class
+class _PythonWriter:
+    """Calls `receive` with a tensor. Calls of ordered writers happen in the order of the program, and happen although
+    nobody uses their result; inside the computation of a gradient the compiler knows no such order (2.10)."""
+
+    def __init__(self, receive: Receive, folder: str, name: str, is_ordered: bool = True) -> None:
+        self.plain = _make_operator(_plain_receiver(receive, folder, name), is_ordered)
+        self.bfloat16 = _make_operator(_bfloat16_receiver(receive, folder, name), is_ordered)
+
+    def __call__(self, tensor: Any) -> Any:  # compiled
+        if tensor.dtype == ms.bfloat16:  # no Python operator takes one
+            return self.bfloat16(ops.cast(tensor, ms.float32))
+        return self.plain(tensor)
+
+
+@ms.jit_class
+class _DumpWriter:
+    """MindSpore's own operator, which puts the step and the rank into the path and numbers the files itself."""
+
+    def __init__(self, folder: str, name: str) -> None:
+        self.file = str(Path(folder) / "{step}" / "{rank}" / name)  # braces that MindSpore fills
+        self.dump = ops.TensorDump()
+
+    def __call__(self, tensor: Any) -> Any:  # compiled
+        return self.dump(self.file, tensor)
+
+
+def _make_operator(function: Callable[[Array], Array], is_ordered: bool) -> Any:
+    operator = ops.Custom(function, (1,), ms.int32, func_type="pyfunc", bprop=_no_gradient)
+    if is_ordered:
+        operator.add_prim_attr("side_effect_io", True)
+    return operator
+
+
+def _no_gradient(tensor: Any, _out: Any, _gradient: Any) -> Any:  # compiled
+    return (ops.zeros_like(tensor),)
+
+
+def _plain_receiver(receive: Receive, folder: str, name: str) -> Callable[[Array], Array]:
+    def receive_plain(array: Array) -> Array:
+        receive(folder, name, array, str(array.dtype))
+        return _DONE
+
+    return receive_plain
+
+
+def _bfloat16_receiver(receive: Receive, folder: str, name: str) -> Callable[[Array], Array]:
+    def receive_bfloat16(array: Array) -> Array:
+        receive(folder, name, bfloat16_bits(array), "bfloat16")
+        return _DONE
+
+    return receive_bfloat16
+
+
+_DONE = np.zeros(1, np.int32)
+
+
+def bfloat16_bits(widened: Array) -> Array:
+    """The two bytes an element that were widened to float32: its upper half."""
+    bits = np.ascontiguousarray(widened).view(np.uint32) >> np.uint32(16)
+    return bits.astype(np.uint16).view("V2").reshape(widened.shape)
+
+
+def advance_dump_step() -> None:
+    """Tell TensorDump, which has its own idea of the step. Not tried: it runs on Ascend only."""
+    if not writes_from_python(ms.get_context("device_target")):
+        ms.runtime.synchronize()
+        _run_op(ops.TensorDump(), "TensorDump", (_DUMP_STEP, ms.Tensor([1], ms.float32)))
+        ms.runtime.synchronize()
