@@ -18,8 +18,9 @@ from torch import nn
 from torch.nn.functional import dropout as dropout_imported_early
 from torch.overrides import TorchFunctionMode
 
-from tensorprobe.capture.torch import seed as seed_module
-from tensorprobe.capture.torch.seed import SeedHandle, seed_all
+from tensorprobe.capture import seed as seed_module
+from tensorprobe.capture.seed import SeedHandle
+from tensorprobe.capture.torch.seed import seed_all
 from tensorprobe.errors import UsageError
 
 VARIABLES = ("PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG", "HCCL_DETERMINISTIC")
