@@ -19,6 +19,10 @@ from typing import Any
 
 import numpy as np
 
+_VERSIONED = {"pytorch": "torch", "mindspore": "mindspore"}
+_VERSION = {"pytorch": "2.13.0", "mindspore": "2.10.0"}
+_MINDSPORE_DTYPES = {"bfloat16": "BFloat16", "uint8": "UInt8", "uint16": "UInt16"}
+
 
 @dataclass(eq=False)
 class Traced:
@@ -38,13 +42,15 @@ class ModuleCall:
 
 
 class Recording:
-    def __init__(self, task: str = "tensor", level: str = "L1", checksum: bool = False) -> None:
-        self.task, self.level, self.checksum = task, level, checksum
+    def __init__(
+        self, task: str = "tensor", level: str = "L1", checksum: bool = False, framework: str = "pytorch"
+    ) -> None:
+        self.task, self.level, self.checksum, self.framework = task, level, checksum, framework
         self.records: dict[str, dict[str, Any]] = {}
         self.parents: dict[str, str | None] = {}
         self.lines: dict[str, int] = {}
         self.files: dict[str, np.ndarray] = {}
-        self.run: dict[str, Any] = {"versions": {"torch": "2.13.0"}, "complete": True}
+        self.run: dict[str, Any] = {"versions": {_VERSIONED[framework]: _VERSION[framework]}, "complete": True}
         self._counters: Counter[str] = Counter()
         self._open: list[tuple[str, str]] = []
         self._line = 0
@@ -63,7 +69,7 @@ class Recording:
 
     def backward(self, forward: str, gradients: Any, outputs: Any, **fields: Any) -> Any:
         """The backward call of `Functional.linear.0` or of `Module.fc.Linear`: gradients in, gradients out."""
-        is_module = forward.startswith("Module.")
+        is_module = forward.startswith(("Module.", "Cell."))
         name = f"{forward}.backward.0" if is_module else f"{forward}.backward"
         record: dict[str, Any] = {
             "input": [self._leaf(name, f"input.{i}", g) for i, g in enumerate(_as_list(gradients))]
@@ -84,7 +90,8 @@ class Recording:
     @contextmanager
     def module(self, path: str, class_name: str, *args: Any, **state: dict[str, Traced]) -> Iterator[ModuleCall]:
         """A module call, open while the calls inside it are recorded."""
-        stem = f"Module.{path}.{class_name}" if path else f"Module.{class_name}"
+        prefix = "Cell" if self.framework == "mindspore" else "Module"
+        stem = f"{prefix}.{path}.{class_name}" if path else f"{prefix}.{class_name}"
         name = f"{stem}.forward.{self._counters[stem]}"
         self._counters[stem] += 1
         self._open.append((name, path))
@@ -130,8 +137,8 @@ class Recording:
             return {"type": type(value).__name__, "value": value}
         array = value.array
         leaf: dict[str, Any] = {
-            "type": "torch.Tensor",
-            "dtype": f"torch.{array.dtype}",
+            "type": f"{_VERSIONED[self.framework]}.Tensor",
+            "dtype": _dtype_name(array.dtype, self.framework),
             "shape": list(array.shape),
             "requires_grad": value.requires_grad,
         }
@@ -150,7 +157,7 @@ class Recording:
         """Put it on disk; the dump_path comes back."""
         folder = path / f"step{step}" / rank
         (folder / "dump_tensor_data").mkdir(parents=True, exist_ok=True)
-        header = {"task": self.task, "level": self.level, "framework": "pytorch", "dump_data_dir": None}
+        header = {"task": self.task, "level": self.level, "framework": self.framework, "dump_data_dir": None}
         (folder / "dump.json").write_text(json.dumps({**header, "data": self.records}))
         (folder / "construct.json").write_text(json.dumps({} if self.level == "L1" else self.parents))
         stacks = {
@@ -168,9 +175,16 @@ def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
+def _dtype_name(dtype: np.dtype[Any], framework: str) -> str:
+    if framework == "mindspore":
+        return _MINDSPORE_DTYPES.get(dtype.name, dtype.name.capitalize())
+    return f"torch.{dtype}"
+
+
 def _statistics(array: np.ndarray) -> dict[str, Any]:
     if array.size == 0:
         return {"Max": None, "Min": None, "Mean": None, "Norm": None}
+    array = array.astype(np.float32) if array.dtype.name == "bfloat16" else array
     known = array[~np.isnan(array)] if array.dtype.kind == "f" else array
     numbers = known.astype(np.float64)
     leaf = {

@@ -17,7 +17,10 @@ _INCOMPARABLE_TYPES = ("device", "Generator", "ProcessGroup", "Stream", "Event",
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{6,}")
 
 _DIMENSION_KEYWORDS = frozenset(
-    ("dim", "dims", "dim0", "dim1", "axis", "axis0", "axis1", "start_dim", "end_dim", "source", "destination")
+    (
+        *("dim", "dims", "dim0", "dim1", "axis", "axes", "axis0", "axis1", "start_dim", "end_dim", "source"),
+        *("destination", "perm", "input_perm"),
+    )
 )
 _DIMENSION_FIRST = frozenset(
     (

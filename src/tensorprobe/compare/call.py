@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
+from tensorprobe.compare.vocabulary import common_op
 from tensorprobe.model.name import ApiName, DebugName, ModuleName, ParametersGradName, parse_name
 from tensorprobe.store.reader import RankDump, Record, SavedValue
 from tensorprobe.store.slot import Slot, TensorSlot
@@ -49,6 +50,13 @@ class Call:
     differs_from_forward: tuple[str, ...] = ()
     generator: str | None = None
     """A digest of the random generator before a random call; None where the dump has none."""
+    framework: str = ""
+    """Whose words these are: `pytorch`, `mindspore`, `mindtorch`."""
+    word: str = field(init=False)
+    """What was called, in the words that all frameworks share."""
+
+    def __post_init__(self) -> None:
+        self.word = common_op(self.framework, self.kind, self.prefix, self.op)
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
@@ -89,7 +97,8 @@ class Run:
 def read_run(rank: RankDump) -> Run:
     """All records of one step of one process; what was saved by hand follows them."""
     parents = rank.parents
-    calls = [_read_record(record, position, parents) for position, record in enumerate(rank.records())]
+    framework = str(rank.header.get("framework", ""))
+    calls = [_read_record(record, position, parents, framework) for position, record in enumerate(rank.records())]
     calls.extend(_read_saved(saved, position) for position, saved in enumerate(rank.saved_values(), len(calls)))
     return make_run(rank, calls)
 
@@ -100,7 +109,7 @@ def make_run(rank: RankDump, calls: Iterable[Call]) -> Run:
     return Run(rank, listed, {call.name: call for call in listed})
 
 
-def _read_record(record: Record, position: int, parents: Mapping[str, str | None]) -> Call:
+def _read_record(record: Record, position: int, parents: Mapping[str, str | None], framework: str = "") -> Call:
     kind, prefix, op, index, direction, path = _take_apart(record.name)
     generator = record.fields.get("generator")
     return Call(
@@ -120,6 +129,7 @@ def _read_record(record: Record, position: int, parents: Mapping[str, str | None
         note=record.note,
         differs_from_forward=record.differs_from_forward,
         generator=generator if isinstance(generator, str) else None,
+        framework=framework,
     )
 
 

@@ -9,6 +9,8 @@ from tensorprobe.compare.option import CompareOptions
 from tensorprobe.compare.pairing import PairedCall, RunSide
 from tensorprobe.compare.precision import unit_roundoff
 
+_SEEDS = ("torch_seed", "mindspore_seed")
+
 
 @dataclass(frozen=True)
 class Past:
@@ -75,7 +77,8 @@ class Course:
         seeds = []
         for side in (self.reference, self.candidate):
             settings = side.run.rank.run.get("settings")
-            seeds.append(settings.get("torch_seed") if isinstance(settings, dict) else None)
+            known = settings if isinstance(settings, dict) else {}
+            seeds.append(next((known[key] for key in _SEEDS if key in known), None))
         return None in seeds or seeds[0] != seeds[1]
 
 

@@ -158,7 +158,7 @@ def _make_value(reference: Slot | None, candidate: Slot | None, call: Call) -> V
         return value
     if isinstance(reference, PlainSlot) and isinstance(candidate, PlainSlot):
         dimensions = next((len(slot.shape) for slot in call.tensors if slot.shape is not None), None)
-        return compare_arguments(reference, candidate, call.op, dimensions)
+        return compare_arguments(reference, candidate, call.word, dimensions)
     if isinstance(reference, PlainSlot) or isinstance(candidate, PlainSlot):
         side = "candidate" if isinstance(reference, PlainSlot) else "reference"
         return ValuePair(

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from tensorprobe.compare.call import Call, Run
 from tensorprobe.compare.spelling import canonical_op
+from tensorprobe.model.dtype import short_dtype
 from tensorprobe.model.record import Number
 from tensorprobe.store.slot import TensorSlot
 
@@ -130,7 +131,7 @@ def _has_range(run: Run) -> bool:
 def _main_dtype(run: Run) -> str | None:
     """The floating-point type that most of the first tensors have."""
     names = (slot.dtype for slot in islice(_tensors(run.calls), 1024))
-    counts = Counter(name.rpartition(".")[2].lower() for name in names if name is not None and "loat" in name)
+    counts = Counter(short_dtype(name) for name in names if name is not None and "loat" in name)
     return counts.most_common(1)[0][0] if counts else None
 
 

@@ -46,7 +46,7 @@ class Judge:
     def _exponent_noise(self, pair: PairedCall) -> list[Noise]:
         """An exponential makes a relative error of the absolute error of what goes in. Beside the -1e9 of a mask the
         scores of an attention, and all their errors, are nothing; the softmax forgets the mask and keeps the scores."""
-        if not is_a(pair.reference.op, "exponential"):
+        if not is_a(pair.reference.word, "exponential"):
             return []
         measured = [value.measurement for value in pair.inputs if value.measurement is not None and not value.is_bad]
         return [tolerance.exponent_noise(measurement) for measurement in measured]
@@ -119,7 +119,7 @@ class Judge:
         if call.kind == "parameters_grad":
             gradients = self._gradients_of_module(call)
         is_composite = bool(self._course.reference.nesting.inner(call)) or (
-            call.kind == "module" and not is_a(call.op, "contraction")
+            call.kind == "module" and not is_a(call.word, "contraction")
         )
         arrived = loudest(value.errors for value in pair.inputs if value.errors is not None and not value.is_bad)
         for value in pair.outputs:

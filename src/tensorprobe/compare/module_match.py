@@ -57,7 +57,7 @@ class TreeContent:
             for child in node.children.values():
                 calls += self._contents[child].calls
             calls.sort()
-            classes = [run.calls[number].op for number in node.records if run.calls[number].path == node.path]
+            classes = [run.calls[number].word for number in node.records if run.calls[number].path == node.path]
             kind = fingerprinter.number(("calls", *calls))
             self._contents[node] = NodeContent(classes[0] if classes else None, calls, kind)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from tensorprobe.model.dtype import short_dtype
 
 _UNIT_ROUNDOFF = {
     "float64": 2.0**-53,
@@ -18,18 +18,6 @@ _UNIT_ROUNDOFF = {
     "float8_e5m2fnuz": 2.0**-3,
     "float8_e8m0fnu": 2.0**-1,
 }
-
-
-@cache
-def short_dtype(dtype: str | None) -> str:
-    """`float32`, from torch's, numpy's or MindSpore's spelling.
-
-    >>> short_dtype("torch.float32"), short_dtype("Float32"), short_dtype("<class 'numpy.float32'>")
-    ('float32', 'float32', 'float32')
-    """
-    if dtype is None:
-        return ""
-    return dtype.rpartition(".")[2].strip("'>").lower()
 
 
 def unit_roundoff(dtype: str | None) -> float | None:

@@ -99,7 +99,7 @@ class RoleGiver:
                 )
                 pair.suspects = tuple(dict.fromkeys((*forward.suspects, *lone)))
             return "source", "a gradient that one run has is missing in the other"
-        if call.direction == FORWARD and is_a(call.op, "random") and not pair.is_inside_bad:
+        if call.direction == FORWARD and is_a(call.word, "random") and not pair.is_inside_bad:
             generators = (pair.reference.generator, pair.candidate.generator)
             if None not in generators and generators[0] != generators[1]:
                 pair.is_random = True
@@ -131,7 +131,7 @@ class RoleGiver:
 def _is_discrete(call: Call, value: ValuePair) -> bool:
     slot = value.reference
     is_whole = isinstance(slot, TensorSlot) and unit_roundoff(slot.dtype) is None
-    return is_whole or is_a(call.op, "steps")
+    return is_whole or is_a(call.word, "steps")
 
 
 def _is_compared(pair: PairedCall) -> bool:

@@ -25,7 +25,7 @@ def name_rule(reference: Call, candidate: Call) -> str:
 def _module_rule(reference: Call, candidate: Call) -> str:
     if reference.path == candidate.path:
         # msprobe's parameters_grad.0; else another class, or another call of the same module
-        return SPELLING if reference.index == candidate.index and reference.op == candidate.op else MODULE_TREE
+        return SPELLING if reference.index == candidate.index and reference.word == candidate.word else MODULE_TREE
     return WRAPPER if unwrap(reference.path) == unwrap(candidate.path) else MODULE_TREE
 
 

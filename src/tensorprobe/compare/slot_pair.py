@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from tensorprobe.compare.alignment import Alignment, Match, SlotPair
 from tensorprobe.compare.call import BACKWARD, Call
 from tensorprobe.compare.rule import GROUP
+from tensorprobe.compare.vocabulary import common_slot
 from tensorprobe.store.slot import PlainSlot, Slot, TensorSlot
 
 _PARTS = frozenset({"input", "output", "parameters", "buffers"})
@@ -39,6 +40,7 @@ def pair_slots(
         other = left.get(slot.slot)
         if slot.slot not in chosen and other is not None and other.is_input == slot.is_input:
             chosen[slot.slot] = left.pop(slot.slot)
+    _pair_common_names(reference, candidate, left, chosen)
     for slot in reference.slots:
         if slot.slot not in chosen:
             found = next((name for name, other in left.items() if _may_stand_for(slot, other)), None)
@@ -47,6 +49,15 @@ def pair_slots(
     pairs: list[SlotPair] = [(slot, chosen.get(slot.slot)) for slot in reference.slots]
     pairs.extend((None, slot) for slot in left.values())
     return pairs
+
+
+def _pair_common_names(reference: Call, candidate: Call, left: dict[str, Slot], chosen: dict[str, Slot]) -> None:
+    """`parameters.gamma` and `parameters.weight`: frameworks name them otherwise, and so do nn and mint of MindSpore."""
+    names = {common_slot(candidate.framework, name): name for name in left}
+    for slot in reference.slots:
+        name = names.get(common_slot(reference.framework, slot.slot))
+        if slot.slot not in chosen and name in left and left[name].is_input == slot.is_input:
+            chosen[slot.slot] = left.pop(name)
 
 
 def _pair_gradients(reference: Call, left: dict[str, Slot], chosen: dict[str, Slot]) -> None:

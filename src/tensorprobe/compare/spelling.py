@@ -1,7 +1,6 @@
 """One spelling for what two programs write differently: operators and methods, in-place calls, wrapped modules.
 
-`canonical_op` is the only place where the name of an operation is interpreted: a vocabulary between frameworks
-belongs here.
+The words themselves are in vocabulary.json; here is what Python and PyTorch make of one word: `__iadd__`, `add_`.
 """
 
 from __future__ import annotations
@@ -9,58 +8,13 @@ from __future__ import annotations
 from functools import lru_cache
 
 from tensorprobe.compare.call import Call
+from tensorprobe.compare.vocabulary import vocabulary
 
-WRAPPER_SEGMENTS = frozenset(
-    {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_fpw_module", "_forward_module"}
-)
-"""Parts of a module path that a wrapper puts in front of the module it holds."""
-
-WRAPPER_CLASSES = frozenset(
-    {
-        "DistributedDataParallel",
-        "DataParallel",
-        "FullyShardedDataParallel",
-        "OptimizedModule",
-        "CheckpointWrapper",
-        "DeepSpeedEngine",
-        "FlattenParamsWrapper",
-        "Float16Module",
-    }
-)
+WRAPPER_SEGMENTS: frozenset[str] = frozenset(vocabulary()["wrapper_segments"])
+WRAPPER_CLASSES: frozenset[str] = frozenset(vocabulary()["wrapper_classes"])
 
 _REFLECTED_SAME = frozenset({"add", "mul", "and", "or", "xor"})  # the order of their operands does not matter
-_OTHER_WORDS = {
-    "truediv": "div",
-    "true_divide": "div",
-    "divide": "div",
-    "rtruediv": "rdiv",
-    "multiply": "mul",
-    "subtract": "sub",
-    "floordiv": "floor_divide",
-    "mod": "remainder",
-    "negative": "neg",
-    "absolute": "abs",
-    "and": "bitwise_and",
-    "or": "bitwise_or",
-    "xor": "bitwise_xor",
-    "invert": "bitwise_not",
-    "lshift": "bitwise_left_shift",
-    "rshift": "bitwise_right_shift",
-    "greater": "gt",
-    "greater_equal": "ge",
-    "less": "lt",
-    "less_equal": "le",
-    "not_equal": "ne",
-    "concat": "cat",
-    "concatenate": "cat",
-    "swapaxes": "transpose",
-    "swapdims": "transpose",
-    "moveaxis": "movedim",
-    "clip": "clamp",
-    "arccos": "acos",
-    "arcsin": "asin",
-    "arctan": "atan",
-}
+_OTHER_WORDS: dict[str, str] = vocabulary()["words"]
 _IN_PLACE_EXCEPTIONS = frozenset({"requires_grad_", "retain_grad_"})
 
 
@@ -70,8 +24,8 @@ def canonical_op(call: Call) -> str:
     Of a module, its class. Kinds never mix: a module is no API.
     """
     if call.kind == "api":
-        return _canonical_api("aten." in call.op and call.prefix == "Ops", call.op)
-    return f"{call.kind}:{call.op}"
+        return _canonical_api("aten." in call.op and call.prefix == "Ops", call.word)
+    return f"{call.kind}:{call.word}"
 
 
 @lru_cache(maxsize=4096)

@@ -16,6 +16,7 @@ import numpy as np
 from tensorprobe.compare.chunk import ChunkedPair
 from tensorprobe.compare.measurement import Measurement
 from tensorprobe.compare.metric import ScaledSum, add_product, largest_magnitude, relative
+from tensorprobe.model.dtype import short_dtype
 from tensorprobe.model.record import Number
 from tensorprobe.store.slot import TensorSlot
 
@@ -92,7 +93,7 @@ def has_same_checksum_kind(reference: TensorSlot, candidate: TensorSlot) -> bool
     first, second = reference.checksum, candidate.checksum
     if first is None or second is None or len(first) != len(second):
         return False
-    return _plain_dtype(reference) == _plain_dtype(candidate)
+    return short_dtype(reference.dtype) == short_dtype(candidate.dtype)
 
 
 def measure_checksums(reference: TensorSlot, candidate: TensorSlot) -> Measurement:
@@ -199,7 +200,3 @@ def _scale(known: dict[str, tuple[Any, Any]], *names: str) -> float:
 
 def _bounded(count: int | None) -> float:
     return float(min(max(count or 1, 1), 1 << 62))
-
-
-def _plain_dtype(slot: TensorSlot) -> str:
-    return (slot.dtype or "").rpartition(".")[2].lower()

@@ -6,8 +6,9 @@ import math
 
 from tensorprobe.compare import tolerance
 from tensorprobe.compare.option import CompareOptions
-from tensorprobe.compare.precision import short_dtype, unit_roundoff
+from tensorprobe.compare.precision import unit_roundoff
 from tensorprobe.compare.result import ValuePair
+from tensorprobe.model.dtype import short_dtype
 from tensorprobe.store.slot import TensorSlot
 
 UNDEFINED_MEMORY = "undefined memory"

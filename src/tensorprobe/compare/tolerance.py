@@ -98,7 +98,7 @@ def explain(
     """The tolerance of one result of a call (or of a group of calls) whose inputs have at most these errors."""
     scale = cancellation((output, candidate), natural_norm)
     rounding = round_off(output.dtype, _summed_terms(calls, output))
-    if is_composite or len(calls) > 1 or any(is_a(call.op, "composite") for call in calls):
+    if is_composite or len(calls) > 1 or any(is_a(call.word, "composite") for call in calls):
         rounding *= COMPOSITE
     return Explained(inputs.passed_on(rounding, scale), scale)
 
@@ -134,14 +134,14 @@ def natural_norm(call: Call, output: TensorSlot, gradients: Iterable[TensorSlot]
     if call.direction == BACKWARD:
         return largest_norm(gradients)
     inputs = [slot for slot in call.tensors if slot.is_input]
-    if is_a(call.op, "contraction"):
+    if is_a(call.word, "contraction"):
         return _contraction_norm(inputs, output)
-    if is_a(call.op, "sum") and inputs:
+    if is_a(call.word, "sum") and inputs:
         norm, terms = _number(inputs[0].norm), _ratio(inputs[0], output)
         if norm is None:
             return None
-        return norm / terms if is_a(call.op, "mean") else norm
-    if is_a(call.op, "addition"):
+        return norm / terms if is_a(call.word, "mean") else norm
+    if is_a(call.word, "addition"):
         sizes = [_root_mean_square(slot) for slot in inputs]
         known = [size for size in sizes if size is not None]
         return max(known) * math.sqrt(output.element_count or 1) if known else None

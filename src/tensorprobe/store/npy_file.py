@@ -6,6 +6,7 @@ import math
 import mmap
 import re
 
+from tensorprobe.model.dtype import short_dtype
 from tensorprobe.store.tensor_layout import (
     MAX_DIMENSIONS,
     TensorLayout,
@@ -71,7 +72,7 @@ def _read_descr(text: str, dtype: str | None) -> tuple[str, bool]:
     order, kind, size = found.groups()
     if kind == "O":
         raise Unreadable("holds a pickle, not a tensor")
-    plain_name = (dtype or "").rpartition(".")[2].lower()
+    plain_name = short_dtype(dtype)
     if kind == "V" and is_ml_dtype(plain_name, int(size or 0)):
         return plain_name, order == ">"
     if kind + size not in _NAMES:
