@@ -52,7 +52,7 @@ def pair_slots(
 
 
 def _pair_common_names(reference: Call, candidate: Call, left: dict[str, Slot], chosen: dict[str, Slot]) -> None:
-    """`parameters.gamma` and `parameters.weight`: frameworks name them otherwise, and so do nn and mint of MindSpore."""
+    """`parameters.gamma`, `parameters.weight`: frameworks name them otherwise, and so do nn and mint of MindSpore."""
     names = {common_slot(candidate.framework, name): name for name in left}
     for slot in reference.slots:
         name = names.get(common_slot(reference.framework, slot.slot))

@@ -1,0 +1,184 @@
+"""What `tensorprobe compare` and `show` say of MindSpore runs, without MindSpore."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tensorprobe
+from tensorprobe.compare.result import Comparison
+from tests.cli.command import run_command
+from tests.compare.recording import Recording
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((4, 8)).astype(np.float32)
+W = RNG.standard_normal((8, 8)).astype(np.float32)
+GAMMA, BETA = (RNG.standard_normal(8).astype(np.float32) for _ in range(2))
+
+IN_NN = {
+    "dense": ("Dense", "Functional.dense", ("weight",)),
+    "norm": ("LayerNorm", "Primitive.layer_norm.LayerNorm", ("gamma", "beta")),
+    "act": ("ReLU", "Functional.relu"),
+    "sum": "Functional.reduce_sum",
+}
+IN_MINT = {
+    "dense": ("Linear", "MintFunctional.linear", ("weight",)),
+    "norm": ("LayerNorm", "MintFunctional.layer_norm", ("weight", "bias")),
+    "act": ("ReLU", "MintFunctional.relu"),
+    "sum": "Mint.sum",
+}
+
+
+def network(run: Recording, words: dict[str, Any] = IN_NN, wrong: float = 0.0, gamma: np.ndarray = GAMMA) -> None:
+    """dense, norm, relu (to which `wrong` is added) and a sum, in the words of nn and ops or of mint."""
+    x, w = run.data(X), run.data(W, requires_grad=True)
+    name, api, parameters = words["dense"]
+    with run.module("fc", name, x, parameters={parameters[0]: w}) as call:
+        call.output = y = run.api(api, x, w, output=X @ W.T)
+    scale, shift = run.data(gamma, requires_grad=True), run.data(BETA, requires_grad=True)
+    name, api, parameters = words["norm"]
+    with run.module("norm", name, y, parameters={parameters[0]: scale, parameters[1]: shift}) as call:
+        normal = (y.array - y.array.mean(1, keepdims=True)) / y.array.std(1, keepdims=True) * gamma + BETA
+        call.output = y = run.api(api, y, scale, shift, output=normal.astype(np.float32))
+    name, api = words["act"]
+    with run.module("act", name, y) as call:
+        call.output = y = run.api(api, y, output=np.maximum(y.array, 0) + np.float32(wrong))
+    run.api(words["sum"], y, output=y.array.sum(0))
+
+
+def compared(tmp_path: Path, reference: Recording, candidate: Recording) -> Comparison:
+    return tensorprobe.compare(reference.write(tmp_path / "r"), candidate.write(tmp_path / "c"))
+
+
+def recorded(task: str = "tensor", level: str = "mix", **edit: Any) -> Recording:
+    run = Recording(task, level, framework="mindspore")
+    network(run, **edit)
+    return run
+
+
+@pytest.mark.parametrize("task", ["tensor", "statistics"])
+@pytest.mark.parametrize("level", ["L1", "mix"])
+def test_two_runs_of_mindspore_agree_or_part_at_the_wrong_call(tmp_path: Path, task: str, level: str) -> None:
+    assert compared(tmp_path / "same", recorded(task, level), recorded(task, level)).verdict.kind == "agree"
+
+    verdict = compared(tmp_path / "wrong", recorded(task, level), recorded(task, level, wrong=0.01)).verdict
+
+    assert (verdict.kind, verdict.call and verdict.call.name) == ("source", "Functional.relu.0.forward")
+
+
+def test_a_model_of_nn_and_the_same_of_mint_are_one_model(tmp_path: Path) -> None:
+    result = compared(tmp_path, recorded(), recorded(words=IN_MINT))
+
+    assert result, result.verdict
+    assert not result.ranks[0].only_reference and not result.ranks[0].only_candidate
+    slots = {
+        (value.reference.slot, value.candidate.slot)
+        for call in result.ranks[0].calls
+        for value in call.values
+        if value.reference is not None and value.candidate is not None
+    }
+    assert {("parameters.gamma", "parameters.weight"), ("parameters.beta", "parameters.bias")} <= slots
+    assert compared(tmp_path / "w", recorded(), recorded(words=IN_MINT, wrong=0.1)).verdict.kind == "source"
+
+
+def test_a_gamma_that_differs_from_the_start_is_named(tmp_path: Path) -> None:
+    verdict = compared(tmp_path, recorded(), recorded(gamma=GAMMA * np.float32(1.01))).verdict
+
+    assert verdict.kind == "unequal start"
+    assert "norm.gamma" in verdict.headline
+
+
+def test_a_run_of_pytorch_is_paired_with_one_of_mindspore_by_its_words(tmp_path: Path) -> None:
+    in_torch = {**IN_MINT, "dense": ("Linear", "Functional.linear", ("weight",)), "sum": "Tensor.sum"}
+    in_torch |= {"norm": ("LayerNorm", "Functional.layer_norm", ("weight", "bias")), "act": ("ReLU", "Torch.relu")}
+    reference = Recording(level="mix")
+    network(reference, in_torch)
+
+    result = compared(tmp_path, reference, recorded())
+
+    assert result, result.verdict
+    assert not result.ranks[0].only_reference and not result.ranks[0].only_candidate
+
+
+def test_bfloat16_is_compared_without_loss(tmp_path: Path) -> None:
+    """numpy writes it as two nameless bytes; the record says what they are."""
+    low = X.astype(ml_dtypes.bfloat16)
+
+    def record(step: int) -> Recording:
+        run = Recording(framework="mindspore")
+        other = low.copy()
+        other.view(np.uint16)[0, 0] += step
+        run.api("Mint.mul", run.data(low), run.data(low), output=other)
+        return run
+
+    assert compared(tmp_path / "same", record(0), record(0)).verdict.headline.endswith("bit for bit.")
+    result = compared(tmp_path / "ulp", record(0), record(1))
+    value = next(value for call in result.ranks[0].calls for value in call.values if not value.is_input)
+    assert value.measurement is not None
+    assert (value.measurement.basis, value.measurement.max_ulp) == ("tensor", 1)
+
+
+def test_a_cell_wrapped_for_training_is_the_same_cell(tmp_path: Path) -> None:
+    def record(around: str) -> Recording:
+        run = Recording(level="mix", framework="mindspore")
+        x, w = run.data(X), run.data(W, requires_grad=True)
+        with run.module(f"{around}fc", "Dense", x, parameters={"weight": w}) as call:
+            call.output = run.api("Functional.dense", x, w, output=X @ W.T)
+        return run
+
+    result = compared(tmp_path, record(""), record("network._backbone."))
+
+    assert result, result.verdict
+    assert [call.rule for call in result.ranks[0].calls] == ["same name", "wrapper"]
+
+
+def leaf(value: float, *shape: int) -> dict[str, Any]:
+    """As msprobe 26.2.0 writes it: no requires_grad, no counts, no source."""
+    numbers = {"Max": value, "Min": -value, "Mean": value / 7, "Norm": 3 * value}
+    return {"type": "mindspore.Tensor", "dtype": "Float32", "shape": list(shape), **numbers}
+
+
+def write_msprobe_dump(folder: Path, relu: float = 1.25) -> Path:
+    def forward(inputs: list[Any], output: Any, **more: Any) -> dict[str, Any]:
+        return {"input_args": inputs, "input_kwargs": {}, "output": [output], **more}
+
+    x, y, z = leaf(1.5, 2, 3), leaf(2.5, 2, 4), leaf(relu, 2, 4)
+    weight = {"weight": leaf(0.5, 4, 3), "bias": leaf(0.25, 4)}
+    data = {
+        "Mint.matmul.0.forward": forward([x, leaf(0.5, 3, 4)], y),
+        "Cell.fc.Dense.forward.0": forward([x], y, parameters=weight),
+        "Primitive.relu.ReLU.0.forward": forward([y], z),
+        "Tensor.__add__.0.forward": forward([z, {"type": "int", "value": 1}], leaf(relu + 1, 2, 4)),
+        "Primitive.relu.ReLU.0.backward": {"input": [leaf(0.125, 2, 4)], "output": [leaf(0.125, 2, 4)]},
+        "Cell.fc.Dense.backward.0": {"input": [leaf(0.125, 2, 4)], "output": [None]},
+        "Cell.fc.Dense.parameters_grad.0": {"weight": [leaf(0.75, 4, 3)], "bias": [leaf(0.5, 4)]},
+    }
+    header = {"task": "statistics", "level": "mix", "framework": "mindspore", "dump_data_dir": None}
+    parents = {name: "Cell.fc.Dense.forward.0" if name.startswith("Mint") else None for name in data}
+    rank = folder / "step0" / "proc4711"
+    rank.mkdir(parents=True)
+    (rank / "dump.json").write_text(json.dumps({**header, "data": data}, indent=1))
+    (rank / "construct.json").write_text(json.dumps(parents, indent=1))
+    (rank / "stack.json").write_text(json.dumps({"0": [list(data)[:2], ["File net.py, line 9, in construct, \n y"]]}))
+    return folder
+
+
+def test_a_mindspore_dump_of_msprobe_is_compared(tmp_path: Path) -> None:
+    reference = write_msprobe_dump(tmp_path / "r")
+
+    assert tensorprobe.compare(reference, write_msprobe_dump(tmp_path / "same")).verdict.kind == "agree"
+    verdict = tensorprobe.compare(reference, write_msprobe_dump(tmp_path / "other", relu=1.5)).verdict
+    assert (verdict.kind, verdict.call and verdict.call.name) == ("source", "Primitive.relu.ReLU.0.forward")
+
+
+def test_a_mindspore_dump_is_shown(tmp_path: Path) -> None:
+    done = run_command("show", write_msprobe_dump(tmp_path))
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "fc: Dense" in done.stdout
+    assert "Primitive.relu.ReLU.0" in done.stdout
