@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tensorprobe.capture.session import Session
 
 _FRAMEWORKS = ("torch", "mindspore")
+_ADAPTER = "msadapter"
 
 
 def capture(
@@ -92,7 +93,7 @@ def framework_of(model: Any) -> str:
     for item in models:
         for kind in type(item).__mro__:
             root = kind.__module__.split(".")[0]
-            if root in _FRAMEWORKS:
+            if root in _FRAMEWORKS or root == _ADAPTER:
                 return "mindspore" if is_adapter_loaded() else root
     if model is not None:
         raise UsageError(

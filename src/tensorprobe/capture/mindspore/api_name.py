@@ -11,6 +11,7 @@ import json
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,7 @@ class ApiNames:
         )
 
 
+@cache
 def mindspore_owners() -> list[ApiOwner]:
     """Where MindSpore's own functions are found."""
     functional = mindspore.mint.nn.functional
@@ -95,20 +97,25 @@ def mindspore_owners() -> list[ApiOwner]:
     ]
 
 
+def is_computing(prefix: str, name: str) -> bool:
+    """Is a function one that takes or returns tensors, and may be replaced?"""
+    return f"{prefix}.{name}" not in _NEVER
+
+
 def tensor_methods(kind: type) -> Iterator[str]:
     """The methods of a tensor that compute something."""
     for name in dir(kind):
         value = getattr(kind, name)
         is_method = isinstance(value, (types.FunctionType, types.MethodDescriptorType))
         is_public = name in _DUNDERS if name.startswith("__") else not name.startswith("_")
-        if is_method and is_public and f"Tensor.{name}" not in _NEVER:
+        if is_method and is_public and is_computing("Tensor", name):
             yield name
 
 
 def _functions(owner: types.ModuleType, prefix: str) -> Iterator[str]:
     for name in dir(owner):
         value = getattr(owner, name)
-        if name.startswith("_") or f"{prefix}.{name}" in _NEVER:
+        if name.startswith("_") or not is_computing(prefix, name):
             continue
         if (isinstance(value, types.FunctionType) and _is_of_library(value)) or (
             isinstance(value, Primitive) and prefix == "Functional" and name in _DATA["primitive_functions"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ class Dialect:
     module_type: type
     module_type_name: str
     owners: Callable[[], list[ApiOwner]]
+    """The same list as long as there are no others."""
     walk: Callable[[Any], Iterator[tuple[str, Any]]]
     """All modules of a model, each with its path."""
     parameters: Callable[[Any], dict[str, Any]]
@@ -29,10 +30,26 @@ class Dialect:
     """The Primitive objects that one module holds."""
     call_name: str = "__call__"
     """The method of the module type that runs a module."""
+    random_types: tuple[type, ...] = ()
+    """Modules that draw from a random generator while they train."""
+    is_noise: Callable[[str], bool] = lambda _: False
+    """Is a source file part of how a package beside MindSpore calls things?"""
+    caller_of: Callable[[str], str | None] = lambda _: None
+    """Which part of such a package makes calls of its own in a source file."""
+    versions: Callable[[], dict[str, str]] = dict
+    """Of what stands between the program and MindSpore."""
 
 
 def _walk(cell: nn.Cell) -> Iterator[tuple[str, nn.Cell]]:
     yield from cell.cells_and_names()
+
+
+_RANDOM = ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "RReLU")
+
+
+def types_in(module: Any, names: Iterable[str] = _RANDOM) -> tuple[type, ...]:
+    """Those of these types that a module has."""
+    return tuple(getattr(module, name) for name in names if hasattr(module, name))
 
 
 def present(tensors: dict[str, Any]) -> dict[str, Any]:
@@ -50,4 +67,5 @@ MINDSPORE = Dialect(
     parameters=lambda cell: present(cell._params),
     buffers=lambda cell: present(getattr(cell, "_buffers", None) or {}),
     primitives=lambda cell: dict(getattr(cell, "_primitives", None) or {}),
+    random_types=types_in(nn),
 )

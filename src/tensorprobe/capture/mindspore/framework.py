@@ -13,7 +13,8 @@ import numpy as np
 import mindspore
 from mindspore import context
 from tensorprobe.capture.framework import Undo
-from tensorprobe.capture.mindspore.api_name import ApiNames
+from tensorprobe.capture.mindspore.adapter import adapter_dialect
+from tensorprobe.capture.mindspore.api_name import ApiNames, ApiOwner
 from tensorprobe.capture.mindspore.call_mode import CallMode
 from tensorprobe.capture.mindspore.call_patch import CallPatch, CallRunner
 from tensorprobe.capture.mindspore.compiled import CompiledRegions
@@ -61,11 +62,16 @@ class MindSporeFramework:
 
     def __init__(self, api_list: ApiList | None = None) -> None:
         check_version()
-        self._dialect: Dialect = MINDSPORE
         self._names = ApiNames(api_list)
         self._gradients: GradientTracer | None = None
         self._calls: CallRunner | None = None
         self._patch: CallPatch | None = None
+        self._owners: list[ApiOwner] = []
+
+    @property
+    def _dialect(self) -> Dialect:
+        """How this program is written. A program may import its torch later than this debugger is made."""
+        return adapter_dialect() or MINDSPORE
 
     @property
     def name(self) -> str:
@@ -82,10 +88,11 @@ class MindSporeFramework:
             return []
         is_several = isinstance(model, (list, tuple))
         models = list(model) if is_several else [model]
+        dialect = self._dialect
         for item in models:
-            if not isinstance(item, self._dialect.module_type):
+            if not isinstance(item, dialect.module_type):
                 raise UsageError(
-                    f"start(model) takes a {self._dialect.module_type_name}, or a list or tuple of them, "
+                    f"start(model) takes a {dialect.module_type_name}, or a list or tuple of them, "
                     f"not {type(item).__name__}"
                 )
         return [(str(index) if is_several else "", item) for index, item in enumerate(models)]
@@ -94,11 +101,13 @@ class MindSporeFramework:
         return MindSporeReader(has_stats=has_stats, digest_kind=digest_kind)
 
     def is_noise(self, path: str) -> bool:
-        return path.startswith(_FOLDER) and path[len(_FOLDER) :].startswith(_NOISE)
+        if path.startswith(_FOLDER):
+            return path[len(_FOLDER) :].startswith(_NOISE)
+        return self._dialect.is_noise(path)
 
     def caller_of(self, path: str) -> str | None:
         if not path.startswith(_FOLDER):
-            return None
+            return self._dialect.caller_of(path)
         inside = path[len(_FOLDER) :]
         return next((caller for start, caller in _CALLERS if inside.startswith(start)), "")
 
@@ -115,10 +124,8 @@ class MindSporeFramework:
         modules = ModuleRunner(calls, names)
         patches: list[Any] = [ModulePatch(modules)]
         if recorder.records_apis:
-            if self._patch is None:
-                self._patch = CallPatch(calls, self._dialect.owners())
             mode = CallMode(calls, is_recording=bool(models))
-            patches = [self._patch, PrimitivePatch(calls, names.primitives()), *patches, mode]
+            patches = [self._find_patch(calls), PrimitivePatch(calls, names.primitives()), *patches, mode]
         self._calls, calls.is_active = calls, True
 
         def close() -> None:
@@ -132,6 +139,13 @@ class MindSporeFramework:
             undos.callback(CompiledRegions(calls, patches).install())
             undos.callback(close)
             return undos.pop_all().close
+
+    def _find_patch(self, calls: CallRunner) -> CallPatch:
+        """The replacements for functions: the same in every window, unless the program has imported more of them."""
+        owners = self._dialect.owners()
+        if self._patch is None or self._owners is not owners:
+            self._patch, self._owners = CallPatch(calls, owners), owners
+        return self._patch
 
     def end_step(self) -> None:
         if self._gradients is not None:
@@ -152,7 +166,7 @@ class MindSporeFramework:
 
     def circumstances(self) -> dict[str, Any]:
         return {
-            "versions": {"mindspore": mindspore.__version__},
+            "versions": {"mindspore": mindspore.__version__, **self._dialect.versions()},
             "devices": [context.get_context("device_target")],
             "settings": describe_settings(),
         }

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mindspore import nn
 from tensorprobe.capture.call import Call
 from tensorprobe.capture.framework import Undo
 from tensorprobe.capture.mindspore.call_patch import CallRunner
@@ -19,10 +18,6 @@ from tensorprobe.capture.mindspore.generator import describe_generator
 from tensorprobe.capture.mindspore.gradient import Span
 from tensorprobe.capture.mindspore.hiding import hidden, hiding
 from tensorprobe.model.name import module_stem
-
-_RANDOM = tuple(
-    getattr(nn, name) for name in ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "RReLU") if hasattr(nn, name)
-)
 
 
 @dataclass(slots=True)
@@ -103,7 +98,7 @@ class ModuleRunner:
                     recorder.add_inputs(call, args, kwargs)
                     recorder.add_state(call, "parameters", dialect.parameters(named.module))
                     recorder.add_state(call, "buffers", dialect.buffers(named.module))
-                    if isinstance(named.module, _RANDOM) and named.module.training:
+                    if named.module.training and isinstance(named.module, dialect.random_types):
                         recorder.add_generator(call, describe_generator())
                     span = self.gradients.begin(args, kwargs, wants_slots=call.keeps_backward)
         except Exception as error:
