@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import mindspore
 import numpy as np
 import pytest
 
-import mindspore
 from tensorprobe import UsageError, capture
 from tensorprobe.mindspore import PrecisionDebugger
 from tests.msadapter.program import DUMP, F, Net, dump_of, loss_of, make_net, nn, record_step, torch, train_step

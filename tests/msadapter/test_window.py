@@ -6,10 +6,10 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import mindspore
 import numpy as np
 import pytest
 
-import mindspore
 from tensorprobe.mindspore import PrecisionDebugger
 from tests.msadapter.program import DUMP, F, dump_of, loss_of, make_net, nn, torch, train_step
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 import mindspore
+import numpy as np
 from mindspore import Tensor, mint, nn, ops
 
 Prepared = tuple[Any, Callable[[Any, Any], Any], list[Any]]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import mindspore
 import numpy as np
 import pytest
-
-import mindspore
 from mindspore import Parameter, Tensor, mint, nn, ops
+
 from tests.capture.mindspore.dump import DumpOnDisk, only_step
 from tests.capture.mindspore.models import MODELS
 from tests.capture.mindspore.training import open_session, recorded_step

@@ -9,14 +9,14 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import mindspore
 import numpy as np
 import pytest
+from mindspore import Tensor, dataset, mint, nn, ops
 from mindspore.common.initializer import initializer
 from mindspore.ops import Dropout as DropoutImportedEarly
 from mindspore.ops import dropout as dropout_imported_early
 
-import mindspore
-from mindspore import Tensor, dataset, mint, nn, ops
 from tensorprobe.capture.mindspore.seed import seed_all
 from tensorprobe.errors import UsageError
 

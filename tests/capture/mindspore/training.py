@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import mindspore
+import numpy as np
 from mindspore import nn
+
 from tensorprobe.capture.context import make_session
 from tensorprobe.capture.session import Session
 from tensorprobe.config import load_config

@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
+from mindspore import Tensor
 from mindspore.ops import Primitive
 
-from mindspore import Tensor
 from tensorprobe.capture.context import is_adapter_loaded
 from tensorprobe.capture.mindspore.api_name import ApiOwner, is_computing, tensor_methods
 from tensorprobe.capture.mindspore.dialect import Dialect, present, types_in

@@ -15,10 +15,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from mindspore.ops import Primitive
-
 import mindspore
 from mindspore import Tensor, mint, ops
+from mindspore.ops import Primitive
+
 from tensorprobe.config.api_list import ApiList
 
 _DATA = json.loads(Path(__file__).with_name("api.json").read_text())

@@ -12,6 +12,7 @@ from typing import Any
 
 import mindspore
 from mindspore import context, nn
+
 from tensorprobe.capture.framework import Undo
 from tensorprobe.capture.mindspore.call_patch import CallRunner
 from tensorprobe.capture.mindspore.hiding import hiding

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-
 from mindspore import Tensor, dtype
 
 Array = np.ndarray[Any, Any]

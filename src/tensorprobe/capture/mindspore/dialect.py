@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mindspore import nn
+
 from tensorprobe.capture.mindspore.api_name import ApiOwner, mindspore_owners
 
 

@@ -22,9 +22,8 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-import numpy as np
-
 import mindspore
+import numpy as np
 from mindspore import mint, nn, ops
 
 Undo = Callable[[], None]

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
-import numpy as np
-
 import mindspore
+import numpy as np
 from mindspore import context
+
 from tensorprobe.capture.framework import Undo
 from tensorprobe.capture.mindspore.adapter import adapter_dialect
 from tensorprobe.capture.mindspore.api_name import ApiNames, ApiOwner

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import zlib
 
+import mindspore
 from mindspore.common.generator import default_generator
 
-import mindspore
 from tensorprobe.capture.mindspore.content import array_of
 from tensorprobe.capture.mindspore.hiding import hidden
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from mindspore import Tensor
+
 from tensorprobe.capture.call import Call, GradientRecord, Slot, iter_slots
 from tensorprobe.capture.mindspore.executor import executor
 from tensorprobe.capture.mindspore.hiding import hidden

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from mindspore import Tensor
+
 from tensorprobe.capture.framework import Undo
 from tensorprobe.capture.mindspore.executor import executor
 from tensorprobe.capture.mindspore.gradient import GradientTracer

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+from mindspore import Tensor, dtype
 from mindspore.ops import Primitive
 
-from mindspore import Tensor, dtype
 from tensorprobe.capture.mindspore.content import Array, array_of, missing_content, numbers_of
 from tensorprobe.capture.mindspore.digest import as_bytes, crc32_digest, hash_digest
 from tensorprobe.capture.mindspore.hiding import hidden

@@ -14,6 +14,7 @@ from typing import Any
 
 import mindspore
 from mindspore import dataset
+
 from tensorprobe.capture.mindspore.dropout import set_dropout_inert
 from tensorprobe.capture.seed import (
     Changes,
