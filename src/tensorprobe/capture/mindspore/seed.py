@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from functools import partial
 from typing import Any
 
@@ -16,6 +15,7 @@ import mindspore
 from mindspore import dataset
 
 from tensorprobe.capture.mindspore.dropout import set_dropout_inert
+from tensorprobe.capture.mindspore.generator import seed_module, seed_state
 from tensorprobe.capture.seed import (
     Changes,
     SeedHandle,
@@ -50,7 +50,7 @@ def _changes(seed: int, mode: bool, rm_dropout: bool) -> Changes:
 
 def _seed_generators(seed: int) -> Changes:
     """`set_seed` seeds numpy too, with the same seed; mint's generator is not among what it seeds."""
-    undo: Undo = partial(_set_seed_state, _seed_state(), dataset.config.get_seed())
+    undo: Undo = partial(_set_seed_state, seed_state(), dataset.config.get_seed())
     mindspore.set_seed(seed)
     yield "mindspore", undo
 
@@ -60,22 +60,12 @@ def _seed_generators(seed: int) -> Changes:
     yield "mindspore.default_generator", undo
 
 
-def _seed_state() -> tuple[int | None, dict[Any, int]]:
-    """The global seed, and how far each kind of operation has come with it."""
-    module = _seed_module()
-    return module._GLOBAL_SEED, dict(module._KERNEL_SEED)
-
-
 def _set_seed_state(state: tuple[int | None, dict[Any, int]], dataset_seed: int) -> None:
-    module = _seed_module()
+    module = seed_module()
     module._GLOBAL_SEED, kernel_seeds = state  # None, nothing set, is what mindspore.set_seed does not take
     module._KERNEL_SEED.clear()
     module._KERNEL_SEED.update(kernel_seeds)
     dataset.config.set_seed(dataset_seed)
-
-
-def _seed_module() -> Any:
-    return sys.modules["mindspore.common.seed"]  # the attribute of this name is the function `seed`
 
 
 def _is_seeded(generator: Any) -> bool:
