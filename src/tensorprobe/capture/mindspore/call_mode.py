@@ -6,7 +6,9 @@ They are recorded as `Primitive.MatMul.0` where the model was given to `start`, 
 
 from __future__ import annotations
 
+import logging
 import sys
+from functools import cache
 from typing import Any
 
 from tensorprobe.capture.mindspore.api_name import Api
@@ -16,8 +18,10 @@ from tensorprobe.capture.mindspore.primitive_call import PREFIX
 
 try:
     from mindspore.utils import MsDispatchMode
-except ImportError:  # before MindSpore 2.10
+except ImportError:  # before MindSpore 2.9
     MsDispatchMode = None
+
+logger = logging.getLogger("tensorprobe")
 
 NOT_NAMED = "operation of a Primitive object, or of a function that the program keeps: start(model) records them"
 
@@ -28,6 +32,8 @@ class CallMode:
     def __init__(self, runner: CallRunner, *, is_recording: bool) -> None:
         self._mode = None if MsDispatchMode is None else _make_mode(runner, is_recording)
         self._is_entered = False
+        if self._mode is None:
+            _say_what_is_not_counted()
 
     def install(self) -> None:
         if self._mode is not None and not self._is_entered:
@@ -38,6 +44,14 @@ class CallMode:
         if self._mode is not None and self._is_entered:
             self._is_entered = False
             self._mode.__exit__(None, None, None)
+
+
+@cache
+def _say_what_is_not_counted() -> None:
+    logger.warning(
+        "this version of MindSpore does not show single operations: those of Primitive objects outside the model, and of "
+        "functions that the program keeps in objects of its own, are neither recorded nor counted"
+    )
 
 
 def _make_mode(runner: CallRunner, is_recording: bool) -> Any:

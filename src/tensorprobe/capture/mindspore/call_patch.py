@@ -17,8 +17,9 @@ from typing import Any
 from tensorprobe.capture.call import Call
 from tensorprobe.capture.framework import Undo
 from tensorprobe.capture.mindspore.api_name import Api, ApiNames, ApiOwner
+from tensorprobe.capture.mindspore.engine import is_in_backward
 from tensorprobe.capture.mindspore.generator import describe_generator
-from tensorprobe.capture.mindspore.gradient import GradientTracer, Span, is_in_backward
+from tensorprobe.capture.mindspore.gradient import GradientTracer, Span
 from tensorprobe.capture.mindspore.hiding import hidden, hiding
 from tensorprobe.capture.mindspore.reader import MindSporeReader
 from tensorprobe.capture.patch import replace_all

@@ -32,7 +32,7 @@ from tensorprobe.errors import UsageError
 
 logger = logging.getLogger("tensorprobe")
 
-TRIED_VERSIONS = ("2.10.0",)
+TRIED_VERSIONS = ("2.7.1", "2.8.0", "2.9.0", "2.10.0")
 
 _FOLDER = os.path.dirname(mindspore.__file__) + os.sep  # noqa: PTH120  frames carry texts, and there are many
 # Files that only pass calls on: no use in a stack.

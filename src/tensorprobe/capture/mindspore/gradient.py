@@ -14,17 +14,17 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from mindspore import Tensor
+from mindspore._c_expression import BackwardNodePy
 
 from tensorprobe.capture.call import Call, GradientRecord, Slot, iter_slots
+from tensorprobe.capture.mindspore.engine import NO_PASS, enter_pass, leave_pass
 from tensorprobe.capture.mindspore.executor import executor
 from tensorprobe.capture.mindspore.hiding import hidden
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.model.tree import map_tree
 
-_graph_task: Callable[[], int] = executor.get_current_autodiff_engine_id
-
-Edge = tuple[int, int]
-"""A node, by its number, and the number of its output."""
+Edge = tuple[Any, int]
+"""A node, by what identifies it, and the number of its output."""
 Consumers = dict[Edge, list[tuple[Any, int]]]
 """For each edge that leaves a call, the nodes inside the call that use it, with the position they use it at."""
 
@@ -33,9 +33,18 @@ _ATOMS = (Tensor,)
 _MAX_LATE = 16
 
 
-def is_in_backward() -> bool:
-    """Is this thread inside a backward pass?"""
-    return _graph_task() != -1
+def identity_of(node: Any) -> Any:
+    """What is the same for two looks at the same node."""
+    return node._unique_id()
+
+
+def identity_by_number(node: Any) -> Any:
+    """The same, before MindSpore 2.9: nodes are numbered, but for those of inputs and parameters, which have names."""
+    return node.name() if node.is_leaf() else node._sequence_nr()
+
+
+if not hasattr(BackwardNodePy, "_unique_id"):
+    identity_of = identity_by_number
 
 
 class Span:
@@ -159,14 +168,14 @@ class GradientTracer:
         """The edges that leave the call, over the nodes it made itself; those of the calls inside it are known."""
         leaving: Consumers = {}
         pending: list[Any] = []
-        seen: set[int] = set()
+        seen: set[Any] = set()
         start, children = span.start, span.children
         firsts = [child[0] for child in children]
 
         def visit(node: Any) -> None:
             number = node._sequence_nr()
             position = bisect_right(firsts, number - 1) - 1
-            identity = node._unique_id()
+            identity = identity_of(node)
             if identity not in seen and not (position >= 0 and number <= children[position][1]):
                 seen.add(identity)
                 pending.append(node)
@@ -187,7 +196,7 @@ class GradientTracer:
             for position, (parent, number) in enumerate(node.next_functions):
                 if parent is None:
                     continue
-                edge = parent._unique_id(), number
+                edge = identity_of(parent), number
                 if parent.is_leaf() or edge in span.inputs or parent._sequence_nr() <= start:
                     leaving.setdefault(edge, []).append((node, position))
                 else:
@@ -279,8 +288,8 @@ class GradientTracer:
 
     def note_backward_pass(self) -> int:
         """A hook has run: make sure that the end of this backward pass is noticed."""
-        task = _graph_task()
-        if task != -1 and task not in self._tasks:
+        task = enter_pass()
+        if task != NO_PASS and task not in self._tasks:
             self._tasks.add(task)
             self.forget_late()
             executor.queue_backward_final_callback(lambda: self._end_backward_pass(task))
@@ -292,6 +301,7 @@ class GradientTracer:
 
     def _end_backward_pass(self, task: int) -> None:
         self._tasks.discard(task)
+        leave_pass()
         try:
             with hidden():
                 if self._tasks:
@@ -317,7 +327,7 @@ class GradientTracer:
                 self._end_late(tensor)
             if not node.is_leaf():
                 self._spans.latest = max(self._spans.latest, node._sequence_nr())
-            span.inputs.setdefault((node._unique_id(), tensor._output_index), []).append(slot)
+            span.inputs.setdefault((identity_of(node), tensor._output_index), []).append(slot)
         return slots
 
     @staticmethod
@@ -341,13 +351,13 @@ class HookPlan:
 
     def __init__(self, record: GradientRecord) -> None:
         self._record = record
-        self.arriving: dict[int, tuple[Any, list[Wanted]]] = {}
-        self.departing: dict[int, tuple[Any, list[Wanted]]] = {}
+        self.arriving: dict[Any, tuple[Any, list[Wanted]]] = {}
+        self.departing: dict[Any, tuple[Any, list[Wanted]]] = {}
 
     def add_output(self, span: Span, slot: Slot, node: Any, number: int, leaving: Consumers) -> None:
         """The gradient of something that the call returned."""
         self._arrive(node, (number, slot))
-        edge = node._unique_id(), number
+        edge = identity_of(node), number
         if not leaving.get(edge):  # a call that returns its input as it is
             for passed in span.inputs.get(edge, ()):
                 self._arrive(node, (number, passed))
@@ -357,7 +367,7 @@ class HookPlan:
         for edge, slots in span.inputs.items():
             users = leaving.get(edge, ())
             # x * x: one node, and its positions are in the order of the arguments. Otherwise the first has the sum.
-            is_told_apart = len(users) == len(slots) and len({node._unique_id() for node, _ in users}) == 1
+            is_told_apart = len(users) == len(slots) and len({identity_of(node) for node, _ in users}) == 1
             for number, (node, position) in enumerate(users):
                 self._depart(node, (position, slots[number] if is_told_apart else slots[0]))
 
@@ -365,8 +375,8 @@ class HookPlan:
         if node.is_leaf():
             return  # the node of an input or a parameter does not run
         self._record.expect(wanted[1])
-        self.arriving.setdefault(node._unique_id(), (node, []))[1].append(wanted)
+        self.arriving.setdefault(identity_of(node), (node, []))[1].append(wanted)
 
     def _depart(self, node: Any, wanted: Wanted) -> None:
         self._record.expect(wanted[1])
-        self.departing.setdefault(node._unique_id(), (node, []))[1].append(wanted)
+        self.departing.setdefault(identity_of(node), (node, []))[1].append(wanted)
