@@ -26,7 +26,8 @@ import mindspore
 import numpy as np
 from mindspore import mint, nn, ops
 
-Undo = Callable[[], None]
+from tensorprobe.capture.framework import Undo
+from tensorprobe.capture.patch import replace
 
 _FUNCTIONS = ("dropout", "dropout1d", "dropout2d", "dropout3d")
 _CELLS = ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d")
@@ -58,11 +59,11 @@ def _set_back(inert: bool) -> None:
 def _install() -> None:
     for function in _dropout_functions():
         _replace_code(function)
-    _replace_attribute(ops.Dropout, "__call__", _inert_call(ops.Dropout.__call__, _element_mask))
-    _replace_attribute(ops.Dropout, _PROBABILITY, property(_read_probability, _keep_probability))
+    _undos.append(replace(ops.Dropout, "__call__", _inert_call(ops.Dropout.__call__, _element_mask)))
+    _undos.append(replace(ops.Dropout, _PROBABILITY, property(_read_probability, _keep_probability)))
     for primitive in (ops.Dropout2D, ops.Dropout3D):
-        _replace_attribute(primitive, "__call__", _inert_call(primitive.__call__, _channel_mask))
-        _replace_attribute(primitive, "__init__", _inert_init(primitive.__init__))
+        _undos.append(replace(primitive, "__call__", _inert_call(primitive.__call__, _channel_mask)))
+        _undos.append(replace(primitive, "__init__", _inert_init(primitive.__init__)))
 
 
 def _remove() -> None:
@@ -92,21 +93,6 @@ def _replace_code(function: FunctionType) -> None:
         return
     function.__code__ = inert
     _undos.append(functools.partial(setattr, function, "__code__", original))
-
-
-def _replace_attribute(owner: type, name: str, value: object) -> None:
-    was_held, original = name in vars(owner), vars(owner).get(name)
-    setattr(owner, name, value)
-
-    def undo() -> None:
-        if vars(owner).get(name) is not value:
-            return  # somebody patched over it: theirs stays, and ours below it passes everything on
-        if was_held:
-            setattr(owner, name, original)
-        else:
-            delattr(owner, name)
-
-    _undos.append(undo)
 
 
 # The graph compiler parses these: they use no name of this file, and their parameters are those of the originals.
