@@ -83,6 +83,9 @@ class FakeFramework:
     def rank(self) -> int | None:
         return self.rank_number
 
+    def takes_part(self) -> bool:
+        return True
+
     def check_models(self, model: Any) -> list[tuple[str, Any]]:
         if model is not None and not isinstance(model, str):
             raise UsageError("a model is a text here")

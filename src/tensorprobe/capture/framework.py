@@ -68,6 +68,9 @@ class Framework(Protocol):
     def rank(self) -> int | None:
         """The rank of this process; None outside distributed runs."""
 
+    def takes_part(self) -> bool:
+        """False for a process that runs the program only to bring the others together: nothing of it is recorded."""
+
     def has_idle_core(self) -> bool:
         """Is there a core that the framework does not compute on?"""
 

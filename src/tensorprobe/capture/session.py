@@ -179,7 +179,7 @@ class Session:
         rank = self.framework.rank()
         is_rank = not self.config.rank or rank is None or rank in self.config.rank
         is_step = not self.config.step or self._step in self.config.step
-        return is_rank and is_step and not self._is_closed
+        return is_rank and is_step and not self._is_closed and self.framework.takes_part()
 
     # -- the files of a step -------------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from tensorprobe.capture.mindspore.hiding import hidden
 from tensorprobe.capture.mindspore.module_call import ModuleNames, ModulePatch, ModuleRunner
 from tensorprobe.capture.mindspore.point_gradient import watch_gradient
 from tensorprobe.capture.mindspore.primitive_call import PrimitivePatch
-from tensorprobe.capture.mindspore.rank import current_rank
+from tensorprobe.capture.mindspore.rank import current_rank, is_scheduler
 from tensorprobe.capture.mindspore.reader import MindSporeReader
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.config.api_list import ApiList
@@ -79,6 +79,9 @@ class MindSporeFramework:
 
     def rank(self) -> int | None:
         return current_rank()
+
+    def takes_part(self) -> bool:
+        return not is_scheduler()
 
     def has_idle_core(self) -> bool:
         return False  # MindSpore computes on all of them

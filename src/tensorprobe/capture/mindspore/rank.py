@@ -14,3 +14,8 @@ def current_rank() -> int | None:
     if os.environ.get("RANK_ID", "").isdecimal() and os.environ.get("RANK_SIZE", "").isdecimal():
         return int(os.environ["RANK_ID"])
     return None
+
+
+def is_scheduler() -> bool:
+    """`msrun` starts the program once more for its scheduler, as rank 0 too; `init()` does not return there."""
+    return os.environ.get("MS_ROLE") == "MS_SCHED"

@@ -76,6 +76,9 @@ class TorchFramework:
     def rank(self) -> int | None:
         return current_rank()
 
+    def takes_part(self) -> bool:
+        return True
+
     def has_idle_core(self) -> bool:
         affinity = getattr(os, "sched_getaffinity", None)
         cores = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
