@@ -59,6 +59,8 @@ class Api:
     """It returns nothing, and what comes out is its first argument."""
     is_random: bool
     """It draws from a random generator, or may do so."""
+    is_collective: bool = False
+    """It moves tensors between ranks."""
 
 
 class ApiNames:
@@ -80,6 +82,7 @@ class ApiNames:
             note=UNDEFINED_MEMORY if last in _UNDEFINED_MEMORY else note,
             changes_first=stem in _CHANGES_FIRST,
             is_random=last in _RANDOM,
+            is_collective=prefix == "Distributed",
         )
 
 

@@ -30,6 +30,9 @@ IN_BACKWARD = "call inside backward"
 _LAYERS = ("mindspore.nn.", "mindspore.mint.nn.")
 
 
+CollectiveRunner = Callable[[Api, Any, tuple[Any, ...], dict[str, Any], FrameType | None], Any]
+
+
 class CallRunner:
     """Runs a user's call between the notes that the recorder takes. Whatever goes wrong in the notes, the call runs,
     once."""
@@ -39,6 +42,8 @@ class CallRunner:
         self.reader = reader
         self.gradients = gradients
         self.names = names
+        self.run_collective: CollectiveRunner | None = None
+        """Runs the calls that write into their arguments, or whose results are not there yet when they return."""
         self.is_active = True
         """False once the window is closed: a patch that could not be taken back then passes calls through."""
         self.records_apis = recorder.records_apis
@@ -49,6 +54,8 @@ class CallRunner:
 
     def run(self, api: Api, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], depth: int = 1) -> Any:
         """`depth`: how many frames above the caller of this the user's call was made."""
+        if api.is_collective and self.run_collective is not None:
+            return self.run_collective(api, function, args, kwargs, sys._getframe(depth + 1))
         reason = self.why_unseen()
         if reason is not None:
             self.recorder.coverage.add_unseen(reason)

@@ -17,6 +17,7 @@ from tensorprobe.capture.mindspore.adapter import adapter_dialect
 from tensorprobe.capture.mindspore.api_name import ApiNames, ApiOwner
 from tensorprobe.capture.mindspore.call_mode import CallMode
 from tensorprobe.capture.mindspore.call_patch import CallPatch, CallRunner
+from tensorprobe.capture.mindspore.collective import Collectives
 from tensorprobe.capture.mindspore.compiled import CompiledRegions
 from tensorprobe.capture.mindspore.dialect import MINDSPORE, Dialect
 from tensorprobe.capture.mindspore.gradient import GradientTracer
@@ -128,7 +129,13 @@ class MindSporeFramework:
         patches: list[Any] = [ModulePatch(modules)]
         if recorder.records_apis:
             mode = CallMode(calls, is_recording=bool(models))
-            patches = [self._find_patch(calls), PrimitivePatch(calls, names.primitives()), *patches, mode]
+            patches = [
+                Collectives(calls),
+                self._find_patch(calls),
+                PrimitivePatch(calls, names.primitives()),
+                *patches,
+                mode,
+            ]
         self._calls, calls.is_active = calls, True
 
         def close() -> None:
