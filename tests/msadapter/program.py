@@ -53,6 +53,30 @@ class Net(nn.Module):  # type: ignore[misc]
         return torch.add(self.fc(y.reshape(2, 8)), 1.0)
 
 
+class Deep(nn.Module):  # type: ignore[misc]
+    """Layers that are made of many calls, random ones, a Primitive of MindSpore, and a nested output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(10, 8)
+        self.attention = nn.MultiheadAttention(8, 2, dropout=0.1)
+        self.norm = nn.LayerNorm(8)
+        self.recurrent = nn.GRU(8, 8)
+        self.dropout = nn.Dropout(0.2)
+        self.conv = nn.Conv1d(8, 8, 3, padding=1)
+        self.head = nn.Linear(8, 4)
+        self.activation = mindspore.ops.ReLU()
+
+    def forward(self, tokens: Any) -> Any:
+        x = self.embedding(tokens)
+        x = self.norm(x + self.attention(x, x, x)[0])
+        x = self.dropout(F.gelu(self.recurrent(x)[0]))
+        x = self.activation(self.conv(x.permute(1, 2, 0))).permute(2, 0, 1)
+        x = torch.cat([x, x], 0).masked_fill(torch.zeros(6, 2, 8) > 0, 0.0)[:3]
+        y = F.log_softmax(self.head(x).reshape(-1, 4), -1)
+        return y, {"largest": torch.topk(y, 2)[0]}
+
+
 def make_net() -> tuple[Net, Any]:
     torch.manual_seed(0)
     mindspore.set_seed(0)

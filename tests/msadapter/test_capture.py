@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import mindspore
 import numpy as np
 import pytest
@@ -124,8 +126,17 @@ def test_questions_about_a_tensor_are_no_records() -> None:
 
 def test_a_cell_is_refused_in_words() -> None:
     debugger = PrecisionDebugger(dump_path=DUMP, level="L0")
-    with pytest.raises(UsageError, match=r"torch\.nn\.Module"):
+    with pytest.raises(UsageError) as error:
         debugger.start(mindspore.nn.Dense(2, 2))
+    assert str(error.value) == (
+        "start(model) takes a torch.nn.Module, or a list or tuple of them, not Dense: "
+        "with MSAdapter the modules of torch are recorded, not cells"
+    )
+
+
+def test_the_face_for_pytorch_says_which_face_to_use() -> None:
+    with pytest.raises(UsageError, match=r"use tensorprobe\.mindspore"):
+        importlib.import_module("tensorprobe.pytorch")
 
 
 def test_the_context_manager_knows_the_model() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tensorprobe.mindspore import PrecisionDebugger
-from tests.msadapter.program import DUMP, F, dump_of, loss_of, make_net, nn, torch, train_step
+from tests.msadapter.program import DUMP, Deep, F, dump_of, loss_of, make_net, nn, torch, train_step
 
 
 def places() -> Iterator[tuple[Any, dict[str, Any]]]:
@@ -72,6 +72,30 @@ def test_no_bit_changes(level: str, task: str) -> None:
     debugger.step()
     for plain, captured in zip(expected, values_of(model, loss), strict=True):
         np.testing.assert_array_equal(plain, captured)
+
+
+def test_no_bit_of_a_deep_model_changes() -> None:
+    def train(debugger: PrecisionDebugger | None) -> list[np.ndarray[Any, Any]]:
+        torch.manual_seed(0)
+        mindspore.set_seed(0)
+        np.random.seed(0)
+        model, x = Deep(), mindspore.Tensor(np.arange(6).reshape(3, 2), mindspore.int32)
+        if debugger is not None:
+            debugger.start(model)
+        output, more = model(x)
+        loss = output.square().sum() + more["largest"].sum()
+        loss.backward()
+        if debugger is not None:
+            debugger.stop()
+            debugger.step()
+        return values_of(model, loss)
+
+    expected = train(None)
+    captured = train(PrecisionDebugger(dump_path=DUMP, level="mix"))
+    for plain, value in zip(expected, captured, strict=True):
+        np.testing.assert_array_equal(plain, value)
+    coverage = dump_of().read("run.json")["coverage"]
+    assert (coverage["failed"], coverage["unseen"]) == (0, {})
 
 
 def test_random_numbers_are_the_same_with_a_window() -> None:

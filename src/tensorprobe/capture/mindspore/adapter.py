@@ -90,6 +90,20 @@ def _make_dialect() -> Dialect:
     )
 
 
+def explain_foreign(model: Any) -> str:
+    """What to do with a model that is none of this framework, as the end of a message; empty for most things."""
+    roots = {kind.__module__.partition(".")[0] for kind in type(model).__mro__}
+    if is_adapter_loaded():
+        return ": with MSAdapter the modules of torch are recorded, not cells" if "mindspore" in roots else ""
+    if "msadapter" in roots:
+        return (
+            ": this program imports PyTorch before msadapter, and so its torch is not the adapter; import msadapter first"
+        )
+    if _STAND_IN in roots:
+        return ", which is a model of PyTorch: use tensorprobe.pytorch, or import msadapter before torch"
+    return ""
+
+
 def adapter_owners() -> list[ApiOwner]:
     """Where the functions of torch are found; nothing of them may be replaced when it is asked."""
     return _make_owners(sys.modules.get(_NPU))

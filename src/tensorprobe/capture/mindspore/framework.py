@@ -13,7 +13,7 @@ import numpy as np
 from mindspore import context
 
 from tensorprobe.capture.framework import Undo
-from tensorprobe.capture.mindspore.adapter import adapter_dialect
+from tensorprobe.capture.mindspore.adapter import adapter_dialect, explain_foreign
 from tensorprobe.capture.mindspore.api_name import ApiNames, ApiOwner
 from tensorprobe.capture.mindspore.call_mode import CallMode
 from tensorprobe.capture.mindspore.call_patch import CallPatch, CallRunner
@@ -97,7 +97,7 @@ class MindSporeFramework:
             if not isinstance(item, dialect.module_type):
                 raise UsageError(
                     f"start(model) takes a {dialect.module_type_name}, or a list or tuple of them, "
-                    f"not {type(item).__name__}"
+                    f"not {type(item).__name__}{explain_foreign(item)}"
                 )
         return [(str(index) if is_several else "", item) for index, item in enumerate(models)]
 
