@@ -63,6 +63,11 @@ class ApiList:
         rule = self.rules.get(category_prefix)
         return default if rule is None else rule.decide(name, default)
 
+    def has_name(self, category_prefix: str, name: str) -> bool:
+        """Does the file say something of this name?"""
+        rule = self.rules.get(category_prefix)
+        return rule is not None and name in (rule.only or frozenset()) | rule.added | rule.removed
+
 
 def load_api_list(path: Path) -> ApiList:
     """Read and check the file that the key `api_yaml` names."""

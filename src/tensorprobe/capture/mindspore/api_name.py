@@ -31,6 +31,7 @@ _RANDOM = frozenset(_DATA["random"])
 
 _COMMUNICATION = "mindspore.ops.function.comm_func"
 
+PRIMITIVE = "Primitive"
 UNDEFINED_MEMORY = "undefined memory"
 
 
@@ -71,11 +72,13 @@ class ApiNames:
 
     def make(self, prefix: str, name: str, note: str | None = None) -> Api:
         """An API by its name."""
-        stem = f"{prefix}.{name}"
-        is_recorded = stem not in _EXCLUDED
+        stem, last = f"{prefix}.{name}", name.rpartition(".")[2]
+        # A primitive is known by its class, whatever it is called in its cell: `bias_add.BiasAdd` is a BiasAdd.
+        known = last if prefix == PRIMITIVE else name
+        is_recorded = f"{prefix}.{known}" not in _EXCLUDED
         if self._api_list is not None:
-            is_recorded = self._api_list.decide(prefix, name, is_recorded)
-        last = name.rpartition(".")[2]
+            asked = name if self._api_list.has_name(prefix, name) else known
+            is_recorded = self._api_list.decide(prefix, asked, is_recorded)
         return Api(
             stem=stem,
             is_recorded=is_recorded,

@@ -11,10 +11,9 @@ import sys
 from functools import cache
 from typing import Any
 
-from tensorprobe.capture.mindspore.api_name import Api
+from tensorprobe.capture.mindspore.api_name import PRIMITIVE, Api
 from tensorprobe.capture.mindspore.call_patch import CallRunner
 from tensorprobe.capture.mindspore.hiding import hidden, hiding
-from tensorprobe.capture.mindspore.primitive_call import PREFIX
 
 try:
     from mindspore.utils import MsDispatchMode
@@ -66,7 +65,7 @@ def _make_mode(runner: CallRunner, is_recording: bool) -> Any:
         name = str(function.name)
         api = apis.get(name)
         if api is None:
-            api = apis[name] = runner.names.make(PREFIX, name)
+            api = apis[name] = runner.names.make(PRIMITIVE, name)
         # Old primitives come as themselves, their name and their arguments.
         is_old = len(args) == 3 and args[1] == name and isinstance(args[2], tuple)
         call, span = runner.begin(api, args[2] if is_old else args, kwargs, sys._getframe(2))

@@ -11,13 +11,10 @@ from contextlib import ExitStack
 from typing import Any
 
 from tensorprobe.capture.framework import Undo
-from tensorprobe.capture.mindspore.api_name import Api
+from tensorprobe.capture.mindspore.api_name import PRIMITIVE, Api
 from tensorprobe.capture.mindspore.call_patch import CallRunner
 from tensorprobe.capture.mindspore.hiding import hiding
 from tensorprobe.capture.patch import replace
-
-PREFIX = "Primitive"
-_SHAPE_QUERIES = frozenset({"Shape", "TensorShape", "Rank", "DType", "Size", "DynamicShape"})
 
 
 class PrimitivePatch:
@@ -60,8 +57,4 @@ class PrimitivePatch:
 
 
 def _api_of(runner: CallRunner, name: str, primitive: Any) -> Api:
-    kind = type(primitive).__name__
-    api = runner.names.make(PREFIX, f"{name}.{kind}")
-    if kind in _SHAPE_QUERIES and api.is_recorded:
-        return Api(api.stem, False, api.note, api.changes_first, api.is_random)
-    return api
+    return runner.names.make(PRIMITIVE, f"{name}.{type(primitive).__name__}")
