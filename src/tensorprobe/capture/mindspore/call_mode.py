@@ -48,8 +48,8 @@ class CallMode:
 @cache
 def _say_what_is_not_counted() -> None:
     logger.warning(
-        "this version of MindSpore does not show single operations: those of Primitive objects outside the model, and of "
-        "functions that the program keeps in objects of its own, are neither recorded nor counted"
+        "this version of MindSpore does not show single operations: those of Primitive objects outside the model, and "
+        "of functions that the program keeps in objects of its own, are neither recorded nor counted"
     )
 
 

@@ -18,7 +18,7 @@ from mindspore._c_expression import BackwardNodePy
 
 from tensorprobe.capture.call import Call, GradientRecord, Slot, iter_slots
 from tensorprobe.capture.mindspore.engine import NO_PASS, enter_pass, leave_pass
-from tensorprobe.capture.mindspore.executor import executor
+from tensorprobe.capture.mindspore.executor import executor, is_recording_gradients
 from tensorprobe.capture.mindspore.hiding import hidden
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.model.tree import map_tree
@@ -86,6 +86,8 @@ class GradientTracer:
         self._spans = ThreadSpans()
         self._composes = recorder.records_modules
         self._parameter_hooks: list[Any] = []
+        self._parameter_watch = 0
+        """Which hooks on parameters count: once an operation has failed, MindSpore cannot remove the earlier ones."""
         self._tasks: set[int] = set()
         """The backward passes that are running: more than one, where one runs inside another."""
         self._has_ended_pass = False
@@ -261,19 +263,20 @@ class GradientTracer:
         """The window is closed; the hooks of parameters stay only if the backward pass is still to come."""
         self._is_window_open = False
         self.forget_late()
-        if self._has_ended_pass:
+        if self._has_ended_pass or not is_recording_gradients():
             self.remove_parameter_hooks()
 
     def remove_parameter_hooks(self) -> None:
+        self._parameter_watch += 1
         for handle in self._parameter_hooks:
             handle.remove()
         self._parameter_hooks.clear()
 
     def _make_parameter_hook(self, stem: str, name: str) -> Callable[[Any], None]:
-        recorder, generation = self._recorder, self._recorder.generation
+        recorder, generation, watch = self._recorder, self._recorder.generation, self._parameter_watch
 
         def receive_parameter_gradient(gradient: Any) -> None:
-            if recorder.generation != generation or gradient is None:
+            if (recorder.generation, self._parameter_watch) != (generation, watch) or gradient is None:
                 return
             try:
                 self.note_backward_pass()
