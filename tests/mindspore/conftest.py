@@ -1,0 +1,27 @@
+"""Every test starts as a fresh process does: in an empty folder, in PyNative mode, and without a debugger."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("GLOG_v", "3")  # before the import: MindSpore then keeps its warnings to itself
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import mindspore
+import pytest
+
+from tensorprobe.mindspore import PrecisionDebugger
+
+mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
+mindspore.runtime.launch_blocking()
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
+    PrecisionDebugger._reset()
+    yield tmp_path
+    PrecisionDebugger._reset()
+    mindspore.set_context(mode=mindspore.PYNATIVE_MODE)

@@ -1,0 +1,221 @@
+"""`PrecisionDebugger`: one in a process, reachable through its class, and clear about what it cannot do."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+from pathlib import Path
+
+import mindspore
+import pytest
+from mindspore import nn, ops
+
+from tensorprobe import ConfigError, UsageError
+from tensorprobe.mindspore import PrecisionDebugger
+from tests.mindspore.program import DUMP, Net, dump_of, files_in, make_net, train_step
+
+METHODS = {
+    "start": lambda: PrecisionDebugger.start(),
+    "stop": lambda: PrecisionDebugger.stop(),
+    "step": lambda: PrecisionDebugger.step(),
+    "save": lambda: PrecisionDebugger.save(1, "one"),
+    "forward_backward_dump_end": lambda: PrecisionDebugger.forward_backward_dump_end(),
+}
+
+
+def config_of(debugger: PrecisionDebugger):
+    return debugger._session.config
+
+
+def test_without_arguments_it_records_statistics_of_apis_in_dump_path() -> None:
+    config = config_of(PrecisionDebugger())
+    assert (config.task, config.level, config.dump_path) == ("statistics", "L1", Path("dump_path"))
+
+
+def test_arguments_win_over_the_file() -> None:
+    Path("config.json").write_text(json.dumps({"task": "tensor", "level": "L0", "dump_path": "a", "step": [1]}))
+    config = config_of(PrecisionDebugger("./config.json", "statistics", "b", "mix", [2]))
+    assert (config.task, config.level, str(config.dump_path), set(config.step)) == ("statistics", "mix", "b", {2})
+
+
+def test_a_second_construction_without_arguments_gives_the_existing_debugger() -> None:
+    assert PrecisionDebugger(dump_path="dump", level="mix") is PrecisionDebugger()
+
+
+def test_a_second_construction_with_the_same_arguments_gives_the_existing_debugger() -> None:
+    first = PrecisionDebugger(dump_path="dump", level="mix", step=[0, 1])
+    assert PrecisionDebugger(dump_path=Path("dump"), level="mix", step=["0-1"]) is first
+    assert PrecisionDebugger(level="mix") is first
+
+
+def test_a_second_construction_with_the_same_file_gives_the_existing_debugger() -> None:
+    Path("config.json").write_text(json.dumps({"level": "L0"}))
+    assert PrecisionDebugger("config.json") is PrecisionDebugger("./config.json")
+
+
+def test_a_second_construction_with_other_arguments_is_an_error_that_says_so() -> None:
+    PrecisionDebugger(dump_path="dump", level="mix", step=[0])
+    with pytest.raises(UsageError) as error:
+        PrecisionDebugger(dump_path="dump", level="L1", step=[3])
+    assert str(error.value) == (
+        "there is a PrecisionDebugger in this process already, with other options: level='L1', where it has 'mix'; "
+        "step=[3], where it has [0]. Construct it once, and use PrecisionDebugger() or the class in other files"
+    )
+
+
+def test_a_second_construction_with_another_file_is_an_error_that_says_so() -> None:
+    PrecisionDebugger(dump_path="dump")
+    Path("config.json").write_text(json.dumps({"dump_path": "elsewhere", "async_dump": True}))
+    with pytest.raises(UsageError, match=r"dump_path='elsewhere', where it has 'dump'; async_dump=True"):
+        PrecisionDebugger("config.json")
+
+
+def test_a_wrong_argument_is_an_error_and_leaves_no_debugger_behind() -> None:
+    with pytest.raises(ConfigError, match="level 'L2' is not one of L0, L1, mix, debug"):
+        PrecisionDebugger(level="L2")
+    assert config_of(PrecisionDebugger(level="L0")).level == "L0"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_before_any_construction_every_method_is_an_error_that_says_so(method: str) -> None:
+    with pytest.raises(UsageError) as error:
+        METHODS[method]()
+    assert str(error.value) == (
+        f"PrecisionDebugger.{method}() was called before there is a debugger: construct PrecisionDebugger(...) first"
+    )
+
+
+def test_the_class_works_from_another_file() -> None:
+    PrecisionDebugger(dump_path=DUMP, level="mix")
+    Path("elsewhere.py").write_text(
+        "from tensorprobe.mindspore import PrecisionDebugger\n"
+        "def record(model, run):\n"
+        "    PrecisionDebugger.start(model)\n"
+        "    run()\n"
+        "    PrecisionDebugger.save(model.fc.bias, 'bias')\n"
+        "    PrecisionDebugger.stop()\n"
+        "    PrecisionDebugger.step()\n"
+    )
+    spec = importlib.util.spec_from_file_location("elsewhere", "elsewhere.py")
+    elsewhere = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(elsewhere)
+    model, x = make_net()
+    elsewhere.record(model, lambda: train_step(model, x))
+    assert "Cell.fc.Dense.backward.0" in dump_of().records
+    assert list(dump_of().read("debug.json")["data"]) == ["bias.0.debug"]
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_the_names_of_several_models_carry_their_index(kind: type) -> None:
+    debugger = PrecisionDebugger(dump_path=DUMP, level="mix")
+    first, x = make_net()
+    second = Net()
+    debugger.start(kind([first, second]))
+    parameters = [*first.trainable_params(), *second.trainable_params()]
+    mindspore.grad(lambda image: (first(image) + second(image)).sum(), None, parameters)(x)
+    debugger.stop()
+    records = dump_of().records
+    assert {"Cell.0.conv1.Conv2d.forward.0", "Cell.1.conv1.Conv2d.backward.0"} <= records.keys()
+    assert {"Cell.0.Net.forward.0", "Cell.1.fc.Dense.parameters_grad"} <= records.keys()
+    assert dump_of().parents["Cell.1.fc.Dense.forward.0"] == "Cell.1.Net.forward.0"
+
+
+def test_a_list_of_one_model_carries_the_index_too() -> None:
+    debugger = PrecisionDebugger(dump_path=DUMP, level="L0")
+    model, x = make_net()
+    debugger.start([model])
+    model(x)
+    debugger.stop()
+    assert "Cell.0.conv1.Conv2d.forward.0" in dump_of().records
+
+
+@pytest.mark.parametrize("level", ["L0", "mix"])
+def test_levels_that_record_modules_need_a_model(level: str) -> None:
+    debugger = PrecisionDebugger(dump_path=DUMP, level=level)
+    with pytest.raises(UsageError) as error:
+        debugger.start()
+    assert str(error.value) == f"level {level} records modules: call start(model) with the model, or use level L1"
+    assert not DUMP.exists()
+
+
+@pytest.mark.parametrize("model", ["net", nn.Dense, [nn.Dense(1, 1), 3]], ids=["text", "class", "list"])
+def test_what_is_no_model_is_refused(model: object) -> None:
+    debugger = PrecisionDebugger(dump_path=DUMP, level="L1")
+    with pytest.raises(UsageError, match=r"start\(model\) takes a mindspore.nn.Cell, or a list or tuple of them, not "):
+        debugger.start(model)
+
+
+def test_stop_without_start_does_nothing() -> None:
+    PrecisionDebugger(dump_path=DUMP).stop()
+    assert not DUMP.exists()
+
+
+def test_step_without_stop_stops_first() -> None:
+    debugger = PrecisionDebugger(dump_path=DUMP)
+    debugger.start()
+    ops.ones(2).sin()
+    debugger.step()
+    ops.ones(2).cos()
+    assert list(dump_of().records) == ["Functional.ones.0.forward", "Tensor.sin.0.forward"]
+    assert not (DUMP / "step1").exists()
+
+
+def test_a_second_start_warns_and_the_first_window_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    debugger = PrecisionDebugger(dump_path=DUMP)
+    debugger.start()
+    ops.ones(2)
+    with caplog.at_level(logging.WARNING):
+        debugger.start()
+    ops.ones(2)
+    debugger.stop()
+    assert "start() was called again without stop(); the first window goes on" in caplog.text
+    assert list(dump_of().records) == ["Functional.ones.0.forward", "Functional.ones.1.forward"]
+
+
+def test_steps_are_counted_whether_or_not_they_are_recorded() -> None:
+    debugger = PrecisionDebugger(dump_path=DUMP)
+    debugger.step()
+    debugger.step()
+    debugger.start()
+    ops.ones(2)
+    debugger.stop()
+    assert files_in(DUMP) == ["step2"]
+
+
+def test_forward_backward_dump_end_warns_and_stops() -> None:
+    debugger = PrecisionDebugger(dump_path=DUMP)
+    debugger.start()
+    ops.ones(2)
+    with pytest.warns(DeprecationWarning, match=r"call stop\(\) instead"):
+        debugger.forward_backward_dump_end()
+    ops.ones(2)
+    assert list(dump_of().records) == ["Functional.ones.0.forward"]
+
+
+def test_a_dump_of_an_earlier_run_is_replaced_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    folder = DUMP / "step0" / "rank"
+    (folder / "dump_tensor_data").mkdir(parents=True)
+    for name in ("dump.json", "debug.json", "dump_tensor_data/old.npy", "notes.txt"):
+        (folder / name).write_text("from an earlier run")
+    debugger = PrecisionDebugger(dump_path=DUMP)
+    debugger.start()
+    ops.ones(2)
+    debugger.stop()
+    assert "held an earlier dump, which is replaced" in caplog.text
+    assert list(dump_of().records) == ["Functional.ones.0.forward"]
+    assert not (folder / "debug.json").exists() and not (folder / "dump_tensor_data" / "old.npy").exists()
+    assert (folder / "notes.txt").read_text() == "from an earlier run"
+
+
+def test_a_change_of_the_working_directory_does_not_move_the_dump(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    debugger = PrecisionDebugger(dump_path="dump")
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    debugger.start()
+    ops.ones(2)
+    debugger.stop()
+    assert (tmp_path / "dump" / "step0" / "rank" / "dump.json").exists()
+    assert not (tmp_path / "work" / "dump").exists()
