@@ -9,6 +9,7 @@
     python benchmarks/faults.py --check                           is the corpus itself right? bit for bit, no compare
     python benchmarks/faults.py --split held-out                  models and seeds that were not used while tuning
     python benchmarks/faults.py --peer msprobe                    msprobe's compare on the same dumps
+    python benchmarks/faults.py --framework mindspore             the models that are written in MindSpore
 
 What counts as right is in fault/truth.py and fault/score.py.
 """
@@ -24,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -32,9 +33,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from fault.case import DTYPES, LEVELS, SPLITS, TASKS, UNFAULTED, Case, Setting, models_of, seeds_of, survey_model
 from fault.check import find_objection, find_rewrite_objection, find_unfaulted_objection
 from fault.dump import read_dump
+from fault.framework import FRAMEWORKS, framework_of
 from fault.kind import KINDS, REWRITES
-from fault.model.catalog import MODELS
-from fault.noise import NOISES
 from fault.peer import Msprobe
 from fault.record import record_candidate, record_reference
 from fault.score import Saying, Score, judge_faulted, judge_unfaulted, saying_of
@@ -65,14 +65,15 @@ def main() -> None:
 def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--split", choices=SPLITS, default="tuning")
-    parser.add_argument("--model", action="append", choices=MODELS)
+    parser.add_argument("--framework", choices=FRAMEWORKS, default="pytorch")
+    parser.add_argument("--model", action="append")
     parser.add_argument("--kind", action="append", choices=[*KINDS, UNFAULTED])
     parser.add_argument("--level", action="append", choices=LEVELS)
     parser.add_argument("--task", action="append", choices=TASKS)
     parser.add_argument("--dtype", choices=DTYPES, default="float32")
     parser.add_argument("--seeds", type=int, default=2, help="how many places are drawn for each model and kind")
     parser.add_argument("--seed", type=int, help="this one only")
-    parser.add_argument("--noise", choices=[*filter(None, NOISES), *REWRITES], default="")
+    parser.add_argument("--noise", default="", help="a legitimate difference beside the fault: split, wide, ...")
     parser.add_argument("--steps", type=int, default=1)
     parser.add_argument("--unfaulted", action="store_true")
     parser.add_argument("--keep", type=Path, help="record into this folder, and leave the dumps there")
@@ -81,16 +82,25 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--peer", choices=["msprobe"])
     parser.add_argument("--peer-python", default=sys.executable, help="the Python that has msprobe")
     parser.add_argument("--check", action="store_true", help="check the corpus, not compare")
-    return parser.parse_args()
+    options = parser.parse_args()
+    known = framework_of(options.framework)
+    for wanted, names, what in (
+        (options.model or [], known.models, "model"),
+        ([options.noise], {**known.noises, **REWRITES}, "noise"),
+    ):
+        for name in wanted:
+            if name not in names:
+                parser.error(f"{what} {name!r} is not one of {', '.join(filter(None, names))}")
+    return options
 
 
 def list_cases(options: argparse.Namespace) -> Iterator[Case]:
-    models = options.model or models_of(options.split, is_unfaulted=options.unfaulted)
+    models = options.model or models_of(options.split, is_unfaulted=options.unfaulted, framework=options.framework)
     seeds = [options.seed] if options.seed is not None else seeds_of(options.split, options.seeds)
     is_unfaulted = options.unfaulted or options.kind == [UNFAULTED]
     for level in options.level or ["L1"]:
         for task in options.task or ["tensor"]:
-            setting = Setting(level, task, options.dtype, options.steps)
+            setting = Setting(level, task, options.dtype, options.steps, options.framework)
             for model in models:
                 for seed in seeds:
                     found = list_unfaulted if is_unfaulted else list_faulted
@@ -100,7 +110,7 @@ def list_cases(options: argparse.Namespace) -> Iterator[Case]:
 def list_faulted(model: str, seed: int, setting: Setting, options: argparse.Namespace) -> Iterator[Case]:
     for kind in KINDS:
         is_wanted = not options.kind or kind in options.kind
-        if is_wanted and is_fault_in(kind, setting) and kind in survey_model(model).places:
+        if is_wanted and is_fault_in(kind, setting) and kind in survey_model(model, setting.framework).places:
             yield Case(model, kind, seed, setting, options.noise)
 
 
@@ -115,11 +125,11 @@ def list_unfaulted(model: str, seed: int, setting: Setting, options: argparse.Na
     if options.kind == [UNFAULTED]:
         yield Case(model, UNFAULTED, seed, setting, options.noise)
         return
-    rewrites = [rewrite for rewrite in REWRITES if rewrite in survey_model(model).rewrites]
-    for noise in (*NOISES, *rewrites):
+    rewrites = [rewrite for rewrite in REWRITES if rewrite in survey_model(model, setting.framework).rewrites]
+    for noise in (*framework_of(setting.framework).noises, *rewrites):
         yield Case(model, UNFAULTED, seed, setting, noise)
         if noise:
-            grown = Setting(setting.level, setting.task, setting.dtype, STEPS_OF_NOISE)
+            grown = replace(setting, steps=STEPS_OF_NOISE)
             yield Case(model, UNFAULTED, seed, grown, noise)
 
 

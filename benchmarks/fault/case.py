@@ -6,10 +6,8 @@ import functools
 import random
 from dataclasses import dataclass
 
-import torch
-
+from fault.framework import framework_of
 from fault.kind import KINDS, REWRITES
-from fault.model.catalog import DEEP, HELD_OUT, MODELS
 from fault.place import Fault, Place, Plan
 from fault.program import Program
 
@@ -31,10 +29,11 @@ class Setting:
     task: str
     dtype: str = "float32"
     steps: int = 1
+    framework: str = "pytorch"
 
     @property
     def folder(self) -> str:
-        return f"{self.level}-{self.task}-{self.dtype}-{self.steps}"
+        return f"{self.framework}-{self.level}-{self.task}-{self.dtype}-{self.steps}"
 
 
 @dataclass(frozen=True)
@@ -60,6 +59,7 @@ class Case:
         setting = self.setting
         words = ["python benchmarks/faults.py", f"--model {self.model}", f"--kind {self.kind}", f"--seed {self.seed}"]
         words += [f"--level {setting.level}", f"--task {setting.task}"]
+        words += [f"--framework {setting.framework}"] if setting.framework != "pytorch" else []
         words += [f"--dtype {setting.dtype}"] if setting.dtype != "float32" else []
         words += [f"--steps {setting.steps}"] if setting.steps != 1 else []
         words += [f"--noise {self.noise}"] if self.noise else []
@@ -71,48 +71,23 @@ def seeds_of(split: str, count: int) -> list[int]:
     return list(range(first, first + count))
 
 
-def models_of(split: str, *, is_unfaulted: bool) -> list[str]:
+def models_of(split: str, *, is_unfaulted: bool, framework: str = "pytorch") -> list[str]:
     """Held-out are models that tuning never saw, and the others with seeds that it never saw."""
-    models = [model for model in MODELS if split == "held-out" or model not in HELD_OUT]
-    return models if is_unfaulted else [model for model in models if model not in DEEP]
+    known = framework_of(framework)
+    models = [model for model in known.models if split == "held-out" or model not in known.held_out]
+    return models if is_unfaulted else [model for model in models if model not in known.deep]
 
 
 def build_program(model: str, seed: int, plan: Plan, dtype: str = "float32") -> Program:
     """Always the same weights and batches for a seed."""
-    torch.manual_seed(seed)
-    program = MODELS[model](plan)
-    unsettle(program.model)
+    plan.framework.seed(seed)
+    program = plan.framework.models[model](plan)
+    plan.framework.unsettle(program)
     program.step_seed = seed
     if dtype != "float32":
-        change_dtype(program, getattr(torch, dtype))
+        plan.framework.change_dtype(program, dtype)
     plan.name_modules(program.model)
     return program
-
-
-def unsettle(model: torch.nn.Module) -> None:
-    """As after some training: no bias is zero, no norm's weight is one, no statistics are those of the start."""
-    with torch.no_grad():
-        for tensor in [*model.parameters(), *model.buffers()]:
-            if tensor.is_floating_point() and tensor.ndim == 1:
-                tensor.mul_(1 + 0.2 * torch.rand_like(tensor)).add_(0.1 * torch.rand_like(tensor))
-
-
-def change_dtype(program: Program, dtype: torch.dtype) -> None:
-    program.model.to(dtype)
-    for batch in program.batches:
-        batch.update({name: value.to(dtype) for name, value in batch.items() if value.is_floating_point()})
-
-
-def run_step(program: Program, step: int) -> torch.Tensor:
-    """What is recorded of a step; the optimizer comes after it."""
-    torch.manual_seed(program.step_seed + step)
-    batch = program.batches[step]
-    loss = program.compute_loss(program.model, batch)
-    loss.backward()
-    if program.evaluate:
-        with torch.no_grad():
-            program.evaluate(program.model, batch)
-    return loss
 
 
 @dataclass(frozen=True)
@@ -128,10 +103,10 @@ class Survey:
 
 
 @functools.cache
-def survey_model(model: str) -> Survey:
-    plan = Plan()
+def survey_model(model: str, framework: str = "pytorch") -> Survey:
+    plan = Plan(framework_of(framework))
     program = build_program(model, 0, plan)
-    run_step(program, 0)
+    plan.framework.run_step(program, 0)
     places = {kind: places for kind, places in plan.offers.items() if kind in KINDS}
     places["detach"] = [place for place in places["detach"] if place.path != program.last]
     places |= {"data": [], "start": []}
@@ -144,7 +119,7 @@ def survey_model(model: str) -> Survey:
 
 def draw_fault(case: Case) -> Fault | None:
     """Where the fault of this case is, and how large."""
-    places = survey_model(case.model).places[case.kind]
+    places = survey_model(case.model, case.setting.framework).places[case.kind]
     if not places:
         return None
     draw = random.Random(f"{case.model}/{case.kind}/{case.seed}")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
 
-from fault.dump import Dump
+from fault.dump import Dump, load_tensor
 from fault.truth import Truth
 
 LARGEST_NOISE = 1e-4
@@ -16,7 +16,7 @@ LARGEST_NOISE = 1e-4
 
 def find_first_differences(reference: Dump, candidate: Dump) -> list[str]:
     """The first record of the reference that the candidate has not or has otherwise, and the first that only it has."""
-    cache: dict[Path, torch.Tensor] = {}
+    cache: dict[Path, np.ndarray] = {}
     found = []
     for name, record in reference.records.items():
         other = candidate.records.get(name)
@@ -26,7 +26,7 @@ def find_first_differences(reference: Dump, candidate: Dump) -> list[str]:
     return found + [name for name in candidate.names if name not in reference.records][:1]
 
 
-def is_same(left: Any, right: Any, reference: Dump, candidate: Dump, cache: dict[Path, torch.Tensor]) -> bool:
+def is_same(left: Any, right: Any, reference: Dump, candidate: Dump, cache: dict[Path, np.ndarray]) -> bool:
     if isinstance(left, dict) and isinstance(right, dict):
         if "data_name" in left and "data_name" in right:
             files = [
@@ -36,7 +36,7 @@ def is_same(left: Any, right: Any, reference: Dump, candidate: Dump, cache: dict
             if files[0].read_bytes() == files[1].read_bytes():
                 return True
             first, second = (load_tensor(file, cache) for file in files)
-            return first.dtype == second.dtype and same_bits(first, second)
+            return left["dtype"] == right["dtype"] and np.array_equal(first, second, equal_nan=first.dtype.kind == "f")
         keys = (left.keys() | right.keys()) - {"source"}
         return all(is_same(left.get(key), right.get(key), reference, candidate, cache) for key in keys)
     if isinstance(left, list) and isinstance(right, list):
@@ -44,16 +44,6 @@ def is_same(left: Any, right: Any, reference: Dump, candidate: Dump, cache: dict
             is_same(one, other, reference, candidate, cache) for one, other in zip(left, right, strict=True)
         )
     return left == right or (left != left and right != right)
-
-
-def load_tensor(file: Path, cache: dict[Path, torch.Tensor]) -> torch.Tensor:
-    if file not in cache:
-        cache[file] = torch.load(file, weights_only=True)
-    return cache[file]
-
-
-def same_bits(first: torch.Tensor, second: torch.Tensor) -> bool:
-    return first.shape == second.shape and bool(torch.equal(first.nan_to_num(nan=7.125), second.nan_to_num(nan=7.125)))
 
 
 def find_objection(truth: Truth, reference: Dump, candidate: Dump) -> str | None:
@@ -69,7 +59,7 @@ def find_objection(truth: Truth, reference: Dump, candidate: Dump) -> str | None
 
 def measure_noise(reference: Dump, candidate: Dump) -> float:
     """The largest relative error of all results of the forward; some gradients are nothing but cancelled rounding."""
-    cache: dict[Path, torch.Tensor] = {}
+    cache: dict[Path, np.ndarray] = {}
     largest = 0.0
     for name in reference.names:
         if name in candidate.records and "forward" in name:
@@ -80,13 +70,13 @@ def measure_noise(reference: Dump, candidate: Dump) -> float:
     return largest
 
 
-def relative_error(first: torch.Tensor, second: torch.Tensor) -> float:
+def relative_error(first: np.ndarray, second: np.ndarray) -> float:
     """Infinities at the same places are no error: a mask has them."""
-    first, second = first.double(), second.double()
-    is_same = first == second
-    difference = torch.where(is_same, 0.0, first - second)
-    scale = torch.where(first.isfinite(), first, 0.0).norm()
-    return float(difference.norm() / scale) if scale else float(difference.norm())
+    first, second = first.astype(np.float64), second.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        difference = np.linalg.norm(np.where(first == second, 0.0, first - second).ravel())
+    scale = np.linalg.norm(np.where(np.isfinite(first), first, 0.0).ravel())
+    return float(difference / scale) if scale else float(difference)
 
 
 def find_unfaulted_objection(reference: Dump, candidate: Dump, *, is_noisy: bool) -> str | None:

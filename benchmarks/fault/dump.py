@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from fault.framework import framework_of
+
 
 @dataclass(frozen=True)
 class Dump:
@@ -60,8 +64,15 @@ def find_tensors(tree: Any) -> Iterator[dict[str, Any]]:
             yield from find_tensors(item)
 
 
+def load_tensor(file: Path, cache: dict[Path, np.ndarray]) -> np.ndarray:
+    """By the framework that wrote it."""
+    if file not in cache:
+        cache[file] = framework_of("mindspore" if file.suffix == ".npy" else "pytorch").load(file)
+    return cache[file]
+
+
 def is_module(name: str) -> bool:
-    return name.startswith("Module.")
+    return name.startswith(("Module.", "Cell."))
 
 
 def backward_of(name: str) -> str:

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
 from dataclasses import dataclass
-
-import torch
-from torch import nn
-
-from fault.program import Program
 
 WRONG = frozenset({"source", "entered", "missing", "drift"})
 """Verdicts that name a call as the place where it went wrong."""
-
-Change = Callable[[Program, random.Random], str]
 
 
 @dataclass(frozen=True)
@@ -24,45 +15,8 @@ class Kind:
     """Where the first wrong value is."""
     verdicts: frozenset[str] = WRONG
     """The verdicts that a user would accept, if the right call is named with them."""
-    change: Change | None = None
-    """What is done to the program of the candidate, for kinds that need no place; it says what it changed."""
-
-
-def change_data(program: Program, draw: random.Random) -> str:
-    """One element of the batch is another."""
-    batch = program.batches[0]
-    name = draw.choice(sorted(batch))
-    tensor = batch[name].clone()
-    index = tuple(draw.randrange(size) for size in tensor.shape)
-    tensor[index] = tensor[index] + 1 if tensor[index] == 0 else tensor[index] - 1
-    batch[name] = tensor
-    return name
-
-
-def change_start(program: Program, draw: random.Random) -> str:
-    """One parameter differs a little: one number of it by a thousandth, or all by noise."""
-    name, parameter = draw.choice(list(program.model.named_parameters()))
-    with torch.no_grad():
-        if draw.random() < 0.5:
-            parameter.mul_(1.01)
-            parameter.add_(0.001)
-        else:
-            parameter.view(-1)[draw.randrange(parameter.numel())] += 0.01
-    return name
-
-
-def change_seed(program: Program, draw: random.Random) -> str:
-    program.step_seed += 1 + draw.randrange(100)
-    return ""
-
-
-def untie_weights(program: Program, draw: random.Random) -> str:
-    """Two parameters that were one: equal in this step's forward, each with a gradient of its own."""
-    first, second = draw.choice(program.tied)
-    owner, _, name = second.rpartition(".")
-    tied = program.model.get_parameter(first)
-    setattr(program.model.get_submodule(owner), name, nn.Parameter(tied.detach().clone()))
-    return f"{first} {second}"
+    needs_place: bool = True
+    """Or is the program of the candidate changed from outside?"""
 
 
 KINDS: dict[str, Kind] = {
@@ -93,14 +47,14 @@ KINDS: dict[str, Kind] = {
     "gradient_function": Kind("a gradient scaled by an inserted autograd function", direction="backward"),
     "gradient_formula": Kind("a wrong backward of a custom autograd function", direction="backward"),
     "detach": Kind("a detached branch", direction="backward"),
-    "data": Kind("other data", verdicts=frozenset({"entered"}), change=change_data),
+    "data": Kind("other data", verdicts=frozenset({"entered"}), needs_place=False),
     "start": Kind(
         "a parameter that differs from the start",
         verdicts=frozenset({"unequal start"}),
-        change=change_start,
+        needs_place=False,
     ),
-    "seed": Kind("another seed for dropout", verdicts=frozenset({"random", "source"}), change=change_seed),
-    "untied": Kind("weights that are not tied any more", direction="backward", change=untie_weights),
+    "seed": Kind("another seed for dropout", verdicts=frozenset({"random", "source"}), needs_place=False),
+    "untied": Kind("weights that are not tied any more", direction="backward", needs_place=False),
 }
 
 REWRITES: dict[str, str] = {

@@ -12,12 +12,9 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FunctionType
-from typing import TypeVar
+from typing import Any, TypeVar
 
-import torch
-from torch import nn
-
-from fault.onednn import onednn
+from fault.framework import Framework
 
 Value = TypeVar("Value")
 Code = Callable[[], Value]
@@ -55,7 +52,8 @@ class Fault:
 class Plan:
     """Which place computes something else in this run; none when there is no fault."""
 
-    def __init__(self, fault: Fault | None = None, rewrite: str = "") -> None:
+    def __init__(self, framework: Framework, fault: Fault | None = None, rewrite: str = "") -> None:
+        self.framework = framework
         self.fault = fault
         self.rewrite = rewrite
         """What is written differently at all its places, and is no fault."""
@@ -72,39 +70,31 @@ class Plan:
     def factor(self) -> float:
         return self.fault.factor if self.fault else 1.0
 
-    def name_modules(self, model: nn.Module) -> None:
-        self._paths = {id(module): path for path, module in model.named_modules()}
-        for path, module in model.named_modules():
-            module.register_forward_pre_hook(functools.partial(self._count_call, path))
+    def name_modules(self, model: Any) -> None:
+        self._paths = {id(module): path for path, module in self.framework.modules(model)}
+        for path, module in self.framework.modules(model):
+            self.framework.watch_calls(module, functools.partial(self._count_call, path))
 
-    def _count_call(self, path: str, *_: object) -> None:
+    def _count_call(self, path: str) -> None:
         self.calls.append((path, self._counts[path]))
         self._counts[path] += 1
 
-    def at(self, owner: nn.Module | None, site: str, right: Code[Value], **wrong: Code[Value] | None) -> Value:
+    def at(self, owner: Any, site: str, right: Code[Value], **wrong: Code[Value] | None) -> Value:
         """The value of this place. `wrong` has the code for each kind of fault; None where it cannot be planted."""
         path = "-" if owner is None else self._paths[id(owner)]
         place = Place(path, site, self._visits[path, site], max(self._counts[path] - 1, 0), len(self.calls))
         self._visits[path, site] += 1
         code = right
         for kind, faulty in wrong.items():
-            if faulty is None or (kind == "gradient_hook" and not torch.is_grad_enabled()):
+            if faulty is None or (kind == "gradient_hook" and not self.framework.is_grad_enabled()):
                 continue
             self.offers.setdefault(kind, []).append(place)
             if self.fault and (self.fault.kind, self.fault.place) == (kind, place):
                 self.was_planted = True
-                code = run_without_onednn(faulty) if kind == "precision" else faulty
+                code = self.framework.protect(faulty) if kind == "precision" else faulty
             elif kind == self.rewrite:
                 code = faulty
         return run_marked(place.mark, code)
-
-
-def run_without_onednn(code: Code[Value]) -> Code[Value]:
-    def run() -> Value:
-        with onednn(enabled=False):
-            return code()
-
-    return run
 
 
 def _run(code: Code[Value]) -> Value:

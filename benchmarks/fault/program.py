@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
-import torch
-from torch import nn
-
-Batch = dict[str, torch.Tensor]
+Batch = dict[str, Any]
+"""Tensors of the framework."""
 
 
 @dataclass
 class Program:
-    model: nn.Module
-    compute_loss: Callable[[nn.Module, Batch], torch.Tensor]
+    model: Any
+    compute_loss: Callable[[Any, Batch], Any]
     batches: list[Batch]
-    evaluate: Callable[[nn.Module, Batch], object] | None = None
+    evaluate: Callable[[Any, Batch], object] | None = None
     """What runs after the backward in the same step, without gradients."""
     tied: list[tuple[str, str]] = field(default_factory=list)
     """Pairs of parameters that are one: `("words.weight", "head.weight")`."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fault.case import Case, draw_fault, survey_model
+from fault.case import Case, Survey, draw_fault, survey_model
 from fault.dump import Dump, backward_of, forward_of, is_module
 from fault.kind import KINDS
 from fault.place import Place
@@ -55,7 +55,7 @@ def find_truth(case: Case, reference: Dump, candidate: Dump, changed: str) -> Tr
         place = find_place(case)
         if level == "L0":
             right = wrong = find_modules(place, kind.direction, reference, candidate)
-            calls = survey_model(case.model).calls
+            calls = survey_of(case).calls
             receivers = find_receivers(place, kind.direction, calls, reference, candidate)
         elif kind.direction == "forward":
             right, wrong = find_calls(place, reference, candidate)
@@ -67,7 +67,7 @@ def find_truth(case: Case, reference: Dump, candidate: Dump, changed: str) -> Tr
     if case.kind == "detach" and level == "L0":
         right = wrong = right | find_gradient_takers(place, reference, candidate)
     if case.kind in ("detach", "gradient_hook") and level == "L0":
-        right = wrong = right | find_callers(place, survey_model(case.model).calls, reference)
+        right = wrong = right | find_callers(place, survey_of(case).calls, reference)
     truth = Truth(
         frozenset(right & set(reference.records)),
         frozenset(wrong & set(candidate.records)),
@@ -80,9 +80,13 @@ def find_truth(case: Case, reference: Dump, candidate: Dump, changed: str) -> Tr
     return truth
 
 
+def survey_of(case: Case) -> Survey:
+    return survey_model(case.model, case.setting.framework)
+
+
 def find_place(case: Case) -> Place:
     if case.kind == "seed":
-        return survey_model(case.model).places["dropout_share"][0]  # the first that draws random numbers
+        return survey_of(case).places["dropout_share"][0]  # the first that draws random numbers
     fault = draw_fault(case)
     assert fault is not None
     return fault.place
@@ -292,7 +296,8 @@ def find_users(reference: Dump, candidate: Dump, parameter: str, level: str) -> 
 
 
 def find_gradients(dump: Dump, parameter: str) -> Names:
-    paths = tuple(f"Module.{name.rpartition('.')[0]}." for name in parameter.split())
+    owners = [name.rpartition(".")[0] for name in parameter.split()]
+    paths = tuple(f"{prefix}.{owner}." for owner in owners for prefix in ("Module", "Cell"))
     return {name for name in dump.names if name.endswith(".parameters_grad") and name.startswith(paths)}
 
 

@@ -6,10 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fault.model.attention import FusedAttention
-from fault.model.layer import GELU, Dropout, LayerNorm, Linear, Part, add_residual
 from fault.place import Plan
 from fault.program import Batch, Program
+from fault.pytorch.model.attention import FusedAttention
+from fault.pytorch.model.layer import GELU, Dropout, LayerNorm, Linear, Part, add_residual
 
 WIDTH, PATCH, SIDE, CLASSES = 24, 4, 12, 6
 TOKENS = (SIDE // PATCH) ** 2 + 1

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
-from fault.onednn import onednn
+from fault.pytorch.onednn import onednn
 
 
 @contextmanager

@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fault.model.attention import Attention
-from fault.model.layer import Dropout, Linear, Part, RMSNorm, add_residual, pass_on
 from fault.place import Plan
 from fault.program import Batch, Program
+from fault.pytorch.model.attention import Attention
+from fault.pytorch.model.layer import Dropout, Linear, Part, RMSNorm, add_residual, pass_on
 
 WORDS, WIDTH, HEADS, LENGTH, PADDING = 50, 24, 3, 9, 0
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from fault.gradient import scale_by_hook
-from fault.model.layer import Dropout, Linear, Part, make_loss, pass_on
 from fault.place import Plan
 from fault.program import Batch, Program
+from fault.pytorch.gradient import scale_by_hook
+from fault.pytorch.model.layer import Dropout, Linear, Part, make_loss, pass_on
 
 WORDS, WIDTH, LENGTH, TAGS = 40, 16, 7, 5
 

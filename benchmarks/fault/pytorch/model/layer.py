@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fault.gradient import ScaleGradient, scale_by_hook
 from fault.place import Code, Plan, Value
+from fault.pytorch.gradient import ScaleGradient, scale_by_hook
 
 
 class Part(nn.Module):

@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fault.gradient import ScaleGradient, scale_by_hook
-from fault.model.cnn import Conv2d
-from fault.model.layer import Linear, Part, add_residual
 from fault.place import Plan
 from fault.program import Batch, Program
+from fault.pytorch.gradient import ScaleGradient, scale_by_hook
+from fault.pytorch.model.cnn import Conv2d
+from fault.pytorch.model.layer import Linear, Part, add_residual
 
 WIDTH, TIME = 8, 12
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-from fault.model.cnn import build_cnn
-from fault.model.encoder_decoder import build_encoder_decoder
-from fault.model.gpt import build_gpt
-from fault.model.gru import build_gru
-from fault.model.llama import build_llama
-from fault.model.lstm import build_lstm
-from fault.model.mixer import build_mixer
-from fault.model.t5 import build_t5
-from fault.model.unet import build_unet
 from fault.place import Plan
 from fault.program import Program
+from fault.pytorch.model.cnn import build_cnn
+from fault.pytorch.model.encoder_decoder import build_encoder_decoder
+from fault.pytorch.model.gpt import build_gpt
+from fault.pytorch.model.gru import build_gru
+from fault.pytorch.model.llama import build_llama
+from fault.pytorch.model.lstm import build_lstm
+from fault.pytorch.model.mixer import build_mixer
+from fault.pytorch.model.t5 import build_t5
+from fault.pytorch.model.unet import build_unet
 
 DEEP_LAYERS = 24
 

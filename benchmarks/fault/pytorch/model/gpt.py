@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from fault.model.attention import Attention, FusedAttention
-from fault.model.layer import GELU, Dropout, LayerNorm, Linear, Part, add_residual, make_loss
 from fault.place import Plan
 from fault.program import Batch, Program
+from fault.pytorch.model.attention import Attention, FusedAttention
+from fault.pytorch.model.layer import GELU, Dropout, LayerNorm, Linear, Part, add_residual, make_loss
 
 WORDS, BUCKETS, LENGTH, WIDTH, HEADS = 60, 32, 12, 32, 4
 

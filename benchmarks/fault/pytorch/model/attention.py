@@ -7,8 +7,8 @@ import math
 import torch
 import torch.nn.functional as F
 
-from fault.model.layer import Dropout, Linear, Part
 from fault.place import Plan
+from fault.pytorch.model.layer import Dropout, Linear, Part
 
 
 class Attention(Part):

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fault.model.layer import GELU, Dropout, Linear, Part, ReLU
 from fault.place import Plan
+from fault.pytorch.model.layer import GELU, Dropout, Linear, Part, ReLU
 
 ATTENTION = "with_places"
 

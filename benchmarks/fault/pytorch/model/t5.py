@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from fault.model.layer import Part, add_residual, make_loss
-from fault.model.transformer import ATTENTION, CODES, Norm, adopt, register_attention
 from fault.place import Plan
 from fault.program import Batch, Program
+from fault.pytorch.model.layer import Part, add_residual, make_loss
+from fault.pytorch.model.transformer import ATTENTION, CODES, Norm, adopt, register_attention
 
 WORDS, LENGTH, WANTED = 64, 9, 6
 

@@ -6,10 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fault.gradient import scale_by_hook
-from fault.model.layer import Dropout, LayerNorm, Linear, Part, add_residual, pass_on
 from fault.place import Plan
 from fault.program import Batch, Program
+from fault.pytorch.gradient import scale_by_hook
+from fault.pytorch.model.layer import Dropout, LayerNorm, Linear, Part, add_residual, pass_on
 
 FEATURES, WIDTH, LENGTH = 6, 18, 8
 

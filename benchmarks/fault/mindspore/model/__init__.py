@@ -1,0 +1,1 @@
+"""The models, each with places for faults."""
