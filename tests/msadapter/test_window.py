@@ -98,6 +98,28 @@ def test_no_bit_of_a_deep_model_changes() -> None:
     assert (coverage["failed"], coverage["unseen"]) == (0, {})
 
 
+def test_an_optimizer_in_the_window_updates_the_same_weights_and_its_calls_are_marked() -> None:
+    def train(debugger: PrecisionDebugger | None) -> list[np.ndarray[Any, Any]]:
+        model, x = make_net()
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+        for _ in range(2):
+            if debugger is not None:
+                debugger.start(model)
+            train_step(model, x)
+            optimizer.step()
+            optimizer.zero_grad()
+            if debugger is not None:
+                debugger.step()
+        return [parameter.asnumpy().copy() for parameter in model.parameters()]
+
+    expected = train(None)
+    captured = train(PrecisionDebugger(dump_path=DUMP, level="mix"))
+    for plain, value in zip(expected, captured, strict=True):
+        np.testing.assert_array_equal(plain, value)
+    callers = {record.get("caller") for record in dump_of(1).records.values()}
+    assert callers == {None, "optimizer"}
+
+
 def test_random_numbers_are_the_same_with_a_window() -> None:
     def draw() -> list[np.ndarray[Any, Any]]:
         torch.manual_seed(3)

@@ -96,9 +96,7 @@ def explain_foreign(model: Any) -> str:
     if is_adapter_loaded():
         return ": with MSAdapter the modules of torch are recorded, not cells" if "mindspore" in roots else ""
     if "msadapter" in roots:
-        return (
-            ": this program imports PyTorch before msadapter, and so its torch is not the adapter; import msadapter first"
-        )
+        return ": PyTorch was imported before msadapter, so that torch is not the adapter here; import msadapter first"
     if _STAND_IN in roots:
         return ", which is a model of PyTorch: use tensorprobe.pytorch, or import msadapter before torch"
     return ""
