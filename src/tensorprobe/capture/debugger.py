@@ -6,19 +6,18 @@ from __future__ import annotations
 import os
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 from tensorprobe.capture.context import make_session
 from tensorprobe.capture.session import Session
 from tensorprobe.config import CaptureConfig, load_config
 from tensorprobe.errors import UsageError
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 StrPath = str | os.PathLike[str]
 
 _FIELDS = tuple(CaptureConfig.__dataclass_fields__)
+
+Face = TypeVar("Face", bound="Debugger")
 
 
 class Debugger:
@@ -29,14 +28,14 @@ class Debugger:
     _session: Session
 
     def __new__(
-        cls,
+        cls: type[Face],
         config_path: StrPath | None = None,
         task: str | None = None,
         dump_path: StrPath | None = None,
         level: str | None = None,
         step: Any = None,
-    ) -> Self:
-        existing = cast("Self | None", cls._instance)
+    ) -> Face:
+        existing = cast("Face | None", cls._instance)
         arguments = {"task": task, "dump_path": dump_path, "level": level, "step": step}
         given = {name for name, value in arguments.items() if value is not None}
         if existing is not None and config_path is None and not given:
@@ -45,7 +44,7 @@ class Debugger:
         if existing is not None and not existing._session.is_closed:
             _check_same(existing._session.config, config, given if config_path is None else set(_FIELDS))
             return existing
-        created = super().__new__(cls)
+        created = object.__new__(cls)
         created._session = make_session(config, cls.framework)
         cls._instance = created
         return created

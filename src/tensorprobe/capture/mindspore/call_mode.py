@@ -74,7 +74,8 @@ def _make_mode(runner: CallRunner, is_recording: bool) -> Any:
         except BaseException as error:
             runner.end_failed(call, span, error)
             raise
-        runner.end_later(api, call, span, output)
+        # Several results come as a list here, and as a tuple to the program.
+        runner.end_later(api, call, span, tuple(output) if isinstance(output, list) else output)
         return output
 
     class Mode(MsDispatchMode):  # type: ignore[misc]

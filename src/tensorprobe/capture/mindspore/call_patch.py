@@ -107,8 +107,9 @@ class CallRunner:
         try:
             if call is not None:
                 self.recorder.finish(call, output, api.note)
-                if isinstance(output, self.reader.tensor_type):
-                    self.reader.note_orphan(output, call.forward_name)
+                for tensor in output if isinstance(output, tuple) else (output,):
+                    if isinstance(tensor, self.reader.tensor_type):
+                        self.reader.note_orphan(tensor, call.forward_name)
             self.gradients.end_later(call, span, output)
         except Exception as error:
             self.recorder.note_failure(api.stem, error)

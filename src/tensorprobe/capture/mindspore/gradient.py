@@ -63,11 +63,11 @@ class Span:
 
 
 class LateCall(NamedTuple):
-    """A call that has ended, and its result as it was before the program got it."""
+    """A call that has ended, and its results as they were before the program got them."""
 
     call: Call
     span: Span
-    output: Tensor
+    outputs: list[Any]
 
 
 class ThreadSpans(threading.local):
@@ -136,27 +136,35 @@ class GradientTracer:
         if span is None:
             return
         self._close(span)
-        if call is not None and call.keeps_backward and isinstance(output, Tensor):
-            self._late[output.data_ptr()] = LateCall(call, span, output)
+        outputs = list(output) if isinstance(output, tuple) else [output]
+        if call is not None and call.keeps_backward and span.inputs:
+            late = LateCall(call, span, outputs)
+            self._late.update({tensor.data_ptr(): late for tensor in outputs if isinstance(tensor, Tensor)})
             while len(self._late) > _MAX_LATE:
-                self._forget_late(next(iter(self._late)))
+                self._forget_late(next(iter(self._late.values())))
 
     def _end_late(self, tensor: Tensor) -> None:
-        late = self._late.pop(tensor.data_ptr(), None)
-        if late is not None and late.output.shape == tensor.shape:
-            node, slot = tensor._grad_node, Slot("input.0")
-            leaving = self._walk(late.span, [node])
-            self._hook(late.call, late.span, [slot], [(slot, node, tensor._output_index)], leaving)
+        late = self._late.get(tensor.data_ptr())
+        number = tensor._output_index
+        if late is None or number >= len(late.outputs) or late.outputs[number].shape != tensor.shape:
+            return
+        self._drop_late(late)
+        node = tensor._grad_node
+        slots = [Slot(f"input.{position}") for position in range(len(late.outputs))]
+        outputs = [(slot, node, position) for position, slot in enumerate(slots)]
+        self._hook(late.call, late.span, slots, outputs, self._walk(late.span, [node]))
 
-    def _forget_late(self, pointer: int) -> None:
-        late = self._late.pop(pointer)
-        if late.output._requires_grad or late.span.inputs:
-            self._recorder.coverage.add_unseen(NO_BACKWARD)
+    def _forget_late(self, late: LateCall) -> None:
+        self._drop_late(late)
+        self._recorder.coverage.add_unseen(NO_BACKWARD)
+
+    def _drop_late(self, late: LateCall) -> None:
+        self._late = {pointer: other for pointer, other in self._late.items() if other is not late}
 
     def forget_late(self) -> None:
         """The graph is complete, or the window is closed: what has not been used is not waited for."""
-        for pointer in list(self._late):
-            self._forget_late(pointer)
+        while self._late:
+            self._forget_late(next(iter(self._late.values())))
 
     def _close(self, span: Span) -> None:
         spans = self._spans.open
