@@ -20,6 +20,7 @@ from tensorprobe.capture.call import Call, GradientRecord, Slot, iter_slots
 from tensorprobe.capture.mindspore.engine import NO_PASS, enter_pass, leave_pass
 from tensorprobe.capture.mindspore.executor import executor, is_recording_gradients
 from tensorprobe.capture.mindspore.hiding import hidden
+from tensorprobe.capture.mindspore.hook_removal import HookRemoval
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.model.tree import map_tree
 
@@ -85,6 +86,7 @@ class GradientTracer:
         self._recorder = recorder
         self._spans = ThreadSpans()
         self._composes = recorder.records_modules
+        self.removal = HookRemoval()
         self._parameter_hooks: list[Any] = []
         self._parameter_watch = 0
         """Which hooks on parameters count: once an operation has failed, MindSpore cannot remove the earlier ones."""
@@ -276,9 +278,8 @@ class GradientTracer:
 
     def remove_parameter_hooks(self) -> None:
         self._parameter_watch += 1
-        for handle in self._parameter_hooks:
-            handle.remove()
-        self._parameter_hooks.clear()
+        handles, self._parameter_hooks = self._parameter_hooks, []
+        self.removal.discard(handles)
 
     def _make_parameter_hook(self, stem: str, name: str) -> Callable[[Any], None]:
         recorder, generation, watch = self._recorder, self._recorder.generation, self._parameter_watch
@@ -321,6 +322,7 @@ class GradientTracer:
                 self._has_ended_pass = True
                 if not self._is_window_open:
                     self.remove_parameter_hooks()
+                self.removal.remove()
                 self._recorder.end_backward_pass()
         except Exception as error:
             self._recorder.note_failure("the end of a backward pass", error)

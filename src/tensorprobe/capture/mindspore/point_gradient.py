@@ -55,8 +55,8 @@ def watch_gradient(
         handles.append(hook_gradient(tensor, partial(take, index)))
 
     def undo() -> None:
-        for handle in handles:
-            handle.remove()
+        waiting.clear()
+        gradients.removal.discard(handles)
         handles.clear()
 
     return undo
