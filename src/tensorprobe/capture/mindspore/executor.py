@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 try:
@@ -20,3 +21,8 @@ def wait_for_results() -> None:
 def is_recording_gradients() -> bool:
     """Whether what is computed now will be differentiated."""
     return bool(executor.requires_grad())
+
+
+def after_backward(function: Callable[[], None]) -> None:
+    """Call it when the backward pass that runs now is over. Removing a hook while it runs kills the process (2.10)."""
+    executor.queue_backward_final_callback(function)

@@ -16,6 +16,7 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 from mindspore import ops
+from mindspore.ops.functional import isconstant
 from mindspore.ops.primitive import PrimitiveWithInfer, _run_op
 
 from tensorprobe.errors import UsageError
@@ -110,13 +111,34 @@ class _PythonWriter:
     nobody uses their result; inside the computation of a gradient the compiler knows no such order (2.10)."""
 
     def __init__(self, receive: Receive, folder: str, name: str, is_ordered: bool = True) -> None:
+        self.name = name
         self.plain = _make_operator(_plain_receiver(receive, folder, name), is_ordered)
         self.bfloat16 = _make_operator(_bfloat16_receiver(receive, folder, name), is_ordered)
 
     def __call__(self, tensor: Any) -> Any:  # compiled
-        if tensor.dtype == ms.bfloat16:  # no Python operator takes one
-            return self.bfloat16(ops.cast(tensor, ms.float32))
-        return self.plain(tensor)
+        if not isconstant(tensor.shape):
+            _refuse_shape(self.name)
+        if tensor.dtype == ms.bfloat16:  # no operator in Python takes one
+            return self.bfloat16(*_boxed(ops.cast(tensor, ms.float32)))
+        return self.plain(*_boxed(tensor))
+
+
+def _boxed(tensor: Any) -> Any:  # compiled
+    """A tensor as an operator in Python takes it, and its shape: with elements, and with dimensions, since without any
+    it would arrive as a number that has lost its dtype."""
+    if 0 in tensor.shape:
+        return ops.zeros((1,), tensor.dtype), ops.TensorShape()(tensor)
+    if tensor.shape == ():
+        return ops.reshape(tensor, (1,)), _NO_DIMENSION
+    return tensor, ops.TensorShape()(tensor)
+
+
+@ms.constexpr  # type: ignore[untyped-decorator]
+def _refuse_shape(name: str) -> None:
+    raise UsageError(
+        f"save and save_grad in a compiled graph: the shape of {name!r} is known only when the graph runs "
+        "(nonzero, unique, masked_select, dynamic inputs), which MindSpore cannot hand to Python; save it in PyNative"
+    )
 
 
 @ms.jit_class
@@ -131,39 +153,46 @@ class _DumpWriter:
         return self.dump(self.file, tensor)
 
 
-def _make_operator(function: Callable[[Array], Array], is_ordered: bool) -> Any:
+def _make_operator(function: Callable[[Array, Array], Array], is_ordered: bool) -> Any:
     operator = ops.Custom(function, (1,), ms.int32, func_type="pyfunc", bprop=_no_gradient)
     if is_ordered:
         operator.add_prim_attr("side_effect_io", True)
     return operator
 
 
-def _no_gradient(tensor: Any, _out: Any, _gradient: Any) -> Any:  # compiled
-    return (ops.zeros_like(tensor),)
+def _no_gradient(tensor: Any, shape: Any, _out: Any, _gradient: Any) -> Any:  # compiled
+    return ops.zeros_like(tensor), ops.zeros_like(shape)
 
 
-def _plain_receiver(receive: Receive, folder: str, name: str) -> Callable[[Array], Array]:
-    def receive_plain(array: Array) -> Array:
-        receive(folder, name, array, str(array.dtype))
+def _plain_receiver(receive: Receive, folder: str, name: str) -> Callable[[Array, Array], Array]:
+    def receive_plain(boxed: Array, shape: Array) -> Array:
+        receive(folder, name, _unboxed(boxed, shape), str(boxed.dtype))
         return _DONE
 
     return receive_plain
 
 
-def _bfloat16_receiver(receive: Receive, folder: str, name: str) -> Callable[[Array], Array]:
-    def receive_bfloat16(array: Array) -> Array:
-        receive(folder, name, bfloat16_bits(array), "bfloat16")
+def _bfloat16_receiver(receive: Receive, folder: str, name: str) -> Callable[[Array, Array], Array]:
+    def receive_bfloat16(boxed: Array, shape: Array) -> Array:
+        receive(folder, name, bfloat16_bits(_unboxed(boxed, shape)), "bfloat16")
         return _DONE
 
     return receive_bfloat16
 
 
+def _unboxed(boxed: Array, shape: Array) -> Array:
+    if shape[0] < 0:
+        return boxed.reshape(())
+    return boxed if shape.all() else np.empty(shape, boxed.dtype)
+
+
 _DONE = np.zeros(1, np.int32)
+_NO_DIMENSION = ms.Tensor([-1], ms.int64)
 
 
 def bfloat16_bits(widened: Array) -> Array:
     """The two bytes an element that were widened to float32: its upper half."""
-    bits = np.ascontiguousarray(widened).view(np.uint32) >> np.uint32(16)
+    bits = widened.reshape(-1).view(np.uint32) >> np.uint32(16)
     return bits.astype(np.uint16).view("V2").reshape(widened.shape)
 
 

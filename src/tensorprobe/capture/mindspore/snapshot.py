@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor
 
-from tensorprobe.capture.mindspore.executor import is_recording_gradients
+from tensorprobe.capture.mindspore.executor import after_backward, is_recording_gradients
 from tensorprobe.capture.snapshot import Snapshots, Watch
 
 
@@ -33,10 +33,10 @@ def watch_snapshot_gradient(snapshots: Snapshots, save_dir: str | os.PathLike[st
         if gradient is not None:
             snapshots.save(save_dir, f"{name}_grad", gradient)
         if watch.undo is not None:
-            snapshots.let_go(watch)
+            after_backward(lambda: snapshots.let_go(watch))
 
     handle = data.register_hook(receive)
     node = data._grad_node
-    if node is None or node.is_leaf():
+    if node is None or node.is_leaf():  # its hooks are called by every backward that it has a part in
         watch.held, watch.undo = data, handle.remove
         snapshots.hold(watch)

@@ -1,0 +1,81 @@
+"""`save` in programs of their own: what is on disk when they have ended."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src"
+
+PROGRAM = """
+import sys
+import numpy as np
+import mindspore as ms
+from mindspore import Tensor, nn, ops
+from tensorprobe.mindspore import save, save_grad, step
+
+mode, end = sys.argv[1:]
+ms.set_context(mode=ms.GRAPH_MODE if mode == "graph" else ms.PYNATIVE_MODE)
+
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.dense = nn.Dense(256, 256)
+
+    def construct(self, x):
+        for number in range(8):
+            x = save_grad("out", f"h{number}", ops.tanh(self.dense(x)))
+            save("out", f"h{number}", x)
+        return x.sum()
+
+net = Net()
+if mode in ("ast", "bytecode"):
+    net.construct = ms.jit(net.construct, capture_mode=mode)
+train = ms.grad(net, None, net.trainable_params())
+x = Tensor(np.ones((64, 256), np.float32))
+for _ in range(2):
+    train(x)
+    if end != "no step":
+        step()
+train(x)
+if end == "exit":
+    sys.exit(3)
+if end == "error":
+    raise ValueError("the user's own")
+"""
+
+
+def start_program(folder: Path, mode: str, end: str, **variables: str) -> subprocess.Popen[bytes]:
+    (folder / "program.py").write_text(PROGRAM)
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "GLOG_v": "3", **variables}
+    return subprocess.Popen([sys.executable, "program.py", mode, end], cwd=folder, env=environment)
+
+
+def counts(folder: Path) -> dict[str, int]:
+    return {str(path.relative_to(folder)): len(list(path.iterdir())) for path in sorted(folder.glob("step*/rank*"))}
+
+
+@pytest.mark.parametrize(
+    ("mode", "end", "code"),
+    [("graph", "quiet", 0), ("ast", "exit", 3), ("bytecode", "error", 1), ("pynative", "quiet", 0)],
+)
+def test_nothing_is_lost_when_the_program_ends_right_after_training(
+    tmp_path: Path, mode: str, end: str, code: int
+) -> None:
+    assert start_program(tmp_path, mode, end).wait(200) == code
+    assert counts(tmp_path / "out") == {"step0/rank0": 16, "step1/rank0": 16, "step2/rank0": 16}
+
+
+def test_without_step_everything_is_step_0(tmp_path: Path) -> None:
+    assert start_program(tmp_path, "graph", "no step").wait(200) == 0
+    assert counts(tmp_path / "out") == {"step0/rank0": 48}
+
+
+def test_two_processes_write_into_their_ranks(tmp_path: Path) -> None:
+    programs = [start_program(tmp_path, "graph", "quiet", RANK_ID=rank, RANK_SIZE="2") for rank in "01"]
+    assert [program.wait(200) for program in programs] == [0, 0]
+    assert counts(tmp_path / "out") == {f"step{n}/rank{r}": 16 for n in range(3) for r in range(2)}
