@@ -15,16 +15,16 @@ from tensorprobe import UsageError
 from tensorprobe.capture.mindspore.rank import current_rank
 from tensorprobe.capture.mindspore.snapshot import array_of
 from tensorprobe.capture.snapshot import Snapshots
-from tensorprobe.mindspore import save, save_grad, snapshot, step
+from tensorprobe.mindspore import PrecisionDebugger, save, save_grad, snapshot, step
 from tests.mindspore.mode import COMPILED, MODES, compiled, running_in
+from tests.mindspore.program import DUMP, dump_of
 
 OUT = Path("out")
 
 
 @pytest.fixture(autouse=True)
-def fresh_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def fresh_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The step counter belongs to the process: each test gets a new one."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(snapshot, "_snapshots", Snapshots(Tensor, array_of, current_rank))
 
 
@@ -504,6 +504,20 @@ def test_without_a_gradient_to_come_the_tensor_passes_through_with_one_message(
 def test_data_without_a_tensor_is_said(caplog: pytest.LogCaptureFixture) -> None:
     save(OUT, "x", [3.0, None])
     assert "save('x'): there is no tensor in it, so nothing is saved" in caplog.text
+
+
+def test_inside_a_window_nothing_of_it_is_recorded() -> None:
+    def run(x: Tensor) -> Tensor:
+        save(OUT, "x", x)
+        y = save_grad(OUT, "y", ops.sin(x))
+        return save_grad(OUT, "z", y.sum())
+
+    debugger = PrecisionDebugger(dump_path=DUMP)
+    debugger.start()
+    ms.grad(run)(ones(2))
+    debugger.stop()
+    forward = [name for name in dump_of().records if "forward" in name]
+    assert forward == ["Functional.sin.0.forward", "Tensor.sum.0.forward"]
 
 
 # what only a compiled graph has

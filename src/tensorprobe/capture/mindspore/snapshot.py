@@ -10,12 +10,14 @@ import numpy as np
 from mindspore import Tensor
 
 from tensorprobe.capture.mindspore.executor import after_backward, is_recording_gradients
+from tensorprobe.capture.mindspore.hiding import hidden
 from tensorprobe.capture.snapshot import Snapshots, Watch
 
 
 def array_of(tensor: Tensor) -> tuple[np.ndarray[Any, Any], str]:
     """The content on the host. bfloat16 has no numpy dtype: its bits are kept, as ml_dtypes writes them."""
-    array = tensor.asnumpy()
+    with hidden():  # what is computed here is no call of the user's
+        array = tensor.asnumpy()
     dtype = str(array.dtype)
     if array.dtype.kind == "V" or dtype == "bfloat16":
         array = array.view(f"V{array.dtype.itemsize}")
@@ -35,8 +37,9 @@ def watch_snapshot_gradient(snapshots: Snapshots, save_dir: str | os.PathLike[st
         if watch.undo is not None:
             after_backward(lambda: snapshots.let_go(watch))
 
-    handle = data.register_hook(receive)
-    node = data._grad_node
+    with hidden():
+        handle = data.register_hook(receive)
+        node = data._grad_node
     if node is None or node.is_leaf():  # its hooks are called by every backward that it has a part in
         watch.held, watch.undo = data, handle.remove
         snapshots.hold(watch)
