@@ -17,7 +17,6 @@ Array = np.ndarray[Any, Any]
 
 _CHUNK = 1 << 15
 _TINY = 1e-280  # squares below this have lost digits
-_MAX_EXACT_SUM = 1 << 62
 
 
 def reduce_array(array: Array) -> Stats:
@@ -35,6 +34,11 @@ def reduce_array(array: Array) -> Stats:
     return _reduce_finite(flat) or _reduce_reals(flat.astype(np.float64))
 
 
+def sum_of_squares(numbers: Array) -> float:
+    """Not by `dot`: the threads that it starts compete with those of MindSpore."""
+    return float(np.einsum("i,i->", numbers, numbers))
+
+
 def in_any_order(array: Array) -> Array:
     """All elements in one line, in the order of memory: a copy only where there are gaps."""
     return array.ravel(order="K")
@@ -50,7 +54,7 @@ def _reduce_integers(flat: Array) -> Stats:
     for start in range(0, flat.size, _CHUNK):
         wide = flat[start : start + _CHUNK].astype(np.float64)
         total += float(np.add.reduce(wide))
-        squares += float(wide.dot(wide))
+        squares += sum_of_squares(wide)
     return Stats(int(flat.max()), int(flat.min()), total / flat.size, math.sqrt(squares))
 
 
@@ -59,11 +63,13 @@ def _reduce_finite(flat: Array) -> Stats | None:
     largest, smallest = -math.inf, math.inf
     total = squares = 0.0
     for start in range(0, flat.size, _CHUNK):
-        wide = flat[start : start + _CHUNK].astype(np.float64)
-        squares += float(wide.dot(wide))
+        chunk = flat[start : start + _CHUNK]
+        wide = chunk.astype(np.float64)
+        squares += sum_of_squares(wide)
         total += float(np.add.reduce(wide))
-        largest = max(largest, float(np.maximum.reduce(wide)))
-        smallest = min(smallest, float(np.minimum.reduce(wide)))
+        numbers = wide if chunk.itemsize < 4 else chunk  # numpy is slow with half precision
+        largest = max(largest, float(np.maximum.reduce(numbers)))
+        smallest = min(smallest, float(np.minimum.reduce(numbers)))
     if not math.isfinite(squares) or (squares < _TINY and (largest or smallest)):
         return None
     return Stats(largest, smallest, total / flat.size, math.sqrt(squares))
@@ -85,6 +91,6 @@ def _reduce_reals(wide: Array) -> Stats:
             norm = 0.0
         else:
             scaled = numbers / scale
-            norm = scale * math.sqrt(float(scaled.dot(scaled)))
+            norm = scale * math.sqrt(sum_of_squares(scaled))
         mean = float(np.add.reduce(numbers / numbers.size)) if math.isfinite(scale) else float(np.add.reduce(numbers))
     return Stats(largest, smallest, mean, norm, nan_count, int(np.count_nonzero(np.isinf(numbers))))
