@@ -13,7 +13,7 @@ import mindspore
 import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, mint, nn, ops
-from mindspore.mint.nn.functional import linear as product
+from mindspore.mint.nn.functional import linear
 from mindspore.ops import relu
 
 from tensorprobe.capture.mindspore.call_mode import NOT_NAMED
@@ -46,7 +46,7 @@ def names_of(folder: Path, work: Callable[[], Any], model: Any = None, **options
         (lambda x: -x, "Tensor.__neg__.0"),
         (lambda x: x > 0, "Tensor.__gt__.0"),
         (lambda x: relu(x), "Functional.relu.0"),
-        (lambda x: product(x, x), "MintFunctional.linear.0"),
+        (lambda x: linear(x, x), "MintFunctional.linear.0"),
         (lambda x: x.astype(mindspore.float16), "Tensor.astype.0"),
     ],
 )

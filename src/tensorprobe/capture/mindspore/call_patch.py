@@ -148,7 +148,7 @@ class CallPatch:
 
     def _find_replacements(self) -> list[tuple[Any, str, Any]]:
         found = []
-        by_original: dict[int, tuple[Any, Any]] = {}
+        by_original: dict[int, StandIns] = {}
         for owner, name, prefix, api_name in self._places:
             original = getattr(owner, name)
             known = self._wrappers.get((id(owner), name))
@@ -156,9 +156,25 @@ class CallPatch:
                 known = original, make_wrapper(self._runner, self._runner.names.make(prefix, api_name), original)
                 self._wrappers[(id(owner), name)] = known
             if isinstance(owner, types.ModuleType):
-                by_original.setdefault(id(original), known)
+                by_original.setdefault(id(original), StandIns(original, known[1])).add(name, known[1])
             found.append((owner, name, known[1]))
         return found + self._early_names.find(by_original)
+
+
+class StandIns:
+    """What stands in for one function: it may be found in several places, under several names (`dense`, `linear`)."""
+
+    def __init__(self, original: Any, first: Any) -> None:
+        self.original = original
+        self._first = first
+        self._by_name: dict[str, Any] = {}
+
+    def add(self, name: str, wrapper: Any) -> None:
+        self._by_name.setdefault(name, wrapper)
+
+    def find(self, name: str) -> Any:
+        """That of the place where the function has the same name; otherwise of the first."""
+        return self._by_name.get(name, self._first)
 
 
 class EarlyNames:
@@ -169,8 +185,8 @@ class EarlyNames:
         self._looked_at: dict[str, tuple[int, int, list[str]]] = {}
         """Of each module its address, how many names it had, and those that were of interest."""
 
-    def find(self, known: Mapping[int, tuple[Any, Any]]) -> list[tuple[Any, str, Any]]:
-        """`known`: by the address of an original, itself and what stands in for it."""
+    def find(self, known: Mapping[int, StandIns]) -> list[tuple[Any, str, Any]]:
+        """`known`: by the address of an original, what stands in for it."""
         found = []
         for module_name, module in list(sys.modules.items()):
             if not isinstance(module, types.ModuleType) or id(module) in self._owners:
@@ -182,9 +198,9 @@ class EarlyNames:
                 wanted = [name for name, value in list(names.items()) if is_of_interest and id(value) in known]
                 self._looked_at[module_name] = id(module), len(names), wanted
             for name in wanted:
-                original, wrapper = known.get(id(names.get(name)), (None, None))
-                if wrapper is not None and names.get(name) is original:
-                    found.append((module, name, wrapper))
+                stand_ins = known.get(id(names.get(name)))
+                if stand_ins is not None and names.get(name) is stand_ins.original:
+                    found.append((module, name, stand_ins.find(name)))
         return found
 
 
