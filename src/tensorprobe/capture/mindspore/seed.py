@@ -82,8 +82,10 @@ def _make_deterministic() -> Changes:
     for name in _DETERMINISM_VARIABLES:
         yield name, remember_environment(name)
 
-    before = mindspore.get_context("deterministic")
+    before, reductions = mindspore.get_context("deterministic"), os.environ.get("HCCL_DETERMINISTIC")
     _set_deterministic("ON")
+    if reductions == "strict":
+        os.environ["HCCL_DETERMINISTIC"] = reductions  # MindSpore before 2.9 does not know it, and sets "true"
     yield "mindspore deterministic", partial(_set_deterministic, before)
     if mindspore.get_context("deterministic") != "ON":
         _logger.warning("seed_all: the program has called mindspore.set_deterministic(False), which cannot be changed")
