@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import mindspore
+import mindspore.mint.distributed
 from mindspore import Tensor, mint, ops
+from mindspore.communication import comm_func
 from mindspore.ops import Primitive
 
 from tensorprobe.config.api_list import ApiList
@@ -29,7 +31,7 @@ _UNDEFINED_MEMORY = frozenset(_DATA["undefined_memory"])
 _CHANGES_FIRST = frozenset(_DATA["changes_first"])
 _RANDOM = frozenset(_DATA["random"])
 
-_COMMUNICATION = "mindspore.ops.function.comm_func"
+_COMMUNICATION = ("mindspore.ops.function.comm_func", comm_func.__name__, "mindspore.mint.distributed.distributed")
 
 PRIMITIVE = "Primitive"
 UNDEFINED_MEMORY = "undefined memory"
@@ -100,7 +102,19 @@ def mindspore_owners() -> list[ApiOwner]:
         ApiOwner("Mint", mint.special, tuple(_functions(mint.special, "Mint")), "special."),
         ApiOwner("MintFunctional", functional, tuple(_functions(functional, "MintFunctional"))),
         ApiOwner("Tensor", Tensor, tuple(tensor_methods(Tensor))),
+        *(
+            ApiOwner("Distributed", owner, tuple(_collectives(owner)))
+            for owner in (mint.distributed, ops, ops.communication, comm_func)
+        ),
     ]
+
+
+def _collectives(owner: types.ModuleType) -> Iterator[str]:
+    """Functions that move tensors between ranks: `ops.gather` is another. `isend` and `irecv` are left as they are,
+    because `P2POp` knows them by identity."""
+    for name in _DATA["collectives"]:
+        if getattr(getattr(owner, name, None), "__module__", None) in _COMMUNICATION:
+            yield name
 
 
 def is_computing(prefix: str, name: str) -> bool:
@@ -132,4 +146,4 @@ def _functions(owner: types.ModuleType, prefix: str) -> Iterator[str]:
 def _is_of_library(function: Callable[..., Any]) -> bool:
     """A function of MindSpore that computes; those that communicate have records of their own."""
     module = str(getattr(function, "__module__", ""))
-    return module.startswith("mindspore.") and module != _COMMUNICATION
+    return module.startswith("mindspore.") and module not in _COMMUNICATION

@@ -7,23 +7,25 @@ waits for it, at the latest when the window closes, and then it says that its re
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from types import FrameType
 from typing import Any
 
-from mindspore import Tensor
+from mindspore import Tensor, ops
 
 from tensorprobe.capture.call import Call
 from tensorprobe.capture.framework import Undo
 from tensorprobe.capture.mindspore.api_name import Api
 from tensorprobe.capture.mindspore.call_patch import CallRunner
-from tensorprobe.capture.mindspore.hiding import hidden
+from tensorprobe.capture.mindspore.hiding import hidden, hiding
 from tensorprobe.capture.patch import replace, run_all
 
 NEVER_WAITED = "asynchronous: nothing was seen to wait for it in this window, so its result is unknown"
 UNSEEN_RESULT = "result of an asynchronous collective that nothing was seen to wait for"
+_PRIMITIVES = "mindspore.ops.operations.comm_ops"
 
 
 @dataclass(slots=True)
@@ -72,7 +74,10 @@ class Collectives:
         except BaseException as error:
             self._attempt(api, partial(self._fail, call, error))
             raise
-        results = [value for value in (*args, *kwargs.values(), output) if holds_tensors(value)]
+        returned = output if isinstance(output, tuple) else (output,)
+        results = [value for value in returned if holds_tensors(value)]
+        if not results:  # it writes into what it was given
+            results = [value for value in (*args, *kwargs.values()) if holds_tensors(value)]
         self._attempt(api, lambda: self._end(Pending(api, call, results, find_handle(output))))
         return output
 
@@ -151,6 +156,44 @@ class Collectives:
                 action()
         except Exception as error:
             self._recorder.note_failure(api.stem, error)
+
+
+class CollectivePrimitives:
+    """Functions in the place of `__call__` of `ops.AllReduce` and its kin, whoever holds such a primitive. What they
+    return is their result, with a gradient like that of any other call."""
+
+    def __init__(self, runner: CallRunner) -> None:
+        self._runner = runner
+        self._undo: Undo | None = None
+
+    def install(self) -> None:
+        if self._undo is None:
+            undos = [replace(kind, "__call__", self._make_call(kind)) for kind in collective_primitives()]
+            self._undo = partial(run_all, undos)
+
+    def remove(self) -> None:
+        undo, self._undo = self._undo, None
+        if undo is not None:
+            undo()
+
+    def _make_call(self, kind: Any) -> Callable[..., Any]:
+        runner, original = self._runner, kind.__call__
+        api = dataclasses.replace(runner.names.make("Distributed", kind.__name__), is_collective=False)
+
+        def call_primitive(primitive: Any, *args: Any, **kwargs: Any) -> Any:
+            if hiding.depth or not runner.is_active:
+                return original(primitive, *args, **kwargs)
+            with hidden():
+                return runner.run(api, original.__get__(primitive), args, kwargs)
+
+        return call_primitive
+
+
+@cache
+def collective_primitives() -> list[Any]:
+    """The classes of the primitives that move tensors between ranks."""
+    kinds = [value for name, value in vars(ops).items() if isinstance(value, type) and not name.startswith("_")]
+    return [kind for kind in kinds if kind.__module__ == _PRIMITIVES and issubclass(kind, ops.Primitive)]
 
 
 def find_handle(output: Any) -> Any:

@@ -17,7 +17,7 @@ from tensorprobe.capture.mindspore.adapter import adapter_dialect, explain_forei
 from tensorprobe.capture.mindspore.api_name import ApiNames, ApiOwner
 from tensorprobe.capture.mindspore.call_mode import CallMode
 from tensorprobe.capture.mindspore.call_patch import CallPatch, CallRunner
-from tensorprobe.capture.mindspore.collective import Collectives
+from tensorprobe.capture.mindspore.collective import CollectivePrimitives, Collectives
 from tensorprobe.capture.mindspore.compiled import CompiledRegions
 from tensorprobe.capture.mindspore.dialect import MINDSPORE, Dialect
 from tensorprobe.capture.mindspore.gradient import GradientTracer
@@ -133,6 +133,7 @@ class MindSporeFramework:
                 Collectives(calls),
                 self._find_patch(calls),
                 PrimitivePatch(calls, names.primitives()),
+                CollectivePrimitives(calls),
                 *patches,
                 mode,
             ]
