@@ -182,3 +182,29 @@ def test_a_mindspore_dump_is_shown(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert "fc: Dense" in done.stdout
     assert "Primitive.relu.ReLU.0" in done.stdout
+
+
+def normalized(run: Recording, memory: float, wrong: float = 0.0, takes: int = 0) -> None:
+    """A BatchNorm with a second result that its kernel does not fill, and a call that takes one of the two."""
+    results = [X + np.float32(wrong), np.full(8, memory, np.float32) * np.arange(8, dtype=np.float32)]
+    taken = run.api("Primitive.bn_train.BatchNorm", run.data(X), output=results)[takes]
+    run.api("Functional.relu", taken, output=np.maximum(taken.array, 0))
+
+
+def test_memory_that_a_kernel_does_not_fill_is_never_compared(tmp_path: Path) -> None:
+    for takes in (0, 1):
+        runs = Recording(framework="mindspore"), Recording(framework="mindspore")
+        normalized(runs[0], 1.0, takes=takes)
+        normalized(runs[1], 7.0, takes=takes)
+        first = compared(tmp_path / str(takes), *runs).ranks[0].calls[0]
+        assert (first.role, first.values[-1].reason) == ("clean", "undefined memory")
+
+
+def test_a_wrong_result_beside_such_memory_is_found(tmp_path: Path) -> None:
+    runs = Recording(framework="mindspore"), Recording(framework="mindspore")
+    normalized(runs[0], 1.0)
+    normalized(runs[1], 7.0, wrong=0.01)
+
+    verdict = compared(tmp_path, *runs).verdict
+
+    assert (verdict.kind, verdict.call and verdict.call.name) == ("source", "Primitive.bn_train.BatchNorm.0.forward")

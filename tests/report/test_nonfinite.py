@@ -106,3 +106,10 @@ def test_counts_in_words() -> None:
     assert words({**tensor(1.0, inf_count=2), "Max": math.inf, "Min": -math.inf}) == "Inf 2"
     assert words(tensor(math.nan)) == "NaN"
     assert words({**tensor(1.0), "Norm": math.inf}) == ""
+
+
+def test_what_a_kernel_of_mindspore_does_not_fill_is_no_nan(tmp_path: Path) -> None:
+    batch_norm = {**forward(tensor()), "output": [tensor(), NAN, NAN]}
+    assert find(tmp_path / "kept", {"Primitive.bn_train.BatchNorm.0.forward": batch_norm}).calls == ()
+    wrong = {**forward(tensor()), "output": [NAN, NAN, NAN]}
+    assert len(find(tmp_path / "wrong", {"Primitive.bn_train.BatchNorm.0.forward": wrong}).calls) == 1

@@ -18,6 +18,7 @@ from tensorprobe.compare.pairing import MAX_SUSPECTS, PairedCall
 from tensorprobe.compare.result import ValuePair
 from tensorprobe.compare.role import RoleGiver
 from tensorprobe.compare.status import UNDEFINED_MEMORY, is_same_value, leave_undefined, settle
+from tensorprobe.model.undefined import is_undefined_result
 from tensorprobe.store.slot import TensorSlot
 
 
@@ -127,6 +128,9 @@ class Judge:
                 continue
             slot, candidate = value.reference, value.candidate
             assert isinstance(slot, TensorSlot) and isinstance(candidate, TensorSlot)
+            if is_undefined_result(call.prefix, call.op, call.direction, slot.slot):
+                leave_undefined(value)
+                continue
             passed_on = self._passed_on(pair, value)
             if passed_on is not None:
                 found = passed_on

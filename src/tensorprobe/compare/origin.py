@@ -72,11 +72,13 @@ class OriginFinder:
 
     def _produced(self, producer: PairedCall, value: ValuePair) -> Origin:
         """Both sides took it from the same pair of calls."""
-        outputs = [found for found in producer.outputs if found.measurement is not None]
+        measured = [found for found in producer.outputs if found.measurement is not None]
+        outputs = [found for found in measured if found.reason != UNDEFINED_MEMORY]
         same = [found for found in outputs if is_same_value(found, value)]
         blame = f"what {producer.reference.name} returned agrees, but it was changed before this call"
         origin = Origin(is_bad=any(found.is_bad for found in same or outputs), blame=blame)
-        origin.is_undefined = any(found.reason == UNDEFINED_MEMORY for found in outputs)
+        if len(outputs) < len(measured) and not same:
+            origin.is_undefined = not outputs or any(is_same_value(found, value) for found in measured)
         if same:
             if same[0].tolerances is not None:
                 origin.explained = tolerance.Explained(same[0].tolerances, same[0].scale)

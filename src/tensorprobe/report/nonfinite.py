@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tensorprobe.model.name import ApiName, ModuleName, ParametersGradName
+from tensorprobe.model.undefined import is_undefined_result
 from tensorprobe.report.call import Call
 from tensorprobe.store.slot import TensorSlot
 
@@ -108,9 +109,13 @@ class _History:
         """Its tensors, without those that are, or come from, undefined memory."""
         if call.note is not None and "undefined" in call.note:
             self._undefined.add(call.record)
-        return [
+        known = [
             slot for slot in call.tensors if (call.record if not slot.is_input else slot.source) not in self._undefined
         ]
+        name = call.name
+        if not isinstance(name, ApiName):
+            return known
+        return [slot for slot in known if not is_undefined_result(name.prefix, name.name, name.direction, slot.slot)]
 
     def add(self, call: Call, quality: Quality) -> None:
         self._qualities.add(quality)
