@@ -205,7 +205,9 @@ def find_later_calls(place: Place, dump: Dump) -> Names:
     return {
         name
         for name, record in dump.records.items()
-        if record.get("module_path") == place.path and "forward" in name and ("batch_norm" in name or is_module(name))
+        if record.get("module_path") == place.path
+        and "forward" in name
+        and ("batch_norm" in name or ".BatchNorm." in name or is_module(name))
     }
 
 
@@ -290,9 +292,14 @@ def find_users(reference: Dump, candidate: Dump, parameter: str, level: str) -> 
     users = [
         name
         for name, record in reference.records.items()
-        if "forward" in name and record.get("module_path") == path and (level != "L0" or is_module(name))
+        if "forward" in name and is_within(record.get("module_path"), path) and (level != "L0" or is_module(name))
     ]
     return {name for name in users if name in candidate.records and has_other_data(name, reference, candidate)}
+
+
+def is_within(module_path: object, owner: str) -> bool:
+    """A cell may hand its parameters to one inside it, as MindSpore's LSTM does."""
+    return module_path == owner or (bool(owner) and str(module_path).startswith(f"{owner}."))
 
 
 def find_gradients(dump: Dump, parameter: str) -> Names:
