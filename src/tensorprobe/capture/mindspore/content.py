@@ -11,14 +11,14 @@ Array = np.ndarray[Any, Any]
 
 _BITS = {2: np.dtype("V2"), 1: np.dtype("V1")}
 _OPAQUE_NAMES = ("float8_e4m3fn", "float8_e5m2", "hifloat8", "int4", "qint4x2")
-_OPAQUE = tuple(getattr(dtype, name) for name in _OPAQUE_NAMES if hasattr(dtype, name))
+_OPAQUE = frozenset(getattr(dtype, name) for name in _OPAQUE_NAMES if hasattr(dtype, name))
 """dtypes that asnumpy gives without their numbers."""
 
 
 def array_of(tensor: Tensor) -> Array:
     """Its memory as an array, not a copy. bfloat16, which numpy does not know, comes as two bytes an element."""
     array: Array = tensor.asnumpy()
-    if array.dtype.kind == "V" or array.dtype.name == "bfloat16":
+    if array.dtype.kind == "V" or array.dtype.isbuiltin != 1:
         array = array.view(_BITS[array.dtype.itemsize])
     return array
 
@@ -29,14 +29,15 @@ def missing_content(tensor: Tensor) -> str | None:
         return "not yet initialised"
     if getattr(tensor, "is_meta", False):
         return "meta tensor"
-    if tensor.dtype in _OPAQUE:
-        return f"{tensor.dtype} has no numbers on this host"
+    kind = tensor.dtype
+    if kind in _OPAQUE:
+        return f"{kind} has no numbers on this host"
     return None
 
 
 def numbers_of(tensor: Tensor, array: Array) -> Array:
     """What `array_of` gave, as numbers: bfloat16 is widened to float32, which loses nothing."""
-    if tensor.dtype != dtype.bfloat16:
+    if array.dtype.kind != "V" or tensor.dtype != dtype.bfloat16:
         return array
     return widen_bfloat16(array)
 
