@@ -189,3 +189,31 @@ def test_a_limit_on_the_size_of_files_is_said_once_and_training_goes_on_bit_for_
     ended = run_script(tmp_path, TWICE.replace("plain = train()\n", "plain = train()\n" + limit), "dump")
     complaints = [line for line in messages(ended) if "could not be written" in line]
     assert ended.stdout.endswith("identical\n") and len(complaints) == 1 and "File too large" in complaints[0]
+
+
+LATE_ERROR = """
+import mindspore, tensorprobe
+from mindspore import mint
+
+class Net(mindspore.nn.Cell):
+    def construct(self):
+        return mint.randn(4)  # has no kernel on this device: known only when somebody waits for it
+
+for level in ("L0", "L1", "mix"):
+    model = Net()
+    try:
+        with tensorprobe.capture(model, f"dump_{level}", level=level):
+            model().asnumpy()
+        print(level, "no error")
+    except RuntimeError as error:
+        print(level, str(error).split(chr(10))[0])
+"""
+
+
+def test_an_error_that_mindspore_tells_late_reaches_the_program(tmp_path: Path) -> None:
+    """MindSpore tells it once, to whoever looks at the result first."""
+    done = run_script(tmp_path, LATE_ERROR)
+    lines = done.stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["L0", "L1", "mix"]
+    assert all("no error" not in line for line in lines), done.stdout
+    assert '"failed": "RuntimeError' in (tmp_path / "dump_L1" / "step0" / "rank" / "dump.json").read_text()

@@ -44,3 +44,12 @@ def root_cause(error: BaseException) -> BaseException:
             return current
         current = current.__cause__ or current.__context__
     return error
+
+
+class ProgramError(Exception):
+    """An error of the user's own program that came to light when capture waited for a result. MindSpore tells it once:
+    it goes on to the program."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error

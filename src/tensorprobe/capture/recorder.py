@@ -18,6 +18,7 @@ from typing import Any
 from tensorprobe.capture.call import Call, GradientRecord, Slot, slots_to_leaves
 from tensorprobe.capture.coverage import Coverage
 from tensorprobe.capture.describe import Describer
+from tensorprobe.capture.failure import ProgramError
 from tensorprobe.capture.framework import TensorReader
 from tensorprobe.capture.recompute import Recomputation, ThreadState
 from tensorprobe.capture.selector import Selector
@@ -295,6 +296,8 @@ class Recorder:
         to be stopped."""
         if isinstance(error, NonFiniteError):
             raise error
+        if isinstance(error, ProgramError):
+            raise error.error
         self.coverage.failed += 1
         key = f"{where}: {type(error).__name__}"
         if key not in self._logged:

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any
 
 from tensorprobe.capture.call import Call
+from tensorprobe.capture.failure import ProgramError
 from tensorprobe.capture.framework import Undo
 from tensorprobe.capture.mindspore.api_name import Api, ApiNames, ApiOwner
 from tensorprobe.capture.mindspore.engine import is_in_backward
@@ -99,6 +100,9 @@ class CallRunner:
                 if call is not None:
                     self.recorder.finish(call, output, note or api.note)
                 self.gradients.end(call, span, output)
+        except ProgramError as late:
+            self.end_failed(call, span, late.error)
+            raise late.error from None
         except Exception as error:
             self.recorder.note_failure(api.stem, error)
 
@@ -111,6 +115,9 @@ class CallRunner:
                     if isinstance(tensor, self.reader.tensor_type):
                         self.reader.note_orphan(tensor, call.forward_name)
             self.gradients.end_later(call, span, output)
+        except ProgramError as late:
+            self.end_failed(call, span, late.error)
+            raise late.error from None
         except Exception as error:
             self.recorder.note_failure(api.stem, error)
 

@@ -7,12 +7,23 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor, dtype
 
+from tensorprobe.capture.failure import ProgramError
+
 Array = np.ndarray[Any, Any]
 
 _BITS = {2: np.dtype("V2"), 1: np.dtype("V1")}
 _OPAQUE_NAMES = ("float8_e4m3fn", "float8_e5m2", "hifloat8", "int4", "qint4x2")
 _OPAQUE = frozenset(getattr(dtype, name) for name in _OPAQUE_NAMES if hasattr(dtype, name))
 """dtypes that asnumpy gives without their numbers."""
+
+
+def wait_for(tensor: Tensor) -> None:
+    """Return when a tensor has been computed. What went wrong in that is the program's, and MindSpore says it but
+    once."""
+    try:
+        tensor.wait_pipeline()
+    except Exception as error:
+        raise ProgramError(error) from error
 
 
 def array_of(tensor: Tensor) -> Array:

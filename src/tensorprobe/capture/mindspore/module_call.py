@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorprobe.capture.call import Call
+from tensorprobe.capture.failure import ProgramError
 from tensorprobe.capture.framework import Undo
 from tensorprobe.capture.mindspore.call_patch import CallRunner
 from tensorprobe.capture.mindspore.dialect import Dialect
@@ -121,6 +122,9 @@ class ModuleRunner:
                 with hidden():
                     self.recorder.finish(call, output)
                     self.gradients.end(call, span, output)
+        except ProgramError as late:
+            self.after_failure(named, call, span, late.error)
+            raise late.error from None
         except Exception as error:
             self.recorder.note_failure(named.stem, error)
 

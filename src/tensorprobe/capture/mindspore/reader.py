@@ -18,7 +18,7 @@ import numpy as np
 from mindspore import Tensor, dtype
 from mindspore.ops import Primitive
 
-from tensorprobe.capture.mindspore.content import Array, array_of, missing_content, numbers_of
+from tensorprobe.capture.mindspore.content import Array, array_of, missing_content, numbers_of, wait_for
 from tensorprobe.capture.mindspore.digest import as_bytes, crc32_digest, hash_digest
 from tensorprobe.capture.mindspore.hiding import hidden
 from tensorprobe.capture.mindspore.statistics import reduce_array
@@ -52,6 +52,7 @@ class MindSporeReader:
     def read(self, tensor: Tensor, produced_by: str | None) -> TensorLeaf:
         """A leaf for the value that `tensor` has now."""
         with hidden():
+            wait_for(tensor)
             value, reason = self._make_value(tensor)
             source = self._source_of(tensor)
             if produced_by is not None and (source is None or not produced_by.startswith(_MODULES)):
