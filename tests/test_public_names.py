@@ -15,7 +15,8 @@ import tensorprobe
 SOURCE = Path(__file__).parents[1] / "src"
 FRAMEWORKS = ("torch", "mindspore", "torch_npu", "tensorflow", "jax")
 PUBLIC = ["ConfigError", "DumpError", "TensorprobeError", "UsageError", "__version__", "capture", "compare"]
-PUBLIC_OF_PYTORCH = ["PrecisionDebugger", "save", "save_grad", "seed_all", "step"]
+PUBLIC_OF_FACES = ["PrecisionDebugger", "save", "save_grad", "seed_all", "step"]
+FACES = {"torch": "tensorprobe.pytorch", "mindspore": "tensorprobe.mindspore"}
 
 SHOW_NAMES = "print(*[n for n, v in vars(face).items() if n[0] != '_' and not isinstance(v, types.ModuleType)])"
 
@@ -46,15 +47,23 @@ def test_the_package_shows_no_other_names_than_its_own_modules() -> None:
     ]
 
 
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs PyTorch")
-def test_the_names_of_the_face_for_pytorch_are_exactly_these() -> None:
+@pytest.mark.parametrize("framework", FACES)
+def test_the_names_of_a_face_are_exactly_these(framework: str) -> None:
+    if importlib.util.find_spec(framework) is None:
+        pytest.skip(f"needs {framework}")
     program = (
-        "import tensorprobe.pytorch as face, types\n"
+        f"import {FACES[framework]} as face, types\n"
         "assert all(hasattr(face, name) for name in face.__all__)\n"
         f"print(*face.__all__)\n{SHOW_NAMES}"
     )
-    listed, shown = run_fresh(program).splitlines()
-    assert sorted(listed.split()) == sorted(shown.split()) == PUBLIC_OF_PYTORCH
+    listed, shown = run_fresh(program).splitlines()[-2:]
+    assert sorted(listed.split()) == sorted(shown.split()) == PUBLIC_OF_FACES
+
+
+def test_a_face_imports_its_own_framework_only() -> None:
+    for framework, face in FACES.items():
+        if importlib.util.find_spec(framework) is not None:
+            assert imported_frameworks(f"import {face}") == [framework]
 
 
 @pytest.mark.parametrize(
