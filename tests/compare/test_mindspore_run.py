@@ -208,3 +208,29 @@ def test_a_wrong_result_beside_such_memory_is_found(tmp_path: Path) -> None:
     verdict = compared(tmp_path, *runs).verdict
 
     assert (verdict.kind, verdict.call and verdict.call.name) == ("source", "Primitive.bn_train.BatchNorm.0.forward")
+
+
+def test_an_argument_that_only_the_gradient_shows_is_named(tmp_path: Path) -> None:
+    """Label smoothing hardly changes a loss of equal logits, and a tenth of its gradient."""
+
+    def record(**kwargs: Any) -> Recording:
+        run = Recording(framework="mindspore")
+        gradient = X * np.float32(0.9 if kwargs else 1.0)
+        run.api("Functional.cross_entropy", run.data(X), output=X.mean(), kwargs=kwargs)
+        run.backward("Functional.cross_entropy.0", run.data(np.ones((), np.float32)), gradient)
+        return run
+
+    verdict = compared(tmp_path, record(), record(label_smoothing=0.1)).verdict
+
+    assert (verdict.kind, verdict.call and verdict.call.name) == ("entered", "Functional.cross_entropy.0.backward")
+    assert "its forward was called with label_smoothing=0.1 where the reference gave none" in verdict.headline
+
+
+def test_a_table_that_differs_from_the_start_is_a_parameter(tmp_path: Path) -> None:
+    def record(table: np.ndarray) -> Recording:
+        run = Recording(framework="mindspore")
+        rows = run.data(np.array([1, 2]))
+        run.api("Primitive.gather.Gather", run.data(table, requires_grad=True), rows, 0, output=table[[1, 2]])
+        return run
+
+    assert compared(tmp_path, record(W), record(W * np.float32(1.01))).verdict.kind == "unequal start"

@@ -6,6 +6,7 @@ composite    one call, many operations one after the other
 exponential  its relative error is the absolute error of what goes in
 contraction  sums of products
 sum, mean    sums of one input; `mean` divides them
+lookup       its first argument is a table, as a rule a parameter
 addition     terms that may cancel, element by element
 """
 

@@ -68,7 +68,9 @@ class RoleGiver:
         forward = self._course.reference.pair(self._course.reference.flow.forward_of(pair.reference))
         if forward is None or any(value.is_bad for value in forward.values if value.is_tensor):
             return False
-        changed = [value for value in forward.inputs if value.measurement is None and value.status == "different"]
+        arguments = [value for value in forward.inputs if value.measurement is None]
+        changed = [value for value in arguments if value.status == "different"]
+        changed = changed or [value for value in arguments if value.is_mismatch]
         if not changed:
             return False
         words = ", ".join(_describe_argument(value) for value in changed[:4])

@@ -16,6 +16,7 @@ from tensorprobe.compare.evidence import (
     describe_suspect,
     describe_values,
 )
+from tensorprobe.compare.operation import is_a
 from tensorprobe.compare.pairing import PairedCall
 from tensorprobe.compare.result import CallResult, ValuePair, Verdict, VerdictKind
 from tensorprobe.compare.status import STRUCTURE_ONLY
@@ -91,12 +92,14 @@ def _find_framework_source(pairs: Iterable[PairedCall]) -> PairedCall | None:
 def _parameter_name(pair: PairedCall, value: ValuePair, finding: Finding) -> str | None:
     """`blocks.0.norm.weight` for a slot that holds a parameter: at level L1, a leaf that requires a gradient.
 
-    What a call works on, `input.0`, looks like one where the call that computed it was not recorded.
+    What a call works on, `input.0`, looks like one where the call that computed it was not recorded; a table that is
+    looked into is one.
     """
     if value.slot.startswith("parameters."):
         return ".".join(filter(None, (pair.reference.path, value.slot.removeprefix("parameters."))))
     sides = ((finding.reference, value.reference), (finding.candidate, value.candidate))
-    is_leaf = value.slot != "input.0" and all(
+    may_be_one = value.slot != "input.0" or is_a(pair.reference.word, "lookup")
+    is_leaf = may_be_one and all(
         isinstance(slot, TensorSlot) and slot.requires_grad is True and side.flow.producer(slot) is None
         for side, slot in sides
     )

@@ -7,6 +7,7 @@ import math
 import mindspore
 import numpy as np
 from mindspore import Tensor, nn, ops
+from mindspore.common.initializer import Normal
 
 from fault.mindspore.model.layer import GELU, LOW, Dense, Dropout, LayerNorm, Part, add_residual, make_loss
 from fault.place import Plan
@@ -101,9 +102,10 @@ class Block(Part):
 class GPT(Part):
     def __init__(self, plan: Plan, layers: int) -> None:
         super().__init__(plan)
-        self.words = nn.Embedding(WORDS, WIDTH)
-        self.places = nn.Embedding(LENGTH + 1, WIDTH)
-        self.pairs = nn.Embedding(BUCKETS, WIDTH)
+        # MindSpore begins with a hundredth, of which the loss says nothing.
+        self.words = nn.Embedding(WORDS, WIDTH, embedding_table=Normal(1.0))
+        self.places = nn.Embedding(LENGTH + 1, WIDTH, embedding_table=Normal(1.0))
+        self.pairs = nn.Embedding(BUCKETS, WIDTH, embedding_table=Normal(1.0))
         self.blocks = nn.CellList([Block(plan) for _ in range(layers)])
         self.norm = LayerNorm(plan, WIDTH)
         self.head = Dense(plan, WIDTH, WORDS, bias=False)
@@ -117,7 +119,7 @@ class GPT(Part):
             lambda: tokens * 2053,
             overflow=lambda: (tokens.astype(mindspore.int16) * 2053).astype(mindspore.int64),
         )
-        pairs = self.pairs((hashed // 64) % BUCKETS)
+        pairs = self.pairs((hashed // 4096) % BUCKETS)
         x = self.words(tokens) + self.places(places) + pairs
         for block in self.blocks:
             x = block(x)

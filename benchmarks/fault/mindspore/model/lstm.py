@@ -5,6 +5,7 @@ from __future__ import annotations
 import mindspore
 import numpy as np
 from mindspore import Parameter, Tensor, mint, nn, ops
+from mindspore.common.initializer import Normal
 
 from fault.mindspore.gradient import scale_by_hook
 from fault.mindspore.model.layer import LOW, Dropout, Linear, Part, make_loss, pass_on, shift
@@ -56,7 +57,7 @@ class Cell(Part):
 class Tagger(Part):
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
-        self.words = nn.Embedding(WORDS, WIDTH)
+        self.words = nn.Embedding(WORDS, WIDTH, embedding_table=Normal(1.0))
         self.lstm = nn.LSTM(WIDTH, WIDTH, num_layers=2, batch_first=True)
         self.dropout = Dropout(plan, 0.2)
         self.cell = Cell(plan)
