@@ -112,18 +112,18 @@ class _PythonWriter:
 
     def __init__(self, receive: Receive, folder: str, name: str, is_ordered: bool = True) -> None:
         self.name = name
-        self.plain = _make_operator(_plain_receiver(receive, folder, name), is_ordered)
-        self.bfloat16 = _make_operator(_bfloat16_receiver(receive, folder, name), is_ordered)
+        self.plain = make_operator(_plain_receiver(receive, folder, name), 2, is_ordered=is_ordered)
+        self.bfloat16 = make_operator(_bfloat16_receiver(receive, folder, name), 2, is_ordered=is_ordered)
 
     def __call__(self, tensor: Any) -> Any:  # compiled
         if not isconstant(tensor.shape):
             _refuse_shape(self.name)
         if tensor.dtype == ms.bfloat16:  # no operator in Python takes one
-            return self.bfloat16(*_boxed(ops.cast(tensor, ms.float32)))
-        return self.plain(*_boxed(tensor))
+            return self.bfloat16(*boxed(ops.cast(tensor, ms.float32)))
+        return self.plain(*boxed(tensor))
 
 
-def _boxed(tensor: Any) -> Any:  # compiled
+def boxed(tensor: Any) -> Any:  # compiled
     """A tensor as an operator in Python takes it, and its shape: with elements, and with dimensions, since without any
     it would arrive as a number that has lost its dtype."""
     if 0 in tensor.shape:
@@ -153,37 +153,51 @@ class _DumpWriter:
         return self.dump(self.file, tensor)
 
 
-def _make_operator(function: Callable[[Array, Array], Array], is_ordered: bool) -> Any:
-    operator = ops.Custom(function, (1,), ms.int32, func_type="pyfunc", bprop=_no_gradient)
+def make_operator(function: Callable[..., Array], arguments: int, *, is_ordered: bool = True) -> Any:
+    """A Python function as an operator of a graph. It takes so many arrays and returns an int32 array of one element,
+    which has no gradient. An ordered one runs in the order of the program, and although nobody uses its result."""
+    operator = ops.Custom(function, (1,), ms.int32, func_type="pyfunc", bprop=_NO_GRADIENT[arguments])
     if is_ordered:
         operator.add_prim_attr("side_effect_io", True)
     return operator
 
 
-def _no_gradient(tensor: Any, shape: Any, _out: Any, _gradient: Any) -> Any:  # compiled
-    return ops.zeros_like(tensor), ops.zeros_like(shape)
+def _no_gradient_1(first: Any, _out: Any, _gradient: Any) -> Any:  # compiled
+    return (ops.zeros_like(first),)
+
+
+def _no_gradient_2(first: Any, second: Any, _out: Any, _gradient: Any) -> Any:  # compiled
+    return ops.zeros_like(first), ops.zeros_like(second)
+
+
+def _no_gradient_4(first: Any, second: Any, third: Any, fourth: Any, _out: Any, _gradient: Any) -> Any:  # compiled
+    return ops.zeros_like(first), ops.zeros_like(second), ops.zeros_like(third), ops.zeros_like(fourth)
+
+
+_NO_GRADIENT = {1: _no_gradient_1, 2: _no_gradient_2, 4: _no_gradient_4}
 
 
 def _plain_receiver(receive: Receive, folder: str, name: str) -> Callable[[Array, Array], Array]:
-    def receive_plain(boxed: Array, shape: Array) -> Array:
-        receive(folder, name, _unboxed(boxed, shape), str(boxed.dtype))
+    def receive_plain(box: Array, shape: Array) -> Array:
+        receive(folder, name, unboxed(box, shape), str(box.dtype))
         return _DONE
 
     return receive_plain
 
 
 def _bfloat16_receiver(receive: Receive, folder: str, name: str) -> Callable[[Array, Array], Array]:
-    def receive_bfloat16(boxed: Array, shape: Array) -> Array:
-        receive(folder, name, bfloat16_bits(_unboxed(boxed, shape)), "bfloat16")
+    def receive_bfloat16(box: Array, shape: Array) -> Array:
+        receive(folder, name, bfloat16_bits(unboxed(box, shape)), "bfloat16")
         return _DONE
 
     return receive_bfloat16
 
 
-def _unboxed(boxed: Array, shape: Array) -> Array:
+def unboxed(box: Array, shape: Array) -> Array:
+    """What `boxed` was given, on the other side."""
     if shape[0] < 0:
-        return boxed.reshape(())
-    return boxed if shape.all() else np.empty(shape, boxed.dtype)
+        return box.reshape(())
+    return box if shape.all() else np.empty(shape, box.dtype)
 
 
 _DONE = np.zeros(1, np.int32)
