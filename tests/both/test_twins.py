@@ -32,7 +32,7 @@ DIFFERENT = {
     "digest.hash_digest": "MindSpore's tensors are looked at as arrays of numpy",
     "statistics.in_any_order": "MindSpore's tensors are looked at as arrays of numpy",
     "generator.describe_generator": "PyTorch's calls are given a generator; MindSpore's draw from those of the process",
-    "gradient.HookPlan.add_output": "a tensor of PyTorch knows its node; MindSpore's is asked once, because it waits",
+    "gradient.GradientTracer.begin": "a cell of MindSpore that is differentiated itself begins the graph",
     "gradient.Span.__init__": "MindSpore has no counter of nodes to ask: the last one that was seen is given",
     "module_call.ModuleNames.__init__": "MindSpore has two dialects, its own and MSAdapter's",
     "module_call.ModuleRunner.__init__": "modules in other threads need PyTorch's mode, which belongs to a thread",

@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from mindspore import Tensor
-from mindspore._c_expression import BackwardNodePy
 
 from tensorprobe.capture.call import Call, GradientRecord, Slot, iter_slots
 from tensorprobe.capture.mindspore.engine import NO_PASS, enter_pass, leave_pass
 from tensorprobe.capture.mindspore.executor import executor, is_recording_gradients
 from tensorprobe.capture.mindspore.hiding import hidden
+from tensorprobe.capture.mindspore.hook_plan import HookPlan, Wanted
 from tensorprobe.capture.mindspore.hook_removal import HookRemoval
+from tensorprobe.capture.mindspore.node import Kind, compiled_edges, identity_of, spread_gradients
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.model.tree import map_tree
 
@@ -30,33 +31,22 @@ Consumers = dict[Edge, list[tuple[Any, int]]]
 """For each edge that leaves a call, the nodes inside the call that use it, with the position they use it at."""
 
 NO_BACKWARD = "backward of an operation that was seen by its kernel only"
+NOT_TOLD_APART = "gradients of a compiled function: some were left out, and which ones is not known"
 _ATOMS = (Tensor,)
 _MAX_LATE = 16
-
-
-def identity_of(node: Any) -> Any:
-    """What is the same for two looks at the same node."""
-    return node._unique_id()
-
-
-def identity_by_number(node: Any) -> Any:
-    """The same, before MindSpore 2.9: nodes are numbered, but for those of inputs and parameters, which have names."""
-    return node.name() if node.is_leaf() else node._sequence_nr()
-
-
-if not hasattr(BackwardNodePy, "_unique_id"):
-    identity_of = identity_by_number
 
 
 class Span:
     """A call while it runs: which nodes were there before, which edges its inputs hang on, and the calls inside it that
     have ended."""
 
-    __slots__ = ("children", "inputs", "keyword_slots", "slots", "start")
+    __slots__ = ("arguments", "children", "inputs", "keyword_slots", "slots", "start")
 
     def __init__(self, start: int) -> None:
         self.start = start
         """The last node that was there before."""
+        self.arguments: tuple[Any, Any] | None = None
+        """Of a call that begins the graph itself, what it was given: the inputs hang in it only when it has begun."""
         self.inputs: dict[Edge, list[Slot]] = {}
         self.slots: Any = None
         self.keyword_slots: Any = None
@@ -97,15 +87,16 @@ class GradientTracer:
         self._late: dict[int, LateCall] = {}
         """Calls that have ended before their results hung in the graph, by the memory of their results."""
 
-    def begin(self, args: Any, kwargs: Any, *, wants_slots: bool) -> Span | None:
-        """Before a call: note where its inputs hang in the graph. An in-place call changes that."""
-        if not executor.requires_grad():
+    def begin(self, args: Any, kwargs: Any, *, wants_slots: bool, begins_graph: bool = False) -> Span | None:
+        """Before a call: note where its inputs hang in the graph. An in-place call changes that. `begins_graph`: the
+        call is a module that is differentiated itself."""
+        if not executor.requires_grad() and not begins_graph:
             return None
         span = Span(self._spans.latest)
-        if wants_slots:
-            span.slots = self._note_inputs(span, args, "output")
-            slots = self._note_inputs(span, kwargs, "kwargs") if kwargs else None
-            span.keyword_slots = slots if any(True for _ in iter_slots(slots)) else None
+        if wants_slots and executor.requires_grad():
+            self._note_arguments(span, args, kwargs)
+        elif wants_slots:
+            span.arguments = args, kwargs
         span.start = self._spans.latest
         if self._composes:
             self._spans.open.append(span)
@@ -118,6 +109,9 @@ class GradientTracer:
         self._close(span)
         if has_failed:
             return
+        if span.arguments is not None:
+            self._note_arguments(span, *span.arguments)
+            span.arguments = None
         tensors: list[tuple[Slot, Tensor]] = []
         results = list(output) if isinstance(output, tuple) else [output]
         slots = map_tree(results, "input", self._slot_maker(tensors), _ATOMS)
@@ -230,7 +224,7 @@ class GradientTracer:
         for node, wanted in plan.arriving.values():
             node.register_prehook(self._make_prehook(record, wanted))
         for node, wanted in plan.departing.values():
-            node.register_hook(self._make_posthook(record, wanted))
+            node.register_hook(self._make_posthook(record, wanted, compiled_edges(node)))
 
     def _make_prehook(self, record: GradientRecord, wanted: list[Wanted]) -> Callable[[Any], None]:
         def receive_output_gradients(gradients: Any) -> None:
@@ -239,10 +233,18 @@ class GradientTracer:
 
         return receive_output_gradients
 
-    def _make_posthook(self, record: GradientRecord, wanted: list[Wanted]) -> Callable[[Any, Any], None]:
+    def _make_posthook(
+        self, record: GradientRecord, wanted: list[Wanted], edges: list[Kind | None] | None
+    ) -> Callable[[Any, Any], None]:
         def receive_input_gradients(gradients: Any, _: Any) -> None:
-            if record.is_live:
-                self._deliver(record, gradients, wanted)
+            if not record.is_live:
+                return
+            if edges is not None:
+                gradients = spread_gradients(gradients, edges)
+                if gradients is None:
+                    gradients = [None] * len(edges)
+                    self._recorder.coverage.add_unseen(NOT_TOLD_APART)
+            self._deliver(record, gradients, wanted)
 
         return receive_input_gradients
 
@@ -329,6 +331,11 @@ class GradientTracer:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
+    def _note_arguments(self, span: Span, args: Any, kwargs: Any) -> None:
+        span.slots = self._note_inputs(span, args, "output")
+        slots = self._note_inputs(span, kwargs, "kwargs") if kwargs else None
+        span.keyword_slots = slots if any(True for _ in iter_slots(slots)) else None
+
     def _note_inputs(self, span: Span, tree: Any, role: str) -> Any:
         tensors: list[tuple[Slot, Tensor]] = []
         slots = map_tree(tree, role, self._slot_maker(tensors), _ATOMS)
@@ -353,43 +360,3 @@ class GradientTracer:
             return slot
 
         return make
-
-
-Wanted = tuple[int, Slot]
-"""The position of a gradient, and the slot it is for."""
-
-
-class HookPlan:
-    """Which gradients of one call come through which nodes, before they run and after."""
-
-    def __init__(self, record: GradientRecord) -> None:
-        self._record = record
-        self.arriving: dict[Any, tuple[Any, list[Wanted]]] = {}
-        self.departing: dict[Any, tuple[Any, list[Wanted]]] = {}
-
-    def add_output(self, span: Span, slot: Slot, node: Any, number: int, leaving: Consumers) -> None:
-        """The gradient of something that the call returned."""
-        self._arrive(node, (number, slot))
-        edge = identity_of(node), number
-        if not leaving.get(edge):  # a call that returns its input as it is
-            for passed in span.inputs.get(edge, ()):
-                self._arrive(node, (number, passed))
-
-    def add_inputs(self, span: Span, leaving: Consumers) -> None:
-        """The call's share of the gradients of what it was given."""
-        for edge, slots in span.inputs.items():
-            users = leaving.get(edge, ())
-            # x * x: one node, and its positions are in the order of the arguments. Otherwise the first has the sum.
-            is_told_apart = len(users) == len(slots) and len({identity_of(node) for node, _ in users}) == 1
-            for number, (node, position) in enumerate(users):
-                self._depart(node, (position, slots[number] if is_told_apart else slots[0]))
-
-    def _arrive(self, node: Any, wanted: Wanted) -> None:
-        if node.is_leaf():
-            return  # the node of an input or a parameter does not run
-        self._record.expect(wanted[1])
-        self.arriving.setdefault(identity_of(node), (node, []))[1].append(wanted)
-
-    def _depart(self, node: Any, wanted: Wanted) -> None:
-        self._record.expect(wanted[1])
-        self.departing.setdefault(identity_of(node), (node, []))[1].append(wanted)

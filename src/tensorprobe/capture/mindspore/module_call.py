@@ -101,7 +101,12 @@ class ModuleRunner:
                     recorder.add_state(call, "buffers", dialect.buffers(named.module))
                     if named.module.training and isinstance(named.module, dialect.random_types):
                         recorder.add_generator(call, describe_generator())
-                    span = self.gradients.begin(args, kwargs, wants_slots=call.keeps_backward)
+                    span = self.gradients.begin(
+                        args,
+                        kwargs,
+                        wants_slots=call.keeps_backward,
+                        begins_graph=getattr(named.module, "requires_grad", False) is True,
+                    )
         except Exception as error:
             recorder.note_failure(named.stem, error)
         return call, span
