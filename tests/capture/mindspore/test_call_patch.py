@@ -125,6 +125,13 @@ def test_a_kept_function_gives_the_same_numbers(tmp_path: Path) -> None:
     assert plain.tobytes() == results[0].tobytes()
 
 
+def test_what_mindspore_computes_of_types_and_shapes_is_no_record(tmp_path: Path) -> None:
+    loss, x = nn.MSELoss(), float_tensor(2, 2)
+    for model in (None, loss):
+        dump = record(tmp_path / str(model is None), lambda: loss(x, x * 2), model)
+        assert not [name for name in forward_names(dump) if name.split(".")[-2][0].islower() and "Primitive" in name]
+
+
 class Primitives(nn.Cell):
     """A model in the old style."""
 

@@ -76,8 +76,9 @@ class ApiNames:
         """An API by its name."""
         stem, last = f"{prefix}.{name}", name.rpartition(".")[2]
         # A primitive is known by its class, whatever it is called in its cell: `bias_add.BiasAdd` is a BiasAdd.
+        # Those in small letters (`typeof`, `make_range`) compute types, shapes and sequences.
         known = last if prefix == PRIMITIVE else name
-        is_recorded = f"{prefix}.{known}" not in _EXCLUDED
+        is_recorded = f"{prefix}.{known}" not in _EXCLUDED and not (prefix == PRIMITIVE and known[:1].islower())
         if self._api_list is not None:
             asked = name if self._api_list.has_name(prefix, name) else known
             is_recorded = self._api_list.decide(prefix, asked, is_recorded)

@@ -59,13 +59,16 @@ def _make_mode(runner: CallRunner, is_recording: bool) -> Any:
     def run(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if runner.why_unseen() is not None:  # the operations of a backward pass are those of the framework
             return function(*args, **kwargs)
-        if not is_recording:
-            runner.recorder.coverage.add_unseen(NOT_NAMED)
-            return function(*args, **kwargs)
         name = str(function.name)
         api = apis.get(name)
         if api is None:
             api = apis[name] = runner.names.make(PRIMITIVE, name)
+        if not api.is_recorded:
+            runner.recorder.coverage.excluded += 1
+            return function(*args, **kwargs)
+        if not is_recording:
+            runner.recorder.coverage.add_unseen(NOT_NAMED)
+            return function(*args, **kwargs)
         # Old primitives come as themselves, their name and their arguments.
         is_old = len(args) == 3 and args[1] == name and isinstance(args[2], tuple)
         call, span = runner.begin(api, args[2] if is_old else args, kwargs, sys._getframe(2))

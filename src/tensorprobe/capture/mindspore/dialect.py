@@ -42,7 +42,10 @@ class Dialect:
 
 
 def _walk(cell: nn.Cell) -> Iterator[tuple[str, nn.Cell]]:
-    yield from cell.cells_and_names()
+    """Without the cells that `recompute()` puts into others: they hand on the calls of the cell that they are in."""
+    for path, inner in cell.cells_and_names():
+        if "_recompute_cell" not in path.split("."):
+            yield path, inner
 
 
 _RANDOM = ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "RReLU")
