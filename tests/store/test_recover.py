@@ -146,6 +146,21 @@ def test_a_run_that_was_killed_between_two_windows_is_recovered_too(tmp_path: Pa
     assert names(folder) == ["a.pt"] and recover_dump(tmp_path) == []
 
 
+def test_what_a_kill_left_of_a_step_that_had_just_begun_is_removed(tmp_path: Path) -> None:
+    complete = write_rank(tmp_path / "step0" / "rank", model_records())
+    begun = tmp_path / "step1" / "rank"
+    begun.mkdir(parents=True)
+    (begun / ".run.json.tmp").write_text("{")
+    assert recover_dump(tmp_path) == [] and names(begun)  # its run may be alive
+    (tmp_path / ".rank.lock").write_text("1")
+    before = snapshot(complete)
+    assert [done.actions for done in recover_dump(tmp_path)] == [
+        (".rank.lock: removed",),
+        ("rank: 1 unfinished file removed",),
+    ]
+    assert not names(begun) and snapshot(complete) == before and recover_dump(tmp_path) == []
+
+
 def test_a_run_that_ended_by_an_exception_needs_no_recovery(tmp_path: Path) -> None:
     write_rank(tmp_path, with_files("a.pt"), run={**RUN, "complete": False, "ended": "ValueError: no"})
     touch(tmp_path, "a.pt")

@@ -66,7 +66,13 @@ def recover_dump(path: str | Path, *, force: bool = False, on_folder: OnFolder |
         if on_folder is not None:
             on_folder(rank)
     if dump.path.is_dir():
-        done += [Recovery(dump.path, (f"{name}: removed",)) for name in remove_left_locks(dump.path)]
+        left_locks = remove_left_locks(dump.path)
+        done += [Recovery(dump.path, (f"{name}: removed",)) for name in left_locks]
+        # A step that was killed before it had its first file: only the lock tells that its run has ended.
+        empty = [rank for rank in dump.ranks() if not rank.run and rank.dump_file is None]
+        ended = [rank for rank in empty if f".{rank.folder.name}.lock" in left_locks]
+        cleared = [Recovery(rank.folder, tuple(_remove_temporary_files(rank))) for rank in ended]
+        done += [recovery for recovery in cleared if recovery.actions]
     return done
 
 
