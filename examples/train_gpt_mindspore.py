@@ -10,10 +10,10 @@ from __future__ import annotations
 import argparse
 import logging
 
-import numpy as np
-
 import mindspore as ms
+import numpy as np
 from mindspore import nn, ops
+
 from tensorprobe.mindspore import PrecisionDebugger, seed_all
 
 VOCABULARY, CONTEXT, WIDTH, HEADS, LAYERS, BATCH = 96, 32, 64, 4, 2, 4
