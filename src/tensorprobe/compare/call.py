@@ -52,14 +52,14 @@ class Call:
     """A digest of the random generator before a random call; None where the dump has none."""
     framework: str = ""
     """Whose words these are: `pytorch`, `mindspore`, `mindtorch`."""
-    word: str = field(init=False)
-    """What was called, in the words that all frameworks share."""
-
-    def __post_init__(self) -> None:
-        self.word = common_op(self.framework, self.kind, self.prefix, self.op)
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
+
+    @property
+    def word(self) -> str:
+        """What was called, in the words that all frameworks share."""
+        return common_op(self.framework, self.kind, self.prefix, self.op)
 
     @property
     def tensors(self) -> list[TensorSlot]:
