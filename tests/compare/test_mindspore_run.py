@@ -234,3 +234,14 @@ def test_a_table_that_differs_from_the_start_is_a_parameter(tmp_path: Path) -> N
         return run
 
     assert compared(tmp_path, record(W), record(W * np.float32(1.01))).verdict.kind == "unequal start"
+
+
+def test_a_jitted_function_may_round_as_often_as_the_operations_in_it(tmp_path: Path) -> None:
+    def record(stem: str, wrong: float) -> Recording:
+        run = Recording(framework="mindspore")
+        run.api(stem, run.data(X), output=np.tanh(X) * np.float32(1 + wrong))
+        return run
+
+    for stem, kind in (("Jit.block", "agree"), ("Functional.tanh", "source")):
+        verdict = compared(tmp_path / stem, record(stem, 0.0), record(stem, 8e-6)).verdict
+        assert (stem, verdict.kind) == (stem, kind)

@@ -98,9 +98,14 @@ def explain(
     """The tolerance of one result of a call (or of a group of calls) whose inputs have at most these errors."""
     scale = cancellation((output, candidate), natural_norm)
     rounding = round_off(output.dtype, _summed_terms(calls, output))
-    if is_composite or len(calls) > 1 or any(is_a(call.word, "composite") for call in calls):
+    if is_composite or len(calls) > 1 or any(map(_is_many_in_one, calls)):
         rounding *= COMPOSITE
     return Explained(inputs.passed_on(rounding, scale), scale)
+
+
+def _is_many_in_one(call: Call) -> bool:
+    """An attention, a loss; a function that was compiled as a whole."""
+    return call.prefix == "Jit" or is_a(call.word, "composite")
 
 
 def exponent_noise(measurement: Measurement) -> Noise:

@@ -34,7 +34,7 @@ _COVERAGE_WORDS = {
     "failed": "failed inside capture",
 }
 _RECOMPUTATION_WORDS = {"recomputed": "recomputed in backward", "recomputed_differently": "RECOMPUTED DIFFERENTLY"}
-_VERSION_KEYS = {"pytorch": "torch", "mindspore": "mindspore"}
+_VERSION_KEYS = {"pytorch": "torch", "mindspore": "mindspore", "mindtorch": "mindspore"}
 _LABEL_STYLES = {
     "NaN": "bold red",
     "Inf": "yellow",
