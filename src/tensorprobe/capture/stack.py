@@ -43,7 +43,8 @@ class StackTable:
 
     def __init__(self, is_noise: Callable[[str], bool], caller_of: Callable[[str], str | None]) -> None:
         self._is_noise = is_noise
-        self._caller_of = caller_of
+        self.caller_of = caller_of
+        """Which part of the framework makes calls of its own in a source file."""
         self._stacks: dict[tuple[int, ...], Stack] = {}
         self._next_id = 0
         self._boundary = -1
@@ -78,7 +79,7 @@ class StackTable:
             is_of_program = is_of_program and not runs_cell(frame.f_code)
             if is_of_program and path not in _START_OF_PYTHON and not path.startswith(_OWN_FOLDER):
                 if caller == "":
-                    caller = self._caller_of(path)
+                    caller = self.caller_of(path)
                 if not self._is_noise(path):
                     frames.append(describe_frame(frame))
             frame = frame.f_back

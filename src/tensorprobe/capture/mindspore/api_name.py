@@ -62,6 +62,8 @@ class Api:
     """It returns nothing, and what comes out is its first argument."""
     is_random: bool
     """It draws from a random generator, or may do so."""
+    caller: str | None = None
+    """The part of the framework that it belongs to, where no frame of it tells."""
     is_collective: bool = False
     """It moves tensors between ranks."""
 

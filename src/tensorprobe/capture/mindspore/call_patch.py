@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import update_wrapper
 from types import FrameType
 from typing import Any
@@ -84,6 +85,8 @@ class CallRunner:
             with hidden():
                 call = self.recorder.begin_api(api.stem, frame)
                 if call is not None:
+                    if api.caller is not None and call.stack is not None:
+                        call.stack = replace(call.stack, caller=api.caller)
                     self.recorder.add_inputs(call, args, kwargs)
                     if api.is_random:
                         self.recorder.add_generator(call, describe_generator())

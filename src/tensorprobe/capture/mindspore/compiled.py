@@ -6,16 +6,20 @@ MindSpore's own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+import dataclasses
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import mindspore
 from mindspore import context, nn
 
 from tensorprobe.capture.framework import Undo
+from tensorprobe.capture.mindspore.api_name import Api
 from tensorprobe.capture.mindspore.call_patch import CallRunner
 from tensorprobe.capture.mindspore.hiding import hiding
+from tensorprobe.capture.mindspore.traced import COMPILED, PREFIX, TracedRegions, name_and_arguments
+from tensorprobe.capture.mindspore.unpatched import Unpatched
 from tensorprobe.capture.patch import replace
 
 try:
@@ -23,30 +27,29 @@ try:
 except ImportError:  # before MindSpore 2.9
     from mindspore.common.api import _JitExecutor
 
-PREFIX = "Jit"
-COMPILED = "inside a compiled function"
-
 
 class CompiledRegions:
     """Patches of the places where compiled functions begin."""
 
     def __init__(self, calls: CallRunner, patches: Sequence[Any]) -> None:
         self._calls = calls
-        self._patches = patches
+        self._unpatched = Unpatched(patches, lambda: calls.is_active)
 
     def install(self) -> Undo:
         with ExitStack() as undos:
             undos.callback(replace(_JitExecutor, "__call__", self._make_call()))
             undos.callback(replace(nn.Cell, "compile_and_run", self._make_run()))
+            undos.callback(TracedRegions(self._calls, self._unpatched).install())
             return undos.pop_all().close
 
     def _make_call(self) -> Any:
         original = _JitExecutor.__call__
 
         def call_jitted(executor: Any, *args: Any, **kwargs: Any) -> Any:
-            name = str(getattr(executor.fn, "__name__", type(executor).__name__))
-            given = args[1:] if executor.obj is not None else args
-            return self._run(name, lambda *_, **__: original(executor, *args, **kwargs), given, kwargs)
+            name, given = name_and_arguments(getattr(executor.fn, "__name__", type(executor).__name__), args)
+            given = args[1:] if executor.obj is not None else given
+            function = CompiledFunction(executor.fn, lambda *_, **__: original(executor, *args, **kwargs))
+            return self._run(name, function, given, kwargs)
 
         return call_jitted
 
@@ -54,7 +57,8 @@ class CompiledRegions:
         original = nn.Cell.compile_and_run
 
         def compile_and_run(cell: Any, *args: Any, **kwargs: Any) -> Any:
-            return self._run(type(cell).__name__, lambda *_, **__: original(cell, *args, **kwargs), args, kwargs)
+            function = CompiledFunction(type(cell).construct, lambda *_, **__: original(cell, *args, **kwargs))
+            return self._run(type(cell).__name__, function, args, kwargs)
 
         return compile_and_run
 
@@ -62,27 +66,32 @@ class CompiledRegions:
         calls = self._calls
         if not calls.is_active:
             return function()
-        with self._unpatched():
+        with self._unpatched.region():
             if hiding.depth or not calls.records_apis:
                 if not hiding.depth:
                     calls.recorder.coverage.add_unseen(COMPILED)
                 return function()
             hiding.depth += 1
             try:
-                return calls.run(calls.names.make(PREFIX, name), function, args, kwargs, depth=2)
+                caller = calls.recorder.stacks.caller_of(function.path) or None
+                return calls.run(api_with(calls, name, caller), function, args, kwargs, depth=2)
             finally:
                 hiding.depth -= 1
 
-    @contextmanager
-    def _unpatched(self) -> Iterator[None]:
-        for patch in reversed(self._patches):
-            patch.remove()
-        try:
-            yield
-        finally:
-            if self._calls.is_active:
-                for patch in self._patches:
-                    patch.install()
+
+def api_with(calls: CallRunner, name: str, caller: str | None) -> Api:
+    return dataclasses.replace(calls.names.make(PREFIX, name), caller=caller)
+
+
+class CompiledFunction:
+    """A compiled function as it is called: with it comes where its source is, because nothing of that is run."""
+
+    def __init__(self, source: Any, run: Callable[..., Any]) -> None:
+        self.path = str(getattr(getattr(source, "__code__", None), "co_filename", ""))
+        self._run = run
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._run(*args, **kwargs)
 
 
 def is_graph_mode() -> bool:
