@@ -11,14 +11,15 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-import mindspore
-from mindspore import context, nn
+from mindspore import nn
 
 from tensorprobe.capture.framework import Undo
 from tensorprobe.capture.mindspore.api_name import Api
 from tensorprobe.capture.mindspore.call_patch import CallRunner
+from tensorprobe.capture.mindspore.graph_call import GraphCalls
 from tensorprobe.capture.mindspore.hiding import hiding
-from tensorprobe.capture.mindspore.traced import COMPILED, PREFIX, TracedRegions, name_and_arguments
+from tensorprobe.capture.mindspore.module_call import ModuleNames
+from tensorprobe.capture.mindspore.traced import PREFIX, TracedRegions, name_and_arguments
 from tensorprobe.capture.mindspore.unpatched import Unpatched
 from tensorprobe.capture.patch import replace
 
@@ -31,9 +32,11 @@ except ImportError:  # before MindSpore 2.9
 class CompiledRegions:
     """Patches of the places where compiled functions begin."""
 
-    def __init__(self, calls: CallRunner, patches: Sequence[Any]) -> None:
+    def __init__(self, calls: CallRunner, patches: Sequence[Any], graphs: GraphCalls, names: ModuleNames) -> None:
         self._calls = calls
         self._unpatched = Unpatched(patches, lambda: calls.is_active)
+        self._graphs = graphs
+        self._names = names
 
     def install(self) -> Undo:
         with ExitStack() as undos:
@@ -67,16 +70,20 @@ class CompiledRegions:
         if not calls.is_active:
             return function()
         with self._unpatched.region():
-            if hiding.depth or not calls.records_apis:
-                if not hiding.depth:
-                    calls.recorder.coverage.add_unseen(COMPILED)
+            if hiding.depth:
                 return function()
+            if not calls.records_apis:
+                return self._graphs.run(function, self._names)
+            run = self._with_cells(function) if calls.recorder.records_modules else function
             hiding.depth += 1
             try:
                 caller = calls.recorder.stacks.caller_of(function.path) or None
-                return calls.run(api_with(calls, name, caller), function, args, kwargs, depth=2)
+                return calls.run(api_with(calls, name, caller), run, args, kwargs, depth=2)
             finally:
                 hiding.depth -= 1
+
+    def _with_cells(self, function: Any) -> Any:
+        return lambda *_, **__: self._graphs.run(function, self._names)
 
 
 def api_with(calls: CallRunner, name: str, caller: str | None) -> Api:
@@ -92,7 +99,3 @@ class CompiledFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._run(*args, **kwargs)
-
-
-def is_graph_mode() -> bool:
-    return bool(context.get_context("mode") == mindspore.GRAPH_MODE)

@@ -21,6 +21,7 @@ from tensorprobe.capture.mindspore.collective import CollectivePrimitives, Colle
 from tensorprobe.capture.mindspore.compiled import CompiledRegions
 from tensorprobe.capture.mindspore.dialect import MINDSPORE, Dialect
 from tensorprobe.capture.mindspore.gradient import GradientTracer
+from tensorprobe.capture.mindspore.graph_call import GraphCalls, is_graph_mode
 from tensorprobe.capture.mindspore.hiding import hidden
 from tensorprobe.capture.mindspore.module_call import ModuleNames, ModulePatch, ModuleRunner
 from tensorprobe.capture.mindspore.point_gradient import watch_gradient
@@ -65,6 +66,7 @@ class MindSporeFramework:
         check_version()
         self._names = ApiNames(api_list)
         self._gradients: GradientTracer | None = None
+        self._graphs: GraphCalls | None = None
         self._calls: CallRunner | None = None
         self._patch: CallPatch | None = None
         self._owners: list[ApiOwner] = []
@@ -123,9 +125,13 @@ class MindSporeFramework:
         gradients = self._gradients = self._gradients or GradientTracer(recorder)
         gradients.forget_passes()
         names = ModuleNames(models, self._dialect)
-        gradients.set_parameters(names.parameters() if recorder.records_modules else {})
+        is_hooked = (
+            recorder.records_modules and not is_graph_mode()
+        )  # where hooks would be compiled, graphs have others
+        gradients.set_parameters(names.parameters() if is_hooked else {})
         calls = CallRunner(recorder, reader, gradients, self._names) if self._calls is None else self._calls
         modules = ModuleRunner(calls, names)
+        graphs = self._graphs = self._graphs or GraphCalls(recorder)
         patches: list[Any] = [ModulePatch(modules)]
         if recorder.records_apis:
             mode = CallMode(calls, is_recording=bool(models))
@@ -140,6 +146,7 @@ class MindSporeFramework:
         self._calls, calls.is_active = calls, True
 
         def close() -> None:
+            graphs.finish()
             calls.is_active = modules.is_active = False
             gradients.close_window()
 
@@ -147,7 +154,7 @@ class MindSporeFramework:
             for patch in patches:
                 undos.callback(patch.remove)
                 patch.install()
-            undos.callback(CompiledRegions(calls, patches).install())
+            undos.callback(CompiledRegions(calls, patches, graphs, names).install())
             undos.callback(close)
             return undos.pop_all().close
 
@@ -159,6 +166,8 @@ class MindSporeFramework:
         return self._patch
 
     def end_step(self) -> None:
+        if self._graphs is not None:
+            self._graphs.end_step()
         if self._gradients is not None:
             self._gradients.remove_parameter_hooks()
 

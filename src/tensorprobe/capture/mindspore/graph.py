@@ -4,6 +4,9 @@ While it is installed, the `construct` of each cell stands inside another one th
 compiler reads both. Graphs that are compiled meanwhile are known by other keys than the program's own, so that neither
 is taken for the other.
 
+The numbers that a program computes stay the same bits, with one exception: where a tensor is used several times inside
+a cell and outside of it too, the shares of its gradient are added up in another order, those of the cell first.
+
 A call of a cell draws a number when it begins, and the number goes with its values through the graph: gradients find
 the call that they belong to, however often and in whatever order a cell is used. Calls begin and end in the order of
 the program; gradients come in their own.
@@ -42,8 +45,10 @@ except ImportError:  # before MindSpore 2.9
     from mindspore.common import api
 
 BEGIN, END = "begin", "end"
-INPUT, OUTPUT = "input", "output"
-INPUT_GRADIENT, OUTPUT_GRADIENT = "input_gradient", "output_gradient"
+INPUT, KEYWORD, OUTPUT = "input", "keyword", "output"
+INPUT_GRADIENT, KEYWORD_GRADIENT, OUTPUT_GRADIENT = "input_gradient", "keyword_gradient", "output_gradient"
+PARAMETER_GRADIENT = "parameter_gradient"
+NO_CALL = -1
 
 
 class Spot(NamedTuple):
@@ -67,22 +72,29 @@ class GraphCapture:
 
     def __init__(self, deliver: Deliver) -> None:
         self._deliver = deliver
-        self._key = f".tensorprobe{next(_NUMBERS)}"
+        self._keys: dict[tuple[int, ...], str] = {}
         self._calls = itertools.count()
         self._spots: list[Spot] = []
         self._numbers: dict[Spot, int] = {}
         self.unseen: set[Spot] = set()
         """Values whose shape is known only when the graph runs."""
-        self._wrap = _make_wrapper(self)
+        self._wrap, self._make_hook = _make_wrapper(self)
 
-    def install(self, cells: Sequence[tuple[str, nn.Cell]]) -> Undo:
-        """Begin with these cells, each with the stem of its name; what is returned takes everything back."""
+    def install(
+        self, cells: Sequence[tuple[str, nn.Cell]], parameters: Sequence[tuple[str, str, ms.Parameter]] = ()
+    ) -> Undo:
+        """Begin with these cells, each with the stem of its name, and with the gradients of these parameters (stem,
+        name, parameter), for GRAPH_MODE; what is returned takes everything back."""
         if not writes_from_python(ms.get_context("device_target")):
             raise UsageError("cells inside a compiled graph can be captured on CPU only; use PyNative mode")
         with ExitStack() as undos:
             for stem, cell in cells:
                 undos.callback(self._install_on(stem, cell))
-            undos.callback(replace(api, "_get_parameter_ids", self._make_key(api._get_parameter_ids)))
+            for stem, name, parameter in parameters:
+                if parameter.requires_grad:
+                    undos.callback(parameter.register_hook(self._make_hook(stem, name)).remove)
+            key = self._keys.setdefault(tuple(id(cell) for _, cell in cells), f".tensorprobe{next(_NUMBERS)}")
+            undos.callback(replace(api, "_get_parameter_ids", _add_key(api._get_parameter_ids, key)))
             return undos.pop_all().close
 
     @property
@@ -104,9 +116,6 @@ class GraphCapture:
 
         return undo
 
-    def _make_key(self, original: Callable[..., str]) -> Callable[..., str]:
-        return lambda args, kwargs: original(args, kwargs) + self._key
-
     def number_of(self, spot: Spot) -> int:
         number = self._numbers.get(spot)
         if number is None:
@@ -126,8 +135,14 @@ class GraphCapture:
 _NOTHING = np.zeros(0, np.int32)
 
 
-def _make_wrapper(capture: GraphCapture) -> Callable[[str, Any], Any]:
-    """A function that puts a `construct` inside another one. All that is marked as compiled is read by the compiler."""
+def _add_key(original: Callable[..., str], key: str) -> Callable[..., str]:
+    """A function that MindSpore asks for a part of the key of a graph."""
+    return lambda args, kwargs: original(args, kwargs) + key
+
+
+def _make_wrapper(capture: GraphCapture) -> tuple[Callable[[str, Any], Any], Callable[[str, str], Any]]:
+    """A function that puts a `construct` inside another one, and one that makes a hook for a parameter. All that is
+    marked as compiled is read by the compiler."""
     begin = make_operator(_begin_function(capture), 1)
     end = make_operator(_end_function(capture), 2)
     plain = make_operator(_plain_function(capture), 4)
@@ -143,13 +158,25 @@ def _make_wrapper(capture: GraphCapture) -> Callable[[str, Any], Any]:
     def note_unseen(stem: str, role: str, path: str) -> None:
         capture.unseen.add(Spot(stem, role, path))
 
-    def pass_on(given: Any, _out: Any, gradients: Any) -> Any:  # compiled
-        gradient, call, number = gradients[0], given[1], given[2]
+    def hand_over(gradient: Any, call: Any, number: Any) -> Any:  # compiled
         if gradient.dtype == ms.bfloat16:
             done = bfloat16_gradient(*boxed(ops.cast(gradient, ms.float32)), call, number)
         else:
             done = plain_gradient(*boxed(gradient), call, number)
-        return ((ops.depend(gradient, done), ops.zeros_like(call), ops.zeros_like(number)),)
+        return ops.depend(gradient, done)
+
+    def pass_on(given: Any, _out: Any, gradients: Any) -> Any:  # compiled
+        call, number = given[1], given[2]
+        return ((hand_over(gradients[0], call, number), ops.zeros_like(call), ops.zeros_like(number)),)
+
+    def make_hook(stem: str, name: str) -> Any:
+        number = ms.Tensor([capture.number_of(Spot(stem, PARAMETER_GRADIENT, name))], ms.int32)
+        call = ms.Tensor([NO_CALL], ms.int32)
+
+        def receive_parameter_gradient(gradient: Any) -> Any:  # compiled
+            return hand_over(gradient, call, number)
+
+        return receive_parameter_gradient
 
     tap_gradient = _GradientTap(pass_on)
 
@@ -177,7 +204,7 @@ def _make_wrapper(capture: GraphCapture) -> Callable[[str, Any], Any]:
     def watch_tree(stem: str, role: str, path: str, call: Any, tree: Any) -> Any:  # compiled
         """The same tree with tensors whose gradients are handed over."""
         if isinstance(tree, tuple):
-            items = ()
+            items: Any = ()
             for index in range(len(tree)):
                 items = (*items, watch_tree(stem, role, f"{path}.{index}", call, tree[index]))
             return items
@@ -191,22 +218,27 @@ def _make_wrapper(capture: GraphCapture) -> Callable[[str, Any], Any]:
             for key in tree:
                 fields[key] = watch_tree(stem, role, f"{path}.{key}", call, tree[key])
             return fields
-        if isinstance(tree, ms.Tensor) and not isinstance(tree, ms.Parameter):
-            if tree.dtype in _DIFFERENTIABLE and isconstant(tree.shape):
-                number = ms.Tensor([number_of(stem, role, path)], ms.int32)
-                return tap_gradient((tree, call, number))[0]
-        return tree
+        if not isinstance(tree, ms.Tensor) or isinstance(tree, ms.Parameter):
+            return tree
+        if tree.dtype not in _DIFFERENTIABLE or not isconstant(tree.shape):
+            return tree
+        number = ms.Tensor([number_of(stem, role, path)], ms.int32)
+        return tap_gradient((tree, call, number))[0]
 
     def wrap(stem: str, original: Any) -> Any:
         def construct(self: Any, *args: Any, **kwargs: Any) -> Any:  # compiled
             if not is_compiled():
                 return original(*args, **kwargs)
             call = begin(ms.Tensor([number_of(stem, BEGIN, "")], ms.int32))
-            given = ()
+            given: Any = ()
             for index in range(len(args)):
                 save_tree(stem, INPUT, f"{index}", call, args[index])
                 given = (*given, watch_tree(stem, INPUT_GRADIENT, f"{index}", call, args[index]))
-            output = original(*given, **kwargs)
+            keywords = {}
+            for name in kwargs:
+                save_tree(stem, KEYWORD, name, call, kwargs[name])
+                keywords[name] = watch_tree(stem, KEYWORD_GRADIENT, name, call, kwargs[name])
+            output = original(*given, **keywords)
             if isinstance(output, tuple):
                 for index in range(len(output)):
                     save_tree(stem, OUTPUT, f"{index}", call, output[index])
@@ -214,7 +246,7 @@ def _make_wrapper(capture: GraphCapture) -> Callable[[str, Any], Any]:
                 save_tree(stem, OUTPUT, "0", call, output)
             end(call, ms.Tensor([number_of(stem, END, "")], ms.int32))
             if isinstance(output, tuple):
-                results = ()
+                results: Any = ()
                 for index in range(len(output)):
                     results = (*results, watch_tree(stem, OUTPUT_GRADIENT, f"{index}", call, output[index]))
                 return results
@@ -222,7 +254,7 @@ def _make_wrapper(capture: GraphCapture) -> Callable[[str, Any], Any]:
 
         return construct
 
-    return wrap
+    return wrap, make_hook
 
 
 class _GradientTap(ops.Primitive):  # type: ignore[misc]

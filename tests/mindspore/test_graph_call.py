@@ -1,0 +1,194 @@
+"""Level L0 on cells that are compiled: the same records, with the same numbers, as in PyNative."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Tensor, nn, ops
+
+from tensorprobe.capture.mindspore.graph_call import make_tree
+from tensorprobe.mindspore import PrecisionDebugger
+from tests.mindspore.mode import COMPILED, compiled, running_in
+from tests.mindspore.program import dump_of
+
+
+@pytest.fixture(params=COMPILED)
+def mode(request: pytest.FixtureRequest) -> Iterator[str]:
+    with running_in(request.param):
+        yield request.param
+
+
+class Pair(nn.Cell):
+    """Several inputs, a keyword, and a nesting as its result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Dense(3, 3)
+
+    def construct(self, x: Tensor, factor: float, y: Tensor, *, shift: Tensor) -> Any:
+        z = self.inner(x) * factor + y + shift
+        return z, {"twice": y * 2, "list": [x + 1, None]}
+
+
+class Net(nn.Cell):
+    """A cell that is used twice, one inside another, and a sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared = nn.Dense(3, 3)
+        self.relu = nn.ReLU()
+        self.pair = Pair()
+        self.sequence = nn.SequentialCell(nn.Dense(3, 3), nn.LayerNorm((3,)))
+
+    def construct(self, x: Tensor) -> Tensor:
+        h = self.relu(self.shared(self.relu(self.shared(x))))
+        z, rest = self.pair(h, 2.0, x * 3, shift=h * 0.5)
+        return (self.sequence(z) * rest["twice"] + rest["list"][0]).sum()
+
+
+def make_net() -> Net:
+    net = Net()
+    generator = np.random.default_rng(0)
+    for parameter in net.get_parameters():
+        parameter.set_data(Tensor(generator.normal(size=parameter.shape).astype(np.float32)))
+    return net
+
+
+X = np.random.default_rng(1).normal(size=(4, 3)).astype(np.float32)
+
+
+def bits_of(result: Any) -> list[bytes]:
+    loss, (of_input, of_weights) = result
+    return [value.asnumpy().tobytes() for value in (loss, of_input, *of_weights)]
+
+
+def record(mode: str, dump_path: str, steps: int = 1) -> tuple[list[bytes], list[list[bytes]], list[bytes]]:
+    """What is computed before, during and after the windows."""
+    net = make_net()
+    run = ms.value_and_grad(compiled(mode, net), 0, net.trainable_params())
+    before = bits_of(run(Tensor(X)))
+    Path("config.json").write_text(json.dumps({"task": "tensor", "level": "L0", "dump_path": dump_path}))
+    PrecisionDebugger._reset()
+    debugger = PrecisionDebugger("config.json")
+    during = []
+    for _ in range(steps):
+        debugger.start(net)
+        during.append(bits_of(run(Tensor(X))))
+        debugger.stop()
+        debugger.step()
+    assert not [name for name, cell in net.cells_and_names() if name and "construct" in cell.__dict__]
+    return before, during, bits_of(run(Tensor(X)))
+
+
+def tensors(dump_path: str, step: int = 0) -> dict[str, np.ndarray[Any, Any]]:
+    folder = Path(dump_path) / f"step{step}" / "rank" / "dump_tensor_data"
+    return {path.name: np.load(path) for path in folder.iterdir()}
+
+
+def test_nothing_that_the_program_computes_changes(mode: str) -> None:
+    before, during, after = record(mode, "dump", steps=2)
+    assert during == [before, before] and after == before
+
+
+def test_every_cell_has_the_values_and_gradients_that_it_has_in_pynative(mode: str) -> None:
+    record(mode, "dump")
+    with running_in("pynative"):
+        record("pynative", "reference")
+    reference, found = tensors("reference"), tensors("dump")
+    inside = {name for name in reference if not name.startswith("Cell.Net.")}
+    assert not inside - set(found)
+    for name in inside:
+        assert np.allclose(reference[name], found[name], rtol=1e-4, atol=1e-5), name
+
+
+def test_records_nest_and_count_as_in_pynative(mode: str) -> None:
+    record(mode, "dump")
+    records = list(dump_of().records)
+    forward = [name for name in records if "forward" in name]
+    assert forward == [
+        "Cell.shared.Dense.forward.0",
+        "Cell.relu.ReLU.forward.0",
+        "Cell.shared.Dense.forward.1",
+        "Cell.relu.ReLU.forward.1",
+        "Cell.pair.inner.Dense.forward.0",
+        "Cell.pair.Pair.forward.0",
+        "Cell.sequence.0.Dense.forward.0",
+        "Cell.sequence.1.LayerNorm.forward.0",
+        "Cell.sequence.SequentialCell.forward.0",
+        "Cell.Net.forward.0",
+    ]
+    assert dump_of().read("construct.json")["Cell.pair.inner.Dense.forward.0"] == "Cell.pair.Pair.forward.0"
+    backward = {name for name in records if "backward" in name}
+    assert backward >= {name.replace("forward", "backward") for name in forward[:-1]}
+
+
+class Trained(nn.Cell):
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Dense(3, 2)
+
+    def construct(self, x: Tensor) -> Tensor:
+        return ops.tanh(self.dense(x)).sum()
+
+
+def test_parameters_are_those_before_a_graph_that_updates_them() -> None:
+    with running_in("graph"):
+        net = Trained()
+        trainer = nn.TrainOneStepCell(net, nn.SGD(net.trainable_params(), 0.5))
+        trainer.set_train()
+        Path("config.json").write_text(json.dumps({"task": "tensor", "level": "L0", "dump_path": "dump"}))
+        debugger = PrecisionDebugger("config.json")
+        weights = []
+        for _ in range(2):
+            weights.append(net.dense.weight.asnumpy().copy())
+            debugger.start(net)
+            trainer(Tensor(X))
+            debugger.stop()
+            debugger.step()
+        assert not np.array_equal(*weights)
+        for step, weight in enumerate(weights):
+            files = tensors("dump", step)
+            assert np.array_equal(files["Cell.dense.Dense.forward.0.parameters.weight.npy"], weight)
+            gradient = files["Cell.dense.Dense.parameters_grad.weight.npy"]
+            assert np.allclose(files["Cell.dense.Dense.backward.0.input.0.npy"].T @ X, gradient, atol=1e-5)
+
+
+class Chooser(nn.Cell):
+    def __init__(self) -> None:
+        super().__init__()
+        self.relu = nn.ReLU()
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.relu(ops.masked_select(x, x > 0)).sum()
+
+
+def test_a_value_whose_shape_is_computed_is_counted_as_unseen(mode: str) -> None:
+    net = Chooser()
+    run = compiled(mode, net)
+    debugger = PrecisionDebugger(dump_path="dump", level="L0")
+    debugger.start(net)
+    assert np.isclose(float(run(Tensor(X))), X[X > 0].sum())
+    debugger.stop()
+    assert "Cell.relu.ReLU.forward.0" in dump_of().records
+    unseen = dump_of().read("run.json")["coverage"]["unseen"]
+    assert unseen["value inside a compiled graph whose shape is known only when it runs"] == 2
+
+
+@pytest.mark.parametrize(
+    ("entries", "tree"),
+    [
+        ({}, None),
+        ({"0": 1}, [1]),
+        ({"1": 1}, [None, 1]),
+        ({"0": 1, "1.k": 2, "1.l.0": 3}, [1, {"k": 2, "l": [3]}]),
+        ({"name": 1, "other.1": 2}, {"name": 1, "other": [None, 2]}),
+    ],
+)
+def test_paths_become_the_nesting_they_came_from(entries: dict[str, int], tree: Any) -> None:
+    assert make_tree(entries) == tree
