@@ -192,3 +192,102 @@ def test_a_value_whose_shape_is_computed_is_counted_as_unseen(mode: str) -> None
 )
 def test_paths_become_the_nesting_they_came_from(entries: dict[str, int], tree: Any) -> None:
     assert make_tree(entries) == tree
+
+
+class Apply(nn.Cell):
+    """A function and a cell as arguments, a default, and an early return."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Dense(3, 3)
+
+    def construct(self, function: Any, x: Tensor, scale: float = 2.0) -> Tensor:
+        if scale == 0:
+            return x
+        return function(self.dense(x)) * scale
+
+
+class Awkward(nn.Cell):
+    def __init__(self) -> None:
+        super().__init__()
+        self.apply_to = Apply()
+        self.table = ms.Parameter(Tensor(np.ones((3, 3), np.float32)), name="table")
+        self.embedding = Lookup()
+
+    def construct(self, x: Tensor) -> Tensor:
+        y = self.apply_to(ops.relu, x)
+        return (y @ self.embedding(self.table)).sum()
+
+
+class Lookup(nn.Cell):
+    """A parameter as an argument."""
+
+    def construct(self, table: Tensor) -> Tensor:
+        return table * 2
+
+
+def test_awkward_arguments_do_not_stop_the_program(mode: str) -> None:
+    net = Awkward()
+    run = ms.value_and_grad(compiled(mode, net), 0, net.trainable_params())
+    debugger = PrecisionDebugger(dump_path="dump", level="L0")
+    debugger.start(net)
+    during = bits_of(run(Tensor(X)))
+    debugger.stop()
+    assert during == bits_of(run(Tensor(X)))
+    assert {"Cell.apply_to.Apply.forward.0", "Cell.embedding.Lookup.forward.0"} <= set(dump_of().records)
+
+
+class Half(nn.Cell):
+    def __init__(self) -> None:
+        super().__init__()
+        self.double = Lookup()
+
+    def construct(self, x: Tensor) -> Tensor:
+        return (self.double(x.astype(ms.bfloat16)).astype(ms.float32) * 2).sum()
+
+
+def test_bfloat16_inside_a_graph(mode: str) -> None:
+    net = Half()
+    run = ms.grad(compiled(mode, net))
+    Path("config.json").write_text(json.dumps({"task": "tensor", "level": "L0", "dump_path": "dump"}))
+    debugger = PrecisionDebugger("config.json")
+    debugger.start(net)
+    run(Tensor(X))
+    debugger.stop()
+    files = tensors("dump")
+    bits = Tensor(X).astype(ms.bfloat16).asnumpy()
+    assert files["Cell.double.Lookup.forward.0.input.0.npy"].tobytes() == bits.tobytes()
+    assert dump_of().records["Cell.double.Lookup.backward.0"]["input"][0]["dtype"] == "BFloat16"
+
+
+def test_at_level_mix_the_compiled_function_is_a_record_too(mode: str) -> None:
+    net = make_net()
+    run = ms.value_and_grad(compiled(mode, net), 0, net.trainable_params())
+    debugger = PrecisionDebugger(dump_path="dump", level="mix")
+    debugger.start(net)
+    run(Tensor(X))
+    debugger.stop()
+    names = list(dump_of().records)
+    assert [name for name in names if name.startswith("Jit.")]
+    assert "Cell.shared.Dense.forward.1" in names and "Cell.shared.Dense.backward.1" in names
+
+
+class Mistaken(nn.Cell):
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Dense(3, 3)
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.dense(x) @ ops.zeros((5, 5))
+
+
+def test_an_error_of_the_users_own_is_theirs_alone(mode: str) -> None:
+    net = Mistaken()
+    run = compiled(mode, net)
+    debugger = PrecisionDebugger(dump_path="dump", level="L0")
+    debugger.start(net)
+    with pytest.raises(RuntimeError, match="shape1") as caught:
+        run(Tensor(X))
+    debugger.stop()
+    assert caught.value.__context__ is None and "graph.py" not in str(caught.value)
+    assert not [name for name, cell in net.cells_and_names() if name and "construct" in cell.__dict__]

@@ -100,18 +100,20 @@ class GraphCalls:
     def _run(self, function: Callable[[], Any], cells: list[NamedModule], parameters: list[Any]) -> Any:
         capture = self._capture = self._capture or GraphCapture(self._keep)
         undo = capture.install([(named.stem, named.module) for named in cells], parameters)
+        failure: Exception | None = None
         try:
             result = function()
         except Exception as error:
-            undo()
             if self._events:  # it was compiled and has run
                 raise
-            result = function()  # the user's own error comes again
-            self._recorder.note_failure(f"{capture.last_stem} inside a compiled graph", error)
-            self._recorder.coverage.add_unseen(COMPILED)
-            return result
+            failure = error
         finally:
             undo()
+        if failure is not None:
+            result = function()  # an error of the user's own comes again
+            self._recorder.note_failure(f"{capture.last_stem} inside a compiled graph", failure)
+            self._recorder.coverage.add_unseen(COMPILED)
+            return result
         wait_for_results()
         self.tell()
         for _ in capture.unseen:
