@@ -101,7 +101,9 @@ def serve(case: str, profile: str | None) -> None:
         level, _, way = case.partition(" ")
         debugger = None if case in (PLAIN, "asynchronous") else make_debugger(Path(folder), level, way)
         if case == "idle":  # a window that was opened and closed
-            captured_step(program, debugger)
+            debugger.start(program.model)
+            debugger.stop()
+            debugger.step()
         is_captured = level in LEVELS
         while input() == "step":
             profiler = cProfile.Profile() if profile and is_captured else None
