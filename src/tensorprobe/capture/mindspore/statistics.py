@@ -86,11 +86,11 @@ def _reduce_reals(wide: Array) -> Stats:
     scale = max(abs(largest), abs(smallest))
     with np.errstate(all="ignore"):  # the sum of both infinities is NaN, and that is what is written
         if math.isinf(scale):
-            norm = math.inf
+            mean, norm = float(np.add.reduce(numbers)), math.inf
         elif scale == 0.0:
-            norm = 0.0
+            mean = norm = 0.0
         else:
             scaled = numbers / scale
+            mean = scale * (float(np.add.reduce(scaled)) / numbers.size)
             norm = scale * math.sqrt(sum_of_squares(scaled))
-        mean = float(np.add.reduce(numbers / numbers.size)) if math.isfinite(scale) else float(np.add.reduce(numbers))
     return Stats(largest, smallest, mean, norm, nan_count, int(np.count_nonzero(np.isinf(numbers))))
