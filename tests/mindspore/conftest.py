@@ -12,6 +12,7 @@ from pathlib import Path
 import mindspore
 import pytest
 
+from tensorprobe.capture.mindspore.executor import executor
 from tensorprobe.mindspore import PrecisionDebugger
 
 mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
@@ -24,4 +25,5 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     PrecisionDebugger._reset()
     yield tmp_path
     PrecisionDebugger._reset()
+    executor.clear_res()  # half a graph is left where an operation has failed
     mindspore.set_context(mode=mindspore.PYNATIVE_MODE)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import mindspore
 import pytest
+
+from tensorprobe.capture.mindspore.executor import executor
 
 mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
 mindspore.runtime.launch_blocking()
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """MindSpore leaves files of its own where the program runs."""
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """MindSpore leaves files of its own where the program runs, and half a graph where an operation has failed."""
     monkeypatch.chdir(tmp_path)
-    return tmp_path
+    yield tmp_path
+    executor.clear_res()

@@ -279,3 +279,33 @@ def test_api_yaml_leaves_compiled_functions_out(tmp_path: Path) -> None:
     jitted, x = mindspore.jit(compute), float_tensor(2)
     dump = record(tmp_path / "dump", lambda: jitted(x, x), api_yaml=str(tmp_path / "apis.yaml"))
     assert dump.records == {} and dump.coverage["excluded"] == 1
+
+
+@pytest.mark.parametrize("level", ["L0", "mix"])
+def test_a_cell_with_parameters_that_compiles_in_the_window_has_nothing_of_ours_in_it(
+    level: str, tmp_path: Path
+) -> None:
+    def train(model: nn.Cell) -> Any:
+        return mindspore.grad(lambda x: model(x).sum(), 0, model.trainable_params())(float_tensor(2, 3))
+
+    mindspore.set_seed(5)
+    plain = train(Model())
+    mindspore.set_seed(5)
+    model, results = Model(), []
+    dump = record(tmp_path, lambda: results.append(train(model)), model, level=level)
+    results.append(train(model))
+    assert arrays(plain) == arrays(results[0]) == arrays(results[1])
+    assert {"Cell.block.fc.Dense.parameters_grad", "Cell.first.Dense.backward.0"} <= dump.records.keys()
+    assert dump.coverage["failed"] == 0 and all(weight.hooks() == [] for weight in model.get_parameters())
+
+
+def test_after_a_failed_operation_compiled_functions_of_the_user_still_compile(tmp_path: Path) -> None:
+    model = Block()
+
+    def fail() -> None:
+        with pytest.raises((ValueError, RuntimeError)):
+            mindspore.grad(lambda x: model(x).sum(), None, model.trainable_params())(float_tensor(2, 5))
+
+    record(tmp_path, fail, model, level="L0")
+    jitted = mindspore.jit(model)  # hooks that MindSpore does not remove any more are compiled into it
+    assert np.array_equal(jitted(float_tensor(2, 3)).asnumpy(), model(float_tensor(2, 3)).asnumpy())

@@ -34,7 +34,7 @@ class CompiledRegions:
 
     def __init__(self, calls: CallRunner, patches: Sequence[Any], graphs: GraphCalls, names: ModuleNames) -> None:
         self._calls = calls
-        self._unpatched = Unpatched(patches, lambda: calls.is_active)
+        self._unpatched = Unpatched(calls, patches)
         self._graphs = graphs
         self._names = names
 

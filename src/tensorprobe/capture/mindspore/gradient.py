@@ -22,6 +22,7 @@ from tensorprobe.capture.mindspore.hiding import hidden
 from tensorprobe.capture.mindspore.hook_plan import HookPlan, Wanted
 from tensorprobe.capture.mindspore.hook_removal import HookRemoval
 from tensorprobe.capture.mindspore.node import Kind, compiled_edges, identity_of, spread_gradients
+from tensorprobe.capture.mindspore.tensor_hook import hook_tensor
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.model.tree import map_tree
 
@@ -77,6 +78,7 @@ class GradientTracer:
         self._spans = ThreadSpans()
         self._composes = recorder.records_modules
         self.removal = HookRemoval()
+        self._parameters: list[tuple[str, str, Any]] = []
         self._parameter_hooks: list[Any] = []
         self._parameter_watch = 0
         """Which hooks on parameters count: once an operation has failed, MindSpore cannot remove the earlier ones."""
@@ -267,9 +269,8 @@ class GradientTracer:
         come and the window is closed, or the step ends."""
         self.remove_parameter_hooks()
         self._has_ended_pass, self._is_window_open = False, True
-        for stem, name, parameter in parameters.values():
-            if parameter.requires_grad:
-                self._parameter_hooks.append(parameter.register_hook(self._make_parameter_hook(stem, name)))
+        self._parameters = [entry for entry in parameters.values() if entry[2].requires_grad]
+        self.show_parameter_hooks()
 
     def close_window(self) -> None:
         """The window is closed; the hooks of parameters stay only if the backward pass is still to come."""
@@ -278,7 +279,19 @@ class GradientTracer:
         if self._has_ended_pass or not is_recording_gradients():
             self.remove_parameter_hooks()
 
+    def show_parameter_hooks(self) -> None:
+        """Put the hooks on, unless they are."""
+        if not self._parameter_hooks:
+            for stem, name, parameter in self._parameters:
+                self._parameter_hooks.append(hook_tensor(parameter, self._make_parameter_hook(stem, name)))
+
     def remove_parameter_hooks(self) -> None:
+        """Nobody waits for the gradients of parameters any more."""
+        self._parameters = []
+        self.hide_parameter_hooks()
+
+    def hide_parameter_hooks(self) -> None:
+        """Take the hooks off, for a while: a function that is compiled now must not have them in it."""
         self._parameter_watch += 1
         handles, self._parameter_hooks = self._parameter_hooks, []
         self.removal.discard(handles)

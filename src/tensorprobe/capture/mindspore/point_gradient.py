@@ -17,6 +17,7 @@ from tensorprobe.capture.framework import Undo
 from tensorprobe.capture.mindspore.executor import executor
 from tensorprobe.capture.mindspore.gradient import GradientTracer
 from tensorprobe.capture.mindspore.hiding import hidden
+from tensorprobe.capture.mindspore.tensor_hook import hook_tensor
 from tensorprobe.capture.recorder import Recorder
 
 
@@ -73,5 +74,5 @@ def hook_gradient(tensor: Tensor, take: Callable[[Any], None]) -> Any:
         take(gradient)
 
     if node is None or node.is_leaf():
-        return tensor.register_hook(take_from_tensor)
+        return hook_tensor(tensor, take_from_tensor)
     return node.register_prehook(take_from_node)
