@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -265,3 +266,35 @@ def test_a_value_that_was_rounded_to_fewer_digits_has_no_more_of_them_after_a_ca
     assert result, result.verdict
     assert result.ranks[0].value_counts["close"] == 3
     assert not compare_edited(tmp_path / "wrong", program, {"noise": 0.05})
+
+
+def relu_twice(run: Recording, noise: float = 0.0, flipped: int = 0, path: str = "Functional.relu") -> None:
+    """A linear layer, whose result has noise, and a relu, of whose gradient some elements have changed sides."""
+    a = run.api("Functional.linear", run.data(X), run.data(W), output=X @ W.T * np.float32(1 + noise))
+    run.api(path, a, output=np.maximum(a.array, 0))
+    gradient = np.full((4, 8), 0.5, np.float32)
+    result = gradient.copy()
+    result.reshape(-1)[:flipped] = 0.0
+    run.backward(f"{path}.0", run.data(gradient), result)
+
+
+@pytest.mark.parametrize(
+    ("edit", "kind"),
+    [
+        ({"noise": 3e-7, "flipped": 1}, "discontinuity"),
+        ({"noise": 3e-7, "flipped": 20}, "source"),  # more than rounding can push over the edge
+        ({"flipped": 1}, "source"),  # without noise nothing changes sides
+        ({"noise": 3e-7, "flipped": 1, "path": "Functional.gelu"}, "source"),
+    ],
+)
+def test_a_gradient_that_jumps_where_rounding_changes_sides_is_a_discontinuity(
+    tmp_path: Path, edit: dict[str, Any], kind: str
+) -> None:
+    path = {"path": edit.get("path", "Functional.relu")}
+    reference, candidate = Recording(), Recording()
+    relu_twice(reference, **path)
+    relu_twice(candidate, **edit)
+
+    result = compared(tmp_path, reference, candidate)
+
+    assert (result.verdict.kind, named(result)) == (kind, f"{path['path']}.0.backward")

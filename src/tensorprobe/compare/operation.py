@@ -1,6 +1,7 @@
 """What is known of operations by name; the names are in operation.json.
 
 steps        a small change of an input may change the result by a whole one
+kinks        or the gradient: at 0 that of relu is one or nothing
 random       draws from a generator; also the modules that do nothing else
 composite    one call, many operations one after the other
 exponential  its relative error is the absolute error of what goes in

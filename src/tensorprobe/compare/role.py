@@ -15,6 +15,9 @@ from tensorprobe.compare.result import Role, ValuePair
 from tensorprobe.compare.status import is_explained_but_large
 from tensorprobe.store.slot import TensorSlot
 
+_MOSTLY = 0.9
+"""The share of elements that still agree, where a few have changed sides."""
+
 
 class RoleGiver:
     """Decides what a pair is: clean, source, entered, drift, discontinuity or propagated."""
@@ -90,9 +93,13 @@ class RoleGiver:
 
     def _decide_source(self, pair: PairedCall, bad_outputs: list[ValuePair]) -> tuple[Role, str]:
         call = pair.reference
-        is_noisy = any(value.status == "close" for value in pair.inputs if value.is_tensor)
-        if is_noisy and all(_is_discrete(call, value) for value in bad_outputs):
+        if self._is_noisy(pair) and all(_is_discrete(call, value) for value in bad_outputs):
             return "discontinuity", "its inputs agree up to rounding, and its result is a discrete choice"
+        if self._is_noisy(pair) and all(_is_at_kink(call, value) for value in bad_outputs):
+            return (
+                "discontinuity",
+                "what went in agrees up to rounding, and its gradient jumps where that crosses over",
+            )
         if call.direction == BACKWARD and all(value.measurement is None for value in bad_outputs):
             forward = self._course.reference.pair(self._course.reference.flow.forward_of(call))
             if forward is not None:
@@ -121,6 +128,12 @@ class RoleGiver:
             return "source", "what was saved there differs"
         return "source", "its inputs agree, its result does not"
 
+    def _is_noisy(self, pair: PairedCall) -> bool:
+        """Is there rounding noise in what goes in? Into a backward call, the inputs of its forward go too."""
+        forward = self._course.reference.pair(self._course.reference.flow.forward_of(pair.reference))
+        inputs = [*pair.inputs, *(forward.inputs if forward is not None else ())]
+        return any(value.status == "close" for value in inputs if value.is_tensor)
+
     def _suspect_results(self, pair: PairedCall, bad_outputs: list[ValuePair]) -> None:
         """A module may return what a call without a partner computed."""
         for value in bad_outputs:
@@ -134,6 +147,14 @@ def _is_discrete(call: Call, value: ValuePair) -> bool:
     slot = value.reference
     is_whole = isinstance(slot, TensorSlot) and unit_roundoff(slot.dtype) is None
     return is_whole or is_a(call.word, "steps")
+
+
+def _is_at_kink(call: Call, value: ValuePair) -> bool:
+    """A gradient that differs in a few elements, of an operation whose gradient is not continuous."""
+    if call.direction != BACKWARD or not is_a(call.word, "kinks") or value.measurement is None:
+        return False
+    share = value.measurement.within_1e_3
+    return share is None or share >= _MOSTLY
 
 
 def _is_compared(pair: PairedCall) -> bool:
