@@ -208,6 +208,20 @@ def test_hooks_of_parameters_of_a_window_without_a_backward_are_gone_after_stop(
     assert hooks_and_attributes(model) == objects
 
 
+def test_hooks_of_parameters_are_gone_when_a_window_is_closed_in_which_nothing_happened() -> None:
+    debugger = start(level="mix")
+    model, x = make_used_net()
+    objects = hooks_and_attributes(model)
+
+    def compute(image: Tensor) -> Tensor:
+        debugger.start(model)
+        PrecisionDebugger._reset()
+        assert hooks_and_attributes(model) == objects
+        return model(image).square().sum()
+
+    mindspore.grad(compute, None, model.trainable_params())(x)
+
+
 def test_hooks_of_parameters_that_mindspore_cannot_remove_do_nothing() -> None:
     debugger = start(level="L0", task="tensor")
     model, x = make_used_net()

@@ -133,6 +133,7 @@ class Session:
             self._attempt("the end of a window in which nothing happened", self._sink.discard)
             self._release()
             self._attempt("the end of this step", self.recorder.end_step)
+            self._attempt("what this step had hooked", self.framework.end_step)
         else:
             self._end_step(ending)
         if self._timer is not None:
