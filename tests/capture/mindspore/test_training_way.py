@@ -212,6 +212,23 @@ def test_automatic_mixed_precision(level: str, tmp_path: Path) -> None:
     assert any(name.endswith("parameters_grad") for name in dump.records)
 
 
+def test_cells_that_mixed_precision_wraps_are_calls_of_the_program(tmp_path: Path) -> None:
+    class Normalized(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.hidden, self.norm = nn.Dense(4, 3), nn.BatchNorm1d(3)
+
+        def construct(self, x: Tensor) -> Tensor:
+            return self.norm(self.hidden(x))
+
+    mixed = amp.auto_mixed_precision(Normalized(), amp_level="O2")
+    dump = record(tmp_path, lambda: mixed(float_tensor(5, 4)), mixed, level="mix")
+    norms = [name for name in dump.records if "BatchNorm1d" in name]
+    assert norms and not any("caller" in dump.records[name] for name in norms)
+    casts = [fields["caller"] for name, fields in dump.records.items() if "Cast" in name and "caller" in fields]
+    assert set(casts) == {"amp"}
+
+
 def test_gradient_accumulation_and_clipping(tmp_path: Path) -> None:
     def run(net: Net) -> Any:
         compute = mindspore.value_and_grad(NetWithLoss(net), None, net.trainable_params())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tensorprobe.capture.call import Call
@@ -19,6 +19,9 @@ from tensorprobe.capture.mindspore.generator import describe_generator
 from tensorprobe.capture.mindspore.gradient import Span
 from tensorprobe.capture.mindspore.hiding import hidden, hiding
 from tensorprobe.model.name import module_stem
+
+_WRAPPERS = ("amp", "distributed")
+"""Parts of MindSpore that put cells around those of a model, and hand their calls on: the model makes them."""
 
 
 @dataclass(slots=True)
@@ -94,6 +97,8 @@ class ModuleRunner:
         recorder, dialect = self.recorder, self.names.dialect
         try:
             call = recorder.begin_module(named.stem, named.path, sys._getframe(2))
+            if call.stack is not None and call.stack.caller in _WRAPPERS:
+                call.stack = replace(call.stack, caller=None)
             if recorder.records_modules:
                 with hidden():
                     recorder.add_inputs(call, args, kwargs)
