@@ -18,8 +18,8 @@ WAYS = [
     {"task": "statistics", "summary_mode": "md5"},
     {"task": "statistics", "summary_mode": "hash"},
 ]
-if is_wanted():  # verify mode compares all bits of every value anyhow
-    WAYS = WAYS[:2]
+if is_wanted():  # verify mode compares all bits of every value anyhow, and here those of the files too
+    WAYS = [way for way in WAYS if way["task"] == "tensor"]
 
 
 @cache
