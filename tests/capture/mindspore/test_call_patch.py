@@ -269,6 +269,18 @@ def test_random_calls_carry_the_state_they_began_with(draw: Callable[[], Tensor]
     assert [array.tobytes() for array in plain] == [array.tobytes() for array in seen]
 
 
+def test_random_primitives_of_a_model_carry_the_state_they_began_with(tmp_path: Path) -> None:
+    def generator_of(folder: str, dropouts_before: int) -> str:
+        mindspore.set_seed(3)
+        for _ in range(dropouts_before):  # each takes its seeds from those that are left
+            nn.Dropout(p=0.5)
+        model = nn.Dropout(p=0.5).set_train()
+        dump = record(tmp_path / folder, lambda: model(float_tensor(8)), model)
+        return str(dump.records["Primitive.dropout.Dropout.0.forward"]["generator"])
+
+    assert generator_of("first", 0) == generator_of("second", 0) != generator_of("third", 1)
+
+
 def test_dropout_is_the_same_function_before_and_after_and_as_random_inside(tmp_path: Path) -> None:
     original = ops.dropout
     record(tmp_path, lambda: ops.dropout(float_tensor(4), 0.5, training=True))
