@@ -291,3 +291,41 @@ def test_an_error_of_the_users_own_is_theirs_alone(mode: str) -> None:
     debugger.stop()
     assert caught.value.__context__ is None and "graph.py" not in str(caught.value)
     assert not [name for name, cell in net.cells_and_names() if name and "construct" in cell.__dict__]
+
+
+class Branching(nn.Cell):
+    """One of two cells, by what is computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.SequentialCell(nn.Dense(3, 3), nn.ReLU())
+        self.second = nn.Dense(3, 3)
+
+    def construct(self, x: Tensor) -> Tensor:
+        y = x * 2
+        if y.sum() > 0:  # noqa: SIM108  a branch of the graph
+            z = self.first(y)
+        else:
+            z = self.second(y)
+        return z.sum()
+
+
+def test_the_cells_of_the_branch_that_is_taken_are_recorded(mode: str) -> None:
+    net = Branching()
+    train = ms.value_and_grad(compiled(mode, net), 0, net.trainable_params())
+    x = Tensor(np.ones((2, 3), np.float32))
+    loss, gradients = train(x)
+    debugger = PrecisionDebugger(dump_path="dump", level="L0")
+    debugger.start(net)
+    captured_loss, captured = train(x)
+    debugger.stop()
+    debugger.step()
+    assert loss.asnumpy() == captured_loss.asnumpy()
+    assert all(
+        np.array_equal(one.asnumpy(), other.asnumpy()) for one, other in zip(gradients[1], captured[1], strict=True)
+    )
+    records = json.loads(Path("dump/step0/rank/dump.json").read_text())["data"]
+    assert "Cell.first.0.Dense.forward.0" in records
+    assert "Cell.second.Dense.forward.0" not in records
+    if mode == "graph":  # under `ms.jit` the gradients inside a branch are not handed over
+        assert "Cell.first.0.Dense.backward.0" in records

@@ -260,12 +260,11 @@ def _make_wrapper(capture: GraphCapture) -> tuple[Callable[[str, Any], Any], Cal
 class _GradientTap(ops.Primitive):  # type: ignore[misc]
     """Returns what it is given. To the compiler it is an InsertGradientOf, whose function gets, besides the gradient,
     what was given: the call it belongs to. (A cell with a `bprop` inside a cell that is used twice gives wrong
-    gradients of weights under `ms.jit`, 2.10.)"""
+    gradients of weights under `ms.jit`, 2.10.) Without the attributes that InsertGradientOf has for side effects: with
+    them a cell inside a branch or a loop cannot be differentiated (2.10), and handing over is none to the compiler."""
 
     def __init__(self, backward: Any) -> None:
         super().__init__("InsertGradientOf")
-        self.add_prim_attr("side_effect_backprop", True)
-        self.add_prim_attr("side_effect_backprop_mem", True)
         self.backward = backward
 
 

@@ -75,6 +75,7 @@ def make_taps(receive: Receive) -> tuple[Any, Any]:
 
         def __init__(self, folder: str, name: str) -> None:
             self.identity = ops.InsertGradientOf(_make_gradient_function(receive, folder, name))
+            self.identity.del_prim_attr("side_effect_backprop")  # with it no cell in a branch can be differentiated
 
         def __call__(self, tensor: Any) -> Any:
             return self.identity(tensor)
