@@ -3,9 +3,20 @@
 Importing it imports no framework: `tensorprobe.pytorch` is the face for PyTorch.
 """
 
+from tensorprobe import migrator, widget
 from tensorprobe._version import __version__
 from tensorprobe.capture.context import capture  # binds the function over the package of the same name
 from tensorprobe.compare import compare  # and so does this
 from tensorprobe.errors import ConfigError, DumpError, TensorprobeError, UsageError
 
-__all__ = ["ConfigError", "DumpError", "TensorprobeError", "UsageError", "__version__", "capture", "compare"]
+__all__ = [
+    "ConfigError",
+    "DumpError",
+    "TensorprobeError",
+    "UsageError",
+    "__version__",
+    "capture",
+    "compare",
+    "migrator",
+    "widget",
+]
