@@ -44,7 +44,8 @@ def network(run: Recording, words: dict[str, Any] = IN_NN, wrong: float = 0.0, g
     name, api, parameters = words["norm"]
     with run.module("norm", name, y, parameters={parameters[0]: scale, parameters[1]: shift}) as call:
         normal = (y.array - y.array.mean(1, keepdims=True)) / y.array.std(1, keepdims=True) * gamma + BETA
-        call.output = y = run.api(api, y, scale, shift, output=normal.astype(np.float32))
+        shape = [] if api.startswith("Primitive") else [[8]]  # a primitive is made with it
+        call.output = y = run.api(api, y, *shape, scale, shift, output=normal.astype(np.float32))
     name, api = words["act"]
     with run.module("act", name, y) as call:
         call.output = y = run.api(api, y, output=np.maximum(y.array, 0) + np.float32(wrong))

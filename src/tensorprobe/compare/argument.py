@@ -1,6 +1,7 @@
 """Arguments that are no tensors: compared exactly, because a wrong one is evidence by itself.
 
-Object addresses, devices, generators and process groups are not compared: they differ between any two runs.
+Object addresses, devices, generators and process groups are not compared: they differ between any two runs. What two
+frameworks only spell otherwise is the same: `axis` and `dim`, a `keep_prob` of 0.9 and a `p` of 0.1, their dtypes.
 """
 
 from __future__ import annotations
@@ -9,11 +10,25 @@ import math
 import re
 from typing import Any
 
+from tensorprobe.compare.call import Call
 from tensorprobe.compare.operation import plain_op
 from tensorprobe.compare.result import Status, ValuePair
+from tensorprobe.compare.vocabulary import (
+    ASIDE,
+    common_argument,
+    common_value,
+    default_value,
+    is_dimension,
+    is_made_with,
+    is_silent,
+)
+from tensorprobe.model.dtype import short_dtype
 from tensorprobe.store.slot import PlainSlot, Slot
 
 _INCOMPARABLE_TYPES = ("device", "Generator", "ProcessGroup", "Stream", "Event", "DeviceMesh")
+Calls = tuple[Call, Call]
+"""A call of the reference and its partner."""
+
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{6,}")
 
 _DIMENSION_KEYWORDS = frozenset(
@@ -48,10 +63,65 @@ def compare_arguments(reference: PlainSlot, candidate: PlainSlot, op: str, dimen
     return ValuePair(reference, candidate, status, None, reason=reason)
 
 
-def compare_lone(reference: Slot | None, candidate: Slot | None) -> ValuePair:
-    """A slot that only one side has: a keyword that the other left to its default, a gradient that is not there."""
+def compare_said(reference: PlainSlot, candidate: PlainSlot, calls: Calls) -> ValuePair:
+    """One plain argument of a call against that of its partner, both in the words of PyTorch."""
+    dimensions = next((len(slot.shape) for slot in calls[0].tensors if slot.shape is not None), None)
+    said = [_say(slot, call) for slot, call in zip((reference, candidate), calls, strict=True)]
+    one, other = (_element(said[0], said[1].slot), _element(said[1], said[0].slot))
+    is_along = is_dimension(one.slot) or _is_dimension(reference.slot, calls[0].word)
+    status, reason = _compare(one, other, dimensions if is_along else None)
+    return ValuePair(reference, candidate, status, None, reason=reason)
+
+
+def compare_lone(reference: Slot | None, candidate: Slot | None, calls: Calls | None = None) -> ValuePair:
+    """A slot that only one side has: a keyword that the other left to its default, a gradient that is not there.
+
+    `is_mismatch` is left to who knows whether it matters; what is "equal" or has a reason of its own does not.
+    """
     side = "the candidate" if reference is None else "the reference"
-    return ValuePair(reference, candidate, "not comparable", None, reason=f"only in {side}")
+    value = ValuePair(reference, candidate, "not comparable", None, reason=f"only in {side}")
+    slot = candidate if reference is None else reference
+    if calls is not None and slot is not None:
+        call, other = calls if candidate is None else calls[::-1]
+        value.status, value.reason = _judge_lone(slot, call, other) or (value.status, value.reason)
+    return value
+
+
+def _judge_lone(slot: Slot, call: Call, other: Call) -> tuple[Status, str] | None:
+    """What is known of a slot that the partner of its call does not have."""
+    name = common_argument(call, slot.slot, isinstance(slot, PlainSlot) and isinstance(slot.value, list))
+    if f".{ASIDE}." in name:
+        return "not comparable", "not returned by the other framework"
+    if not isinstance(slot, PlainSlot) or not slot.is_input:
+        return None
+    said = _say(slot, call)
+    if is_silent(name, said.value):
+        return "equal", "changes nothing"
+    keyword, _, place = name.removeprefix("kwargs.").partition(".")
+    default = default_value(other, keyword)
+    if place.isdecimal() and isinstance(default, tuple) and int(place) < len(default):
+        default = default[int(place)]
+    if _compare(said, PlainSlot(name, type(default).__name__, default), None)[0] == "equal":
+        return "equal", "the default"
+    if is_made_with(other, name):
+        return "not comparable", "not seen: the primitive was made with it"
+    return None
+
+
+def _say(slot: PlainSlot, call: Call) -> PlainSlot:
+    """The same argument in the words of PyTorch."""
+    value = common_value(call, slot.slot, slot.value)
+    is_dtype = slot.type.rpartition(".")[2] == "dtype" and isinstance(value, str)
+    name = common_argument(call, slot.slot, isinstance(value, list))
+    return PlainSlot(name, slot.type, short_dtype(value) if is_dtype else value, slot.is_input)
+
+
+def _element(slot: PlainSlot, other: str) -> PlainSlot:
+    """Of a whole shape, the size that the other argument, `kwargs.shape.1`, is."""
+    rest = other.removeprefix(f"{slot.slot}.")
+    if rest == other or not rest.isdigit() or not isinstance(slot.value, list) or int(rest) >= len(slot.value):
+        return slot
+    return PlainSlot(other, "int", slot.value[int(rest)], slot.is_input)
 
 
 def show_argument(slot: Slot | None) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 from tensorprobe.compare.align import align_calls
 from tensorprobe.compare.alignment import Alignment
-from tensorprobe.compare.argument import compare_arguments, compare_lone
+from tensorprobe.compare.argument import compare_lone, compare_said
 from tensorprobe.compare.call import RECOMPUTE, Call, Run, read_run
 from tensorprobe.compare.circumstance import compare_circumstances
 from tensorprobe.compare.course import Course, Past
@@ -140,7 +140,8 @@ def _compare_ranks(
     reference, candidate = map(RunSide, aligned.runs)
     pairs = pair_calls(reference, candidate, alignment)
     for paired in pairs:
-        paired.hold([_make_value(*slots, paired.reference) for slots in pair_match_slots(paired.match, alignment)])
+        calls = paired.reference, paired.candidate
+        paired.hold([_make_value(*slots, calls) for slots in pair_match_slots(paired.match, alignment)])
     course = Course(reference, candidate, options, past)
     judged = _measure_and_judge(pairs, pair, Judge(course), options, progress)
     is_cut_short = len(judged) < len(pairs)
@@ -149,16 +150,16 @@ def _compare_ranks(
     return _make_result(pair, finding, verdict), course.end()
 
 
-def _make_value(reference: Slot | None, candidate: Slot | None, call: Call) -> ValuePair:
+def _make_value(reference: Slot | None, candidate: Slot | None, calls: tuple[Call, Call]) -> ValuePair:
     """A pair of slots, before it is measured."""
     if reference is None or candidate is None:
-        value = compare_lone(reference, candidate)
-        # A recomputation may end as soon as it has what the backward needs, before its last call returns.
-        value.is_mismatch = not value.is_tensor or (not value.is_input and call.direction != RECOMPUTE)
+        value = compare_lone(reference, candidate, calls)
+        if value.reason.startswith("only in"):
+            # A recomputation may end as soon as it has what the backward needs, before its last call returns.
+            value.is_mismatch = not value.is_tensor or (not value.is_input and calls[0].direction != RECOMPUTE)
         return value
     if isinstance(reference, PlainSlot) and isinstance(candidate, PlainSlot):
-        dimensions = next((len(slot.shape) for slot in call.tensors if slot.shape is not None), None)
-        return compare_arguments(reference, candidate, call.word, dimensions)
+        return compare_said(reference, candidate, calls)
     if isinstance(reference, PlainSlot) or isinstance(candidate, PlainSlot):
         side = "candidate" if isinstance(reference, PlainSlot) else "reference"
         return ValuePair(

@@ -1,7 +1,8 @@
 """Which slot of a call is held against which slot of its partner: by name, then what is left by kind and shape.
 
-An argument may be given by position in one run and by keyword in the other, a parameter may have another name, and
-msprobe lists gradients in the order of autograd.
+An argument may be given by position in one run and by keyword in the other, it may have another name or another place
+in the other framework, a parameter too, and msprobe lists gradients in the order of autograd. One number may stand for
+all of a sequence: `stride=1`, `stride=(1, 1)`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 from tensorprobe.compare.alignment import Alignment, Match, SlotPair
 from tensorprobe.compare.call import BACKWARD, Call
 from tensorprobe.compare.rule import GROUP
-from tensorprobe.compare.vocabulary import common_slot
+from tensorprobe.compare.vocabulary import common_argument, common_slot
 from tensorprobe.store.slot import PlainSlot, Slot, TensorSlot
 
 _PARTS = frozenset({"input", "output", "parameters", "buffers"})
@@ -36,11 +37,19 @@ def pair_slots(
             chosen[slot.slot] = left.pop(wanted)
     if by_shape and reference.direction == BACKWARD and reference.kind == "api":
         _pair_gradients(reference, left, chosen)
+    is_one_function = (reference.framework, reference.prefix, reference.op) == (
+        candidate.framework,
+        candidate.prefix,
+        candidate.op,
+    )
+    if not is_one_function:  # otherwise the same place is the same argument
+        _pair_common_names(reference, candidate, left, chosen)
     for slot in reference.slots:
         other = left.get(slot.slot)
-        if slot.slot not in chosen and other is not None and other.is_input == slot.is_input:
+        if slot.slot not in chosen and other is not None and _is_unnamed_pair(reference, candidate, slot, other):
             chosen[slot.slot] = left.pop(slot.slot)
-    _pair_common_names(reference, candidate, left, chosen)
+    if is_one_function and left and len(chosen) < len(reference.slots):
+        _pair_common_names(reference, candidate, left, chosen)
     for slot in reference.slots:
         if slot.slot not in chosen:
             found = next((name for name, other in left.items() if _may_stand_for(slot, other)), None)
@@ -48,16 +57,52 @@ def pair_slots(
                 chosen[slot.slot] = left.pop(found)
     pairs: list[SlotPair] = [(slot, chosen.get(slot.slot)) for slot in reference.slots]
     pairs.extend((None, slot) for slot in left.values())
-    return pairs
+    return _pair_elements(reference, candidate, pairs)
+
+
+def common_name(call: Call, slot: Slot) -> str:
+    """A slot in PyTorch's words: an argument by its keyword, a parameter by its name there."""
+    name = common_slot(call.framework, slot.slot)
+    if name != slot.slot:
+        return name
+    return common_argument(call, name, isinstance(slot, PlainSlot) and isinstance(slot.value, list))
 
 
 def _pair_common_names(reference: Call, candidate: Call, left: dict[str, Slot], chosen: dict[str, Slot]) -> None:
     """`parameters.gamma`, `parameters.weight`: frameworks name them otherwise, and so do nn and mint of MindSpore."""
-    names = {common_slot(candidate.framework, name): name for name in left}
+    names = {(common_name(candidate, slot), slot.is_input): name for name, slot in left.items()}
     for slot in reference.slots:
-        name = names.get(common_slot(reference.framework, slot.slot))
-        if slot.slot not in chosen and name in left and left[name].is_input == slot.is_input:
+        name = names.get((common_name(reference, slot), slot.is_input))
+        if slot.slot not in chosen and name in left:
             chosen[slot.slot] = left.pop(name)
+
+
+def _is_unnamed_pair(reference: Call, candidate: Call, one: Slot, other: Slot) -> bool:
+    """Slots in the same place, unless both have a name and the names say that it is not the same argument."""
+    names = common_name(reference, one), common_name(candidate, other)
+    is_named = names[0] != one.slot and names[1] != other.slot
+    return one.is_input == other.is_input and not is_named
+
+
+def _pair_elements(reference: Call, candidate: Call, pairs: list[SlotPair]) -> list[SlotPair]:
+    """One plain value that stands for all elements of a sequence is held against each of them."""
+    if all(None not in pair for pair in pairs):
+        return pairs
+    whole = [
+        {common_name(call, slot): slot for slot in call.slots if isinstance(slot, PlainSlot) and slot.is_input}
+        for call in (reference, candidate)
+    ]
+    found: list[SlotPair] = []
+    used: set[int] = set()
+    for one, other in pairs:
+        if isinstance(one, PlainSlot) and other is None:
+            other = whole[1].get(common_name(reference, one).rpartition(".")[0])
+            used.add(id(other))
+        elif isinstance(other, PlainSlot) and one is None:
+            one = whole[0].get(common_name(candidate, other).rpartition(".")[0])
+            used.add(id(one))
+        found.append((one, other))
+    return [pair for pair in found if None not in pair or not used & set(map(id, pair)) - {id(None)}]
 
 
 def _pair_gradients(reference: Call, left: dict[str, Slot], chosen: dict[str, Slot]) -> None:
