@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 
 from tensorprobe._version import __version__
 from tensorprobe.cli.compare import compare
+from tensorprobe.cli.compare_dirs import compare_dirs
 from tensorprobe.cli.recover import recover
 from tensorprobe.cli.show import show
 
@@ -38,6 +39,7 @@ app = typer.Typer(
 )
 app.command()(show)
 app.command()(compare)
+app.command("compare-dirs")(compare_dirs)
 app.command()(recover)
 
 
@@ -66,6 +68,10 @@ def describe(
     [bold]Two runs[/bold], and the first call that went wrong:
 
         tensorprobe compare good_dump bad_dump
+
+    [bold]Two folders[/bold] of .npy files, pair by pair:
+
+        tensorprobe compare-dirs good_folder bad_folder
 
     [bold]After a kill[/bold], close the files that the run left open:
 

@@ -42,6 +42,8 @@ class Measurement:
     inf_only_reference: int | None = None
     """Elements that are infinite here and not there, or infinite with the other sign."""
     inf_only_candidate: int | None = None
+    nan_both: int | None = None
+    """Elements that are NaN on both sides, and so agree."""
     worst_index: tuple[int, ...] | None = None
     """Where the absolute error is largest; a NaN or Inf of one side counts as the largest of all."""
     worst_reference: float | complex | int | bool | None = None

@@ -109,6 +109,7 @@ class ErrorTotal:
         self.beyond_1e_3 = self.beyond_5e_3 = self.beyond_tolerance = 0
         self.nan_only_reference = self.nan_only_candidate = 0
         self.inf_only_reference = self.inf_only_candidate = 0
+        self.nan_both = 0
         self.max_abs_error = 0.0
         self.worst_position = -1
         self.worst_values: tuple[Any, Any] = (None, None)
@@ -126,6 +127,7 @@ class ErrorTotal:
         values = self._load(self._reference, raw)
         largest = largest_magnitude(_narrower(raw, values))
         if not math.isfinite(largest):
+            self.nan_both += int(np.count_nonzero(np.isnan(values)))
             values[~np.isfinite(values)] = 0
             largest = largest_magnitude(values)
         self.largest = max(self.largest, largest)
@@ -186,6 +188,7 @@ class ErrorTotal:
         same_inf = inf[0] & inf[1] & (reference == candidate)
         self.nan_only_reference += int(np.count_nonzero(nan[0] & ~nan[1]))
         self.nan_only_candidate += int(np.count_nonzero(nan[1] & ~nan[0]))
+        self.nan_both += int(np.count_nonzero(nan[0] & nan[1]))
         self.inf_only_reference += int(np.count_nonzero(inf[0] & ~same_inf))
         self.inf_only_candidate += int(np.count_nonzero(inf[1] & ~same_inf))
         both_finite: Array = finite[0] & finite[1]
@@ -258,6 +261,7 @@ class ErrorTotal:
             nan_only_candidate=self.nan_only_candidate,
             inf_only_reference=self.inf_only_reference,
             inf_only_candidate=self.inf_only_candidate,
+            nan_both=self.nan_both,
             worst_index=None if self.worst_position < 0 else pair.index(self.worst_position),
             worst_reference=self.worst_values[0],
             worst_candidate=self.worst_values[1],

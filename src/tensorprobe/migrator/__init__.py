@@ -3,4 +3,16 @@
 Each imports what it needs when it is called: a program that is only recorded does not pay for them.
 """
 
-__all__: list[str] = []
+from tensorprobe.migrator.npy_dir import (
+    compare_npy_dir,
+    get_name_map_list_by_name,
+    get_name_map_list_by_number,
+    get_name_map_list_by_shape_edit_distance,
+)
+
+__all__ = [
+    "compare_npy_dir",
+    "get_name_map_list_by_name",
+    "get_name_map_list_by_number",
+    "get_name_map_list_by_shape_edit_distance",
+]
