@@ -89,7 +89,7 @@ def test_what_numpy_saves_is_read_back(
     np.testing.assert_array_equal(found, array)
 
 
-@pytest.mark.parametrize("dtype", ["torch.bfloat16", "BFloat16", "torch.float8_e4m3fn"])
+@pytest.mark.parametrize("dtype", ["torch.bfloat16", "BFloat16", "torch.float8_e4m3fn", "torch.float8_e5m2"])
 def test_the_record_tells_what_numpy_writes_as_nameless_bytes(tmp_path: Path, dtype: str) -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     values = np.array([1.5, -2.0, 0.25], getattr(ml_dtypes, dtype.rpartition(".")[2].lower()))

@@ -73,7 +73,7 @@ def _read_descr(text: str, dtype: str | None) -> tuple[str, bool]:
     if kind == "O":
         raise Unreadable("holds a pickle, not a tensor")
     plain_name = short_dtype(dtype)
-    if kind == "V" and is_ml_dtype(plain_name, int(size or 0)):
+    if (kind == "V" or kind + size == "f1") and is_ml_dtype(plain_name, int(size or 0)):
         return plain_name, order == ">"
     if kind + size not in _NAMES:
         raise Unreadable(f"holds elements of the type {text!r}, which is not compared")
