@@ -52,7 +52,7 @@ def natural_key(name: str) -> tuple[Any, ...]:
     for part in name.split("/"):
         pieces = _NUMBER.split(part)
         parts.append(tuple((piece, -1) if index % 2 == 0 else ("", int(piece)) for index, piece in enumerate(pieces)))
-    return (*parts, name)
+    return (tuple(parts), name)
 
 
 def number_key(name: str) -> tuple[Any, ...]:

@@ -72,6 +72,7 @@ class Row:
     nan_only_candidate: int | None = None
     inf_only_reference: int | None = None
     inf_only_candidate: int | None = None
+    nan_both: int | None = None
     element_count: int | None = None
     worst_index: tuple[int, ...] | None = None
     worst_reference: float | complex | int | bool | None = None
