@@ -58,12 +58,7 @@ def test_the_alignment_has_every_entry_once_in_order_at_the_least_cost(
 
 def test_what_is_missing_in_the_middle_is_left_out() -> None:
     assert align_sequences("abcd", "abd") == [(0, 0), (1, 1), (2, None), (3, 2)]
-    assert align_sequences("bxy", "bay") == [(0, 0), (1, None), (None, 1), (2, 2)] or align_sequences("bxy", "bay") == [
-        (0, 0),
-        (None, 1),
-        (1, None),
-        (2, 2),
-    ]
+    assert align_sequences("bxy", "bay") == [(0, 0), (1, None), (None, 1), (2, 2)]
 
 
 def test_a_cheap_replacement_pairs_what_is_not_equal() -> None:

@@ -42,9 +42,11 @@ def compare_npy_dir(
     from tensorprobe.report.npy_dir import check_csv_place, format_table, write_csv
 
     options = NpyDirOptions(rtol, atol, equal_nan, num_processes)
+    if output_file is not None and not isinstance(output_file, (str, os.PathLike)):
+        raise UsageError(f"output_file is {output_file!r}. Give the path of a file, such as compare.csv.")
     csv_path = None if output_file is None else Path(output_file)
     if csv_path is not None:
-        check_csv_place(csv_path, [Path(orig_dir), Path(target_dir)])
+        check_csv_place(csv_path, [check_folder("orig_dir", orig_dir), check_folder("target_dir", target_dir)])
     comparison = compare_with_progress(orig_dir, target_dir, name_map_list, options)
     print(format_table(comparison, compare_shape), flush=True)
     warn_of_atol(comparison)
