@@ -1,4 +1,5 @@
-"""What comparing costs: pairs of files, two dumps beside msprobe's compare, two large tensors, many records.
+"""What comparing costs: pairs of files, two folders of them, two dumps beside msprobe's compare, two large tensors, many
+records.
 
     python benchmarks/compare.py                              every case
     python benchmarks/compare.py --case pairs --repeat 9
@@ -179,6 +180,28 @@ def measure_files(paths: list[tuple[Path, Path]], processes: int) -> None:
         assert found.problem is None, found.problem
 
 
+# The same pairs as two folders, with progress bar and table: compare_npy_dir.
+
+
+def make_folders(folder: Path, _: int) -> None:
+    for side in ("reference", "candidate"):
+        (folder / side).mkdir()
+    for number in range(PAIRS):
+        for side, values in zip(("reference", "candidate"), make_values(number, NOISE), strict=True):
+            np.save(folder / side / f"{number}_x.npy", values)
+
+
+def folder_cases(folder: Path, options: argparse.Namespace) -> Iterator[Case]:
+    call = (
+        "import sys, tensorprobe; tensorprobe.migrator.compare_npy_dir(*sys.argv[1:3], num_processes=int(sys.argv[3]))"
+    )
+    sides = [str(folder / side) for side in ("reference", "candidate")]
+    ways = [
+        (f"{count} processes", [sys.executable, "-c", call, *sides, str(count)]) for count in (options.processes, 1)
+    ]
+    yield Case(f"2 folders of {PAIRS} files", ways, sorted(folder.rglob("*.npy")))
+
+
 # Two tensors of 1 GB: the memory stays flat.
 
 
@@ -280,6 +303,7 @@ def compare_ways(folder: Path, options: argparse.Namespace) -> list[Way]:
 
 CASES: dict[str, Callable[[Path, argparse.Namespace], Iterator[Case]]] = {
     "pairs": pair_cases,
+    "folders": folder_cases,
     "large": large_cases,
     "dump": dump_cases,
     "records": record_cases,
@@ -287,6 +311,7 @@ CASES: dict[str, Callable[[Path, argparse.Namespace], Iterator[Case]]] = {
 WORKERS: dict[str, Callable[[Path, int], None]] = {
     "pairs": measure_pairs,
     "make_pairs": make_pairs,
+    "make_folders": make_folders,
     "make_large": make_large,
     "make_dump": make_dump,
     "make_records": make_records,

@@ -100,8 +100,9 @@ def _find_moves(reference: Any, candidate: Any, costs: EditCosts) -> Any:
         np.minimum(here[1:], paired, out=here[1:])
         # Every cell may also be reached from a cell to its left, by inserting all between them.
         cheapest = np.minimum.accumulate(here - inserted) + inserted
-        moves[index + 1, 0] = _DELETE
-        moves[index + 1, 1:] = np.where(paired <= deleted[1:], _PAIR, _DELETE)
-        moves[index + 1][here > cheapest + slack] = _INSERT
+        moves[index + 1] = _DELETE
+        row, bound = moves[index + 1, 1:], cheapest[1:] + slack
+        row[cheapest[:-1] + insert <= bound] = _INSERT
+        row[paired <= bound] = _PAIR
         above = cheapest
     return moves
