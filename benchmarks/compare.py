@@ -1,5 +1,5 @@
-"""What comparing costs: pairs of files, two folders of them, two dumps beside msprobe's compare, two large tensors, many
-records.
+"""What comparing costs: pairs of files, two folders of them, two dumps beside msprobe's compare, two large tensors,
+many records.
 
     python benchmarks/compare.py                              every case
     python benchmarks/compare.py --case pairs --repeat 9
