@@ -23,6 +23,8 @@ PUBLIC = [
     "capture",
     "compare",
     "migrator",
+    "save",
+    "save_grad",
     "widget",
 ]
 PACKAGES = ("migrator", "widget")

@@ -63,15 +63,15 @@ class TensorQueue:
         self._folder = folder
         self._failed = {}
 
-    def put_tensor(self, name: str, copy: Any, size_bytes: int) -> None:
-        """Write `copy` as `name`; waits while too much is in the queue."""
-        folder = self.folder
-        self._put(lambda: self._write(folder, name, copy), size_bytes)
+    def put_tensor(self, name: str, copy: Any, size_bytes: int, folder: Path | None = None) -> None:
+        """Write `copy` as `name`, into `folder` if one is given; waits while too much is in the queue."""
+        place = folder or self.folder
+        self._put(lambda: self._write(place, name, copy), size_bytes)
 
-    def write_tensor(self, name: str, content: Any) -> bool:
+    def write_tensor(self, name: str, content: Any, folder: Path | None = None) -> bool:
         """Write `content` as `name`, now; False if that failed."""
-        folder = self.folder
-        return self._do(lambda: self._write(folder, name, content))
+        place = folder or self.folder
+        return self._do(lambda: self._write(place, name, content))
 
     def put_link(self, existing: str, name: str) -> None:
         """Give the file `existing` a further name."""

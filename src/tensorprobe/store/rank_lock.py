@@ -65,6 +65,11 @@ class RankLock:
                 layout.process_name(),
             )
 
+    @property
+    def is_second(self) -> bool:
+        """Does another process have the folders of this rank?"""
+        return self._is_second
+
     def folder(self, step: int) -> Path:
         """Where the records of this step go."""
         if self._is_second:
