@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.integration.torchrun import run_torchrun
@@ -60,6 +61,7 @@ forgotten.wait()
 with tensorprobe.capture(model, sys.argv[1] + "/late", level="mix"):
     forgotten = train()
 forgotten.wait()
+tensorprobe.save(sys.argv[1] + "/saved/x", torch.full((2,), float(dist.get_rank())))
 assert dist.all_reduce is all_reduce
 dist.destroy_process_group()
 """
@@ -88,6 +90,14 @@ def test_each_rank_has_its_folder(dump: Path) -> None:
     assert sorted(path.name for path in (dump / "step0").iterdir()) == ["rank0", "rank1"]
     for rank in (0, 1):
         assert read(dump, rank)["data"]["Module.Linear.forward.0"]["input_args"][0]["Max"] == rank + 1
+
+
+def test_save_writes_into_the_folder_of_its_rank(dumps: Path) -> None:
+    saved = dumps / "saved"
+    assert sorted(path.name for path in saved.iterdir()) == ["rank0", "rank1"]
+    for rank in (0, 1):
+        assert [path.name for path in (saved / f"rank{rank}").iterdir()] == ["0_x.npy"]
+        assert np.array_equal(np.load(saved / f"rank{rank}" / "0_x.npy"), [rank, rank])
 
 
 def test_a_collective_is_recorded_also_by_a_name_that_was_imported_before(dump: Path) -> None:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.integration.msrun import run_msrun
@@ -79,8 +80,10 @@ def train(net):
 relu = nn.ReLU()
 with tensorprobe.capture(relu, folder + "/early"):
     relu(full(5.0))
+tensorprobe.save(folder + "/saved/early", full(5.0))
 
 init()
+tensorprobe.save(folder + "/saved/late", full(get_rank()))
 reduction = ops.AllReduce()
 with seed_all():
     net = Net()
@@ -121,6 +124,14 @@ def records_of(dumps: Path, rank: int) -> dict[str, Any]:
 def test_each_rank_has_its_folder_and_the_scheduler_has_none(dumps: Path, name: str) -> None:
     """`early` began before the processes knew each other; the scheduler runs that part of the program too."""
     assert sorted(path.name for path in (dumps / name / "step0").iterdir()) == ["rank0", "rank1"]
+
+
+def test_save_writes_into_the_folder_of_its_rank(dumps: Path) -> None:
+    saved = dumps / "saved"
+    assert sorted(path.name for path in saved.iterdir()) == ["rank0", "rank1"]
+    for rank in (0, 1):
+        assert sorted(path.name for path in (saved / f"rank{rank}").iterdir()) == ["0_early.npy", "1_late.npy"]
+        assert np.array_equal(np.load(saved / f"rank{rank}" / "1_late.npy"), [rank, rank])
 
 
 def test_the_rank_filter(dumps: Path) -> None:

@@ -52,6 +52,8 @@ class TensorKind:
     copy_content: Callable[[Any], Content]
     describe: Callable[[Any], str]
     current_rank: Callable[[], int | None]
+    takes_part: Callable[[], bool]
+    """Is this process one of those that compute?"""
     watch_gradient: Callable[[Any, Receive, LeafWatches, Hashable], bool]
     """Has each gradient of a tensor received when it comes; False if none will."""
     finish: Callable[[], None]
@@ -82,6 +84,8 @@ class NumberedFiles:
         """Save a tensor, at this path in the data of the call."""
         title = target.title(path)
         try:
+            if not kind.takes_part():
+                return
             if target.is_print:
                 print(f"{PRINT_MARK}{title} {kind.describe(tensor)}", flush=True)
             else:
@@ -110,6 +114,11 @@ class NumberedFiles:
             self.save_content(kind, folder, title, Content(array.nbytes, lambda: array))
         except Exception as error:
             self._failures.note(f"{title} in {folder}", error)
+
+    def expect(self, kind: TensorKind) -> None:
+        """Something will be saved from a graph, which may still run when the process ends."""
+        with self._work:
+            self._follow_process(kind)
 
     def note_failure(self, what: str, error: Exception) -> None:
         self._failures.note(what, error)

@@ -4,6 +4,7 @@ program has imported."""
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from tensorprobe.capture.context import is_adapter_loaded
@@ -12,10 +13,20 @@ from tensorprobe.capture.save_target import SaveTarget, no_gradient, no_tensor, 
 from tensorprobe.model.tree import map_tree, named_children
 
 files = NumberedFiles()
+_disabled: dict[Callable[..., Any], Callable[..., Any]] = {}
 
 
 def save_now(file: Any, data: Any, suffix: Any = None, output_mode: Any = "npy") -> None:
     """Save a tensor, or every tensor in a nesting of dict, list and tuple, as it is now."""
+    _by_python(_save)(file, data, suffix, output_mode)
+
+
+def save_grad_now(file: Any, data: Any, suffix: Any = "backward", output_mode: Any = "npy") -> Any:
+    """Save the gradient of `data` when it comes. Returns `data`, to be passed on."""
+    return _by_python(_save_grad)(file, data, suffix, output_mode)
+
+
+def _save(file: Any, data: Any, suffix: Any, output_mode: Any) -> None:
     target = read_target("save", file, suffix, output_mode)
     kinds = loaded_kinds()
     types = tuple(one for kind in kinds for one in kind.types)
@@ -35,8 +46,7 @@ def save_now(file: Any, data: Any, suffix: Any = None, output_mode: Any = "npy")
         files.say_once(no_tensor(target.name))
 
 
-def save_grad_now(file: Any, data: Any, suffix: Any = "backward", output_mode: Any = "npy") -> Any:
-    """Save the gradient of `data` when it comes. Returns `data`, to be passed on."""
+def _save_grad(file: Any, data: Any, suffix: Any, output_mode: Any) -> Any:
     target = read_target("save_grad", file, suffix, output_mode)
     kind = _kind_of(data, loaded_kinds())
     if kind is None or not isinstance(data, kind.differentiable):
@@ -63,6 +73,16 @@ def loaded_kinds() -> list[TensorKind]:
 
         kinds.append(mindspore_kind)
     return kinds
+
+
+def _by_python(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function as torch.compile leaves it to Python: it interrupts the graph for the call."""
+    dynamo: Any = sys.modules.get("torch._dynamo")
+    if dynamo is None or is_adapter_loaded():
+        return function
+    if function not in _disabled:
+        _disabled[function] = dynamo.disable(function)
+    return _disabled[function]
 
 
 def _kind_of(value: Any, kinds: list[TensorKind]) -> TensorKind | None:

@@ -11,7 +11,7 @@ from mindspore import COOTensor, CSRTensor, Tensor
 from tensorprobe.capture.mindspore.content import missing_content, wait_for
 from tensorprobe.capture.mindspore.executor import after_backward, is_recording_gradients, wait_for_results
 from tensorprobe.capture.mindspore.hiding import hidden
-from tensorprobe.capture.mindspore.rank import current_rank
+from tensorprobe.capture.mindspore.rank import current_rank, is_scheduler
 from tensorprobe.capture.mindspore.tensor_hook import hook_tensor
 from tensorprobe.capture.numbered import Array, Content, LeafWatches, Receive, TensorKind
 from tensorprobe.model.dtype import short_dtype
@@ -97,6 +97,7 @@ kind = TensorKind(
     copy_content=copy_content,
     describe=describe,
     current_rank=current_rank,
+    takes_part=lambda: not is_scheduler(),
     watch_gradient=watch_gradient,
     finish=wait_for_results,
 )

@@ -23,7 +23,7 @@ def save(file: Path, data: Any, suffix: str | None, output_mode: str) -> None:
     if is_compiled():
         folder, name, ending, is_print = _read_constants("save", file, suffix, output_mode)
         if not isinstance(data, (dict, list, tuple, Tensor, type(None))):
-            _refuse_data("save", str(type(data)))
+            _refuse_data("save", _word_for(data))
         if _count_tensors(data) == 0:
             _say_no_tensor(name)
         _save_compiled(folder, name, ending, is_print, data)
@@ -36,7 +36,7 @@ def save_grad(file: Path, data: Any, suffix: str | None, output_mode: str) -> An
     if is_compiled():
         folder, name, ending, is_print = _read_constants("save_grad", file, suffix, output_mode)
         if not isinstance(data, Tensor):
-            _refuse_data("save_grad", str(type(data)))
+            _refuse_data("save_grad", _word_for(data))
         if is_print:
             return _GradientPrinter(name + ending)(data)
         return _GradientTap(folder, name + ending)(data)
@@ -105,10 +105,23 @@ def _count_tensors(data: Any) -> int:  # compiled
     return count
 
 
+def _word_for(data: Any) -> str:  # compiled, which cannot name a type by itself
+    if isinstance(data, dict):
+        return "dict"
+    if isinstance(data, list):
+        return "list"
+    if isinstance(data, tuple):
+        return "tuple"
+    if isinstance(data, str):
+        return "str"
+    return "a number or None"
+
+
 @constexpr(check=False)  # type: ignore[untyped-decorator]
 def _read_constants(function: str, file: Any, suffix: Any, output_mode: Any) -> tuple[str, str, str, bool]:
     """Run by the compiler, which knows no value of what is computed."""
     target = read_target(function, file, suffix, output_mode)
+    save_now.files.expect(kind)
     return target.folder, target.name, target.title(""), target.is_print
 
 

@@ -84,6 +84,7 @@ kind = TensorKind(
     copy_content=copy_content,
     describe=describe,
     current_rank=current_rank,
+    takes_part=lambda: True,
     watch_gradient=watch_gradient,
     finish=finish,
 )
