@@ -1,0 +1,1 @@
+"""The import names `msprobe` and `troubleshooter`, which belong to other packages, for tensorprobe."""

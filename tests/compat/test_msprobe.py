@@ -1,0 +1,106 @@
+"""The programs of msprobe's manual run unchanged."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.compat.program import MANUAL, run_manual, run_program, succeed
+
+# What stands around the fragments of the manual in a user's program.
+TRAINING = """
+import sys
+import torch
+
+model = torch.nn.Linear(2, 1)
+data_loader = [(torch.ones(3, 2), torch.zeros(3, 1))] * 2
+
+def train(data, label):
+    out = model(data)
+    debugger.save(out, "out")
+    torch.nn.functional.mse_loss(out, label).backward()
+    debugger.step()
+
+path = sys.argv[1]
+exec(compile(open(path, encoding="utf-8").read(), path, "exec"))
+"""
+GRAPH = """
+import sys
+import mindspore as ms
+from mindspore import nn
+
+def run(name, **names):
+    path = f"{sys.argv[1]}/msprobe_graph_{name}.py"
+    exec(compile(open(path, encoding="utf-8").read(), path, "exec"), names)
+    return names
+
+ms.set_context(mode=ms.GRAPH_MODE)
+x = ms.Tensor([1.0, 2.0])
+run("save", nn=nn)["Net"]()(x)
+net = run("save_grad", nn=nn)["Net"]()
+print(ms.grad(net)(x))
+run("step", epochs=2, train_one_epoch=lambda: ms.grad(net)(x))
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def saved_names(path: Path) -> list[str]:
+    return sorted(json.loads(path.read_text())["data"])
+
+
+def test_a_variable_and_its_gradient_are_saved(folder: Path) -> None:
+    run_manual("msprobe_single_point.py")
+    assert saved_names(folder / "dump_path/step0/rank/debug.json") == ["x2.0.debug", "x2_grad.0.debug"]
+
+
+def test_every_step_has_its_folder(folder: Path) -> None:
+    run_manual("msprobe_single_point_steps.py")
+    steps = [folder / f"dump_path/step{number}/rank/debug.json" for number in range(10)]
+    assert [saved_names(step) for step in steps] == [["x2.0.debug", "x2_grad.0.debug"]] * 10
+
+
+@pytest.mark.parametrize("way", ["config", "arguments"])
+def test_a_debugger_is_made_from_a_file_or_from_arguments(folder: Path, way: str) -> None:
+    shutil.copy(MANUAL / "msprobe_config.json", "config.json")
+    succeed(run_program("-c", TRAINING, MANUAL / f"msprobe_debugger_from_{way}.py"))
+    for step in ("step0", "step1"):
+        assert saved_names(folder / "dump_path" / step / "rank/debug.json") == ["out.0.debug", "out_grad.0.debug"]
+
+
+def test_values_and_gradients_inside_a_graph_are_saved(folder: Path) -> None:
+    assert succeed(run_program("-c", GRAPH, MANUAL)).split() == ["[2.", "2.]"]
+    files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.npy"))
+    assert files == [
+        "dump_data/step0/rank0/grad_grad_float32_0.npy",
+        "dump_data/step0/rank0/grad_grad_float32_1.npy",
+        "dump_data/step0/rank0/input_float32_0.npy",
+        "dump_data/step1/rank0/grad_grad_float32_0.npy",
+    ]
+
+
+@pytest.mark.skipif("MSADAPTER_FOLDER" not in os.environ, reason="needs MSAdapter; MSADAPTER_FOLDER says where it is")
+def test_a_program_for_msadapter_is_recorded_where_a_hook_imports_msadapter_first(folder: Path) -> None:
+    hook = folder / "hook"
+    hook.mkdir()
+    (hook / "sitecustomize.py").write_text("import msadapter\n")
+    settings = {"task": "tensor", "dump_path": "./dump_path", "level": "mix"}
+    Path("config.json").write_text(json.dumps(settings))
+    run_manual("msprobe_msadapter.py", paths=(hook, Path(os.environ["MSADAPTER_FOLDER"])))
+    ranks = [folder / f"dump_path/step{number}/rank" for number in range(3)]
+    for rank in ranks:
+        assert {"dump.json", "stack.json", "construct.json", "dump_tensor_data"} <= {one.name for one in rank.iterdir()}
+        tensors = {path.name for path in (rank / "dump_tensor_data").iterdir()}
+        assert {
+            "Module.linear1.Linear.forward.0.input.0.npy",
+            "Module.linear1.Linear.forward.0.parameters.bias.npy",
+            "Functional.linear.1.backward.output.0.npy",
+        } <= tensors
