@@ -30,18 +30,21 @@ exec(compile(open(path, encoding="utf-8").read(), path, "exec"))
 """
 GRAPH = """
 import sys
+import types
 import mindspore as ms
 from mindspore import nn
 
 def run(name, **names):
     path = f"{sys.argv[1]}/msprobe_graph_{name}.py"
-    exec(compile(open(path, encoding="utf-8").read(), path, "exec"), names)
-    return names
+    module = sys.modules[name] = types.ModuleType(name)
+    vars(module).update(names)
+    exec(compile(open(path, encoding="utf-8").read(), path, "exec"), vars(module))
+    return module
 
 ms.set_context(mode=ms.GRAPH_MODE)
 x = ms.Tensor([1.0, 2.0])
-run("save", nn=nn)["Net"]()(x)
-net = run("save_grad", nn=nn)["Net"]()
+run("save", nn=nn).Net()(x)
+net = run("save_grad", nn=nn).Net()
 print(ms.grad(net)(x))
 run("step", epochs=2, train_one_epoch=lambda: ms.grad(net)(x))
 """

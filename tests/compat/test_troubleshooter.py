@@ -15,7 +15,7 @@ import sys
 import numpy as np
 import troubleshooter as ts
 
-framework, folder, step = sys.argv[1:]
+framework, folder = sys.argv[1:]
 data = np.ones((2, 3), np.float32)
 if framework == "torch":
     import torch
@@ -77,12 +77,9 @@ def test_what_both_saved_is_compared_as_the_manual_shows(saved: Path, monkeypatc
 def test_the_calls_of_both_frameworks_are_dumped_and_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for framework in ("torch", "mindspore"):
-        succeed(run_program("-c", API_DUMP, framework, f"{framework}_dump", 0))
-        assert sorted(path.name for path in Path(f"{framework}_dump/rank0").iterdir()) == [
-            f"{framework}_api_dump",
-            f"{framework}_api_dump_info.pkl",
-            f"{framework}_api_dump_stack.json",
-        ]
+        succeed(run_program("-c", API_DUMP, framework, f"{framework}_dump"))
+        parts = ("_api_dump", "_api_dump_info.pkl", "_api_dump_stack.json")
+        assert {framework + part for part in parts} <= {one.name for one in Path(f"{framework}_dump/rank0").iterdir()}
     call = "import troubleshooter as ts\nts.migrator.api_dump_compare('torch_dump', 'mindspore_dump', 'result')"
     succeed(run_program("-c", call))
     assert sorted(path.name for path in Path("result").iterdir()) == [
