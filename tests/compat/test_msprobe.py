@@ -11,6 +11,8 @@ import pytest
 
 from tests.compat.program import MANUAL, run_manual, run_program, succeed
 
+FACE = ["PrecisionDebugger", "save", "save_grad", "seed_all", "step"]
+
 # What stands around the fragments of the manual in a user's program.
 TRAINING = """
 import sys
@@ -27,6 +29,10 @@ def train(data, label):
 
 path = sys.argv[1]
 exec(compile(open(path, encoding="utf-8").read(), path, "exec"))
+
+import msprobe.pytorch as theirs, tensorprobe.pytorch as ours
+assert all(getattr(theirs, name) is getattr(ours, name) for name in ours.__all__)
+print(sorted(theirs.__all__))
 """
 GRAPH = """
 import sys
@@ -47,6 +53,10 @@ run("save", nn=nn).Net()(x)
 net = run("save_grad", nn=nn).Net()
 print(ms.grad(net)(x))
 run("step", epochs=2, train_one_epoch=lambda: ms.grad(net)(x))
+
+import msprobe.mindspore as theirs, tensorprobe.mindspore as ours
+assert all(getattr(theirs, name) is getattr(ours, name) for name in ours.__all__)
+print(sorted(theirs.__all__))
 """
 
 
@@ -74,13 +84,16 @@ def test_every_step_has_its_folder(folder: Path) -> None:
 @pytest.mark.parametrize("way", ["config", "arguments"])
 def test_a_debugger_is_made_from_a_file_or_from_arguments(folder: Path, way: str) -> None:
     shutil.copy(MANUAL / "msprobe_config.json", "config.json")
-    succeed(run_program("-c", TRAINING, MANUAL / f"msprobe_debugger_from_{way}.py"))
+    printed = succeed(run_program("-c", TRAINING, MANUAL / f"msprobe_debugger_from_{way}.py"))
+    assert printed.splitlines()[-1] == str(FACE), "msprobe.pytorch holds the face of tensorprobe"
     for step in ("step0", "step1"):
         assert saved_names(folder / "dump_path" / step / "rank/debug.json") == ["out.0.debug", "out_grad.0.debug"]
 
 
 def test_values_and_gradients_inside_a_graph_are_saved(folder: Path) -> None:
-    assert succeed(run_program("-c", GRAPH, MANUAL)).split() == ["[2.", "2.]"]
+    gradient, face = succeed(run_program("-c", GRAPH, MANUAL)).splitlines()
+    assert gradient.split() == ["[2.", "2.]"]
+    assert face == str(FACE), "msprobe.mindspore holds the face of tensorprobe"
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.npy"))
     assert files == [
         "dump_data/step0/rank0/grad_grad_float32_0.npy",
