@@ -122,6 +122,8 @@ def test_importing_the_package_imports_nothing_but_numpy() -> None:
         "yaml",
         "ml_dtypes",
         "xlsxwriter",
+        "prettytable",
+        "tqdm",
         "pandas",
         "typer",
         "rich",
