@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 from tensorprobe._version import __version__
 from tensorprobe.cli.compare import compare
 from tensorprobe.cli.compare_dirs import compare_dirs
+from tensorprobe.cli.convert import convert
 from tensorprobe.cli.recover import recover
 from tensorprobe.cli.show import show
 
@@ -41,6 +42,7 @@ app.command()(show)
 app.command()(compare)
 app.command("compare-dirs")(compare_dirs)
 app.command()(recover)
+app.command()(convert)
 
 
 def _print_version(is_asked: bool) -> None:
@@ -76,6 +78,10 @@ def describe(
     [bold]After a kill[/bold], close the files that the run left open:
 
         tensorprobe recover dump_path
+
+    [bold]Saved files[/bold] of MindSpore's Print, or of torch, as .npy files:
+
+        tensorprobe convert print_file npy_files
 
     Exit codes: 0 all is well, 1 two runs differ, 2 a dump could not be read or compared.
     """

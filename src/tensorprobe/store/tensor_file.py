@@ -30,7 +30,7 @@ class NotDenseError(DumpError):
 def open_tensor(path: Path, dtype: str | None = None) -> np.ndarray[Any, Any]:
     """The tensor of a file. `dtype` is what the record says: only needed where the file itself cannot tell."""
     try:
-        content = _map_file(path)
+        content = map_file(path)
         layout = _read_layout(content, dtype)
         return make_array(content, layout)
     except NotDense as error:
@@ -66,7 +66,8 @@ def _read_layout(content: mmap.mmap | bytes, dtype: str | None) -> Any:
     raise Unreadable("is neither a .npy nor a .pt file")
 
 
-def _map_file(path: Path) -> mmap.mmap | bytes:
+def map_file(path: Path) -> mmap.mmap | bytes:
+    """The content of a regular file."""
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     except FileNotFoundError:

@@ -109,6 +109,11 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     return np.dtype(getattr(ml_dtypes, name))
 
 
+def is_numpy_dtype(name: str) -> bool:
+    """Does numpy have it by itself?"""
+    return name in _BY_NUMPY
+
+
 def is_ml_dtype(name: str, size_bytes: int) -> bool:
     """Is it one of the dtypes that numpy writes as nameless bytes, of this size?"""
     return _BY_ML_DTYPES.get(name) == size_bytes

@@ -1,3 +1,5 @@
 """Small tools around saved files, with TroubleShooter's names."""
 
-__all__: list[str] = []
+from tensorprobe.widget.convert import save_convert
+
+__all__ = ["save_convert"]

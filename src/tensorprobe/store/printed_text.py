@@ -1,0 +1,57 @@
+"""A tensor as MindSpore prints it: `Tensor(shape=[2, 2], dtype=Float32, value=\n[[1 2]\n [3 4]])`."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import numpy as np
+
+from tensorprobe.model.dtype import short_dtype
+from tensorprobe.store import narrow_float
+from tensorprobe.store.tensor_layout import MAX_DIMENSIONS, Unreadable, is_numpy_dtype
+
+Array = np.ndarray[Any, Any]
+
+_TENSOR = re.compile(r"Tensor\(shape=\[([^\]]*)\],\s*dtype=(\w+),\s*value=(.*)\)\s*", re.DOTALL)
+_BETWEEN = re.compile(r"[\s,\[\]]+")
+_BOOLS = {"True": True, "true": True, "1": True, "False": False, "false": False, "0": False}
+
+
+def is_tensor(text: str) -> bool:
+    return text.startswith("Tensor(shape=")
+
+
+def parse_tensor(text: str) -> Array:
+    """The array that a text stands for."""
+    found = _TENSOR.fullmatch(text.strip())
+    if found is None:
+        raise Unreadable("holds the text of a tensor that is cut off")
+    shape, tensor_type, values = found.groups()
+    sizes = [size for size in _BETWEEN.split(shape) if size]
+    if len(sizes) > MAX_DIMENSIONS or not all(size.isdecimal() and len(size) < 20 for size in sizes):
+        raise Unreadable(f"holds the text of a tensor with the shape [{shape[:100]}]")
+    dims = tuple(map(int, sizes))
+    words = [word for word in _BETWEEN.split(values) if word]
+    if "..." in words:
+        raise Unreadable("holds the text of a tensor with only a part of its values: MindSpore has shortened it")
+    if math.prod(dims) != len(words):
+        raise Unreadable(f"holds the text of a tensor with {len(words)} values and the shape {list(dims)}")
+    try:
+        return _make_array(words, short_dtype(tensor_type), tensor_type).reshape(dims)
+    except (ValueError, KeyError, OverflowError) as error:
+        raise Unreadable(f"holds the text of a tensor that is no {tensor_type} ({error})") from None
+
+
+def _make_array(words: list[str], dtype: str, tensor_type: str) -> Array:
+    if narrow_float.item_bytes(dtype) is not None:
+        dtype = "float32"
+    if not is_numpy_dtype(dtype):
+        raise Unreadable(f"holds a tensor of the type {tensor_type!r}, which is not converted")
+    if dtype == "bool":
+        return np.array([_BOOLS[word] for word in words], bool)
+    kind = np.dtype(dtype).kind
+    convert = {"c": complex, "f": float}.get(kind, int)
+    with np.errstate(over="ignore"):
+        return np.array([convert(word) for word in words], dtype)
