@@ -89,6 +89,63 @@ def test_mindspore_writes_the_files_of_the_seed(mode: str) -> None:
     assert np.array_equal(load(SEED_NAMES[0]), DATA) and np.array_equal(load(SEED_NAMES[2]), [[-0.5, 0.5]])
 
 
+class Blocks(nn.Cell):
+    """Values and gradients in turn, the last value after the last gradient was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.CellList([nn.Dense(64, 64) for _ in range(3)])
+
+    def construct(self, x: Tensor) -> Tensor:
+        number = 0
+        for block in self.blocks:
+            x = ops.tanh(block(x))
+            ts.save(f"out/v{number}", x)
+            x = ts.save_grad(f"out/g{number}", x, None)
+            number = number + 1
+        ts.save("out/last", x)
+        return x.sum()
+
+
+@pytest.mark.parametrize("way", COMPILED)
+def test_a_graph_numbers_its_gradients_after_its_values_in_every_step(way: str) -> None:
+    with running_in(way):
+        net = Blocks()
+        train = ms.grad(compiled(way, net), None, net.trainable_params())
+        for _ in range(5):
+            train(Tensor(np.ones((8, 64), np.float32)))
+        names = [name.partition("_")[2].removesuffix(".npy") for name in saved()]
+    assert names == ["v0", "v1", "v2", "last", "g2", "g1", "g0"] * 5
+
+
+class BranchesAndHalves(nn.Cell):
+    def construct(self, x: Tensor) -> Tensor:
+        if x.sum() > 0:  # noqa: SIM108  a branch of the graph
+            x = ts.save_grad("out/positive", x * 2)
+        else:
+            x = ts.save_grad("out/negative", x * 3)
+        half = ts.save_grad("out/half", x.astype(ms.bfloat16))
+        return (half.astype(ms.float32) * 1.5).sum()
+
+
+@pytest.mark.parametrize("way", COMPILED)
+def test_gradients_in_branches_and_of_narrow_floats_are_saved_from_a_graph(way: str) -> None:
+    with running_in(way):
+        gradient = ms.grad(compiled(way, BranchesAndHalves()))(Tensor([1.0, 2.0]))
+        assert saved() == ["0_half_backward.npy", "1_positive_backward.npy"]
+    assert np.array_equal(gradient.asnumpy(), [3.0, 3.0])
+    assert all(np.array_equal(load(name), np.full(2, 1.5, np.float32)) for name in saved())
+
+
+def cube(x: Tensor) -> Tensor:
+    return ts.save_grad("out/y", x * x * x).sum()
+
+
+def test_a_graph_that_computes_the_gradient_of_a_gradient_stays_right() -> None:
+    with running_in("graph"):
+        assert float(ms.grad(ms.grad(cube))(Tensor([2.0], ms.float32))[0]) == 12.0
+
+
 def test_torch_writes_the_files_of_the_seed() -> None:
     dense = torch.nn.Linear(3, 2)
     torch.nn.init.zeros_(dense.weight)

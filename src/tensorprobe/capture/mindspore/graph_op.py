@@ -15,7 +15,7 @@ from typing import Any
 
 import mindspore as ms
 import numpy as np
-from mindspore import ops
+from mindspore import nn, ops
 from mindspore.ops.functional import isconstant
 from mindspore.ops.primitive import PrimitiveWithInfer, _run_op
 
@@ -81,6 +81,36 @@ def make_taps(receive: Receive) -> tuple[Any, Any]:
             return self.identity(tensor)
 
     return ValueTap, GradientTap
+
+
+def make_ordered_gradient_tap(receive: Receive) -> Any:
+    """A class like `GradientTap`, whose gradients come after all values that were tapped before it in the program.
+
+    Left alone, a graph (2.10) writes gradients as soon as it has them, in most steps before any value of the forward.
+    Here the tensor waits until the values before it are written, and its gradient waits for the tensor.
+    """
+
+    class OrderedGradientTap(nn.Cell):  # type: ignore[misc]
+        def __init__(self, folder: str, name: str) -> None:
+            super().__init__()
+            self.wait = make_operator(_take_turn, 1)
+            self.turn = ms.Tensor([0], ms.int32)
+            self.write = _PythonWriter(receive, folder, name, is_ordered=False)
+
+        def construct(self, tensor: Any) -> Any:  # compiled
+            return ops.depend(tensor, self.wait(self.turn))
+
+        def bprop(self, tensor: Any, out: Any, gradient: Any) -> Any:  # compiled
+            waited = ops.depend(gradient, out)
+            return (ops.depend(waited, self.write(waited)),)
+
+    if writes_from_python(ms.get_context("device_target")):
+        return OrderedGradientTap
+    return make_taps(receive)[1]
+
+
+def _take_turn(_turn: Array) -> Array:
+    return _DONE
 
 
 def _make_writer(receive: Receive, folder: str, name: str) -> Any:

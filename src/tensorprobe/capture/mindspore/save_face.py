@@ -10,7 +10,7 @@ import numpy as np
 from mindspore import Tensor, constexpr, jit_class, ops
 
 from tensorprobe.capture import save_now
-from tensorprobe.capture.mindspore.graph_op import Array, is_compiled, make_taps
+from tensorprobe.capture.mindspore.graph_op import Array, is_compiled, make_ordered_gradient_tap, make_taps
 from tensorprobe.capture.mindspore.numbered import kind
 from tensorprobe.capture.save_target import PRINT_MARK, no_tensor, read_target, wrong_data
 from tensorprobe.store.narrow_float import widen_bits
@@ -48,7 +48,8 @@ def _receive(folder: str, name: str, array: Array, dtype: str) -> None:
     save_now.files.save_array(kind, folder, name, own)
 
 
-_ValueTap, _GradientTap = make_taps(_receive)
+_ValueTap, _ = make_taps(_receive)
+_GradientTap = make_ordered_gradient_tap(_receive)
 
 
 @jit_class
