@@ -5,7 +5,7 @@
     input, +pad_mode='valid'               an argument that PyTorch does not have
     input, p:1-keep_prob=0.5               what is given here is 1 minus what PyTorch is given
 
-pytorch      by operation: a function and the method of its name take the same
+pytorch      by operation: a function and the method of its name take the same, but for `Tensor.where`
 mindspore    by prefix (`nn`, `mint.nn`: what layers are made with), where it differs from PyTorch's in order, a name
              or a default; a primitive: what it is called with. What it was made with is in no record.
 """
@@ -91,7 +91,8 @@ def find_signature(framework: str, prefix: str, op: str, word: str) -> Signature
     """Of a function by its name in its own framework; `word` is what PyTorch calls it. None: not known."""
     text = signatures()[MINDSPORE].get(prefix, {}).get(op) if framework == MINDSPORE else None
     if text is None and not (framework == MINDSPORE and prefix == PRIMITIVE):
-        text = signatures()["pytorch"].get(word)
+        known = signatures()["pytorch"]
+        text = known.get(f"{prefix}.{word}", known.get(word))
     return None if text is None else read_signature(text)
 
 

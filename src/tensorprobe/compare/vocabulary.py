@@ -12,7 +12,8 @@ mindspore         what MindSpore says otherwise
   functions_of      the same, where a word of PyTorch means another thing under one prefix only
   primitives        classes that lower case and underscores do not make a function of
   cells             classes
-  parameters        of cells; `buffers` are parameters there
+  parameters        of cells; `buffers` are parameters there; `parameters_of`: of one class only
+  children          of the cells of one class: their names; "": PyTorch has no such level
   results           which result of PyTorch's each result is, where it returns others or in another order; null: none
   values            of arguments, that PyTorch spells otherwise
   silent            arguments that change nothing, or nothing with these values
