@@ -51,7 +51,16 @@ def _make_array(words: list[str], dtype: str, tensor_type: str) -> Array:
         raise Unreadable(f"holds a tensor of the type {tensor_type!r}, which is not converted")
     if dtype == "bool":
         return np.array([_BOOLS[word] for word in words], bool)
-    kind = np.dtype(dtype).kind
-    convert = {"c": complex, "f": float}.get(kind, int)
+    if np.dtype(dtype).kind in "iu":
+        return _make_integers(words, dtype)
+    convert = complex if dtype.startswith("complex") else float
     with np.errstate(over="ignore"):
         return np.array([convert(word) for word in words], dtype)
+
+
+def _make_integers(words: list[str], dtype: str) -> Array:
+    limits, numbers = np.iinfo(dtype), [int(word) for word in words]
+    outside = next((number for number in numbers if not limits.min <= number <= limits.max), None)
+    if outside is not None:
+        raise ValueError(f"{outside} is none")
+    return np.array(numbers, dtype)

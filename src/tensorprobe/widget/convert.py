@@ -26,7 +26,6 @@ Reach = Callable[[int, int], None]
 PRINT_MARK = "_TS_SAVE_NAME:"
 _MARKED = re.compile(rf"{PRINT_MARK}([^\n]*?)(?:\s+(?=Tensor\(shape=)|\n|$)")
 _FIRST_PRINT_BYTE = b"\x0a"  # the tag of the one field that such a file has
-_PART = "what could be read before is converted"
 
 
 @dataclass
@@ -57,7 +56,10 @@ def convert(path: Path, folder: Path, reach: Reach = lambda _, __: None) -> Conv
         if not files:
             raise DumpError(f"{path} holds no .pt file")
         for count, source in enumerate(files, 1):
-            _convert_torch_file(source, folder / source.relative_to(path).parent, done)
+            if source.is_symlink():
+                done.errors.append(f"{source} is a link, which is not followed")
+            else:
+                _convert_torch_file(source, folder / source.relative_to(path).parent, done)
             reach(count, len(files))
     elif _is_torch_file(path):
         _convert_torch_file(path, folder, done)
@@ -80,7 +82,7 @@ def _convert_torch_file(path: Path, folder: Path, done: Conversion) -> None:
     try:
         array = open_tensor(path)
     except DumpError as error:
-        done.errors.append(f"{path.parent}: {error}")
+        done.errors.append(f"{path.parent}{os.sep}{error}")
         return
     if array.dtype.kind == "V" or array.dtype.isbuiltin != 1:  # of ml_dtypes; np.load would give nameless bytes
         array = array.astype(np.float32)
@@ -100,7 +102,7 @@ def _convert_print_file(path: Path, folder: Path, done: Conversion, reach: Reach
             _convert_value(content, value, folder / slot_file_name(f"{count}_{stem}", "npy"), f"{path}: {stem}", done)
             count += 1
     except Unreadable as error:
-        done.errors.append(f"{path} {error}; {_PART} ({len(done.written)} files)")
+        done.errors.append(f"{path} {error}; {len(done.written)} tensors before that are converted")
     if not done.written and not done.errors:
         raise DumpError(f"{path} holds nothing that save(…, output_mode='print') has printed")
 
