@@ -14,6 +14,7 @@ from mindspore import COOTensor, CSRTensor, Parameter, Tensor, nn, ops
 
 import tensorprobe as ts
 from tensorprobe.capture import save_now
+from tensorprobe.capture.mindspore.save_face import dump_path
 from tensorprobe.capture.mindspore.save_face import save as mindspore_save
 from tensorprobe.capture.numbered import NumberedFiles
 from tensorprobe.errors import UsageError
@@ -465,3 +466,10 @@ def test_a_wrong_argument_in_a_graph_is_an_error_that_says_so(call: str, words: 
 def test_the_functions_for_mindspore_take_what_the_public_ones_pass_on() -> None:
     mindspore_save("out/x", Tensor([1.0]), None, "npy")
     assert saved() == ["0_x.npy"]
+
+
+def test_where_mindspore_writes_by_itself_the_rank_is_in_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert dump_path("out", "x_backward") == "out/x_backward"
+    monkeypatch.setenv("RANK_ID", "3")
+    monkeypatch.setenv("RANK_SIZE", "4")
+    assert dump_path("out", "x_backward") == "out/rank3/x_backward"

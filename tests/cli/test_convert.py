@@ -80,4 +80,4 @@ def test_a_pickle_is_not_opened(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_the_help_shows_what_to_type(capsys: pytest.CaptureFixture[str]) -> None:
     done = run_here(capsys, "convert", "--help")
     assert done.returncode == 0
-    assert all(word in done.stdout for word in ("tensorprobe convert print_file", "dump_tensor_data", "Exit codes"))
+    assert all(word in done.stdout for word in ("tensorprobe convert print_file", "dump_path npy_files", "Exit codes"))

@@ -146,6 +146,9 @@ class NumberedFiles:
                 logger.debug("waiting for results at the end: %s", error)
         self._queue.close()
         self._writes_at_once = True
+        if self._failures.count:
+            logger.error("tensors that could not be saved in this process: %d", self._failures.count)
+            self._failures.restart()
         for lock in self._locks:
             lock.release()
         self._let_go()

@@ -20,12 +20,14 @@ def convert(
 ) -> None:
     """Turn saved files into .npy files, which numpy reads and two folders of which can be compared.
 
-    tensorprobe convert print_file npy_files          what save(…, output_mode="print") printed into the file that
-                                                      MindSpore was given as print_file_path
+    tensorprobe convert print_file npy_files     what MindSpore printed there
 
-    tensorprobe convert dump_tensor_data npy_files    every .pt file of a dump, in all its folders
+    tensorprobe convert dump_path npy_files      every .pt file, in all folders
 
-    tensorprobe convert x.pt npy_files                one of them
+    tensorprobe convert x.pt npy_files           one of them
+
+    A print file is what MindSpore writes to its print_file_path; of what is in it, the tensors are taken that
+    save(…, output_mode="print") has printed, and numbered in their order.
 
     Neither framework is needed, and nothing is unpickled. bfloat16 and float8 become float32, which loses nothing.
 

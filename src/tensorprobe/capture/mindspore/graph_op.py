@@ -24,6 +24,7 @@ from tensorprobe.errors import UsageError
 Array = np.ndarray[Any, Any]
 Receive = Callable[[str, str, Array, str], None]
 """`receive(folder, name, array, dtype)`: the array is the runtime's own memory, good until the function returns."""
+DumpPath = Callable[[str, str], str]
 
 _DUMP_STEP = "<tensordump-update-step>"  # MindSpore's own word for it, in place of a file name
 
@@ -55,16 +56,22 @@ class _IsCompiled(PrimitiveWithInfer):  # type: ignore[misc]
 is_compiled = _IsCompiled()
 
 
-def make_taps(receive: Receive) -> tuple[Any, Any]:
+def dump_into_step(folder: str, name: str) -> str:
+    """A path for MindSpore's TensorDump, with braces that it fills."""
+    return str(Path(folder) / "{step}" / "{rank}" / name)
+
+
+def make_taps(receive: Receive, dump_path: DumpPath = dump_into_step) -> tuple[Any, Any]:
     """Two classes for compiled code: `ValueTap(folder, name)(tensor)` and
-    `tensor = GradientTap(folder, name)(tensor)`. Folder and name are constants of the graph."""
+    `tensor = GradientTap(folder, name)(tensor)`. Folder and name are constants of the graph; where MindSpore's
+    TensorDump writes, `dump_path` makes a path of them."""
 
     @ms.jit_class
     class ValueTap:
         """What it is called with reaches `receive` each time the graph comes by."""
 
         def __init__(self, folder: str, name: str) -> None:
-            self.write = _make_writer(receive, folder, name)
+            self.write = _make_writer(receive, folder, name, dump_path)
 
         def __call__(self, tensor: Any) -> Any:
             return self.write(ops.stop_gradient(tensor))
@@ -74,7 +81,7 @@ def make_taps(receive: Receive) -> tuple[Any, Any]:
         """The gradient of what it returns reaches `receive`, if the graph computes it, and goes on unchanged."""
 
         def __init__(self, folder: str, name: str) -> None:
-            self.identity = ops.InsertGradientOf(_make_gradient_function(receive, folder, name))
+            self.identity = ops.InsertGradientOf(_make_gradient_function(receive, folder, name, dump_path))
             self.identity.del_prim_attr("side_effect_backprop")  # with it no cell in a branch can be differentiated
 
         def __call__(self, tensor: Any) -> Any:
@@ -84,7 +91,7 @@ def make_taps(receive: Receive) -> tuple[Any, Any]:
 
 
 def make_ordered_gradient_tap(receive: Receive) -> Any:
-    """A class like `GradientTap`, whose gradients come after all values that were tapped before it in the program.
+    """A class like `GradientTap`, for CPU, whose gradients come after all values that were tapped before it.
 
     Left alone, a graph (2.10) writes gradients as soon as it has them, in most steps before any value of the forward.
     Here the tensor waits until the values before it are written, and its gradient waits for the tensor.
@@ -104,22 +111,20 @@ def make_ordered_gradient_tap(receive: Receive) -> Any:
             waited = ops.depend(gradient, out)
             return (ops.depend(waited, self.write(waited)),)
 
-    if writes_from_python(ms.get_context("device_target")):
-        return OrderedGradientTap
-    return make_taps(receive)[1]
+    return OrderedGradientTap
 
 
 def _take_turn(_turn: Array) -> Array:
     return _DONE
 
 
-def _make_writer(receive: Receive, folder: str, name: str) -> Any:
+def _make_writer(receive: Receive, folder: str, name: str, dump_path: DumpPath) -> Any:
     if writes_from_python(ms.get_context("device_target")):
         return _PythonWriter(receive, folder, name)
-    return _DumpWriter(folder, name)
+    return _DumpWriter(dump_path(folder, name))
 
 
-def _make_gradient_function(receive: Receive, folder: str, name: str) -> Callable[[Any], Any]:
+def _make_gradient_function(receive: Receive, folder: str, name: str, dump_path: DumpPath) -> Callable[[Any], Any]:
     if writes_from_python(ms.get_context("device_target")):
         write = _PythonWriter(receive, folder, name, is_ordered=False)
 
@@ -127,7 +132,7 @@ def _make_gradient_function(receive: Receive, folder: str, name: str) -> Callabl
             return ops.depend(gradient, write(gradient))
 
         return pass_on
-    dump = _DumpWriter(folder, name)
+    dump = _DumpWriter(dump_path(folder, name))
 
     def dump_and_pass_on(gradient: Any) -> Any:  # compiled
         dump(gradient)
@@ -174,10 +179,10 @@ def _refuse_shape(name: str) -> None:
 
 @ms.jit_class
 class _DumpWriter:
-    """MindSpore's own operator, which puts the step and the rank into the path and numbers the files itself."""
+    """MindSpore's own operator, which can put the step and the rank into the path and numbers the files itself."""
 
-    def __init__(self, folder: str, name: str) -> None:
-        self.file = str(Path(folder) / "{step}" / "{rank}" / name)  # braces that MindSpore fills
+    def __init__(self, file: str) -> None:
+        self.file = file
         self.dump = ops.TensorDump()
 
     def __call__(self, tensor: Any) -> Any:  # compiled

@@ -7,12 +7,20 @@ import os
 from typing import Any
 
 import numpy as np
-from mindspore import Tensor, constexpr, jit_class, ops
+from mindspore import Tensor, constexpr, get_context, jit_class, ops
 
 from tensorprobe.capture import save_now
-from tensorprobe.capture.mindspore.graph_op import Array, is_compiled, make_ordered_gradient_tap, make_taps
+from tensorprobe.capture.mindspore.graph_op import (
+    Array,
+    is_compiled,
+    make_ordered_gradient_tap,
+    make_taps,
+    writes_from_python,
+)
 from tensorprobe.capture.mindspore.numbered import kind
+from tensorprobe.capture.mindspore.rank import current_rank
 from tensorprobe.capture.save_target import PRINT_MARK, no_tensor, read_target, wrong_data
+from tensorprobe.store.layout import rank_name
 from tensorprobe.store.narrow_float import widen_bits
 
 Path = str | os.PathLike[str]
@@ -39,6 +47,8 @@ def save_grad(file: Path, data: Any, suffix: str | None, output_mode: str) -> An
             _refuse_data("save_grad", _word_for(data))
         if is_print:
             return _GradientPrinter(name + ending)(data)
+        if _is_called_by_graph():
+            return _OrderedGradientTap(folder, name + ending)(data)
         return _GradientTap(folder, name + ending)(data)
     return save_now.save_grad_now(file, data, suffix, output_mode)
 
@@ -48,8 +58,14 @@ def _receive(folder: str, name: str, array: Array, dtype: str) -> None:
     save_now.files.save_array(kind, folder, name, own)
 
 
-_ValueTap, _ = make_taps(_receive)
-_GradientTap = make_ordered_gradient_tap(_receive)
+def dump_path(folder: str, name: str) -> str:
+    """What MindSpore's TensorDump is given; it appends the dtype and a number of its own."""
+    rank = current_rank()
+    return os.path.join(folder, name) if rank is None else os.path.join(folder, rank_name(rank), name)  # noqa: PTH118
+
+
+_ValueTap, _GradientTap = make_taps(_receive, dump_path)
+_OrderedGradientTap = make_ordered_gradient_tap(_receive)
 
 
 @jit_class
@@ -116,6 +132,12 @@ def _word_for(data: Any) -> str:  # compiled, which cannot name a type by itself
     if isinstance(data, str):
         return "str"
     return "a number or None"
+
+
+@constexpr  # type: ignore[untyped-decorator]
+def _is_called_by_graph() -> bool:
+    """Whether graphs can call Python here: on CPU. Elsewhere MindSpore's own TensorDump writes."""
+    return writes_from_python(get_context("device_target"))
 
 
 @constexpr(check=False)  # type: ignore[untyped-decorator]
