@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,11 @@ from mindspore import COOTensor, CSRTensor, Parameter, Tensor, nn, ops
 
 import tensorprobe as ts
 from tensorprobe.capture import save_now
+from tensorprobe.capture.context import make_session
 from tensorprobe.capture.mindspore.save_face import dump_path
 from tensorprobe.capture.mindspore.save_face import save as mindspore_save
 from tensorprobe.capture.numbered import NumberedFiles
+from tensorprobe.config import load_config
 from tensorprobe.errors import UsageError
 from tensorprobe.saving import save, save_grad  # as a package that passes them on has them
 from tests.mindspore.mode import COMPILED, MODES, compiled, running_in
@@ -54,6 +58,20 @@ def load(name: str) -> Array:
 
 def make_torch(array: Array) -> torch.Tensor:
     return torch.from_numpy(array.copy())
+
+
+@contextmanager
+def window(framework: str) -> Iterator[None]:
+    """A capture that is recording."""
+    session = make_session(load_config(dump_path="dump", level="L1"), framework)
+    session.start(None)
+    yield
+    session.close()
+
+
+def recorded() -> list[str]:
+    dump = json.loads(Path("dump/step0/rank/dump.json").read_text())
+    return [name for name in dump["data"] if name.endswith("forward")]
 
 
 FRAMEWORKS = pytest.mark.parametrize("make", [make_torch, Tensor], ids=["torch", "mindspore"])
@@ -289,6 +307,34 @@ def test_sparse_tensors_of_mindspore_are_saved_dense() -> None:
     expected = np.zeros((3, 4), np.float32)
     expected[0, 1], expected[1, 2] = 1, 2
     assert all(np.array_equal(load(name), expected) for name in saved()) and len(saved()) == 2
+
+
+def test_a_tensor_without_numbers_is_said_and_leaves_no_hole(caplog: pytest.LogCaptureFixture) -> None:
+    save("out/meta", torch.ones(2, device="meta"))
+    torch.vmap(lambda x: (save("out/batched", x), x * 2)[1])(torch.ones(2, 2))
+    save("out/x", torch.ones(1))
+    assert saved() == ["0_x.npy"]
+    assert "meta in out could not be written (TypeError: meta tensor)" in caplog.text
+    assert "batched in out could not be written (TypeError: inside a function transform)" in caplog.text
+
+
+def test_inside_a_window_of_torch_nothing_of_it_is_recorded() -> None:
+    x = torch.ones(2, requires_grad=True)
+    with window("torch"):
+        save("out/x", x)
+        y = save_grad("out/y", x.sin())
+        y.sum().backward()
+    assert recorded() == ["Tensor.sin.0.forward", "Tensor.sum.0.forward"] and len(saved()) == 2
+
+
+def test_inside_a_window_of_mindspore_nothing_of_it_is_recorded() -> None:
+    def run(x: Tensor) -> Tensor:
+        save("out/x", x)
+        return save_grad("out/y", ops.sin(x)).sum()
+
+    with window("mindspore"):
+        ms.grad(run)(Tensor([1.0, 2.0]))
+    assert recorded() == ["Functional.sin.0.forward", "Tensor.sum.0.forward"] and len(saved()) == 2
 
 
 @FRAMEWORKS

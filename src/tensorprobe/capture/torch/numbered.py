@@ -8,7 +8,7 @@ import torch
 from torch.autograd.graph import get_gradient_edge
 
 from tensorprobe.capture.numbered import Content, LeafWatches, Receive, TensorKind
-from tensorprobe.capture.torch.content import plain_content
+from tensorprobe.capture.torch.content import missing_content, plain_content
 from tensorprobe.capture.torch.framework import current_rank
 from tensorprobe.capture.torch.reader import TensorCopy, peel, unseen_by_modes
 
@@ -25,7 +25,11 @@ def copy_content(tensor: torch.Tensor) -> Content:
     """A copy of the elements, on the device of the tensor. What numpy has no dtype for (bfloat16, float8, halves of
     complex numbers) is widened, which loses nothing; sparse is made dense."""
     with unseen_by_modes(), torch._C.DisableTorchFunction(), torch.no_grad():  # no call of the user's
-        content = plain_content(peel(tensor))
+        bare = peel(tensor)
+        reason = missing_content(bare)
+        if reason is not None:
+            raise TypeError(reason)
+        content = plain_content(bare)
         if content.layout is not torch.strided:
             content = content.to_dense()
         if content.is_quantized:
