@@ -116,6 +116,9 @@ def test_a_tensor_that_cannot_be_read_is_said_once_and_leaves_no_hole(caplog: py
     assert saved() == ["0_y.npy"]
     (record,) = caplog.records
     assert record.getMessage().startswith("x in out could not be written (TypeError: no numbers)")
+    caplog.clear()
+    save_now.files.close()
+    assert caplog.records[0].getMessage() == "tensors that could not be saved in this process: 2"
 
 
 @pytest.mark.usefixtures("use")
@@ -244,10 +247,10 @@ def test_a_leaf_is_watched_once_for_each_call() -> None:
     watch = leaves.wait("w")
     assert watch is not None and leaves.wait("w") is None
     watch.undo = lambda: undone.append("w")
-    watch.count -= 1
+    watch.note_gradient()
     watch.end_if_done()
     assert undone == []
-    watch.count -= 1
+    watch.note_gradient()
     watch.end_if_done()
     assert undone == ["w"] and leaves.wait("w") is not None
 
@@ -272,6 +275,15 @@ if end == "error":
 if end == "interrupt":
     os.kill(os.getpid(), signal.SIGINT)
 if end == "term":
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(20)
+if end == "thread":  # that never stops
+    import threading
+    def go_on():
+        while True:
+            save("y")
+    threading.Thread(target=go_on, daemon=True).start()
+    time.sleep(0.3)
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(20)
 if end == "late":
@@ -310,6 +322,13 @@ def test_everything_is_on_disk_when_the_process_ends(tmp_path: Path, end: str, c
     names = [path.name for path in (tmp_path / "out").iterdir()]
     assert len(names) == 20 + (end == "late")
     assert all(np.load(tmp_path / "out" / name).sum() == 1_400_000 for name in names)
+
+
+def test_sigterm_ends_a_process_whose_threads_never_stop_to_save(tmp_path: Path) -> None:
+    process = run_program(tmp_path, "thread")
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGTERM
+    assert len(list((tmp_path / "out").glob("*_x.npy"))) == 20
 
 
 def test_a_forked_child_counts_for_itself_and_overwrites_nothing(tmp_path: Path) -> None:

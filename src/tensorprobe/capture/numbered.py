@@ -144,8 +144,8 @@ class NumberedFiles:
                 kind.finish()
             except Exception as error:  # the program's own, which it was told, or will be
                 logger.debug("waiting for results at the end: %s", error)
+        self._writes_at_once = True  # before the queue is closed: other threads may go on for ever
         self._queue.close()
-        self._writes_at_once = True
         if self._failures.count:
             logger.error("tensors that could not be saved in this process: %d", self._failures.count)
             self._failures.restart()
@@ -229,6 +229,10 @@ class LeafWatches:
             watch = self._waiting[key] = LeafWatch(self, key)
             return watch
 
+    def note_gradient(self, watch: LeafWatch) -> None:
+        with self._lock:
+            watch.count -= 1
+
     def end_if_done(self, watch: LeafWatch) -> None:
         with self._lock:
             if watch.count > 0:
@@ -251,6 +255,10 @@ class LeafWatch:
         self.held: Any = None
         self.undo: Undo | None = None
         self._watches = watches
+
+    def note_gradient(self) -> None:
+        """One of those that are waited for has come."""
+        self._watches.note_gradient(self)
 
     def end_if_done(self) -> None:
         """Take the hook back if no gradient is waited for any more."""

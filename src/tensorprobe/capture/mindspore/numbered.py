@@ -50,7 +50,7 @@ def watch_gradient(tensor: Tensor, receive: Receive, leaves: LeafWatches, name: 
             return True
 
         def receive_one(gradient: Tensor | None) -> None:
-            watch.count -= 1
+            watch.note_gradient()
             _pass_on(gradient, receive)
             after_backward(watch.end_if_done)
 

@@ -64,7 +64,7 @@ def watch_gradient(tensor: torch.Tensor, receive: Receive, leaves: LeafWatches, 
             return True
 
         def receive_one(gradients: tuple[torch.Tensor | None, ...]) -> None:
-            watch.count -= 1
+            watch.note_gradient()
             _pass_on(gradients[number], receive)
             watch.end_if_done()
 
