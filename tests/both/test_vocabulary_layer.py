@@ -132,6 +132,27 @@ def torch_tensor(array: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(array.astype(np.int64) if array.dtype == np.int32 else array)
 
 
+@pytest.mark.parametrize("kind", sorted(vocabulary()["mindspore"]["parameters_in"]))
+def test_a_layer_has_these_parameters_that_pytorch_calls_otherwise(kind: str) -> None:
+    arguments = {"num_features": 3} if kind == "SyncBatchNorm" else LAYERS[kind][0]
+    if kind == "SyncBatchNorm":
+        assert issubclass(nn.SyncBatchNorm, nn.BatchNorm2d.__mro__[1])
+        return
+    holder = Holder(getattr(nn, kind)(**own_arguments("nn", kind, arguments)))
+    theirs = {name for name, _ in getattr(torch.nn, kind)(**arguments).state_dict().items()}
+    found = {path.rpartition(".")[2] for path, _ in holder.parameters_and_names()}
+    assert found - theirs == set(vocabulary()["mindspore"]["parameters_in"][kind])
+
+
+@pytest.mark.parametrize("kind", sorted(vocabulary()["mindspore"]["children"]))
+def test_a_cell_has_these_children(kind: str) -> None:
+    arguments = {"num_features": 3} if kind == "BatchNorm3d" else {"d_model": 4, "nhead": 2, "dim_feedforward": 8}
+    cell, module = getattr(nn, kind)(**arguments), getattr(torch.nn, kind)(**arguments)
+    for own, common in vocabulary()["mindspore"]["children"][kind].items():
+        assert hasattr(cell, own)
+        assert not common or hasattr(module, common)
+
+
 def test_every_class_of_the_vocabulary_is_run_or_has_a_reason_why_not() -> None:
     named = {
         *(f"nn.{name}" for name in CELLS if CELLS[name] not in ("ModuleDict", "ModuleList", "Sequential")),

@@ -13,6 +13,7 @@ mindspore         what MindSpore says otherwise
   primitives        classes that lower case and underscores do not make a function of
   cells             classes
   parameters        of cells; `buffers` are parameters there; `parameters_of`: of one class only
+  parameters_in     of the layers of `nn`, those that PyTorch calls otherwise
   children          of the cells of one class: their names; "": PyTorch has no such level
   results           which result of PyTorch's each result is, where it returns others or in another order; null: none
   values            of arguments, that PyTorch spells otherwise

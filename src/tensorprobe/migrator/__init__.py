@@ -9,9 +9,11 @@ from tensorprobe.migrator.npy_dir import (
     get_name_map_list_by_number,
     get_name_map_list_by_shape_edit_distance,
 )
+from tensorprobe.migrator.weight import convert_weight
 
 __all__ = [
     "compare_npy_dir",
+    "convert_weight",
     "get_name_map_list_by_name",
     "get_name_map_list_by_number",
     "get_name_map_list_by_shape_edit_distance",

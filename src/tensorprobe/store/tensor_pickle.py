@@ -16,6 +16,7 @@ from tensorprobe.store.tensor_layout import COMPLEX_OF_HALVES, NotDense, Unreada
 
 MAX_PICKLE_BYTES = 1 << 16
 _KINDS = 4096
+_MAX_DEPTH = 16
 
 _STORAGES = {
     "DoubleStorage": "float64",
@@ -90,6 +91,29 @@ def read_pickle(content: bytes) -> PickledTensor:
     return _read_tensor(result)
 
 
+def read_tree(content: bytes) -> Any:
+    """What a pickle of dictionaries, such as a state_dict, holds: texts, numbers, lists, and tensors as above."""
+    try:
+        return _read_node(_walk(content), 0)
+    except (ValueError, IndexError, KeyError, OverflowError, TypeError, RecursionError):
+        raise Unreadable("is damaged: its pickle makes no sense") from None
+
+
+def _read_node(node: Any, depth: int) -> Any:
+    if depth > _MAX_DEPTH:
+        raise Unreadable("is nested beyond all reason")
+    if isinstance(node, dict):
+        return {key: _read_node(value, depth + 1) for key, value in node.items()}
+    if isinstance(node, (list, tuple)):
+        return [_read_node(value, depth + 1) for value in node]
+    if isinstance(node, _Call):
+        try:
+            return _read_tensor(node)
+        except Unreadable as error:
+            return error
+    return node
+
+
 def _walk(content: bytes) -> Any:
     stack: list[Any] = []
     memo: dict[int, Any] = {}
@@ -160,6 +184,9 @@ def _note_call(stack: list[Any]) -> None:
     arguments, function = stack.pop(), stack.pop()
     if not (isinstance(arguments, tuple) and isinstance(function, _Name)):
         raise TypeError
+    if function.text == "collections.OrderedDict" and not arguments:
+        stack.append({})
+        return
     stack.append(_Call(function.text, arguments))
 
 
@@ -174,7 +201,26 @@ def _drop_state(stack: list[Any]) -> None:
     stack.pop()
 
 
+def _push_list(stack: list[Any]) -> None:
+    stack.append([])
+
+
+def _append(stack: list[Any]) -> None:
+    value = stack.pop()
+    if isinstance(stack[-1], list):
+        stack[-1].append(value)
+
+
+def _append_all(stack: list[Any]) -> None:
+    values = _pop_to_mark(stack)
+    if isinstance(stack[-1], list):
+        stack[-1].extend(values)
+
+
 _STEPS: dict[str, Callable[[list[Any]], None]] = {
+    "EMPTY_LIST": _push_list,
+    "APPEND": _append,
+    "APPENDS": _append_all,
     "TUPLE": _push_tuple,
     "EMPTY_DICT": _push_dict,
     "SETITEM": _set_item,

@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import mmap
 import struct
+from collections.abc import Callable
+from typing import Any
 
 from tensorprobe.store.tensor_layout import TensorLayout, Unreadable
 from tensorprobe.store.tensor_pickle import MAX_PICKLE_BYTES, PickledTensor, read_pickle
+from tensorprobe.store.tensor_pickle import read_tree as read_pickled_tree
 
 MAGIC = b"PK\x03\x04"
 MAX_DIRECTORY_BYTES = 1 << 20
 MAX_ENTRIES = 1024
+MAX_TREE_BYTES = 1 << 26
+"""Of the pickle and of the directory of a file that holds many tensors."""
+MAX_TREE_ENTRIES = 1 << 18
 
 _END = struct.Struct("<4s4xHHIIH")
 _END_SIGN = b"PK\x05\x06"
@@ -35,11 +41,29 @@ Place = tuple[int, int]
 def read_layout(content: mmap.mmap | bytes) -> TensorLayout:
     """Where its tensor lies."""
     entries = _read_directory(content)
+    pickled = _find_pickle(entries)
+    return _place(content, entries, pickled, _read_pickle(content, entries[pickled]))
+
+
+def read_tree(content: mmap.mmap | bytes) -> tuple[Any, Callable[[PickledTensor], TensorLayout]]:
+    """Everything that a file of torch.save holds, with tensors as their pickle describes them; and where each lies."""
+    entries = _read_directory(content, MAX_TREE_BYTES, MAX_TREE_ENTRIES)
+    pickled = _find_pickle(entries)
+    if entries[pickled][1] > MAX_TREE_BYTES:
+        raise Unreadable("holds more than weights")
+    tree = read_pickled_tree(_read(content, entries[pickled], MAX_TREE_BYTES))
+    return tree, lambda tensor: _place(content, entries, pickled, tensor)
+
+
+def _find_pickle(entries: dict[str, Place]) -> str:
     pickles = [name for name in entries if name.endswith("/data.pkl")]
     if len(pickles) != 1:
         raise Unreadable("is a zip archive without a tensor")
-    folder = pickles[0].removesuffix("data.pkl")
-    tensor = _read_pickle(content, entries[pickles[0]])
+    return pickles[0]
+
+
+def _place(content: mmap.mmap | bytes, entries: dict[str, Place], pickled: str, tensor: PickledTensor) -> TensorLayout:
+    folder = pickled.removesuffix("data.pkl")
     storage = entries.get(f"{folder}data/{tensor.storage}")
     if storage is None:
         raise Unreadable("lacks the elements of its tensor")
@@ -81,10 +105,12 @@ def _locate(content: mmap.mmap | bytes, entry: Place) -> Place:
     return begin, size
 
 
-def _read_directory(content: mmap.mmap | bytes) -> dict[str, Place]:
+def _read_directory(
+    content: mmap.mmap | bytes, max_bytes: int = MAX_DIRECTORY_BYTES, max_entries: int = MAX_ENTRIES
+) -> dict[str, Place]:
     """The entries: where the header of each lies, and the size of its bytes."""
     at, size, count = _find_directory(content)
-    if size > MAX_DIRECTORY_BYTES or count > MAX_ENTRIES:
+    if size > max_bytes or count > max_entries:
         raise Unreadable("holds more than a tensor")
     directory = content[at : at + size]
     if len(directory) < size:

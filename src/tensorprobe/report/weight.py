@@ -1,0 +1,83 @@
+"""What became of every weight of a conversion: rows first, then text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from tensorprobe.compare.weight_map import AS_IT_IS, DROPPED, KEPT, MAPPED, MISFIT, UNMAPPED, WeightRow
+from tensorprobe.report.escape import clean
+
+COLUMNS = ("source", "target", "status", "rule", "layout", "note")
+_MAX_LINES = 200
+
+
+@dataclass(frozen=True)
+class WeightReport:
+    """The rows of a conversion; printed, a summary and whatever is not plain."""
+
+    rows: tuple[WeightRow, ...]
+
+    @property
+    def is_complete(self) -> bool:
+        """Has every weight of both sides a partner, or a reason to have none?"""
+        return not any(row.is_bad for row in self.rows)
+
+    def having(self, *statuses: str) -> list[WeightRow]:
+        """Those with one of these: mapped, dropped, kept, unmapped, shape."""
+        return [row for row in self.rows if row.status in statuses]
+
+    def table(self) -> list[dict[str, str]]:
+        """All rows as texts, for a table of any kind."""
+        return [dict(zip(COLUMNS, _cells(row), strict=True)) for row in self.rows]
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
+
+
+def _lines(report: WeightReport) -> list[str]:
+    told = [row for row in report.rows if row.status != MAPPED or row.layout != AS_IT_IS or row.note]
+    lines = [_summary(report), *_remarks(report)]
+    if told:
+        cells = [COLUMNS, *(_cells(row) for row in told[:_MAX_LINES])]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines += [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells
+        ]
+    if len(told) > _MAX_LINES:
+        lines.append(f"… and {len(told) - _MAX_LINES} more; report.rows has them all")
+    return lines
+
+
+def _summary(report: WeightReport) -> str:
+    mapped = report.having(MAPPED)
+    rules = Counter(row.rule for row in mapped)
+    by_rule = ", ".join(f"{count} by {rule}" if rule != "tied" else f"{count} tied" for rule, count in rules.items())
+    counts = [f"{len(mapped)} weights mapped" + (f" ({by_rule})" if by_rule else "")]
+    for status, word in ((DROPPED, "dropped"), (KEPT, "kept as they were in the target"), (MISFIT, "of another shape")):
+        if found := report.having(status):
+            counts.append(f"{len(found)} {word}")
+    lost = report.having(UNMAPPED)
+    if source := sum(row.source is not None for row in lost):
+        counts.append(f"{source} of the source go nowhere")
+    if target := sum(row.source is None for row in lost):
+        counts.append(f"{target} of the target get nothing")
+    return "; ".join(counts)
+
+
+def _remarks(report: WeightReport) -> list[str]:
+    by_order = sum(row.rule in ("order", "alike") for row in report.having(MAPPED))
+    if not by_order:
+        return []
+    return [f"{by_order} were paired by their shapes, because their names differ: look at them, or pass mapping="]
+
+
+def _cells(row: WeightRow) -> tuple[str, ...]:
+    return (
+        clean(row.source.name) if row.source else "",
+        clean(row.target.name) if row.target else "",
+        row.status,
+        row.rule,
+        row.layout,
+        clean(row.note),
+    )

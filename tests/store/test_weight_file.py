@@ -1,0 +1,86 @@
+"""Files of weights from anyone: read as they are, or refused in words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tensorprobe.errors import DumpError
+from tensorprobe.store.weight_file import read_weight_file
+
+
+def write(path: Path, header: object, data: bytes = b"", size: int | None = None) -> Path:
+    text = json.dumps(header).encode()
+    path.write_bytes((len(text) if size is None else size).to_bytes(8, "little") + text + data)
+    return path
+
+
+def test_names_shapes_and_numbers_of_safetensors_are_read(tmp_path: Path) -> None:
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    header = {"__metadata__": {"format": "pt"}, "a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}
+    (stored,) = read_weight_file(write(tmp_path / "a.safetensors", header, array.tobytes()))
+    assert (stored.weight.name, stored.weight.shape, stored.weight.dtype) == ("a", (2, 3), "float32")
+    np.testing.assert_array_equal(stored.read(), array)
+
+
+def test_bfloat16_of_safetensors_is_read(tmp_path: Path) -> None:
+    header = {"a": {"dtype": "BF16", "shape": [1], "data_offsets": [0, 2]}}
+    (stored,) = read_weight_file(write(tmp_path / "a.safetensors", header, b"\x80\x3f"))
+    assert stored.read().astype(np.float32).tolist() == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("entry", "data"),
+    [
+        ({"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}, b""),
+        ({"dtype": "F32", "shape": [2**40], "data_offsets": [0, 8]}, b"x" * 8),
+        ({"dtype": "F32", "shape": [-1], "data_offsets": [0, 8]}, b"x" * 8),
+        ({"dtype": "F32", "shape": [2], "data_offsets": [-80, 8]}, b"x" * 8),
+        ({"dtype": "WHAT", "shape": [2], "data_offsets": [0, 8]}, b"x" * 8),
+        ({"dtype": "F32"}, b""),
+        ([], b""),
+        (3, b""),
+    ],
+)
+def test_a_header_that_lies_is_refused(tmp_path: Path, entry: object, data: bytes) -> None:
+    path = write(tmp_path / "a.safetensors", {"a": entry}, data)
+    with pytest.raises(DumpError, match=r"a.safetensors"):
+        for stored in read_weight_file(path):
+            stored.read()
+
+
+def test_a_header_longer_than_the_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DumpError, match="is cut off"):
+        read_weight_file(write(tmp_path / "a.safetensors", {}, size=2**60))
+
+
+def test_what_is_no_file_of_weights_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.pt").write_bytes(b"\x80\x02nonsense")
+    (tmp_path / "empty.pt").write_bytes(b"")
+    with pytest.raises(DumpError, match=r"is neither a file of torch\.save nor of safetensors"):
+        read_weight_file(tmp_path / "a.pt")
+    with pytest.raises(DumpError):
+        read_weight_file(tmp_path / "empty.pt")
+    with pytest.raises(DumpError, match="is missing"):
+        read_weight_file(tmp_path / "nowhere.pt")
+    with pytest.raises(DumpError, match="is not a regular file"):
+        read_weight_file(tmp_path)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(place=st.integers(0, 200), byte=st.integers(0, 255), end=st.integers(0, 200))
+def test_a_damaged_file_is_read_or_refused_and_nothing_else(tmp_path: Path, place: int, byte: int, end: int) -> None:
+    header = {"a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}
+    content = bytearray(write(tmp_path / "a.safetensors", header, b"x" * 24).read_bytes())
+    content[place % len(content)] = byte
+    (tmp_path / "a.safetensors").write_bytes(content[: len(content) - end % 40])
+    try:
+        for stored in read_weight_file(tmp_path / "a.safetensors"):
+            stored.read()
+    except DumpError:
+        return
