@@ -20,6 +20,7 @@ class Call:
         "forward_name",
         "is_backward_listed",
         "is_forward_listed",
+        "is_recorded",
         "keeps_backward",
         "keeps_forward",
         "kept_fields",
@@ -44,6 +45,8 @@ class Call:
         self.keeps_backward = False
         self.is_forward_listed = True
         self.is_backward_listed = True
+        self.is_recorded = True
+        """False for the call of a module that is only followed, so that what it contains knows its path."""
         self.fields: dict[str, Any] = {}
         self.original: Call | None = None
         """The forward call that this one repeats in a recomputation."""

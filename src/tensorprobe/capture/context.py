@@ -13,7 +13,9 @@ from tensorprobe.config.api_list import load_api_list
 from tensorprobe.errors import UsageError
 
 if TYPE_CHECKING:
+    from tensorprobe.capture.framework import Framework
     from tensorprobe.capture.session import Session
+    from tensorprobe.config.api_list import ApiList
 
 _FRAMEWORKS = ("torch", "mindspore")
 _ADAPTER = "msadapter"
@@ -75,16 +77,22 @@ def make_session(config: CaptureConfig, framework: str) -> Session:
     from tensorprobe.capture.session import Session
 
     api_list = load_api_list(config.api_yaml) if config.api_yaml is not None else None
+    return Session(config, make_framework(framework, api_list))
+
+
+def make_framework(name: str, api_list: ApiList | None = None, *, writes_npy: bool = False) -> Framework:
+    """What the engine needs of a framework, which is imported only now. `writes_npy`: its tensor files are such as
+    every numpy reads, with bfloat16 as float32."""
     adapter: Any
-    if framework == "torch":
+    if name == "torch":
         from tensorprobe.capture.torch.framework import TorchFramework
 
-        adapter = TorchFramework(api_list)
+        adapter = TorchFramework(api_list, writes_npy=writes_npy)
     else:
         from tensorprobe.capture.mindspore.framework import MindSporeFramework
 
-        adapter = MindSporeFramework(api_list)
-    return Session(config, adapter)
+        adapter = MindSporeFramework(api_list, writes_npy=writes_npy)
+    return adapter  # type: ignore[no-any-return]
 
 
 def framework_of(model: Any) -> str:

@@ -59,7 +59,7 @@ class Describer:
                 return described
             if value is None:
                 return None
-            return self._reader.describe_object(value) or describe_plain(value)
+            return self._reader.describe_object(value) or self.describe_plain(value, path, stores)
 
         return map_tree(tree, slot, leaf, self._reader.atoms)
 
@@ -71,6 +71,10 @@ class Describer:
         if stores:
             self.store(leaf, slot, tensor)
         return leaf
+
+    def describe_plain(self, value: Any, slot: str, stores: bool) -> dict[str, Any] | TensorLeaf:
+        """What is no tensor has no file."""
+        return describe_plain(value)
 
     def store(self, leaf: TensorLeaf, slot: str, tensor: Any) -> None:
         """Give a leaf its file, unless it has one or there is nothing to put into it."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from tensorprobe.capture.call import Call, GradientRecord, Slot, slots_to_leaves
 from tensorprobe.capture.coverage import Coverage
-from tensorprobe.capture.describe import Describer
+from tensorprobe.capture.describe import Describer, Listener
 from tensorprobe.capture.failure import ProgramError
 from tensorprobe.capture.framework import TensorReader
 from tensorprobe.capture.recompute import Recomputation, ThreadState
@@ -43,9 +43,13 @@ class Recorder:
     def __init__(self, config: CaptureConfig, reader: TensorReader, describer: Describer, stacks: StackTable) -> None:
         self.reader = reader
         self.stacks = stacks
-        self.records_apis = config.level in ("L1", "mix")
+        self.records_apis = config.level in ("L1", "mix", "api_dump")
         self.records_modules = config.level in ("L0", "mix")
-        self.describes_every_call = not (config.list or config.scope or config.api_yaml or config.data_mode)
+        self.records_layers = config.level == "api_dump"
+        """Is a layer of the framework's library one call, in which nothing else is recorded?"""
+        self.describes_every_call = not (
+            config.list or config.scope or config.api_yaml or config.data_mode or self.records_layers
+        )
         """False where some calls, or parts of them, are left out: what these write is to be noticed all the same."""
         self.coverage = Coverage()
         self.generation = 0
@@ -76,7 +80,7 @@ class Recorder:
         self.coverage.seen += 1
         index = self._count(stem)
         parent = state.modules[-1] if state.modules else None
-        call = Call(stem, f"{stem}.{index}.forward", f"{stem}.{index}.backward", parent)
+        call = self._name_call(stem, index, parent)
         for region in state.regions:
             region.add(call)
         is_wanted = self._select(call)
@@ -87,12 +91,16 @@ class Recorder:
         self._selector.end(call.forward_name)
         return None
 
-    def begin_module(self, stem: str, module_path: str, frame: FrameType | None) -> Call:
-        """A module is called. It is followed even where it is not recorded, so that what it contains knows its path."""
+    def begin_module(
+        self, stem: str, module_path: str | None, frame: FrameType | None, layer: str | None = None
+    ) -> Call:
+        """A module is called. It is followed even where it is not recorded, so that what it contains knows its path.
+        `layer`: its class, if that is a layer of the framework's library."""
         state = self._threads
         parent = state.modules[-1] if state.modules else None
         if state.replay is not None:
             call = self.recomputation.repeat(stem, self.coverage, is_counted=self.records_modules)
+            call.is_recorded = self.records_modules
             state.modules.append(call)
             return call
         if self.records_modules:
@@ -103,6 +111,7 @@ class Recorder:
             self.coverage.filtered += not call.keeps_forward
         else:
             call = Call(stem, stem, stem, parent)
+            call.is_recorded = False
             self._list(call)
         call.module_path = module_path
         call.stack = self.stacks.capture(frame, parent.stack if parent is not None else None)
@@ -130,8 +139,10 @@ class Recorder:
         stores = self._selector.stores_tensors(call.forward_name)
         describe, name = self._describer.describe, call.forward_name
         listen = self._watch.listen(call.watched)
-        call.fields["input_args"] = describe(args, f"{name}.input", stores=stores, listen=listen)
-        call.fields["input_kwargs"] = describe(kwargs, f"{name}.kwargs", stores=stores, listen=listen) if kwargs else {}
+        call.fields["input_args"] = describe(args, self._slot(name, "input"), stores=stores, listen=listen)
+        call.fields["input_kwargs"] = (
+            describe(kwargs, self._slot(name, "kwargs"), stores=stores, listen=listen) if kwargs else {}
+        )
         if call.watched and changes_inputs(call.stem, kwargs):
             self._watch.keep_copies(call.watched)
 
@@ -139,7 +150,7 @@ class Recorder:
         """The parameters or buffers that a module call finds."""
         if call.keeps_forward and self._selector.keeps_inputs:
             stores = self._selector.stores_tensors(call.forward_name)
-            slot, listen = f"{call.forward_name}.{role}", self._watch.listen(call.watched)
+            slot, listen = self._slot(call.forward_name, role), self._watch.listen(call.watched)
             call.fields[role] = self._describer.describe(dict(tensors), slot, stores=stores, listen=listen)
 
     def add_generator(self, call: Call, state: str | None) -> None:
@@ -155,15 +166,7 @@ class Recorder:
         outputs: list[Watched] = []
         if self._selector.keeps_outputs:
             stores = self._selector.stores_tensors(call.forward_name)
-            slot = f"{call.forward_name}.output"
-            results = output if isinstance(output, tuple) else (output,)
-            call.fields["output"] = self._describer.describe(
-                list(results),
-                slot,
-                produced_by=call.forward_name,
-                stores=stores,
-                listen=self._watch.listen(outputs),
-            )
+            call.fields["output"] = self._describe_results(call, output, stores, self._watch.listen(outputs))
         finding = None
         if note is not None:
             call.fields["note"] = note
@@ -229,7 +232,7 @@ class Recorder:
             return None
         is_input = slot.path.startswith("input")
         stores = self._selector.stores_tensors(call.backward_name)
-        name = f"{call.backward_name}.{slot.path}"
+        name = self._gradient_slot(record, slot)
         leaf = self._describer.describe_tensor(slot.share, name, None if is_input else call.backward_name, stores)
         listen = self._watch.listen(record.watched[0 if is_input else 1])
         if listen is not None:
@@ -330,6 +333,21 @@ class Recorder:
         if counter is None:  # several threads may be here: one of them wins
             counter = self._counts.setdefault(stem, count())
         return next(counter)
+
+    def _name_call(self, stem: str, index: int, parent: Call | None) -> Call:
+        return Call(stem, f"{stem}.{index}.forward", f"{stem}.{index}.backward", parent)
+
+    def _slot(self, name: str, path: str) -> str:
+        """What a part of a record is called, and the file of what is there."""
+        return f"{name}.{path}"
+
+    def _gradient_slot(self, record: GradientRecord, slot: Slot) -> str:
+        return self._slot(record.call.backward_name, slot.path)
+
+    def _describe_results(self, call: Call, output: Any, stores: bool, listen: Listener | None) -> list[Any]:
+        results = list(output) if isinstance(output, tuple) else [output]
+        slot, name = self._slot(call.forward_name, "output"), call.forward_name
+        return self._describer.describe(results, slot, produced_by=name, stores=stores, listen=listen)  # type: ignore[no-any-return]
 
     def _select(self, call: Call) -> bool:
         selector = self._selector

@@ -49,9 +49,9 @@ class Session:
         limit_bytes = ASYNC_QUEUE_BYTES if config.async_dump else QUEUE_BYTES
         writes_at_once = not config.async_dump and not framework.has_idle_core()
         self._queue = TensorQueue(self._reader.write_file, limit_bytes, self._failures, writes_at_once=writes_at_once)
-        describer = Describer(self._reader, self._queue, framework.file_suffix)
+        describer = self._make_describer()
         stacks = StackTable(framework.is_noise, framework.caller_of)
-        self.recorder = Recorder(config, self._reader, describer, stacks)
+        self.recorder = self._make_recorder(describer, stacks)
         self.recorder.after_backward_pass = self._after_backward_pass
         self._points = SinglePoints(self.recorder, describer, framework)
         self._step = 0
@@ -182,6 +182,21 @@ class Session:
         is_step = not self.config.step or self._step in self.config.step
         return is_rank and is_step and not self._is_closed and self.framework.takes_part()
 
+    # -- how records are named, and where they lie ---------------------------------------------------------------------
+
+    def _make_describer(self) -> Describer:
+        return Describer(self._reader, self._queue, self.framework.file_suffix)
+
+    def _make_recorder(self, describer: Describer, stacks: StackTable) -> Recorder:
+        return Recorder(self.config, self._reader, describer, stacks)
+
+    def _make_writer(self, folder: Path, header: dict[str, Any]) -> RankWriter:
+        has_construct = self.config.level != "L1"
+        return RankWriter(folder, header, has_construct=has_construct, has_extra=self.config.extra_info)
+
+    def _tensor_folder(self) -> str:
+        return layout.TENSOR_FOLDER
+
     # -- the files of a step -------------------------------------------------------------------------------------------
 
     def _open(self) -> Sink | None:
@@ -201,14 +216,14 @@ class Session:
     def _begin_step(self) -> None:
         config = self.config
         folder = self._take_folder()
-        tensors = folder / layout.TENSOR_FOLDER
+        tensors = folder / self._tensor_folder()
         header = {
             "task": config.task,
             "level": config.level,
             "framework": self.framework.name,
             "dump_data_dir": str(tensors) if config.stores_any_tensor else None,
         }
-        writer = RankWriter(folder, header, has_construct=config.level != "L1", has_extra=config.extra_info)
+        writer = self._make_writer(folder, header)
         sink = self._sink = Sink(writer, self._reader.fetch, self._queue, self._failures, self._work)
         self._failures.restart()
         self._clock.restart()
@@ -220,11 +235,15 @@ class Session:
         process.begin_recording(self)
 
     def _take_folder(self) -> Path:
-        """Where the records of this step go; the rank is known later than this session in some programs."""
+        """Where the records of this step go."""
+        return self._take_lock().folder(self._step)
+
+    def _take_lock(self) -> RankLock:
+        """The rank is known later than this session in some programs."""
         rank = self.framework.rank()
         if rank not in self._locks:
             self._locks[rank] = RankLock(self._dump_path, rank)
-        return self._locks[rank].folder(self._step)
+        return self._locks[rank]
 
     def _end_step(self, ending: str | None = None) -> None:
         sink = self._sink

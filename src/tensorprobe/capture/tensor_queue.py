@@ -17,7 +17,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
+
 from tensorprobe.capture.failure import Failures
+from tensorprobe.capture.npy import write_npy
 from tensorprobe.store import layout
 
 QUEUE_BYTES = 256 * 2**20
@@ -67,6 +70,11 @@ class TensorQueue:
         """Write `copy` as `name`, into `folder` if one is given; waits while too much is in the queue."""
         place = folder or self.folder
         self._put(lambda: self._write(place, name, copy), size_bytes)
+
+    def put_number(self, name: str, number: bool | int | float) -> None:
+        """Write a plain number as a file `name` of numpy's."""
+        folder, array = self.folder, np.asarray(number)
+        self._put(lambda: self._write(folder, name, array, _write_array), 0)
 
     def write_tensor(self, name: str, content: Any, folder: Path | None = None) -> bool:
         """Write `content` as `name`, now; False if that failed."""
@@ -166,21 +174,21 @@ class TensorQueue:
                 self._done_count += 1
                 self._condition.notify_all()
 
-    def _write(self, folder: Path, name: str, copy: Any) -> None:
+    def _write(self, folder: Path, name: str, copy: Any, write_file: WriteFile | None = None) -> None:
         try:
             if not os.path.isdir(folder):  # noqa: PTH112  for each file, and a tenth of the time
                 layout.make_folder(folder)
-            self._write_aside(folder / name, copy)
+            self._write_aside(folder / name, copy, write_file or self._write_file)
         except Exception as error:
             self._failed[folder / name] = error
             raise
 
-    def _write_aside(self, path: Path, copy: Any) -> None:
+    def _write_aside(self, path: Path, copy: Any, write_file: WriteFile) -> None:
         temporary = layout.temporary_path(path)
         try:
             descriptor = layout.open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             with os.fdopen(descriptor, "wb") as file:
-                self._write_file(copy, file)
+                write_file(copy, file)
             temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)
@@ -190,6 +198,10 @@ class TensorQueue:
         if existing in self._failed:
             raise self._failed[existing]  # the same failure, and not that there is no such file
         link_file(existing, new)
+
+
+def _write_array(array: np.ndarray[Any, Any], file: BinaryIO) -> None:
+    write_npy(file, array.dtype, array.shape, array.tobytes())
 
 
 def link_file(existing: Path, new: Path) -> None:

@@ -73,7 +73,7 @@ def swap_direction(call: Call, direction: str) -> str:
     if call.kind == "module":
         stem = f"{call.prefix}.{call.path}.{call.op}" if call.path else f"{call.prefix}.{call.op}"
         return f"{stem}.{direction}.{call.index}"
-    return f"{call.prefix}.{call.op}.{call.index}.{direction}"
+    return call.name.removesuffix(call.direction) + direction
 
 
 def _infer_sources(run: Run) -> dict[int, str]:

@@ -150,7 +150,7 @@ def _names_of_calls(side: Side) -> dict[str, dict[Role, int]]:
 
 def _stem(call: Call) -> tuple[str, int]:
     if call.kind == "api":
-        return f"{call.prefix}.{call.op}.{call.index}", 0
+        return call.name.removesuffix(call.direction)[:-1] if call.prefix else "", 0
     if call.kind in ("module", "parameters_grad"):
         return module_stem(call.prefix, call.path, call.op), call.index
     return "", 0

@@ -94,7 +94,7 @@ class Side:
         if call.kind == "module":
             stem = module_stem(call.prefix, call.path, call.op)
             return self.number_of.get(f"{stem}.{direction}.{call.index}")
-        return self.number_of.get(f"{call.prefix}.{call.op}.{call.index}.{direction}")
+        return self.number_of.get(call.name.removesuffix(call.direction) + direction)
 
     def _is_orphan(self, call: Call) -> bool:
         """A backward or recomputed call whose forward was not recorded."""

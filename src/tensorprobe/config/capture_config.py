@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Literal
 
 Task = Literal["statistics", "tensor", "structure"]
-Level = Literal["L0", "L1", "mix", "debug"]
+Level = Literal["L0", "L1", "mix", "debug", "api_dump"]
 SummaryMode = Literal["statistics", "md5", "hash"]
 OnNonfinite = Literal["stop", "tensors"]
 
 TASKS: tuple[Task, ...] = ("statistics", "tensor", "structure")
 LEVELS: tuple[Level, ...] = ("L0", "L1", "mix", "debug")
+"""Those that a configuration may ask for; `api_dump` has a face of its own."""
 SUMMARY_MODES: tuple[SummaryMode, ...] = ("statistics", "md5", "hash")
 NONFINITE_ACTIONS: tuple[OnNonfinite, ...] = ("stop", "tensors")
 DATA_MODES = ("all", "forward", "backward", "input", "output")

@@ -5,8 +5,10 @@
     Module.conv1.Conv2d.forward.0            a module call: prefix, path, class, direction, index
     Module.conv1.Conv2d.parameters_grad      the gradients of a module's parameters
     x2_grad.0.debug                          a single point: variable, index
+    NN_Dense_1_backward                      an API call as api_dump writes it; NN is a layer of the framework
+    Tensor___matmul___1_forward              the same; slots follow as `_input.0` and `_output`
 
-API names and module paths may contain dots; both kinds are therefore read from the right.
+API names and module paths may contain dots; all kinds are therefore read from the right.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ API_PREFIXES = (
     "MintFunctional",
     "Primitive",
 )
+LAYER_PREFIX = "NN"
+"""A layer of the framework's own library, which api_dump records as one call."""
 MODULE_PREFIXES = ("Module", "Cell")
 PARAMETERS_GRAD = "parameters_grad"
 GRADIENT_SUFFIX = "_grad"
@@ -37,6 +41,7 @@ GRADIENT_SUFFIX = "_grad"
 FORWARD: Direction = "forward"
 RECOMPUTE: Direction = "recompute"
 _DIRECTIONS: dict[str, Direction] = {"forward": FORWARD, "backward": "backward", "recompute": RECOMPUTE}
+_UNDERSCORED = re.compile(r"([A-Z][A-Za-z0-9]*)_(.+)_([0-9]+)_(forward|backward|recompute)", re.ASCII | re.DOTALL)
 _UNSAFE_IN_FILE_NAMES = re.compile(r'[/\\:*?"<>|%\x00-\x1f\x7f]')
 _MAX_FILE_NAME_BYTES = 240  # ext4 and NTFS end at 255; the suffix and a hash need room
 
@@ -49,9 +54,16 @@ class ApiName:
     name: str
     index: int
     direction: Direction
+    separator: str = "."
+    """An underscore in the names of api_dump."""
 
     def __str__(self) -> str:
-        return f"{self.prefix}.{self.name}.{self.index}.{self.direction}"
+        return f"{self.call}{self.separator}{self.direction}"
+
+    @property
+    def call(self) -> str:
+        """`Functional.linear.5`: the name without its direction."""
+        return f"{self.prefix}{self.separator}{self.name}{self.separator}{self.index}"
 
 
 @dataclass(frozen=True)
@@ -112,7 +124,7 @@ def recompute_name(forward_name: str) -> str:
 def parse_name(text: str) -> RecordName:
     """Read a key of dump.json or debug.json; msprobe's `parameters_grad.0` is taken as `parameters_grad`."""
     parts = text.split(".")
-    parsed = _parse_debug(parts) or _parse_module(parts) or _parse_api(parts)
+    parsed = _parse_debug(parts) or _parse_module(parts) or _parse_api(parts) or _parse_underscored(text)
     if parsed is None:
         raise ValueError(f"{text!r} is not the name of a record")
     return parsed
@@ -159,6 +171,14 @@ def _parse_api(parts: list[str]) -> ApiName | None:
     if len(parts) >= 4 and parts[-1] in _DIRECTIONS and _is_index(parts[-2]):
         return ApiName(parts[0], ".".join(parts[1:-2]), int(parts[-2]), _DIRECTIONS[parts[-1]])
     return None
+
+
+def _parse_underscored(text: str) -> ApiName | None:
+    found = _UNDERSCORED.fullmatch(text)
+    if found is None:
+        return None
+    prefix, name, index, direction = found.groups()
+    return ApiName(prefix, name, int(index), _DIRECTIONS[direction], "_")
 
 
 def _is_index(text: str) -> bool:

@@ -236,7 +236,7 @@ def _label(node: _Node, outer: str) -> str:
         return f"{_relative(name.path, outer)}: {name.class_name}{count}" if name.path else f"{name.class_name}{count}"
     if isinstance(name, ParametersGradName):
         return "parameter gradients" if outer == name.path else node.record
-    return f"{name.prefix}.{name.name}.{name.index}" if isinstance(name, ApiName) else node.record
+    return name.call if isinstance(name, ApiName) else node.record
 
 
 def _relative(path: str, outer: str) -> str:

@@ -67,12 +67,16 @@ def clear_folder(folder: Path) -> bool:
         for path in folder.glob(f".{name}*{TEMPORARY_SUFFIX}"):
             path.unlink()
             found = True
-    tensors = folder / TENSOR_FOLDER
-    if tensors.is_dir():
-        for path in tensors.iterdir():
-            if path.suffix in (*TENSOR_SUFFIXES, TEMPORARY_SUFFIX):
-                path.unlink()
-                found = True
+    return clear_tensors(folder / TENSOR_FOLDER) or found
+
+
+def clear_tensors(folder: Path) -> bool:
+    """Remove tensor files, whole or not; True if there were any."""
+    found = False
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.suffix in (*TENSOR_SUFFIXES, TEMPORARY_SUFFIX):
+            path.unlink()
+            found = True
     return found
 
 

@@ -70,6 +70,11 @@ class RankLock:
         """Does another process have the folders of this rank?"""
         return self._is_second
 
+    @property
+    def name(self) -> str:
+        """What the folder of this process is called."""
+        return layout.process_name() if self._is_second else layout.rank_name(self.rank)
+
     def folder(self, step: int) -> Path:
         """Where the records of this step go."""
         if self._is_second:

@@ -114,9 +114,12 @@ class RankWriter:
 
     def open(self, run: dict[str, Any]) -> None:
         """Take the folder over from an earlier run, and say in run.json whose it is now."""
-        if layout.clear_folder(self.folder):
+        if self._clear_folder():
             logger.warning("%s held an earlier dump, which is replaced", self.folder)
         write_run(self.folder, run)
+
+    def _clear_folder(self) -> bool:
+        return layout.clear_folder(self.folder)
 
     def append_records(self, records: Iterable[tuple[str, Any]]) -> None:
         """Add calls to dump.json; also opens it when there are none."""

@@ -83,11 +83,22 @@ def _make_dialect() -> Dialect:
         parameters=lambda module: present(module._parameters),
         buffers=lambda module: present(module._buffers),
         primitives=lambda module: {name: value for name, value in vars(module).items() if isinstance(value, Primitive)},
+        layer_of=layer_of,
         random_types=types_in(layers),
         is_noise=is_noise,
         caller_of=caller_of,
         versions=describe_versions,
     )
+
+
+def layer_of(module: Any) -> str | None:
+    """The class of a layer of MSAdapter's library that is made of no others; None for all other modules."""
+    layers = importlib.import_module("torch.nn")
+    kind = type(module)
+    is_of_library = kind.__module__.startswith(layers.Module.__module__.rpartition(".")[0] + ".")
+    containers = types_in(layers, ("Module", "Sequential", "ModuleList", "ModuleDict"))
+    is_container = kind is layers.Module or isinstance(module, containers[1:])
+    return kind.__name__ if is_of_library and not is_container and not module._modules else None
 
 
 def explain_foreign(model: Any) -> str:

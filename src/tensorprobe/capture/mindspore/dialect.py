@@ -29,6 +29,8 @@ class Dialect:
     buffers: Callable[[Any], dict[str, Any]]
     primitives: Callable[[Any], dict[str, Any]]
     """The Primitive objects that one module holds."""
+    layer_of: Callable[[Any], str | None]
+    """The class of a module that is a layer of the framework's own library; None for all others."""
     call_name: str = "__call__"
     """The method of the module type that runs a module."""
     random_types: tuple[type, ...] = ()
@@ -61,6 +63,20 @@ def present(tensors: dict[str, Any]) -> dict[str, Any]:
     return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
 
+_LAYER_PACKAGES = ("mindspore.nn.layer.", "mindspore.nn.loss.", "mindspore.mint.nn.")
+_CONTAINERS = (nn.SequentialCell, nn.CellList, *types_in(nn, ["CellDict"]))
+_WHOLE = ("Dense", "GRU", "LSTM", "RNN")
+"""Layers although they hold cells: those are parts of them, such as an activation."""
+
+
+def _layer_of(cell: nn.Cell) -> str | None:
+    """Optimizers and training wrappers are cells of the library too, and no layers."""
+    kind = type(cell)
+    if not kind.__module__.startswith(_LAYER_PACKAGES) or isinstance(cell, _CONTAINERS):
+        return None
+    return kind.__name__ if not cell._cells or kind.__name__ in _WHOLE else None
+
+
 MINDSPORE = Dialect(
     name="mindspore",
     module_prefix="Cell",
@@ -71,5 +87,6 @@ MINDSPORE = Dialect(
     parameters=lambda cell: present(cell._params),
     buffers=lambda cell: present(getattr(cell, "_buffers", None) or {}),
     primitives=lambda cell: dict(getattr(cell, "_primitives", None) or {}),
+    layer_of=_layer_of,
     random_types=types_in(nn),
 )

@@ -62,8 +62,9 @@ class MindSporeFramework:
 
     file_suffix = "npy"
 
-    def __init__(self, api_list: ApiList | None = None) -> None:
+    def __init__(self, api_list: ApiList | None = None, *, writes_npy: bool = False) -> None:
         check_version()
+        self._writes_npy = writes_npy
         self._names = ApiNames(api_list)
         self._gradients: GradientTracer | None = None
         self._graphs: GraphCalls | None = None
@@ -104,7 +105,7 @@ class MindSporeFramework:
         return [(str(index) if is_several else "", item) for index, item in enumerate(models)]
 
     def make_reader(self, *, has_stats: bool, digest_kind: str | None) -> MindSporeReader:
-        return MindSporeReader(has_stats=has_stats, digest_kind=digest_kind)
+        return MindSporeReader(has_stats=has_stats, digest_kind=digest_kind, widens_bfloat16=self._writes_npy)
 
     def is_noise(self, path: str) -> bool:
         if path.startswith(_FOLDER):
@@ -124,7 +125,7 @@ class MindSporeFramework:
         reader.forget()
         gradients = self._gradients = self._gradients or GradientTracer(recorder)
         gradients.forget_passes()
-        names = ModuleNames(models, self._dialect)
+        names = ModuleNames(models, self._dialect, adopts_layers=recorder.records_layers)
         is_hooked = (
             recorder.records_modules and not is_graph_mode()
         )  # where hooks would be compiled, graphs have others

@@ -92,6 +92,8 @@ class GradientTracer:
     def begin(self, args: Any, kwargs: Any, *, wants_slots: bool, begins_graph: bool = False) -> Span | None:
         """Before a call: note where its inputs hang in the graph. An in-place call changes that. `begins_graph`: the
         call is a module that is differentiated itself."""
+        if not (wants_slots or self._composes):
+            return None  # nobody waits for a gradient
         if not executor.requires_grad() and not begins_graph:
             return None
         span = Span(self._spans.latest)

@@ -30,14 +30,18 @@ class NamedModule:
 
     module: Any
     stem: str
-    path: str
+    path: str | None
+    """None for a layer that is no part of the model."""
+    layer: str | None = None
+    """Its class, if that is a layer of the framework's own library."""
 
 
 class ModuleNames:
     """Which modules are followed, and what they are called."""
 
-    def __init__(self, models: Sequence[tuple[str, Any]], dialect: Dialect) -> None:
+    def __init__(self, models: Sequence[tuple[str, Any]], dialect: Dialect, *, adopts_layers: bool = False) -> None:
         self.dialect = dialect
+        self._adopts_layers = adopts_layers
         self._known: dict[int, NamedModule] = {}
         self._adopts_roots = not models
         for index, model in models:
@@ -50,6 +54,10 @@ class ModuleNames:
         if named is None and self._adopts_roots and is_outermost:
             self._add(module, "")
             named = self._known.get(id(module))
+        if named is None and self._adopts_layers:  # a loss function that the program keeps beside its model
+            layer = self.dialect.layer_of(module)
+            stem = f"{self.dialect.module_prefix}.{layer}"
+            named = NamedModule(module, stem, None, layer) if layer is not None else None
         return named
 
     def all(self) -> list[NamedModule]:
@@ -75,7 +83,7 @@ class ModuleNames:
         for path, module in self.dialect.walk(model):
             full_path = f"{index}.{path}".strip(".") if index else path
             stem = module_stem(self.dialect.module_prefix, full_path, type(module).__name__)
-            self._known.setdefault(id(module), NamedModule(module, stem, full_path))
+            self._known.setdefault(id(module), NamedModule(module, stem, full_path, self.dialect.layer_of(module)))
 
 
 class ModuleRunner:
@@ -96,10 +104,10 @@ class ModuleRunner:
         span: Span | None = None
         recorder, dialect = self.recorder, self.names.dialect
         try:
-            call = recorder.begin_module(named.stem, named.path, sys._getframe(2))
+            call = recorder.begin_module(named.stem, named.path, sys._getframe(2), named.layer)
             if call.stack is not None and call.stack.caller in _WRAPPERS:
                 call.stack = replace(call.stack, caller=None)
-            if recorder.records_modules:
+            if call.is_recorded:
                 with hidden():
                     recorder.add_inputs(call, args, kwargs)
                     recorder.add_state(call, "parameters", dialect.parameters(named.module))
@@ -128,7 +136,7 @@ class ModuleRunner:
             return
         try:
             self.recorder.end_module(call)
-            if self.recorder.records_modules:
+            if call.is_recorded:
                 with hidden():
                     self.recorder.finish(call, output)
                     self.gradients.end(call, span, output)
@@ -144,7 +152,7 @@ class ModuleRunner:
         try:
             self.recorder.end_module(call)
             self.gradients.end(call, span, None, has_failed=True)
-            if self.recorder.records_modules:
+            if call.is_recorded:
                 self.recorder.fail(call, failure)
         except Exception as error:
             self.recorder.note_failure(named.stem, error)

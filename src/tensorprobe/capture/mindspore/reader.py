@@ -18,10 +18,18 @@ import numpy as np
 from mindspore import Tensor, dtype
 from mindspore.ops import Primitive
 
-from tensorprobe.capture.mindspore.content import Array, array_of, missing_content, numbers_of, wait_for
+from tensorprobe.capture.mindspore.content import (
+    Array,
+    array_of,
+    missing_content,
+    numbers_of,
+    wait_for,
+    widen_bfloat16,
+)
 from tensorprobe.capture.mindspore.digest import as_bytes, crc32_digest, hash_digest
 from tensorprobe.capture.mindspore.hiding import hidden
 from tensorprobe.capture.mindspore.statistics import reduce_array
+from tensorprobe.capture.npy import write_npy
 from tensorprobe.model.name import MODULE_PREFIXES
 from tensorprobe.model.record import Stats, TensorLeaf, Value
 
@@ -41,8 +49,10 @@ class MindSporeReader:
     atoms: tuple[type, ...] = (Tensor,)
     verifies = False
 
-    def __init__(self, *, has_stats: bool, digest_kind: str | None) -> None:
+    def __init__(self, *, has_stats: bool, digest_kind: str | None, widens_bfloat16: bool = False) -> None:
         self._has_stats = has_stats
+        self._widens_bfloat16 = widens_bfloat16
+        """Are files of bfloat16 those of float32, which every numpy reads?"""
         self._digest_kind = digest_kind
         self._sources: dict[int, tuple[weakref.ref[Tensor], str]] = {}
         """Which record made a tensor, by its address."""
@@ -90,11 +100,9 @@ class MindSporeReader:
             return first + second
 
     def write_file(self, copy: Array, file: BinaryIO) -> None:
-        """As `np.save` does, whose own way of writing to a file forgets why a disk refused."""
-        array = np.ascontiguousarray(copy).reshape(copy.shape)
-        header = np.lib.format.header_data_from_array_1_0(array)  # type: ignore[no-untyped-call]
-        np.lib.format.write_array_header_1_0(file, header)  # type: ignore[no-untyped-call]
-        file.write(as_bytes(array))
+        is_wide = self._widens_bfloat16 and copy.dtype.kind == "V" and copy.dtype.itemsize == 2
+        array = widen_bfloat16(copy).reshape(copy.shape) if is_wide else np.ascontiguousarray(copy).reshape(copy.shape)
+        write_npy(file, array.dtype, array.shape, as_bytes(array))
 
     def holds(self, path: Path, tensor: Tensor) -> bool:
         return True

@@ -25,8 +25,10 @@ from tensorprobe.capture.torch.engine import patch_engine
 from tensorprobe.capture.torch.gradient import GradientTracer
 from tensorprobe.capture.torch.mode_stack import is_on_stack, remove_mode
 from tensorprobe.capture.torch.module_call import ModuleNames, ModulePatch, ModuleRunner
+from tensorprobe.capture.torch.npy_file import NpyFiles
 from tensorprobe.capture.torch.point_gradient import watch_gradient
 from tensorprobe.capture.torch.reader import TorchReader
+from tensorprobe.capture.torch.tensor_file import TorchFiles
 from tensorprobe.capture.torch.verification import VerifyingReader, is_wanted
 from tensorprobe.config.api_list import ApiList
 from tensorprobe.errors import UsageError
@@ -67,10 +69,11 @@ class TorchFramework:
     """The adapter of PyTorch."""
 
     name = "pytorch"
-    file_suffix = "pt"
 
-    def __init__(self, api_list: ApiList | None = None) -> None:
+    def __init__(self, api_list: ApiList | None = None, *, writes_npy: bool = False) -> None:
         self._names = ApiNames(api_list)
+        self._writes_npy = writes_npy
+        self.file_suffix = "npy" if writes_npy else "pt"
         self._gradients: GradientTracer | None = None
 
     def rank(self) -> int | None:
@@ -98,7 +101,8 @@ class TorchFramework:
 
     def make_reader(self, *, has_stats: bool, digest_kind: str | None) -> TorchReader:
         kind = VerifyingReader if is_wanted() else TorchReader
-        return kind(has_stats=has_stats, digest_kind=digest_kind)
+        files = NpyFiles() if self._writes_npy else TorchFiles()
+        return kind(has_stats=has_stats, digest_kind=digest_kind, files=files)
 
     def is_noise(self, path: str) -> bool:
         return path.startswith(_TORCH_FOLDER) and path[len(_TORCH_FOLDER) :].startswith(_NOISE)
@@ -116,7 +120,7 @@ class TorchFramework:
         reader.forget()
         gradients = self._gradients = self._gradients or GradientTracer(recorder)
         gradients.forget_passes()
-        names = ModuleNames(models)
+        names = ModuleNames(models, adopts_layers=recorder.records_layers)
         gradients.set_parameters(names.parameters() if recorder.records_modules else {})
         gradients.reduced.follow((named.stem, named.owner) for named in names.reduced() if recorder.records_modules)
         window = Window(CallRunner(recorder, reader, gradients, self._names), names)

@@ -82,6 +82,8 @@ class GradientTracer:
 
     def begin(self, args: Any, kwargs: Any, *, wants_slots: bool) -> Span | None:
         """Before a call: note where its inputs hang in the graph. An in-place call changes that."""
+        if not (wants_slots or self._composes):
+            return None  # nobody waits for a gradient
         if not torch.is_grad_enabled() or not self._recorder.recomputation.follows_gradients:
             return None
         span = Span()

@@ -47,7 +47,10 @@ class NamedModule:
 
     module: torch.nn.Module
     stem: str
-    path: str
+    path: str | None
+    """None for a layer that is no part of the model."""
+    layer: str | None = None
+    """Its class, if that is a layer of torch's own library."""
     is_reduced: bool = False
     """Its gradients are reduced over ranks, and are what they will be only when the backward pass is over."""
 
@@ -63,7 +66,8 @@ class NamedModule:
 class ModuleNames:
     """Which modules are followed, and what they are called."""
 
-    def __init__(self, models: Sequence[tuple[str, torch.nn.Module]]) -> None:
+    def __init__(self, models: Sequence[tuple[str, torch.nn.Module]], *, adopts_layers: bool = False) -> None:
+        self._adopts_layers = adopts_layers
         self._known: dict[int, NamedModule] = {}
         self._adopts_roots = not models
         for index, model in models:
@@ -76,6 +80,9 @@ class ModuleNames:
         if named is None and self._adopts_roots and is_outermost:
             self._add(module, "")
             named = self._known.get(id(module))
+        if named is None and self._adopts_layers:  # a loss function that the program keeps beside its model
+            layer = layer_of(module)
+            named = NamedModule(module, f"{MODULE_PREFIX}.{layer}", None, layer) if layer is not None else None
         return named
 
     def parameters(self) -> dict[int, tuple[str, str, Any]]:
@@ -98,7 +105,7 @@ class ModuleNames:
         for path, module, class_name, is_reduced in walk_modules(model):
             full_path = f"{index}.{path}".strip(".") if index else path
             stem = module_stem(MODULE_PREFIX, full_path, class_name)
-            self._known.setdefault(id(module), NamedModule(module, stem, full_path, is_reduced))
+            self._known.setdefault(id(module), NamedModule(module, stem, full_path, layer_of(module), is_reduced))
 
 
 def walk_modules(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str, bool]]:
@@ -134,6 +141,14 @@ def reduces_gradients(module: torch.nn.Module) -> bool:
     )
 
 
+def layer_of(module: torch.nn.Module) -> str | None:
+    """The class of a layer of torch's own library that is made of no others; None for a container, and for everything
+    that is the user's."""
+    kind = type(module)
+    is_of_library = kind.__module__.startswith(_LIBRARY) and kind is not torch.nn.Module
+    return kind.__name__ if is_of_library and not module._modules and not isinstance(module, _CONTAINERS) else None
+
+
 def unwrap(module: torch.nn.Module) -> torch.nn.Module | None:
     """What a wrapper wraps; None for a module that is none."""
     attribute = _WRAPPERS.get(type(module).__name__)
@@ -148,6 +163,14 @@ def class_name_of(module: torch.nn.Module) -> str:
 
 
 _CLASS_MAKERS = ("torch.distributed.fsdp", "torch.distributed._composable", "torch.nn.utils.parametrize")
+_LIBRARY = "torch.nn.modules."
+_CONTAINERS = (
+    torch.nn.Sequential,
+    torch.nn.ModuleList,
+    torch.nn.ModuleDict,
+    torch.nn.ParameterList,
+    torch.nn.ParameterDict,
+)
 _REDUCING_WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel")
 _REDUCING_CLASSES = ("FSDPModule", "DDP", "ReplicateModule")
 
@@ -174,8 +197,8 @@ class ModuleRunner:
         recorder = self.recorder
         try:
             self._warn_of_fast_path(named)
-            call = recorder.begin_module(named.stem, named.path, sys._getframe(2))
-            if recorder.records_modules:
+            call = recorder.begin_module(named.stem, named.path, sys._getframe(2), named.layer)
+            if call.is_recorded:
                 with torch._C.DisableTorchFunction():
                     recorder.add_inputs(call, args, kwargs)
                     recorder.add_state(call, "parameters", present(named.owner._parameters))
@@ -227,7 +250,7 @@ class ModuleRunner:
             return
         try:
             self.recorder.end_module(call)
-            if self.recorder.records_modules:
+            if call.is_recorded:
                 with torch._C.DisableTorchFunction():
                     self.recorder.finish(call, output)
                     self.gradients.end(call, span, output)
@@ -240,7 +263,7 @@ class ModuleRunner:
         try:
             self.recorder.end_module(call)
             self.gradients.end(call, span, None, has_failed=True)
-            if self.recorder.records_modules:
+            if call.is_recorded:
                 end_raised(self.recorder, call, failure)
         except Exception as error:
             self.recorder.note_failure(named.stem, error)

@@ -39,9 +39,10 @@ from tensorprobe.capture.torch.distributed_tensor import (
     is_spread,
     local_part,
 )
+from tensorprobe.capture.torch.npy_file import NpyFiles
 from tensorprobe.capture.torch.reducer import Reducer
 from tensorprobe.capture.torch.statistics import describe_failure, without_repeats
-from tensorprobe.capture.torch.tensor_file import write_tensor
+from tensorprobe.capture.torch.tensor_file import TorchFiles
 from tensorprobe.capture.torch.value import (
     PLAIN_TYPES,
     KnownStorage,
@@ -65,8 +66,9 @@ class TorchReader:
     atoms: tuple[type, ...] = (torch.Tensor, torch.Size)
     verifies = False
 
-    def __init__(self, *, has_stats: bool, digest_kind: str | None) -> None:
+    def __init__(self, *, has_stats: bool, digest_kind: str | None, files: TorchFiles | NpyFiles | None = None) -> None:
         self.values = ValueTable()
+        self._files = files or TorchFiles()
         self._has_stats = has_stats
         self._digest_kind = digest_kind
         self._reducer = Reducer()
@@ -118,7 +120,7 @@ class TorchReader:
 
     def write_file(self, copy: TensorCopy, file: BinaryIO) -> None:
         with torch._C.DisableTorchFunction(), unseen_by_modes():
-            write_tensor(copy.to_host(), file)
+            self._files.write(copy.to_host(), file)
 
     def describe_object(self, value: Any) -> dict[str, Any] | None:
         if isinstance(value, torch.Size):

@@ -14,6 +14,7 @@ import zipfile
 import zlib
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import BinaryIO
 
 import torch
@@ -55,6 +56,22 @@ def write_tensor(tensor: torch.Tensor, file: BinaryIO) -> None:
     for tail in frame.tails[1:]:
         file.write(checksum)
         file.write(tail)
+
+
+class TorchFiles:
+    """Tensor files as torch has them."""
+
+    def write(self, tensor: torch.Tensor, file: BinaryIO) -> None:
+        write_tensor(tensor, file)
+
+    def read(self, path: Path) -> torch.Tensor:
+        """What a file holds; for verify mode."""
+        found: torch.Tensor = torch.load(path, weights_only=True)
+        return found
+
+    def stored(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What a file of this tensor holds."""
+        return tensor
 
 
 @dataclass(frozen=True)

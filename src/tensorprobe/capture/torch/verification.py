@@ -16,7 +16,9 @@ import torch
 
 from tensorprobe.capture.torch.content import plain_content
 from tensorprobe.capture.torch.digest import hash_digest
+from tensorprobe.capture.torch.npy_file import NpyFiles
 from tensorprobe.capture.torch.reader import TorchReader, unseen_by_modes
+from tensorprobe.capture.torch.tensor_file import TorchFiles
 from tensorprobe.capture.torch.value import KnownStorage, Layout
 from tensorprobe.model.record import Stats, TensorLeaf, Value
 
@@ -33,8 +35,8 @@ class VerifyingReader(TorchReader):
 
     verifies = True
 
-    def __init__(self, *, has_stats: bool, digest_kind: str | None) -> None:
-        super().__init__(has_stats=has_stats, digest_kind=digest_kind)
+    def __init__(self, *, has_stats: bool, digest_kind: str | None, files: TorchFiles | NpyFiles | None = None) -> None:
+        super().__init__(has_stats=has_stats, digest_kind=digest_kind, files=files)
         self.hits = 0
         """How many values were computed again."""
         self._fingerprints: dict[int, tuple[Value, str | None]] = {}
@@ -55,8 +57,8 @@ class VerifyingReader(TorchReader):
         file = (status.st_ino, status.st_mtime_ns)  # a later backward pass writes another file of the same name
         with torch._C.DisableTorchFunction(), unseen_by_modes():
             if file not in self._stored:
-                self._stored[file] = fingerprint(torch.load(path, weights_only=True))
-            return self._stored[file] == fingerprint(tensor)
+                self._stored[file] = fingerprint(self._files.read(path))
+            return self._stored[file] == fingerprint(self._files.stored(tensor))
 
     def _read(self, tensor: torch.Tensor, produced_by: str | None) -> TensorLeaf:
         self._now.mismatch = None

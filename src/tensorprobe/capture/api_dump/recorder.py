@@ -1,0 +1,90 @@
+"""The level of api_dump: a layer of the framework's library is one call, and what is called outside of layers is
+recorded by itself. Users' modules and containers are followed for their paths."""
+
+from __future__ import annotations
+
+from types import FrameType
+from typing import Any
+
+from tensorprobe.capture.api_dump.selector import ApiDumpSelector
+from tensorprobe.capture.call import Call, GradientRecord, Slot
+from tensorprobe.capture.describe import Listener
+from tensorprobe.capture.recorder import Recorder
+from tensorprobe.model.name import LAYER_PREFIX
+
+
+class LayerRecorder(Recorder):
+    """Writes `NN_Conv2d_0_forward`, `Functional_relu_0_backward`, `Tensor___add___3_forward`."""
+
+    _selector: ApiDumpSelector  # type: ignore[assignment]
+
+    def use_selector(self, selector: ApiDumpSelector) -> None:
+        """What the window that begins wants."""
+        self._selector = selector
+
+    def begin_api(self, stem: str, frame: FrameType | None) -> Call | None:
+        if self._is_in_layer():
+            return None
+        if self._threads.replay is None and self._is_made_by_framework(frame):
+            self.coverage.excluded += 1
+            return None
+        return super().begin_api(stem, frame)
+
+    def begin_module(
+        self, stem: str, module_path: str | None, frame: FrameType | None, layer: str | None = None
+    ) -> Call:
+        if layer is None or self._is_in_layer():
+            return super().begin_module(stem, module_path, frame)
+        state = self._threads
+        call = self._begin_layer(f"{LAYER_PREFIX}.{layer}", module_path, frame)
+        state.modules.append(call)
+        return call
+
+    def _begin_layer(self, stem: str, module_path: str | None, frame: FrameType | None) -> Call:
+        state = self._threads
+        if state.replay is not None:
+            return self.recomputation.repeat(stem, self.coverage, is_counted=True)
+        self.coverage.seen += 1
+        parent = state.modules[-1] if state.modules else None
+        call = self._name_call(stem, self._count(stem), parent)
+        if module_path is not None:
+            call.module_path = module_path
+        if self._select(call):
+            call.stack = self.stacks.capture(frame, parent.stack if parent is not None else None)
+        self.coverage.filtered += not call.keeps_forward
+        for region in state.regions:
+            region.add(call)
+        return call
+
+    def _is_in_layer(self) -> bool:
+        return any(call.is_recorded for call in self._threads.modules)
+
+    def _is_made_by_framework(self, frame: FrameType | None) -> bool:
+        """An optimizer, clipping, DDP: what they call is nothing of the network, and would only move its counters."""
+        module = self.current_module()
+        return self.stacks.capture(frame, module.stack if module is not None else None).caller is not None
+
+    def _name_call(self, stem: str, index: int, parent: Call | None) -> Call:
+        name = f"{stem.replace('.', '_', 1)}_{index}"
+        return Call(stem, f"{name}_forward", f"{name}_backward", parent)
+
+    def _slot(self, name: str, path: str) -> str:
+        return f"{name}_{path}"
+
+    def _gradient_slot(self, record: GradientRecord, slot: Slot) -> str:
+        """The gradient of a single result has no number, as the result has none."""
+        is_single = slot.path.startswith("input.0") and len(record.inputs) == 1
+        path = "input" + slot.path.removeprefix("input.0") if is_single else slot.path
+        return self._slot(record.call.backward_name, path)
+
+    def _describe_results(self, call: Call, output: Any, stores: bool, listen: Listener | None) -> list[Any]:
+        if isinstance(output, tuple) and len(output) != 1:
+            return super()._describe_results(call, output, stores, listen)
+        single = output[0] if isinstance(output, tuple) else output
+        slot, name = self._slot(call.forward_name, "output"), call.forward_name
+        return [self._describer.describe(single, slot, produced_by=name, stores=stores, listen=listen)]
+
+    def _select(self, call: Call) -> bool:
+        name = call.forward_name.removesuffix("_forward")
+        call.keeps_forward, call.keeps_backward = self._selector.choose(name, call.stem)
+        return call.keeps_forward or call.keeps_backward

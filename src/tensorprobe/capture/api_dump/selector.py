@@ -1,0 +1,99 @@
+"""Which calls one window of api_dump wants: all, a list of them, a range, or those with a word in their names."""
+
+from __future__ import annotations
+
+from tensorprobe.config.api_dump import ApiDumpOptions, ScopeName, make_keyword
+
+_FORWARD, _BACKWARD = "forward", "backward"
+
+
+class ApiDumpSelector:
+    """Answers for one window; the engine asks it what it asks `Selector`.
+
+    A range is followed in the order of execution, over the ends of windows too: it may begin in the backward of one
+    step and end in the forward of the next. Where neither of its names has a direction, it is a range of calls, and
+    each brings its backward.
+    """
+
+    keeps_forward = True
+    keeps_inputs = True
+    keeps_outputs = True
+    is_selective = True
+
+    def __init__(self, options: ApiDumpOptions, *, keeps_backward: bool) -> None:
+        self.options = options
+        self.keeps_backward = keeps_backward
+        self._mode = options.mode
+        self._listed: dict[str, list[ScopeName]] = {}
+        for name in options.names:
+            self._listed.setdefault(name.call, []).append(name)
+        self._named: dict[str, bool] = {}
+        """Of the functions and layers that were called so far, whether a keyword names them."""
+        self._is_inside = False
+        self._is_range_of_calls = options.mode == "range" and not any(name.direction for name in options.names)
+
+    def continues(self, options: ApiDumpOptions) -> bool:
+        """Is this the selection of another window, too? Then a range that has begun goes on."""
+        return (self.options.mode, self.options.names, self.options.keywords) == (
+            options.mode,
+            options.names,
+            options.keywords,
+        )
+
+    def use(self, options: ApiDumpOptions) -> None:
+        """The same selection in another window, which may store something else."""
+        self.options = options
+
+    def restart(self) -> None:
+        """A new step: api_dump has but one."""
+
+    def choose(self, call: str, stem: str) -> tuple[bool, bool]:
+        """A call begins: are its forward and its backward wanted, as far as that is known by now?"""
+        if self._mode == "all":
+            return True, self.keeps_backward
+        if self._mode == "api_list":
+            is_named = self._is_named(stem)
+            return is_named, is_named and self.keeps_backward
+        if self._mode == "list":
+            names = self._listed.get(call, ())
+            is_forward, is_backward = (any(name.covers(word) for name in names) for word in (_FORWARD, _BACKWARD))
+            return is_forward, is_backward and self.keeps_backward
+        self._enter(call, _FORWARD)
+        keeps_backward = self._is_inside if self._is_range_of_calls else True
+        return self._is_inside, keeps_backward and self.keeps_backward
+
+    def begin(self, name: str) -> bool:
+        """The backward of a call begins: is it wanted?"""
+        if self._mode != "range" or self._is_range_of_calls:
+            return True
+        call, _, direction = name.rpartition("_")
+        self._enter(call, direction)
+        return self._is_inside
+
+    def end(self, name: str) -> None:
+        """A record has ended, or one that is not wanted would have."""
+        if self._mode == "range" and self._is_inside:
+            call, _, direction = name.rpartition("_")
+            last = self.options.names[1]
+            if call == last.call and last.covers(direction):
+                self._is_inside = False
+
+    def is_listed(self, name: str) -> bool:
+        """Names of modules select nothing here."""
+        return True
+
+    def stores_tensors(self, name: str) -> bool:
+        return self.options.stores_tensors
+
+    def _is_named(self, stem: str) -> bool:
+        known = self._named.get(stem)
+        if known is None:
+            name, whole = make_keyword(stem.partition(".")[2]), make_keyword(stem)
+            known = any(keyword in name or whole.startswith(keyword) for keyword in self.options.keywords)
+            self._named[stem] = known
+        return known
+
+    def _enter(self, call: str, direction: str) -> None:
+        first = self.options.names[0]
+        if call == first.call and first.covers(direction):
+            self._is_inside = True

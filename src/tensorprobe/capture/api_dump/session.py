@@ -1,0 +1,88 @@
+"""The session of api_dump: one for the process, with one step that never ends. Counters go on over its windows; each
+window has a selection of its own."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from pathlib import Path
+from typing import Any
+
+from tensorprobe.capture.api_dump.describe import ApiDumpDescriber
+from tensorprobe.capture.api_dump.recorder import LayerRecorder
+from tensorprobe.capture.api_dump.selector import ApiDumpSelector
+from tensorprobe.capture.describe import Describer
+from tensorprobe.capture.framework import Framework
+from tensorprobe.capture.recorder import Recorder
+from tensorprobe.capture.session import Session
+from tensorprobe.capture.sink import Sink
+from tensorprobe.capture.stack import StackTable
+from tensorprobe.config import CaptureConfig
+from tensorprobe.config.api_dump import ApiDumpOptions
+from tensorprobe.errors import UsageError
+from tensorprobe.store.api_dump_layout import layout_of
+from tensorprobe.store.api_dump_writer import ApiDumpWriter
+
+logger = logging.getLogger("tensorprobe")
+
+
+class ApiDumpSession(Session):
+    """What `api_dump_init` makes, for one net."""
+
+    recorder: LayerRecorder
+
+    def __init__(self, net: Any, output_path: Path, framework: Framework, *, retains_backward: bool) -> None:
+        self._net = net
+        self._retains_backward = retains_backward
+        self._selector: ApiDumpSelector | None = None
+        self._is_filtered = True
+        framework.check_models(net)
+        super().__init__(CaptureConfig(task="tensor", dump_path=output_path, level="api_dump"), framework)
+
+    def start_window(self, options: ApiDumpOptions) -> None:
+        """Record what `options` want, from now on; a window that is open ends here."""
+        if self.is_closed:
+            raise UsageError(
+                "api_dump_start: what api_dump_init has begun is over, because this process was forked from the one "
+                "that called it: call api_dump_init here, with an output_path of its own"
+            )
+        self.stop()
+        if self._selector is None or not self._selector.continues(options):
+            self._selector = ApiDumpSelector(options, keeps_backward=self._retains_backward)
+        self._selector.use(options)
+        self.recorder.use_selector(self._selector)
+        self._is_filtered = self._describer.is_filtered = options.filters_data
+        if self._sink is not None:
+            self._filter_lines(self._sink)
+        self.start(self._net)
+
+    def _make_describer(self) -> Describer:
+        self._describer = ApiDumpDescriber(self._reader, self._queue, self.framework.file_suffix)
+        return self._describer
+
+    def _make_recorder(self, describer: Describer, stacks: StackTable) -> Recorder:
+        return LayerRecorder(self.config, self._reader, describer, stacks)
+
+    def _make_writer(self, folder: Path, header: dict[str, Any]) -> ApiDumpWriter:
+        writer = ApiDumpWriter(folder, header, layout_of(self.framework.name))
+        writer.is_filtered = self._is_filtered
+        return writer
+
+    def _filter_lines(self, sink: Sink) -> None:
+        assert isinstance(sink.writer, ApiDumpWriter)
+        sink.writer.is_filtered = self._is_filtered
+
+    def _tensor_folder(self) -> str:
+        return layout_of(self.framework.name).tensor_folder
+
+    def _take_folder(self) -> Path:
+        """Without a rank this process is rank 0."""
+        lock = self._take_lock()
+        return self._dump_path / ("rank0" if lock.name == "rank" else lock.name)
+
+    def _report(self, sink: Sink) -> None:
+        folder = sink.writer.folder
+        count = self.recorder.coverage.recorded - sink.lost_count
+        logger.info(
+            "api_dump: %s records in %s. Next: tensorprobe show %s", f"{count:,}", folder, shlex.quote(str(folder))
+        )

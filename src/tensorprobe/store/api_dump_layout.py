@@ -1,0 +1,73 @@
+"""Where the pieces of an api_dump lie, as TroubleShooter lays them out.
+
+{output_path}/rank{R}/   torch_api_dump/*.npy   torch_api_dump_info.pkl   torch_api_dump_stack.json
+                         dump.json   run.json
+
+The word in front is the framework's. The last two are ours; a dump of TroubleShooter has none, and may have its info
+file as `.csv`, with the same content.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tensorprobe.store import layout
+
+_WORDS = {"pytorch": "torch"}
+WORDS = ("torch", "mindspore", "mindtorch")
+FRAMEWORKS = {"torch": "pytorch", "mindspore": "mindspore", "mindtorch": "mindtorch"}
+_INFO_SUFFIXES = (".pkl", ".csv")
+
+
+@dataclass(frozen=True)
+class ApiDumpLayout:
+    """The names of one framework's files."""
+
+    word: str
+    info_suffix: str = _INFO_SUFFIXES[0]
+
+    @property
+    def tensor_folder(self) -> str:
+        return f"{self.word}_api_dump"
+
+    @property
+    def info_file(self) -> str:
+        return f"{self.word}_api_dump_info{self.info_suffix}"
+
+    @property
+    def stack_file(self) -> str:
+        return f"{self.word}_api_dump_stack.json"
+
+    @property
+    def framework(self) -> str:
+        """As dump.json names it."""
+        return FRAMEWORKS[self.word]
+
+
+def layout_of(framework: str) -> ApiDumpLayout:
+    """For what a framework is called in dump.json."""
+    return ApiDumpLayout(_WORDS.get(framework, framework))
+
+
+def find_layout(folder: Path) -> ApiDumpLayout | None:
+    """Which framework's api_dump lies in a rank folder, by the names of its files; None if none does."""
+    for word in WORDS:
+        for suffix in _INFO_SUFFIXES:
+            found = ApiDumpLayout(word, suffix)
+            if (folder / found.info_file).is_file():
+                return found
+    return None
+
+
+def clear_folder(folder: Path) -> bool:
+    """Remove what an earlier api_dump left in a rank folder, of any framework; True if there was something."""
+    found = False
+    for known in map(ApiDumpLayout, WORDS):
+        for name in (known.info_file, known.stack_file, known.stack_file + layout.PART_SUFFIX):
+            path = folder / name
+            if path.exists() or path.is_symlink():
+                path.unlink()
+                found = True
+        found = layout.clear_tensors(folder / known.tensor_folder) or found
+    return found
