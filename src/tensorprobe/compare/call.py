@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
+from tensorprobe.compare.layer_word import layer_word
 from tensorprobe.compare.vocabulary import common_op
-from tensorprobe.model.name import ApiName, DebugName, ModuleName, ParametersGradName, parse_name
+from tensorprobe.model.name import LAYER_PREFIX, ApiName, DebugName, ModuleName, ParametersGradName, parse_name
 from tensorprobe.store.reader import RankDump, Record, SavedValue
 from tensorprobe.store.slot import Slot, TensorSlot
 
@@ -59,6 +60,8 @@ class Call:
     @property
     def word(self) -> str:
         """What was called, in the words that all frameworks share."""
+        if self.prefix == LAYER_PREFIX:
+            return layer_word(self.framework, self.op)
         return common_op(self.framework, self.kind, self.prefix, self.op)
 
     @property

@@ -62,9 +62,9 @@ def api_dump_compare(
 ) -> Comparison:
     """Compare two dumps of the same or of different frameworks: print which calls were paired, how their values
     compare, and which call went wrong first. `output_path`: a folder for the tables as CSV files."""
-    from tensorprobe.report.api_dump import report_comparison
+    from tensorprobe.migrator.api_dump_compare import compare_api_dumps
 
-    return report_comparison(origin_path, target_path, output_path)
+    return compare_api_dumps(origin_path, target_path, output_path)
 
 
 def _current(function: str) -> ApiDumpSession:

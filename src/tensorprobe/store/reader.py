@@ -22,6 +22,8 @@ from typing import Any
 from tensorprobe.errors import DumpError
 from tensorprobe.model.name import PARAMETERS_GRAD
 from tensorprobe.store import journal, layout, side_file
+from tensorprobe.store.api_dump_layout import ApiDumpLayout, find_layout
+from tensorprobe.store.api_dump_reader import InfoFile, stack_reading
 from tensorprobe.store.record_file import RecordFile
 from tensorprobe.store.slot import Slot, iter_gradient_slots, iter_record_slots, iter_slots
 
@@ -105,8 +107,10 @@ class RankDump:
     step: int | None
     rank: int | None
     """None outside distributed runs."""
-    dump_file: RecordFile | None
+    dump_file: RecordFile | InfoFile | None
     debug_file: RecordFile | None
+    api_dump: ApiDumpLayout | None = None
+    """The names of its files, where api_dump wrote it."""
 
     @property
     def name(self) -> str:
@@ -181,7 +185,7 @@ class RankDump:
         """The file of a tensor, if it lies in this dump. It need not exist."""
         if not data_name or data_name in (".", "..") or set("/\\\0") & set(data_name):
             raise DumpError(f"{self.folder}: the tensor file {data_name!r} is not a plain file name; it is not opened.")
-        path = self.folder / layout.TENSOR_FOLDER / data_name
+        path = self.folder / self.tensor_folder / data_name
         try:
             # A plain name leaves its folder only by being a link itself.
             is_inside = path.resolve().is_relative_to(self.root) if path.is_symlink() else self._has_own_tensor_folder
@@ -191,12 +195,17 @@ class RankDump:
             raise DumpError(f"{path} leads out of the dump, to {path.resolve()}. Replace the link by the file itself.")
         return path
 
+    @property
+    def tensor_folder(self) -> str:
+        """What the folder of its tensor files is called."""
+        return layout.TENSOR_FOLDER if self.api_dump is None else self.api_dump.tensor_folder
+
     @cached_property
     def _has_own_tensor_folder(self) -> bool:
-        return (self.folder / layout.TENSOR_FOLDER).resolve().is_relative_to(self.root)
+        return (self.folder / self.tensor_folder).resolve().is_relative_to(self.root)
 
     @property
-    def _files(self) -> tuple[RecordFile, ...]:
+    def _files(self) -> tuple[RecordFile | InfoFile, ...]:
         return tuple(file for file in (self.dump_file, self.debug_file) if file)
 
     @cached_property
@@ -205,7 +214,8 @@ class RankDump:
 
     @cached_property
     def _stacks(self) -> side_file.SideFile[dict[str, side_file.Frames]]:
-        return side_file.read_noting(side_file.read_stacks, self.folder, self.root)
+        read = side_file.read_stacks if self.api_dump is None else stack_reading(self.api_dump)
+        return side_file.read_noting(read, self.folder, self.root)
 
     @cached_property
     def _run(self) -> side_file.SideFile[dict[str, Any]]:
@@ -276,8 +286,16 @@ def _open_file(path: Path) -> Dump:
         )
     folder = path.parent
     file = RecordFile(path, _TYPES[kind])
-    files = (file, None) if kind == layout.DUMP_FILE else (None, file)
-    rank = RankDump(folder, folder.resolve(), _step_of(folder), _rank_of(folder), *files)
+    dump_file, debug_file = (file, None) if kind == layout.DUMP_FILE else (None, file)
+    rank = RankDump(
+        folder,
+        folder.resolve(),
+        _step_of(folder),
+        _rank_of(folder),
+        dump_file,
+        debug_file,
+        find_layout(folder),
+    )
     return Dump(path, (StepDump(rank.step, folder, (rank,)),))
 
 
@@ -299,8 +317,13 @@ def _find_ranks(path: Path, root: Path) -> tuple[RankDump, ...]:
 
 
 def _open_rank(folder: Path, root: Path) -> RankDump:
-    files = [_open_records(folder, name, root) for name in (layout.DUMP_FILE, layout.DEBUG_FILE)]
-    return RankDump(folder, root, _step_of(folder), _rank_of(folder), files[0], files[1])
+    dump_file: RecordFile | InfoFile | None = _open_records(folder, layout.DUMP_FILE, root)
+    debug_file = _open_records(folder, layout.DEBUG_FILE, root)
+    names = find_layout(folder)
+    if dump_file is None and names is not None:
+        path = side_file.find_file(folder, names.info_file, root)
+        dump_file = InfoFile(path, names) if path is not None else None
+    return RankDump(folder, root, _step_of(folder), _rank_of(folder), dump_file, debug_file, names)
 
 
 def _open_records(folder: Path, name: str, root: Path) -> RecordFile | None:
@@ -318,7 +341,8 @@ def _folders(path: Path, pattern: re.Pattern[str], root: Path) -> list[Path]:
 
 
 def _is_rank_folder(folder: Path) -> bool:
-    return any((folder / (name + suffix)).is_file() for name in _TYPES for suffix in ("", layout.PART_SUFFIX))
+    is_ours = any((folder / (name + suffix)).is_file() for name in _TYPES for suffix in ("", layout.PART_SUFFIX))
+    return is_ours or find_layout(folder) is not None
 
 
 def _step_of(rank_folder: Path) -> int | None:

@@ -19,6 +19,7 @@ from typing import Any
 
 from tensorprobe.errors import DumpError
 from tensorprobe.store import journal, layout, side_file
+from tensorprobe.store.api_dump_reader import STACK_TYPES
 from tensorprobe.store.rank_lock import remove_left_locks
 from tensorprobe.store.reader import RankDump, open_dump
 from tensorprobe.store.record_file import load_whole
@@ -77,7 +78,8 @@ def recover_dump(path: str | Path, *, force: bool = False, on_folder: OnFolder |
 
 
 def _find_parts(rank: RankDump) -> list[str]:
-    return [name for name in _PARTS if side_file.find_file(rank.folder, name + layout.PART_SUFFIX, rank.root)]
+    names = _PARTS if rank.api_dump is None else (rank.api_dump.stack_file, *_PARTS)
+    return [name for name in names if side_file.find_file(rank.folder, name + layout.PART_SUFFIX, rank.root)]
 
 
 def _was_cut_off(rank: RankDump) -> bool:
@@ -103,11 +105,11 @@ def _recover_rank(rank: RankDump) -> Iterator[str]:
 
 
 def _close_part(rank: RankDump, path: Path, part: Path) -> str:
-    is_construct = path.name == layout.CONSTRUCT_FILE
-    types = _TYPES[path.name]
+    has_header = path.name in (layout.DUMP_FILE, layout.DEBUG_FILE)
+    types = _TYPES.get(path.name, STACK_TYPES)
     outline = journal.outline_part(part, types)
-    header = "{" if is_construct else _render_header(rank, outline.header)
-    write_aside(path, part, _render_lines(header, _whole_lines(part, types), "}" if is_construct else "}}"))
+    header = _render_header(rank, outline.header) if has_header else "{"
+    write_aside(path, part, _render_lines(header, _whole_lines(part, types), "}}" if has_header else "}"))
     lost = len(outline.bad_lines) + outline.is_cut
     text = f"{path.name}: {count_noun(len(outline.offsets), 'entry', 'entries')}"
     return f"{text}, {count_noun(lost, 'cut line', 'cut lines')} left out" if lost else text
@@ -187,7 +189,7 @@ def _mark_run(rank: RankDump) -> Iterator[str]:
 
 
 def _remove_temporary_files(rank: RankDump) -> Iterator[str]:
-    for folder in (rank.folder, rank.folder / layout.TENSOR_FOLDER):
+    for folder in (rank.folder, rank.folder / rank.tensor_folder):
         if not folder.is_dir() or not folder.resolve().is_relative_to(rank.root):
             continue
         unfinished = list(folder.glob(f".*{layout.TEMPORARY_SUFFIX}"))
@@ -199,7 +201,7 @@ def _remove_temporary_files(rank: RankDump) -> Iterator[str]:
 
 def _match_tensor_files(rank: RankDump) -> Iterator[str]:
     """A tensor file comes before its record: those of the records that were lost have no use any more."""
-    folder = rank.folder / layout.TENSOR_FOLDER
+    folder = rank.folder / rank.tensor_folder
     unnamed, missing = _compare_tensor_files(rank)
     coverage = rank.run.get("coverage")
     has_failed = isinstance(coverage, dict) and bool(coverage.get("failed"))  # a full disk: the record is what is lost
@@ -216,7 +218,7 @@ def _match_tensor_files(rank: RankDump) -> Iterator[str]:
 
 def _compare_tensor_files(rank: RankDump) -> tuple[set[str], set[str]]:
     """The files that no record names, and those that a record names and that are not there."""
-    folder = rank.folder / layout.TENSOR_FOLDER
+    folder = rank.folder / rank.tensor_folder
     if not folder.resolve().is_relative_to(rank.root):
         return set(), set()
     entries = chain((record.fields for record in rank.records()), (saved.tree for saved in rank.saved_values()))
