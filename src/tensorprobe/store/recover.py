@@ -94,6 +94,8 @@ def _recover_rank(rank: RankDump) -> Iterator[str]:
     yield from _remove_temporary_files(rank)
     yield from _match_tensor_files(rank)
     yield from _mark_run(rank)
+    if rank.api_dump is not None and _cut_half_line(rank.folder / rank.api_dump.info_file):
+        yield f"{rank.api_dump.info_file}: half a line at its end removed"
     for name in _find_parts(rank):
         path, part = rank.folder / name, rank.folder / (name + layout.PART_SUFFIX)
         if name == layout.STACK_FILE:
@@ -102,6 +104,15 @@ def _recover_rank(rank: RankDump) -> Iterator[str]:
         else:
             yield _close_part(rank, path, part)
         part.unlink(missing_ok=True)
+
+
+def _cut_half_line(path: Path) -> bool:
+    """A file of lines ends with a whole one."""
+    data = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
+    if not data or data.endswith(b"\n"):
+        return False
+    os.truncate(path, data.rfind(b"\n") + 1)
+    return True
 
 
 def _close_part(rank: RankDump, path: Path, part: Path) -> str:

@@ -7,7 +7,7 @@ from types import FrameType
 from typing import Any
 
 from tensorprobe.capture.api_dump.selector import ApiDumpSelector
-from tensorprobe.capture.call import Call, GradientRecord, Slot
+from tensorprobe.capture.call import Call, GradientRecord
 from tensorprobe.capture.describe import Listener
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.model.name import LAYER_PREFIX
@@ -68,16 +68,13 @@ class LayerRecorder(Recorder):
         name = f"{stem.replace('.', '_', 1)}_{index}"
         return Call(stem, f"{name}_forward", f"{name}_backward", parent)
 
-    def _slot(self, name: str, path: str) -> str:
+    def _slot(self, name: str, path: str, backward: GradientRecord | None = None) -> str:
+        """The gradient of a single result has no number, as the result has none."""
+        if backward is not None and path.startswith("input.0") and len(backward.inputs) == 1:
+            path = "input" + path.removeprefix("input.0")
         return f"{name}_{path}"
 
-    def _gradient_slot(self, record: GradientRecord, slot: Slot) -> str:
-        """The gradient of a single result has no number, as the result has none."""
-        is_single = slot.path.startswith("input.0") and len(record.inputs) == 1
-        path = "input" + slot.path.removeprefix("input.0") if is_single else slot.path
-        return self._slot(record.call.backward_name, path)
-
-    def _describe_results(self, call: Call, output: Any, stores: bool, listen: Listener | None) -> list[Any]:
+    def _describe_results(self, call: Call, output: Any, stores: bool, listen: Listener | None) -> Any:
         if isinstance(output, tuple) and len(output) != 1:
             return super()._describe_results(call, output, stores, listen)
         single = output[0] if isinstance(output, tuple) else output

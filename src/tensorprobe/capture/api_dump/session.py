@@ -47,6 +47,7 @@ class ApiDumpSession(Session):
                 "that called it: call api_dump_init here, with an output_path of its own"
             )
         self.stop()
+        self._warn_of_backward(options)
         if self._selector is None or not self._selector.continues(options):
             self._selector = ApiDumpSelector(options, keeps_backward=self._retains_backward)
         self._selector.use(options)
@@ -55,6 +56,15 @@ class ApiDumpSession(Session):
         if self._sink is not None:
             self._filter_lines(self._sink)
         self.start(self._net)
+
+    def _warn_of_backward(self, options: ApiDumpOptions) -> None:
+        asked = [f"{name.call}_{name.direction}" for name in options.names if name.direction == "backward"]
+        if asked and not self._retains_backward:
+            logger.warning(
+                "api_dump_start: %s in scope will never come, because no gradients are recorded: "
+                "call api_dump_init with retain_backward=True",
+                ", ".join(asked),
+            )
 
     def _make_describer(self) -> Describer:
         self._describer = ApiDumpDescriber(self._reader, self._queue, self.framework.file_suffix)
