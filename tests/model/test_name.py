@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tensorprobe.model.name import (
     API_PREFIXES,
+    LAYER_PREFIX,
     MODULE_PREFIXES,
     ApiName,
     DebugName,
@@ -28,6 +29,18 @@ indexes = st.integers(0, 10**6)
 def test_an_api_name_is_read_back_as_it_was_written(prefix: str, name: str, index: int, direction: str) -> None:
     written = ApiName(prefix, name, index, direction)  # type: ignore[arg-type]
     assert parse_name(str(written)) == written
+
+
+@given(
+    st.sampled_from((*API_PREFIXES, LAYER_PREFIX)),
+    st.lists(words, min_size=1, max_size=3).map(".".join),
+    indexes,
+    directions,
+)
+def test_a_name_of_api_dump_is_read_back_as_it_was_written(prefix: str, name: str, index: int, direction: str) -> None:
+    written = ApiName(prefix, name, index, direction, "_")  # type: ignore[arg-type]
+    assert parse_name(str(written)) == written
+    assert str(written) == f"{written.call}_{direction}"
 
 
 @given(st.sampled_from(MODULE_PREFIXES), paths, words, directions, indexes)
@@ -61,6 +74,10 @@ def test_a_single_point_name_is_read_back_as_it_was_written(variable: str, index
         ("Module.Net.forward.0", ModuleName("Module", "", "Net", "forward", 0)),
         ("Cell.fc.Dense.parameters_grad", ParametersGradName("Cell", "fc", "Dense")),
         ("x2_grad.0.debug", DebugName("x2_grad", 0)),
+        ("NN_Dense_1_backward", ApiName("NN", "Dense", 1, "backward", "_")),
+        ("Functional_softmax_1_forward", ApiName("Functional", "softmax", 1, "forward", "_")),
+        ("Tensor___matmul___1_forward", ApiName("Tensor", "__matmul__", 1, "forward", "_")),
+        ("Torch_linalg.norm_0_forward", ApiName("Torch", "linalg.norm", 0, "forward", "_")),
     ],
 )
 def test_the_names_of_the_manual(text: str, parsed: object) -> None:
@@ -68,7 +85,18 @@ def test_the_names_of_the_manual(text: str, parsed: object) -> None:
     assert str(parsed) == text
 
 
-@pytest.mark.parametrize("text", ["", "linear", "Functional.linear.forward", "Functional.linear.x.forward", "Module.a"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "linear",
+        "Functional.linear.forward",
+        "Functional.linear.x.forward",
+        "Module.a",
+        "NN_Dense_x_forward",
+        "NN_1_forward",
+    ],
+)
 def test_what_is_no_name_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not the name of a record"):
         parse_name(text)
@@ -98,3 +126,4 @@ def test_a_repetition_differs_from_its_forward_by_the_direction_only(
     forward = ModuleName(prefix, path, class_name, "forward", index)
     assert parse_name(recompute_name(str(forward))) == ModuleName(prefix, path, class_name, "recompute", index)
     assert recompute_name(f"Torch.{class_name}.{index}.forward") == f"Torch.{class_name}.{index}.recompute"
+    assert recompute_name(f"NN_{class_name}_{index}_forward") == f"NN_{class_name}_{index}_recompute"

@@ -38,7 +38,7 @@ def api_dump_init(
 
 def api_dump_start(
     mode: str = "all",
-    scope: Sequence[str] = [],  # noqa: B006  as the manual has it, and nobody changes it
+    scope: Sequence[str] = [],  # as the manual has it; nobody changes it
     dump_type: str = "all",
     filter_data: bool = True,
 ) -> None:
