@@ -67,7 +67,7 @@ def test_an_output_path_is_a_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert read_output(tmp_path / "new", False) == tmp_path / "new"
     for wrong in (tmp_path / "file", str(tmp_path / "file" / "below")):
-        with pytest.raises(UsageError, match="cannot be a folder, because .*file is a file"):
+        with pytest.raises(UsageError, match=r"cannot be a folder, because .*file is a file"):
             read_output(wrong, False)
     for wrong in (3, "", None):
         with pytest.raises(UsageError, match="is not a path"):

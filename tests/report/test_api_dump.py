@@ -99,7 +99,7 @@ def test_statistics_alone_are_compared_by_their_differences(tmp_path: Path) -> N
 
 
 def test_a_call_of_one_side_and_another_shape_have_words(tmp_path: Path) -> None:
-    reference = write_dump(tmp_path / "a", "Linear", X * 2, **{"Torch_sin_0_forward_output": X + 9})
+    reference = write_dump(tmp_path / "a", "Linear", X * 2, Torch_sin_0_forward_output=X + 9)
     _, (mapping, forward, _) = compare(reference, write_dump(tmp_path / "b", "Dense", np.ones((2, 3), np.float32)))
     assert ("Torch_sin_0", "") in mapping.rows
     results = {row[0]: row[4] for row in forward.rows}

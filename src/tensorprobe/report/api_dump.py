@@ -70,13 +70,13 @@ def build_tables(comparison: Comparison, frameworks: tuple[str, str]) -> list[Ta
 def format_table(table: Table) -> str:
     """The table with its title; the calls of a mapping are apart by lines, because a cell may have several."""
     try:
-        from prettytable import HRuleStyle, PrettyTable
+        import prettytable
     except ImportError:
         raise UsageError('the tables need prettytable: pip install "tensorprobe[compare]"') from None
-    drawn = PrettyTable(table.columns)
+    drawn = prettytable.PrettyTable(table.columns)
     drawn.title = table.title
     if table.file_name == MAPPING_FILE:
-        drawn.hrules = HRuleStyle.ALL
+        drawn.hrules = getattr(prettytable, "HRuleStyle", prettytable).ALL  # before 3.11 a constant of the module
     drawn.add_rows([list(row) for row in table.rows])
     return drawn.get_string()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorprobe.capture.api_dump.describe import ApiDumpDescriber
+from tensorprobe.capture.api_dump.operator import name_methods
 from tensorprobe.capture.api_dump.recorder import LayerRecorder
 from tensorprobe.capture.api_dump.selector import ApiDumpSelector
 from tensorprobe.capture.describe import Describer
@@ -47,6 +48,8 @@ class ApiDumpSession(Session):
                 "that called it: call api_dump_init here, with an output_path of its own"
             )
         self.stop()
+        if self.framework.name == "pytorch":
+            options = name_methods(options)
         self._warn_of_backward(options)
         if self._selector is None or not self._selector.continues(options):
             self._selector = ApiDumpSelector(options, keeps_backward=self._retains_backward)
