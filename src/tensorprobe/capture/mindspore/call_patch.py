@@ -81,6 +81,9 @@ class CallRunner:
         """Before a call that was made at `frame`."""
         call: Call | None = None
         span: Span | None = None
+        if api.caller is not None and self.recorder.records_layers:
+            self.recorder.coverage.excluded += 1  # an optimizer that is compiled
+            return None, None
         try:
             with hidden():
                 call = self.recorder.begin_api(api.stem, frame)
