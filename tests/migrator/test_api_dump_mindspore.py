@@ -237,7 +237,7 @@ def test_nothing_stays_on_the_net_or_on_mindspore(output: Path) -> None:
 
 
 def test_a_cell_class_or_a_wrong_mode_is_refused(output: Path) -> None:
-    with pytest.raises(UsageError, match="net is a torch.nn.Module or a mindspore.nn.Cell, not type"):
+    with pytest.raises(UsageError, match=r"net is a torch.nn.Module or a mindspore.nn.Cell, not type"):
         api_dump_init(Net)
     api_dump_init(Net(), output)
     with pytest.raises(UsageError, match="mode 'range' takes two names"):
