@@ -105,7 +105,7 @@ class MindSporeFramework:
         return [(str(index) if is_several else "", item) for index, item in enumerate(models)]
 
     def make_reader(self, *, has_stats: bool, digest_kind: str | None) -> MindSporeReader:
-        return MindSporeReader(has_stats=has_stats, digest_kind=digest_kind, widens_bfloat16=self._writes_npy)
+        return MindSporeReader(has_stats=has_stats, digest_kind=digest_kind, writes_npy=self._writes_npy)
 
     def is_noise(self, path: str) -> bool:
         if path.startswith(_FOLDER):

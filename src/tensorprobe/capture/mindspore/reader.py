@@ -49,10 +49,10 @@ class MindSporeReader:
     atoms: tuple[type, ...] = (Tensor,)
     verifies = False
 
-    def __init__(self, *, has_stats: bool, digest_kind: str | None, widens_bfloat16: bool = False) -> None:
+    def __init__(self, *, has_stats: bool, digest_kind: str | None, writes_npy: bool = False) -> None:
         self._has_stats = has_stats
-        self._widens_bfloat16 = widens_bfloat16
-        """Are files of bfloat16 those of float32, which every numpy reads?"""
+        self._writes_npy = writes_npy
+        """Are files such as every numpy reads, those of bfloat16 in float32?"""
         self._digest_kind = digest_kind
         self._sources: dict[int, tuple[weakref.ref[Tensor], str]] = {}
         """Which record made a tensor, by its address."""
@@ -100,7 +100,7 @@ class MindSporeReader:
             return first + second
 
     def write_file(self, copy: Array, file: BinaryIO) -> None:
-        is_wide = self._widens_bfloat16 and copy.dtype.kind == "V" and copy.dtype.itemsize == 2
+        is_wide = self._writes_npy and copy.dtype.kind == "V" and copy.dtype.itemsize == 2
         array = widen_bfloat16(copy).reshape(copy.shape) if is_wide else np.ascontiguousarray(copy).reshape(copy.shape)
         write_npy(file, array.dtype, array.shape, as_bytes(array))
 

@@ -25,10 +25,8 @@ from tensorprobe.capture.torch.engine import patch_engine
 from tensorprobe.capture.torch.gradient import GradientTracer
 from tensorprobe.capture.torch.mode_stack import is_on_stack, remove_mode
 from tensorprobe.capture.torch.module_call import ModuleNames, ModulePatch, ModuleRunner
-from tensorprobe.capture.torch.npy_file import NpyFiles
 from tensorprobe.capture.torch.point_gradient import watch_gradient
 from tensorprobe.capture.torch.reader import TorchReader
-from tensorprobe.capture.torch.tensor_file import TorchFiles
 from tensorprobe.capture.torch.verification import VerifyingReader, is_wanted
 from tensorprobe.config.api_list import ApiList
 from tensorprobe.errors import UsageError
@@ -101,8 +99,7 @@ class TorchFramework:
 
     def make_reader(self, *, has_stats: bool, digest_kind: str | None) -> TorchReader:
         kind = VerifyingReader if is_wanted() else TorchReader
-        files = NpyFiles() if self._writes_npy else TorchFiles()
-        return kind(has_stats=has_stats, digest_kind=digest_kind, files=files)
+        return kind(has_stats=has_stats, digest_kind=digest_kind, writes_npy=self._writes_npy)
 
     def is_noise(self, path: str) -> bool:
         return path.startswith(_TORCH_FOLDER) and path[len(_TORCH_FOLDER) :].startswith(_NOISE)

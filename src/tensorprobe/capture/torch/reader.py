@@ -66,9 +66,9 @@ class TorchReader:
     atoms: tuple[type, ...] = (torch.Tensor, torch.Size)
     verifies = False
 
-    def __init__(self, *, has_stats: bool, digest_kind: str | None, files: TorchFiles | NpyFiles | None = None) -> None:
+    def __init__(self, *, has_stats: bool, digest_kind: str | None, writes_npy: bool = False) -> None:
         self.values = ValueTable()
-        self._files = files or TorchFiles()
+        self._files = NpyFiles() if writes_npy else TorchFiles()
         self._has_stats = has_stats
         self._digest_kind = digest_kind
         self._reducer = Reducer()

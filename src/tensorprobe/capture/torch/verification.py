@@ -16,9 +16,7 @@ import torch
 
 from tensorprobe.capture.torch.content import plain_content
 from tensorprobe.capture.torch.digest import hash_digest
-from tensorprobe.capture.torch.npy_file import NpyFiles
 from tensorprobe.capture.torch.reader import TorchReader, unseen_by_modes
-from tensorprobe.capture.torch.tensor_file import TorchFiles
 from tensorprobe.capture.torch.value import KnownStorage, Layout
 from tensorprobe.model.record import Stats, TensorLeaf, Value
 
@@ -35,8 +33,8 @@ class VerifyingReader(TorchReader):
 
     verifies = True
 
-    def __init__(self, *, has_stats: bool, digest_kind: str | None, files: TorchFiles | NpyFiles | None = None) -> None:
-        super().__init__(has_stats=has_stats, digest_kind=digest_kind, files=files)
+    def __init__(self, *, has_stats: bool, digest_kind: str | None, writes_npy: bool = False) -> None:
+        super().__init__(has_stats=has_stats, digest_kind=digest_kind, writes_npy=writes_npy)
         self.hits = 0
         """How many values were computed again."""
         self._fingerprints: dict[int, tuple[Value, str | None]] = {}
