@@ -17,6 +17,7 @@ from mindspore import nn as cells
 from torch import nn
 from torch.nn import functional as F
 
+from tensorprobe import migrator
 from tensorprobe.errors import DumpError, UsageError
 from tensorprobe.migrator import api_dump_compare, api_dump_init
 from tests.cli.command import run_here
@@ -150,9 +151,20 @@ def test_a_weight_that_was_not_carried_over_is_told_from_a_wrong_layer(tmp_path:
 
 def test_mindspore_against_mindspore_and_torch_against_torch(tmp_path: Path) -> None:
     assert api_dump_compare(dump_mindspore(tmp_path / "a"), dump_mindspore(tmp_path / "b"))
+    assert callable(migrator.api_dump_compare)  # no module of that name has taken its place
     first, second = dump_torch(tmp_path / "c", steps=2), dump_torch(tmp_path / "d", steps=2)
     result = api_dump_compare(first, second)
     assert result and len(result.ranks[0].calls) == 8  # the last step too, although it has no backward
+
+
+def test_what_a_program_has_just_recorded_is_complete(tmp_path: Path) -> None:
+    first, net = dump_torch(tmp_path / "a", backward=True), TorchNet()
+    api_dump_init(net, tmp_path / "b", retain_backward=True)
+    with window():
+        result = net(torch.from_numpy(X)).sum()
+    result.backward()
+    found = api_dump_compare(first, tmp_path / "b")  # Tensor_sum was in the window of the other
+    assert found and "ended early" not in found.verdict.headline and not found.ranks[0].problems
 
 
 def test_a_layer_stands_against_the_function_that_does_the_same(tmp_path: Path) -> None:

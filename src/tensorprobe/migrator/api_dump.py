@@ -65,7 +65,7 @@ def api_dump_compare(
 ) -> Comparison:
     """Compare two dumps of the same or of different frameworks: print which calls were paired, how their values
     compare, and which call went wrong first. `output_path`: a folder for the tables as CSV files."""
-    from tensorprobe.migrator.api_dump_compare import compare_api_dumps
+    from tensorprobe.migrator.api_dump_comparison import compare_api_dumps
 
     return compare_api_dumps(origin_path, target_path, output_path)
 

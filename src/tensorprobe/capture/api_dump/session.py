@@ -37,6 +37,8 @@ class ApiDumpSession(Session):
         self._retains_backward = retains_backward
         self._selector: ApiDumpSelector | None = None
         self._is_filtered = True
+        self._is_whole = False
+        """Has the last window ended? What was recorded is complete then, although another one may follow."""
         framework.check_models(net)
         super().__init__(CaptureConfig(task="tensor", dump_path=output_path, level="api_dump"), framework)
 
@@ -58,7 +60,15 @@ class ApiDumpSession(Session):
         self._is_filtered = self._describer.is_filtered = options.filters_data
         if self._sink is not None:
             self._filter_lines(self._sink)
+        self._is_whole = False
         self.start(self._net)
+
+    def stop(self) -> None:
+        self._is_whole = True
+        super().stop()
+
+    def _run(self, *, is_complete: bool) -> dict[str, Any]:
+        return super()._run(is_complete=is_complete or (self._is_whole and not self.is_closed))
 
     def _warn_of_backward(self, options: ApiDumpOptions) -> None:
         asked = [f"{name.call}_{name.direction}" for name in options.names if name.direction == "backward"]
