@@ -300,15 +300,16 @@ class Session:
         logger.info(
             "step %d: %s%s in %.2f s, in %s. Next: tensorprobe show %s",
             self._step,
-            _count(coverage.recorded - sink.lost_count, "record"),
-            f" and {_count(failed, 'failure')}" if failed else "",
+            count_noun(coverage.recorded - sink.lost_count, "record"),
+            f" and {count_noun(failed, 'failure')}" if failed else "",
             self._clock.seconds,
             sink.writer.folder,
             shlex.quote(str(sink.writer.folder)),
         )
 
 
-def _count(number: int, noun: str) -> str:
+def count_noun(number: int, noun: str) -> str:
+    """`1 record`, `2,000 records`"""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 

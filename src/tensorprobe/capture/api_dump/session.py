@@ -15,7 +15,7 @@ from tensorprobe.capture.api_dump.selector import ApiDumpSelector
 from tensorprobe.capture.describe import Describer
 from tensorprobe.capture.framework import Framework
 from tensorprobe.capture.recorder import Recorder
-from tensorprobe.capture.session import Session
+from tensorprobe.capture.session import Session, count_noun
 from tensorprobe.capture.sink import Sink
 from tensorprobe.capture.stack import StackTable
 from tensorprobe.config import CaptureConfig
@@ -105,7 +105,5 @@ class ApiDumpSession(Session):
 
     def _report(self, sink: Sink) -> None:
         folder = sink.writer.folder
-        count = self.recorder.coverage.recorded - sink.lost_count
-        logger.info(
-            "api_dump: %s records in %s. Next: tensorprobe show %s", f"{count:,}", folder, shlex.quote(str(folder))
-        )
+        records = count_noun(self.recorder.coverage.recorded - sink.lost_count, "record")
+        logger.info("api_dump: %s in %s. Next: tensorprobe show %s", records, folder, shlex.quote(str(folder)))

@@ -30,6 +30,7 @@ _WRAPPER = "DistributedDataParallel"
 _COMPUTING = (".ops", ".nn.functional")  # the parts of the package whose functions take or return tensors
 _CREATING = ("tensor", "relu_")  # functions of the package itself that do so
 _PLACES = (("Functional", ".nn.functional"), ("Torch", ""), ("Torch", ".ops"))
+_CONTAINERS = ("Sequential", "ModuleList", "ModuleDict", "ParameterList", "ParameterDict")
 _COLLECTIVES = (
     "_all_gather_base",
     "_reduce_scatter_base",
@@ -93,11 +94,9 @@ def _make_dialect() -> Dialect:
 
 def layer_of(module: Any) -> str | None:
     """The class of a layer of MSAdapter's library that is made of no others; None for all other modules."""
-    layers = importlib.import_module("torch.nn")
-    kind = type(module)
+    layers, kind = importlib.import_module("torch.nn"), type(module)
     is_of_library = kind.__module__.startswith(layers.Module.__module__.rpartition(".")[0] + ".")
-    containers = types_in(layers, ("Module", "Sequential", "ModuleList", "ModuleDict"))
-    is_container = kind is layers.Module or isinstance(module, containers[1:])
+    is_container = kind is layers.Module or isinstance(module, types_in(layers, _CONTAINERS))
     return kind.__name__ if is_of_library and not is_container and not module._modules else None
 
 
