@@ -5,12 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import nn
-from torch.nn import functional as F
-
 from tensorprobe.migrator import api_dump_init
 from tests.migrator.api_dump_run import Dumped, forget_session, window
+from tests.msadapter.program import F, nn, torch
 
 
 class Net(nn.Module):
