@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tensorprobe.migrator import api_dump, api_dump_start, api_dump_stop
+
+
+_RECORD = re.compile(r".*_(?:forward|backward|recompute)(?=_)")
 
 
 def forget_session() -> None:
@@ -45,8 +49,7 @@ class Dumped:
     @property
     def calls(self) -> list[str]:
         """The records that have lines, in their order."""
-        names = (slot.partition("ward_")[0] + "ward" for slot in self.slots)
-        return list(dict.fromkeys(names))
+        return list(dict.fromkeys(_RECORD.match(slot)[0] for slot in self.slots))  # type: ignore[index]
 
     @property
     def stacks(self) -> dict[str, list[str]]:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from tensorprobe.errors import UsageError
 from tensorprobe.migrator import api_dump_init, api_dump_start, api_dump_stop
@@ -296,6 +297,25 @@ def test_what_the_optimizer_calls_is_none_of_the_network(output: Path) -> None:
         optimizer.zero_grad()
     forward = [name for name in Dumped(output, "torch").records if name.endswith("_forward")]
     assert forward[-1] == "Tensor_sum_0_forward"
+
+
+def test_a_recomputed_layer_keeps_its_number(output: Path) -> None:
+    class Checkpointed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.last = nn.Sequential(nn.Linear(3, 3), nn.GELU()), nn.Linear(3, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(checkpoint(self.inner, x, use_reentrant=False))
+
+    calls = dump(Checkpointed(), output, backward=True).calls
+    assert [call for call in calls if call.startswith("NN_Linear")] == [
+        "NN_Linear_0_forward",
+        "NN_Linear_1_forward",
+        "NN_Linear_1_backward",
+        "NN_Linear_0_recompute",
+        "NN_Linear_0_backward",
+    ]
 
 
 @cache
