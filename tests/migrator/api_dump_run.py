@@ -11,7 +11,6 @@ from typing import Any
 
 from tensorprobe.migrator import api_dump, api_dump_start, api_dump_stop
 
-
 _RECORD = re.compile(r".*_(?:forward|backward|recompute)(?=_)")
 
 
