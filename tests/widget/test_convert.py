@@ -43,10 +43,9 @@ def test_of_a_file_that_was_cut_the_rest_is_converted_and_the_error_says_where(t
     content = (text_value("_TS_SAVE_NAME:add") + array_value(FOUR)) * 2
     (tmp_path / "print").write_bytes(content[:-3])
     with pytest.raises(
-        DumpError, match=rf"print is cut off: what begins at byte 75 .* of {len(content) - 3}; what could"
-    ) as got:
+        DumpError, match=rf"print is cut off: what begins at byte 75 .* of {len(content) - 3}; what lies"
+    ):
         ts.widget.save_convert(tmp_path / "print", tmp_path / "out")
-    assert "(1 files)" in str(got.value) or "(1 file)" in str(got.value)
     assert saved(tmp_path / "out") == ["0_add.npy"]
 
 

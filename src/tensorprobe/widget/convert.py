@@ -102,7 +102,7 @@ def _convert_print_file(path: Path, folder: Path, done: Conversion, reach: Reach
             _convert_value(content, value, folder / slot_file_name(f"{count}_{stem}", "npy"), f"{path}: {stem}", done)
             count += 1
     except Unreadable as error:
-        done.errors.append(f"{path} {error}; {len(done.written)} tensors before that are converted")
+        done.errors.append(f"{path} {error}; what lies before that is converted")
     if not done.written and not done.errors:
         raise DumpError(f"{path} holds nothing that save(…, output_mode='print') has printed")
 
