@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 import torch
 from mindspore import nn
 
-from tensorprobe import UsageError
+from tensorprobe import DumpError, UsageError
 from tensorprobe.migrator import convert_weight
 
 ms.runtime.launch_blocking()
@@ -186,6 +188,7 @@ def test_of_a_bare_dictionary_what_had_to_be_assumed_is_said() -> None:
     assert notes["body.1.weight"].startswith("uncertain: one dimension and no bias")
     assert notes["line.weight"].startswith("uncertain: three dimensions")
     assert "uncertain: three dimensions" in str(result.report)
+    assert "; 3 uncertain" in result.report.summary
 
 
 def test_batches_are_not_counted_in_mindspore_and_that_is_said() -> None:
@@ -289,6 +292,46 @@ def test_dtypes_are_kept_in_both_directions(dtype: torch.dtype, tmp_path: Path) 
         there = convert_weight(source)
         assert str(there.parameters["a.weight"].dtype).lower() == str(dtype).removeprefix("torch.")
         assert torch.equal(convert_weight(there.parameters).state_dict["a.weight"], state["a.weight"])
+
+
+@pytest.mark.parametrize(
+    ("module", "cell"),
+    [
+        (torch.nn.BatchNorm2d(3), nn.BatchNorm2d(3)),
+        (torch.nn.PReLU(3), nn.PReLU(3)),
+        (torch.nn.Linear(2, 3), nn.Dense(2, 3)),
+        (torch.nn.Embedding(4, 3), nn.Embedding(4, 3)),
+    ],
+)
+def test_a_layer_on_its_own_is_a_network_too(module: torch.nn.Module, cell: nn.Cell) -> None:
+    result = convert_weight(module, cell, load=True)
+    assert result, result.report
+    assert convert_weight(cell, module)
+
+
+def test_a_model_as_a_whole_in_a_file_is_refused_with_what_to_write_instead(tmp_path: Path) -> None:
+    torch.save(torch.nn.Linear(2, 3), tmp_path / "whole.pt")
+    with pytest.raises(DumpError, match=r"holds a pickle, not a tensor; write its state_dict"):
+        convert_weight(tmp_path / "whole.pt")
+
+
+def test_a_file_is_converted_where_neither_framework_is_loaded(tmp_path: Path) -> None:
+    torch.save(make(TorchCnn).state_dict(), tmp_path / "a.pt")
+    program = (
+        "import sys\nfrom tensorprobe.migrator import convert_weight\n"
+        f"result = convert_weight({str(tmp_path / 'a.pt')!r})\n"
+        "print(result.arrays['bn.moving_mean'].shape, 'torch' in sys.modules, 'mindspore' in sys.modules)"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout.split("\n")[0] == "(6,) False False"
+
+
+def test_a_folder_that_cannot_be_written_is_said_and_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be written"):
+        convert_weight({"a": torch.zeros(2)}, {"a": torch.ones(2)}, output="/proc/a.pt")
+    result = convert_weight({"a.weight": torch.zeros(2, 2)}, output=tmp_path / "a.ckpt")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.ckpt"]
+    assert repr(result) == "<weights for mindspore: 1 weights mapped (1 by same name)>"
 
 
 def test_a_mapping_of_the_caller_comes_first() -> None:

@@ -90,7 +90,7 @@ def name_weights(source: Sequence[Weight], framework: str) -> list[WeightRow]:
         rule = "same name" if name == weight.name else "vocabulary"
         shape, layout = _shape_there(weight, framework)
         made = replace(weight, name=name, shape=shape, kinds=(), memory=None)
-        said = note if note.startswith("uncertain") else ""
+        said = note if note.startswith("uncertain") and weight.leaf == "weight" else ""
         rows.append(WeightRow(weight, made, MAPPED, rule, layout, said))
     return rows
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,17 @@ _SUFFIXES = {"mindspore": (".ckpt",), "pytorch": (".pt", ".pth")}
 _BY_FLOAT32 = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ConvertedWeights:
     """Weights under the names of the other framework; true if every one of both sides found its place."""
 
     framework: str
     """Whose names they have: `mindspore`, `pytorch`."""
     rows: tuple[WeightRow, ...]
-    _readers: dict[str, Callable[[], Array]] = field(repr=False)
+    _readers: dict[str, Callable[[], Array]]
+
+    def __repr__(self) -> str:
+        return f"<weights for {self.framework}: {self.report.summary}>"
 
     def __bool__(self) -> bool:
         return self.report.is_complete

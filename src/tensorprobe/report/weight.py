@@ -10,6 +10,7 @@ from tensorprobe.report.escape import clean
 
 COLUMNS = ("source", "target", "status", "rule", "layout", "note")
 _MAX_LINES = 200
+_BY_SHAPE = ("alike", "order")
 
 
 @dataclass(frozen=True)
@@ -31,12 +32,17 @@ class WeightReport:
         """All rows as texts, for a table of any kind."""
         return [dict(zip(COLUMNS, _cells(row), strict=True)) for row in self.rows]
 
+    @property
+    def summary(self) -> str:
+        """One line: how many weights, by which rules, and how many found no place."""
+        return _summary(self)
+
     def __str__(self) -> str:
         return "\n".join(_lines(self))
 
 
 def _lines(report: WeightReport) -> list[str]:
-    told = [row for row in report.rows if row.status != MAPPED or row.layout != AS_IT_IS or row.note]
+    told = [row for row in report.rows if _is_worth_a_look(row)]
     lines = [_summary(report), *_remarks(report)]
     if told:
         cells = [COLUMNS, *(_cells(row) for row in told[:_MAX_LINES])]
@@ -49,6 +55,10 @@ def _lines(report: WeightReport) -> list[str]:
     return lines
 
 
+def _is_worth_a_look(row: WeightRow) -> bool:
+    return row.status != MAPPED or row.layout != AS_IT_IS or bool(row.note) or row.rule in _BY_SHAPE
+
+
 def _summary(report: WeightReport) -> str:
     mapped = report.having(MAPPED)
     rules = Counter(row.rule for row in mapped)
@@ -57,6 +67,8 @@ def _summary(report: WeightReport) -> str:
     for status, word in ((DROPPED, "dropped"), (KEPT, "kept as they were in the target"), (MISFIT, "of another shape")):
         if found := report.having(status):
             counts.append(f"{len(found)} {word}")
+    if unsure := sum(row.note.startswith("uncertain") for row in mapped):
+        counts.append(f"{unsure} uncertain")
     lost = report.having(UNMAPPED)
     if source := sum(row.source is not None for row in lost):
         counts.append(f"{source} of the source go nowhere")
@@ -66,7 +78,7 @@ def _summary(report: WeightReport) -> str:
 
 
 def _remarks(report: WeightReport) -> list[str]:
-    by_order = sum(row.rule in ("order", "alike") for row in report.having(MAPPED))
+    by_order = sum(row.rule in _BY_SHAPE for row in report.having(MAPPED))
     if not by_order:
         return []
     return [f"{by_order} were paired by their shapes, because their names differ: look at them, or pass mapping="]

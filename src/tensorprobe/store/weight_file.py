@@ -67,7 +67,8 @@ def read_weight_file(path: Path) -> list[StoredWeight]:
             return [_refusing(stored, path) for stored in _read_safetensors(content)]
         raise Unreadable("is neither a file of torch.save nor of safetensors")
     except Unreadable as error:
-        raise DumpError(f"{path} {error}") from None
+        hint = "; write its state_dict: torch.save(model.state_dict(), path)" if "holds a pickle" in str(error) else ""
+        raise DumpError(f"{path} {error}{hint}") from None
     except OSError as error:
         raise DumpError(f"{path} cannot be read ({error.strerror or error})") from error
 

@@ -67,7 +67,8 @@ def save_values(path: Path, values: Mapping[str, Any]) -> None:
         mindspore.save_checkpoint(content, str(temporary))
         temporary.replace(path)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        for left in (temporary, temporary.with_suffix(".tmp")):  # MindSpore's own, on a full disk
+            left.unlink(missing_ok=True)
         raise
 
 
@@ -82,8 +83,8 @@ def _reader(value: Tensor) -> Callable[[], Array]:
 
 
 def _kinds_around(path: str, name: str, kinds: Mapping[str, str]) -> tuple[str, ...]:
-    """Only where a parameter is called by its place: a cell of its own has names that say nothing of it."""
+    """Only where a parameter is called by its place, but for its last part: a cell of its own may call its `w` `a`."""
     parts = path.split(".")
     found = [kinds.get(".".join(parts[:place])) for place in range(len(parts))]
-    is_known = None not in found and path == name
+    is_known = None not in found and parts[:-1] == name.split(".")[:-1]
     return tuple(kind for kind in found if kind is not None) if is_known else ()
