@@ -13,6 +13,7 @@ from typing import Any
 from tensorprobe.compare.call import Call
 from tensorprobe.compare.operation import plain_op
 from tensorprobe.compare.result import Status, ValuePair
+from tensorprobe.compare.signature import MISSING
 from tensorprobe.compare.vocabulary import (
     ASIDE,
     common_argument,
@@ -83,11 +84,11 @@ def compare_lone(reference: Slot | None, candidate: Slot | None, calls: Calls | 
     slot = candidate if reference is None else reference
     if calls is not None and slot is not None:
         call, other = calls if candidate is None else calls[::-1]
-        value.status, value.reason = _judge_lone(slot, call, other) or (value.status, value.reason)
+        value.status, value.reason = _judge_lone(slot, call, other, side) or (value.status, value.reason)
     return value
 
 
-def _judge_lone(slot: Slot, call: Call, other: Call) -> tuple[Status, str] | None:
+def _judge_lone(slot: Slot, call: Call, other: Call, side: str) -> tuple[Status, str] | None:
     """What is known of a slot that the partner of its call does not have."""
     name = common_argument(call, slot.slot, isinstance(slot, PlainSlot) and isinstance(slot.value, list))
     if f".{ASIDE}." in name:
@@ -105,7 +106,9 @@ def _judge_lone(slot: Slot, call: Call, other: Call) -> tuple[Status, str] | Non
         return "equal", "the default"
     if is_made_with(other, name):
         return "not comparable", "not seen: the primitive was made with it"
-    return None
+    return (
+        None if default is MISSING else ("not comparable", f"only in {side}, where the other's default is {default!r}")
+    )
 
 
 def _say(slot: PlainSlot, call: Call) -> PlainSlot:

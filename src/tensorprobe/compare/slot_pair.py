@@ -46,7 +46,9 @@ def pair_slots(
         _pair_common_names(reference, candidate, left, chosen)
     for slot in reference.slots:
         other = left.get(slot.slot)
-        if slot.slot not in chosen and other is not None and _is_unnamed_pair(reference, candidate, slot, other):
+        if slot.slot in chosen or other is None or other.is_input != slot.is_input:
+            continue
+        if is_one_function or not _are_other_arguments(reference, candidate, slot, other):
             chosen[slot.slot] = left.pop(slot.slot)
     if is_one_function and left and len(chosen) < len(reference.slots):
         _pair_common_names(reference, candidate, left, chosen)
@@ -77,11 +79,10 @@ def _pair_common_names(reference: Call, candidate: Call, left: dict[str, Slot], 
             chosen[slot.slot] = left.pop(name)
 
 
-def _is_unnamed_pair(reference: Call, candidate: Call, one: Slot, other: Slot) -> bool:
-    """Slots in the same place, unless both have a name and the names say that it is not the same argument."""
+def _are_other_arguments(reference: Call, candidate: Call, one: Slot, other: Slot) -> bool:
+    """Do both slots, in the same place, have a name, and the names say that it is not the same argument?"""
     names = common_name(reference, one), common_name(candidate, other)
-    is_named = names[0] != one.slot and names[1] != other.slot
-    return one.is_input == other.is_input and not is_named
+    return names[0] != one.slot and names[1] != other.slot
 
 
 def _pair_elements(reference: Call, candidate: Call, pairs: list[SlotPair]) -> list[SlotPair]:
