@@ -49,6 +49,7 @@ OWN_ARGUMENTS: dict[str, dict[str, Any]] = {"Functional.fill": {"type": ms.float
 WITHOUT_SIGN = ("svd", "qr", "linalg.qr")  # of a vector, either direction will do
 NOT_RUN = {
     "addn": "PyTorch has no such function",
+    "linalg.eig": "its vectors have any length and direction",
     "lu_unpack": "its pivots are counted otherwise",
     "lu_solve": "its pivots are counted otherwise",
     "max_unpool1d": "its indices come from a pooling",

@@ -17,6 +17,7 @@ from tests.both.vocabulary_input import (
     SIGNS,
     UNIT,
     VOLUME,
+    WAVES,
     WHOLE,
     X,
     Y,
@@ -88,6 +89,13 @@ ALONG = (
     "softmax",
 )
 
+OF_REALS = ("fft", "fft2", "fftn", "fftshift", "ifftshift", "ihfft", "ihfft2", "ihfftn", "rfft", "rfft2", "rfftn")
+OF_WAVES = ("hfft", "hfft2", "hfftn", "ifft", "ifft2", "ifftn", "irfft", "irfft2", "irfftn")
+BESSEL = (
+    *("i0e", "i1", "i1e", "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "modified_bessel_k0"),
+    *("modified_bessel_k1", "scaled_modified_bessel_k0", "scaled_modified_bessel_k1"),
+)
+
 CASES: dict[str, dict[str, Any]] = {
     **{word: {"input": X} for word in UNARY},
     **{word: {"input": UNIT} for word in OF_UNIT},
@@ -97,6 +105,9 @@ CASES: dict[str, dict[str, Any]] = {
     **{word: {"input": MASK, "other": MASK[::-1].copy()} for word in LOGICAL},
     **{word: {"input": X, "dim": 1, "keepdim": True} for word in REDUCTIONS},
     **{word: {"input": X, "dim": 0} for word in ALONG},
+    **{f"fft.{name}": {"input": X} for name in OF_REALS},
+    **{f"fft.{name}": {"input": WAVES} for name in OF_WAVES},
+    **{f"special.{name}": {"input": UNIT} for name in BESSEL},
     "adaptive_avg_pool1d": {"input": SERIES, "output_size": 4},
     "adaptive_avg_pool2d": {"input": IMAGE, "output_size": (4, 2)},
     "adaptive_avg_pool3d": {"input": VOLUME, "output_size": (3, 3, 3)},
@@ -261,7 +272,13 @@ CASES: dict[str, dict[str, Any]] = {
     "layer_norm": {"input": X, "normalized_shape": (4,), "weight": normal(4), "bias": normal(4), "eps": 1e-3},
     "leaky_relu": {"input": X, "negative_slope": 0.3},
     "lerp": {"input": X, "end": Y, "weight": 0.3},
+    "fft.fftfreq": {"n": 5, "d": 0.5},
+    "fft.rfftfreq": {"n": 5, "d": 0.5},
+    "linalg.eigvals": {"A": np.diag(np.array([1, 2, 3], np.float32))},
     "linalg.inv": {"A": definite(3)},
+    "linalg.pinv": {"A": X},
+    "linalg.vecdot": {"x": X, "y": Y},
+    "special.zeta": {"input": UNIT + 1, "other": UNIT + 1},
     "linalg.matrix_norm": {"A": X, "ord": "fro", "keepdim": True},
     "linalg.norm": {"A": X, "ord": 2.0, "dim": 1, "keepdim": True},
     "linalg.qr": {"A": X, "mode": "reduced"},
@@ -280,7 +297,6 @@ CASES: dict[str, dict[str, Any]] = {
     "masked_select": {"input": X, "mask": MASK},
     "matmul": {"input": X, "other": normal(4, 5)},
     "matrix_exp": {"input": normal(3, 3)},
-    "matrix_norm": {"A": X, "ord": "fro", "keepdim": True},
     "matrix_power": {"input": normal(3, 3), "n": 3},
     "max_pool1d": {"input": SERIES, "kernel_size": 3, "stride": 2, "padding": 1},
     "max_pool2d": {"input": IMAGE, "kernel_size": 3, "stride": 2, "padding": 1, "dilation": 1, "ceil_mode": True},
@@ -315,7 +331,6 @@ CASES: dict[str, dict[str, Any]] = {
     "pad": {"input": IMAGE, "pad": (1, 2, 0, 1), "mode": "constant", "value": 2.0},
     "pdist": {"input": X, "p": 1.0},
     "permute": {"input": normal(2, 3, 4), "dims": (2, 0, 1)},
-    "pinv": {"input": X},
     "pixel_shuffle": {"input": normal(2, 4, 3, 3), "upscale_factor": 2},
     "pixel_unshuffle": {"input": normal(2, 1, 4, 4), "downscale_factor": 2},
     "polar": {"abs": UNIT, "angle": X},
@@ -380,7 +395,6 @@ CASES: dict[str, dict[str, Any]] = {
     "var": {"input": X, "dim": 1, "correction": 1, "keepdim": True},
     "var_mean": {"input": X, "dim": 1, "correction": 1, "keepdim": True},
     "vdot": {"input": normal(4), "other": normal(4)},
-    "vector_norm": {"x": X, "ord": 3.0, "dim": 1, "keepdim": True},
     "view": {"input": X, "shape": (2, 6)},
     "vsplit": {"input": normal(4, 3), "indices_or_sections": 2},
     "vstack": {"tensors": [X, Y]},
@@ -409,6 +423,7 @@ NOT_CALLED_ALIKE = {
     "Functional.polygamma": "n is a tensor",
     "Tensor.col2im": "output_size is a tensor",
     "Tensor.dot": "on a CPU it takes two dimensions and more",
+    "Tensor.eigvals": "MindSpore 2.10 calls it without its tensor",
     "Tensor.fold": "output_size is a tensor",
 }
 """Functions that do the same and need another form of one of their arguments."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tensorprobe.compare.call import Call
@@ -153,3 +155,14 @@ def test_the_words_are_data_that_lead_to_one_word_in_one_step() -> None:
     assert not set(words["words"]) & set(words["words"].values())
     common = set(mindspore["functions"].values()) | set(mindspore["primitives"].values())
     assert not common & set(mindspore["functions"])
+
+
+def test_the_documentation_lists_every_default_that_differs() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "vocabulary.md").read_text()
+    written = {"Functional": "ops", "Tensor": "Tensor", "nn": "nn"}
+    for prefix, functions in vocabulary()["mindspore"]["defaults"].items():
+        for name, defaults in functions.items():
+            rows = [row for row in page.splitlines() if f"`{written[prefix]}.{name}`" in row]
+            for argument, values in defaults.items():
+                ending = f"| `{argument}` | `{values['pytorch']!r}` | `{values['mindspore']!r}` |"
+                assert any(ending in row for row in rows), f"{prefix}.{name}: {argument}"
