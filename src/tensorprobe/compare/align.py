@@ -10,19 +10,22 @@ The two runs are put into a canonical order first: swapping them gives the mirro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-from tensorprobe.compare.alignment import Alignment, Match, SlotPair
-from tensorprobe.compare.call import BACKWARD, RECOMPUTE, Call, Run
+from tensorprobe.compare.alignment import Alignment, Match, SlotPair, Unpaired
+from tensorprobe.compare.call import BACKWARD, RECOMPUTE, Call, Run, is_across_frameworks
 from tensorprobe.compare.fingerprint import Fingerprint, Fingerprinter
 from tensorprobe.compare.garbage import garbage_left_alone
 from tensorprobe.compare.group import GroupFinder
 from tensorprobe.compare.group_match import GroupMatcher
+from tensorprobe.compare.idle import find_idle
 from tensorprobe.compare.mapped_name import MappedNames
 from tensorprobe.compare.mapping import Mapping as MappingFile
 from tensorprobe.compare.module_match import ModuleMatcher
 from tensorprobe.compare.module_tree import ModuleNode
 from tensorprobe.compare.nearest import find_nearest
+from tensorprobe.compare.operand import cross_operands
+from tensorprobe.compare.part import find_parts
 from tensorprobe.compare.rule import MAPPING, SAME_NAME, name_rule
 from tensorprobe.compare.sequence import Items, align_sequence, longest_rising
 from tensorprobe.compare.side import Side
@@ -36,11 +39,11 @@ def align_calls(reference: Run, candidate: Run, mapping: MappingFile | None = No
     names = [call.name for call in reference.calls]
     other_names = [call.name for call in candidate.calls]
     if names == other_names and not mapping:
-        return _pair_by_name(reference, candidate)
+        return cross_operands(_pair_by_name(reference, candidate))
     with garbage_left_alone():
         if not mapping and (len(names), names) > (len(other_names), other_names):
-            return Aligner(candidate, reference, mapping, is_mirrored=True).align()
-        return Aligner(reference, candidate, mapping).align()
+            return cross_operands(Aligner(candidate, reference, mapping, is_mirrored=True).align())
+        return cross_operands(Aligner(reference, candidate, mapping).align())
 
 
 def _pair_by_name(reference: Run, candidate: Run) -> Alignment:
@@ -78,6 +81,7 @@ class Aligner:
         self.group_matches: list[Match] = []
         self.mapping = mapping
         self.is_mirrored = is_mirrored
+        self._is_across = is_across_frameworks(reference.framework, candidate.framework)
         self.mapped: set[int] = set()
         self.unknown_names: dict[tuple[str, str], UsageError] = {}
         """Calls of the reference whose partner the mapping names."""
@@ -89,7 +93,9 @@ class Aligner:
         self._pair_module_calls()
         self._pair_contexts()
         self._pair_framework_calls()
-        self._pair_rest()
+        self._pair_rest("api")
+        if self._is_across:  # one module that is called twice here may be two there
+            self._pair_rest("module")
         self._dissolve_parts()
         self._group()
         self._pair_other_directions()
@@ -227,10 +233,10 @@ class Aligner:
             )
             self._align_numbers(numbers, others)
 
-    def _pair_rest(self) -> None:
+    def _pair_rest(self, kind: str) -> None:
         """Calls that moved into another module: in order, between the pairs that are there."""
         numbers, others = (
-            [number for number in side.forward if side.calls[number].kind == "api"]
+            [number for number in side.forward if side.calls[number].kind == kind]
             for side in (self.reference, self.candidate)
         )
         place_of = {number: place for place, number in enumerate(others)}
@@ -257,18 +263,10 @@ class Aligner:
         return around in other_node.way_up() or other_around in {self.modules.get(one) for one in node.way_up()}
 
     def _dissolve_parts(self) -> None:
-        """A product that one run computes in two halves: its half is no partner of the whole, the group of both is.
-
-        Such a pair has inputs of other shapes, and what its call returns goes to calls without a partner only.
-        """
-        if not (self.reference.has_flow and self.candidate.has_flow):
-            return
-        users, other_users = _users(self.reference), _users(self.candidate)
-        for number, other in list(self.partner.items()):
-            if number in self.mapped or _input_shapes(self.reference, number) == _input_shapes(self.candidate, other):
-                continue
-            if _is_part(users.get(number), self.partner) != _is_part(other_users.get(other), self.other_partner):
-                del self.partner[number], self.other_partner[other]
+        """A part of what one call does in the other run is no partner of that call, the group of all parts is."""
+        for number in find_parts(self.reference, self.candidate, self.partner, self.other_partner, self._is_across):
+            if number not in self.mapped:
+                del self.other_partner[self.partner.pop(number)]
 
     def _group(self) -> None:
         finder = GroupFinder(self.reference, self.candidate, self.partner, self.other_partner, self.modules)
@@ -329,8 +327,8 @@ class Aligner:
             self.partner.update(dict.fromkeys(members, other_members[-1]))
             self.other_partner.update(dict.fromkeys(other_members, members[-1]))
         lonely = [
-            tuple(find_nearest(self.reference, self.candidate, self.partner, self.other_partner)),
-            tuple(find_nearest(self.candidate, self.reference, self.other_partner, self.partner)),
+            tuple(self._lonely(self.reference, self.candidate, self.partner, self.other_partner)),
+            tuple(self._lonely(self.candidate, self.reference, self.other_partner, self.partner)),
         ]
         paths = [(node.path or "", other.path or "") for node, other in self.modules.items()]
         if self.is_mirrored:
@@ -346,6 +344,16 @@ class Aligner:
             self.reference.has_flow == self.candidate.has_flow,
         )
 
+    def _lonely(
+        self, side: Side, other: Side, partner: Mapping[int, int], other_partner: Mapping[int, int]
+    ) -> Iterator[Unpaired]:
+        idle: dict[int, str] = {}
+        if self._is_across:
+            idle = find_idle(side, partner, other)
+        for found in find_nearest(side, other, partner, other_partner):
+            why = idle.get(side.number_of[found.call.name])
+            yield found if why is None else Unpaired(found.call, None, why, is_idle=True)
+
     def _match(
         self, calls: tuple[Call, ...], others: tuple[Call, ...], rule: str, boundary: Iterable[SlotPair] = ()
     ) -> Match:
@@ -355,24 +363,6 @@ class Aligner:
 
 
 _NO_PARTNER, _NO_OTHER_PARTNER = -(10**9), -(10**9) - 1
-
-
-def _users(side: Side) -> dict[int, list[int]]:
-    """The forward API calls that take what each call returned."""
-    found: dict[int, list[int]] = {}
-    for number in side.forward:
-        if side.calls[number].kind == "api":
-            for source in side.sources(number):
-                found.setdefault(source, []).append(number)
-    return found
-
-
-def _is_part(users: list[int] | None, partner: Mapping[int, int]) -> bool:
-    return bool(users) and all(user not in partner for user in users or ())
-
-
-def _input_shapes(side: Side, number: int) -> list[tuple[int, ...] | None]:
-    return [slot.shape for slot in side.calls[number].tensors if slot.is_input]
 
 
 def _module_records(side: Side, node: ModuleNode, is_wrapper: bool) -> list[int]:

@@ -36,6 +36,8 @@ class Unpaired:
     nearest: Call | None
     why: str
     """Why the nearest is not it: "other shape", "already paired with …"; "" when there is no nearest."""
+    is_idle: bool = False
+    """It needs no partner, because it changes nothing; `why` says how that is known."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,8 @@ class Alignment:
     modules: dict[str, str] = field(default_factory=dict)
     """Module paths of the reference and what they are called in the candidate, where that differs."""
     slots: dict[str, dict[str, str]] = field(default_factory=dict)
-    """What a mapping file says of tensors: for a call of the reference, its slots and the candidate's against them."""
+    """What is known of tensors: for a call of the reference, its slots and the candidate's against them. A mapping file
+    says so, or the operands of a sum are in another order."""
     unknown_names: dict[tuple[str, str], UsageError] = field(default_factory=dict)
     """Entries of a mapping file, by section and name, that stand for nothing in these two runs, and what to say."""
     has_same_gradient_order: bool = True

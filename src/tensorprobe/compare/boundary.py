@@ -6,6 +6,7 @@ that the other makes itself, have no counterpart and are left out: inside its bo
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 
@@ -36,11 +37,37 @@ def pair_outside_inputs(
 def boundary_slots(inputs: Sequence[PlacePair], exits: Sequence[tuple[Call, Call]]) -> list[SlotPair]:
     """Forward: the inputs, and the results of the calls at the end."""
     pairs: list[SlotPair] = [(place[1], other[1]) for place, other in inputs]
-    for call, other_call in exits:
-        results = [slot for slot in call.tensors if not slot.is_input]
-        other_results = [slot for slot in other_call.tensors if not slot.is_input]
-        pairs.extend(zip(results, other_results, strict=False))
+    pairs.extend((result, other) for (_, result), (_, other) in pair_results(exits))
     return pairs
+
+
+def pair_results(exits: Sequence[tuple[Call, Call]]) -> list[PlacePair]:
+    """The results at the ends: in their order, or, where a call has several and its counterpart one, those alike."""
+    pairs: list[PlacePair] = []
+    for call, other_call in exits:
+        used = {id(slot) for pair in pairs for _, slot in pair}
+        results, other_results = (
+            [slot for slot in one.tensors if not slot.is_input and id(slot) not in used] for one in (call, other_call)
+        )
+        if len(results) > len(other_results) > 0:
+            results = [min(results, key=lambda slot: _distance(slot, other_results[0]))]
+        elif len(other_results) > len(results) > 0:
+            other_results = [min(other_results, key=lambda slot: _distance(slot, results[0]))]
+        both = zip(results, other_results, strict=False)
+        pairs.extend(((call, result), (other_call, other)) for result, other in both)
+    return pairs
+
+
+def _distance(one: TensorSlot, other: TensorSlot) -> float:
+    """How far two values are apart, as far as their statistics tell; 0 where they tell nothing."""
+    if one.shape != other.shape:
+        return math.inf
+    total = 0.0
+    for name in ("max", "min", "mean", "norm"):
+        first, second = getattr(one, name), getattr(other, name)
+        if first is not None and second is not None and math.isfinite(first) and math.isfinite(second):
+            total += abs(first - second)
+    return total
 
 
 def backward_boundary_slots(
@@ -55,12 +82,11 @@ def backward_boundary_slots(
     Where a value is used several times, each use has a share of its gradient, and one share is not the other's whole.
     """
     pairs: list[SlotPair] = []
-    for call, other_call in exits:
-        back, other_back = backward_of(call), other_backward_of(other_call)
-        if back is not None and other_back is not None:
-            gradients = [slot for slot in back.tensors if slot.is_input]
-            other_gradients = [slot for slot in other_back.tensors if slot.is_input]
-            pairs.extend(zip(gradients, other_gradients, strict=False))
+    for (call, result), (other_call, other_result) in pair_results(exits):
+        gradient = _gradient_of_result(backward_of(call), result)
+        other_gradient = _gradient_of_result(other_backward_of(other_call), other_result)
+        if gradient is not None and other_gradient is not None:
+            pairs.append((gradient, other_gradient))
     for place, other in inputs:
         if uses[0][_identity(place[1])] == 1 == uses[1][_identity(other[1])]:
             gradient = _gradient_slot(backward_of(place[0]), place[1])
@@ -91,7 +117,7 @@ def _outside_inputs(calls: Sequence[Call]) -> list[Place]:
 def _may_be_transposed(slot: TensorSlot) -> bool:
     """A square matrix that nothing recorded made: a weight, which linear takes as it is and matmul transposed."""
     shape = slot.shape
-    return slot.source is None and shape is not None and len(shape) >= 2 and shape[-1] == shape[-2] > 1
+    return slot.source is None and shape is not None and len(shape) in (2, 3) and shape[-1] == shape[-2] > 1
 
 
 def _comes_from_same(reference: TensorSlot, candidate: TensorSlot, is_partner: Callable[[str, str], bool]) -> bool:
@@ -107,6 +133,13 @@ def _gradient_slot(backward: Call | None, slot: TensorSlot) -> TensorSlot | None
     wanted = "output" + slot.slot.removeprefix("input") if slot.slot.startswith("input.") else slot.slot
     tensors = backward.tensors if backward is not None else []
     return next((one for one in tensors if one.slot == wanted and not one.is_input), None)
+
+
+def _gradient_of_result(backward: Call | None, result: TensorSlot) -> TensorSlot | None:
+    """Where the gradient of a result goes into the backward record."""
+    wanted = result.slot.replace("output", "input", 1)
+    tensors = backward.tensors if backward is not None else []
+    return next((one for one in tensors if one.slot == wanted and one.is_input), None)
 
 
 def _content(slot: TensorSlot) -> Hashable:

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from tensorprobe.compare.layer_word import layer_word
+from tensorprobe.compare.signature import MINDSPORE
 from tensorprobe.compare.vocabulary import common_op
 from tensorprobe.model.name import LAYER_PREFIX, ApiName, DebugName, ModuleName, ParametersGradName, parse_name
 from tensorprobe.store.reader import RankDump, Record, SavedValue
@@ -69,6 +70,15 @@ class Call:
         return [slot for slot in self.slots if isinstance(slot, TensorSlot)]
 
 
+def is_across_frameworks(reference: str, candidate: str) -> bool:
+    """Are these two frameworks that have other words, and other code between the calls of a program?
+
+    >>> is_across_frameworks("pytorch", "mindspore"), is_across_frameworks("pytorch", "mindtorch")
+    (True, False)
+    """
+    return (reference == MINDSPORE) != (candidate == MINDSPORE) and bool(reference and candidate)
+
+
 @dataclass(eq=False)
 class Run:
     """One step of one process."""
@@ -84,6 +94,10 @@ class Run:
     @property
     def header(self) -> Mapping[str, Any]:
         return self.rank.header
+
+    @property
+    def framework(self) -> str:
+        return str(self.rank.header.get("framework", ""))
 
     @cached_property
     def has_flow(self) -> bool:

@@ -1,9 +1,14 @@
-"""What may make two runs differ although the program is the same: the differences of their run.json."""
+"""What may make two runs differ although the program is the same: the differences of their run.json.
+
+Two frameworks have other settings: of those, what both have is compared.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+from tensorprobe.compare.call import is_across_frameworks
 
 _COMPARED = ("framework", "versions", "devices", "settings", "environment", "tensorprobe", "task", "level")
 _SETTINGS = "settings."
@@ -19,9 +24,15 @@ def compare_circumstances(reference: Mapping[str, Any], candidate: Mapping[str, 
     found: list[Difference] = []
     for key in _COMPARED:
         found.extend(_differences(key, reference.get(key), candidate.get(key), 0))
-    if reference.get("framework") != candidate.get("framework"):  # each has settings that the other does not know
-        found = [one for one in found if not (one[0].startswith(_SETTINGS) and None in one[1:])]
+    if is_across_frameworks(str(reference.get("framework", "")), str(candidate.get("framework", ""))):
+        found = [one for one in found if not _is_of_one_framework(*one)]
     return tuple(found)
+
+
+def _is_of_one_framework(key: str, reference: Any, candidate: Any) -> bool:
+    if key.startswith(_SETTINGS):
+        return reference is None or candidate is None
+    return key == "devices" and str(reference).lower() == str(candidate).lower()
 
 
 def _differences(key: str, reference: Any, candidate: Any, depth: int) -> Iterator[Difference]:

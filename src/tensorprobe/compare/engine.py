@@ -15,26 +15,28 @@ from pathlib import Path
 from typing import Any
 
 from tensorprobe.compare.align import align_calls
-from tensorprobe.compare.alignment import Alignment
-from tensorprobe.compare.argument import compare_lone, compare_said
-from tensorprobe.compare.call import RECOMPUTE, Call, Run, read_run
+from tensorprobe.compare.alignment import Alignment, Unpaired
+from tensorprobe.compare.call import Run, read_run
 from tensorprobe.compare.circumstance import compare_circumstances
 from tensorprobe.compare.course import Course, Past
 from tensorprobe.compare.evidence import Finding
 from tensorprobe.compare.executor import MeasureTask, make_task, run_tasks
 from tensorprobe.compare.garbage import garbage_left_alone
 from tensorprobe.compare.judge import Judge
+from tensorprobe.compare.lost_source import restore_sources
 from tensorprobe.compare.mapping import Mapping as NameMapping
 from tensorprobe.compare.mapping import read_mapping
 from tensorprobe.compare.option import DEFAULT_ATOL, DEFAULT_RTOL, CompareOptions
 from tensorprobe.compare.pairing import PairedCall, RunSide, pair_calls
 from tensorprobe.compare.result import Comparison, Coverage, RankResult, ValuePair, Verdict
+from tensorprobe.compare.signature import MINDSPORE
 from tensorprobe.compare.slot_pair import pair_match_slots
 from tensorprobe.compare.step import RankPair, pair_ranks
+from tensorprobe.compare.value import make_value
 from tensorprobe.compare.verdict import find_sources, give_verdict, make_result
 from tensorprobe.errors import UsageError
 from tensorprobe.store.reader import open_dump
-from tensorprobe.store.slot import PlainSlot, Slot, TensorSlot
+from tensorprobe.store.slot import TensorSlot
 
 Progress = Callable[[int, int], None]
 """Called with how many values were measured and how many there are."""
@@ -130,6 +132,9 @@ class _Aligned:
 
 def _align(pair: RankPair, mapping: NameMapping) -> _Aligned:
     runs = (read_run(pair.reference), read_run(pair.candidate))
+    for run in runs:
+        if run.framework == MINDSPORE and run.has_flow:
+            restore_sources(run.calls)
     return _Aligned(runs, align_calls(*runs, mapping))
 
 
@@ -137,35 +142,17 @@ def _compare_ranks(
     pair: RankPair, aligned: _Aligned, options: CompareOptions, past: Past, progress: Progress | None
 ) -> tuple[RankResult, Past]:
     alignment = aligned.alignment
-    reference, candidate = map(RunSide, aligned.runs)
+    reference = RunSide(aligned.runs[0], alignment.only_reference)
+    candidate = RunSide(aligned.runs[1], alignment.only_candidate)
     pairs = pair_calls(reference, candidate, alignment)
     for paired in pairs:
-        calls = paired.reference, paired.candidate
-        paired.hold([_make_value(*slots, calls) for slots in pair_match_slots(paired.match, alignment)])
+        paired.hold([make_value(*slots, paired) for slots in pair_match_slots(paired.match, alignment)])
     course = Course(reference, candidate, options, past)
     judged = _measure_and_judge(pairs, pair, Judge(course), options, progress)
     is_cut_short = len(judged) < len(pairs)
     finding = Finding(judged, alignment, reference, candidate, past, is_cut_short)
     verdict = replace(give_verdict(finding), step=pair.step, rank_name=pair.reference.name)
     return _make_result(pair, finding, verdict), course.end()
-
-
-def _make_value(reference: Slot | None, candidate: Slot | None, calls: tuple[Call, Call]) -> ValuePair:
-    """A pair of slots, before it is measured."""
-    if reference is None or candidate is None:
-        value = compare_lone(reference, candidate, calls)
-        if value.reason.startswith("only in"):
-            # A recomputation may end as soon as it has what the backward needs, before its last call returns.
-            value.is_mismatch = not value.is_tensor or (not value.is_input and calls[0].direction != RECOMPUTE)
-        return value
-    if isinstance(reference, PlainSlot) and isinstance(candidate, PlainSlot):
-        return compare_said(reference, candidate, calls)
-    if isinstance(reference, PlainSlot) or isinstance(candidate, PlainSlot):
-        side = "candidate" if isinstance(reference, PlainSlot) else "reference"
-        return ValuePair(
-            reference, candidate, "not comparable", None, reason=f"a tensor only in the {side}", is_mismatch=True
-        )
-    return ValuePair(reference, candidate, "not comparable", None)
 
 
 @dataclass(frozen=True)
@@ -260,11 +247,17 @@ def _count_coverage(alignment: Alignment, pairs: Sequence[PairedCall], reference
         candidate_calls=sum(call.caller is None for call in candidate.calls),
         paired_reference=sum(len(match.reference) for match in counted),
         paired_candidate=sum(len(match.candidate) for match in counted),
+        idle_reference=_count_idle(alignment.only_reference),
+        idle_candidate=_count_idle(alignment.only_candidate),
         compared_values=sum(value.status in ("equal", "close", "different") for value in values),
         values=len(values),
         unseen_reference=_unseen(reference),
         unseen_candidate=_unseen(candidate),
     )
+
+
+def _count_idle(lonely: Sequence[Unpaired]) -> int:
+    return sum(unpaired.is_idle and unpaired.call.caller is None for unpaired in lonely)
 
 
 def _own_tensors(pairs: Sequence[PairedCall]) -> list[ValuePair]:

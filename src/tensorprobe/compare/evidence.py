@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from tensorprobe.compare.alignment import Alignment
-from tensorprobe.compare.call import Call
+from tensorprobe.compare.alignment import Alignment, Unpaired
+from tensorprobe.compare.call import Call, is_across_frameworks
 from tensorprobe.compare.course import Past
 from tensorprobe.compare.pairing import PairedCall, RunSide
 from tensorprobe.compare.result import ValuePair
+from tensorprobe.compare.vocabulary import differing_defaults
 from tensorprobe.store.frame import describe_frame
 
+_OWNERS = {"Functional": "ops", "Mint": "mint", "MintFunctional": "mint.nn.functional"}
 MAX_VALUES = 6
 MAX_NAMES = 3
 
@@ -112,6 +115,28 @@ def describe_difference(value: ValuePair) -> str:
     return ", ".join(words)
 
 
+def describe_defaults(pair: PairedCall, finding: Finding) -> list[str]:
+    """Between two frameworks: what the call, or the layer that makes it, does otherwise when it is told nothing."""
+    if not is_across_frameworks(pair.reference.framework, pair.candidate.framework):
+        return []
+    found: dict[str, None] = {}
+    for side, calls in ((finding.reference, pair.match.reference), (finding.candidate, pair.match.candidate)):
+        for call in calls:
+            layer = side.nesting.parent(call) if call.kind == "api" else None
+            is_own = layer is not None and layer.path == call.module_path
+            for one in (call, layer) if is_own and layer is not None else (call,):
+                found.update(
+                    dict.fromkeys(_describe_default(one, *default) for default in differing_defaults(one).items())
+                )
+    return list(found)[:MAX_NAMES]
+
+
+def _describe_default(call: Call, argument: str, default: Mapping[str, Any]) -> str:
+    owner = "nn" if call.kind == "module" else _OWNERS.get(call.prefix, call.prefix)
+    words = f"by default {owner}.{call.op} of MindSpore has {argument}={default['mindspore']!r}"
+    return f"{words}: {default['note']}" if "note" in default else f"{words}, PyTorch {default['pytorch']!r}"
+
+
 def describe_suspect(call: Call, finding: Finding) -> str:
     """A call that only one run makes."""
     is_candidate = finding.candidate.run.by_name.get(call.name) is call
@@ -128,12 +153,12 @@ def describe_not_compared(pair: PairedCall, finding: Finding) -> list[str]:
     lone = [
         unpaired.call.name
         for unpaired in finding.alignment.only_reference
-        if unpaired.call.position < pair.reference.position and unpaired.call.caller is None
+        if unpaired.call.position < pair.reference.position and not _needs_no_partner(unpaired)
     ]
     lone += [
         unpaired.call.name
         for unpaired in finding.alignment.only_candidate
-        if unpaired.call.position < pair.candidate.position and unpaired.call.caller is None
+        if unpaired.call.position < pair.candidate.position and not _needs_no_partner(unpaired)
     ]
     here = "" if finding.past.is_empty else " in this step"
     if not values and not lone:
@@ -146,6 +171,10 @@ def describe_not_compared(pair: PairedCall, finding: Finding) -> list[str]:
         calls = "1 call" if len(lone) == 1 else f"{len(lone):,} calls"
         words.append(f"{calls} without a counterpart ({shown}{', …' if len(lone) > MAX_NAMES else ''})")
     return [f"not compared before it{here}: {' and '.join(words)}"]
+
+
+def _needs_no_partner(unpaired: Unpaired) -> bool:
+    return unpaired.is_idle or unpaired.call.caller is not None
 
 
 def _number(value: float | None) -> str:

@@ -16,7 +16,7 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
-from tensorprobe.compare.call import Call, Run
+from tensorprobe.compare.call import Call, Run, is_across_frameworks
 from tensorprobe.compare.spelling import canonical_op
 from tensorprobe.model.dtype import short_dtype
 from tensorprobe.model.record import Number
@@ -53,6 +53,8 @@ class Fingerprinter:
     def __init__(self, reference: Run, candidate: Run) -> None:
         self._numbers: dict[Hashable, int] = {}
         self._by_range = all(_has_range(run) for run in (reference, candidate))
+        self._tells_whole = is_across_frameworks(reference.framework, candidate.framework)
+        """One framework counts the batches of a norm, the other adds a bias: both are `add`, and no pair."""
         self._bits = _BITS if _main_dtype(reference) == _main_dtype(candidate) else _BITS_ACROSS_DTYPES
 
     def number(self, thing: Hashable) -> int:
@@ -67,7 +69,7 @@ class Fingerprinter:
         rest = iter(values)
         found = []
         for call, slots in zip(calls, tensors, strict=True):
-            op = self.number(canonical_op(call))
+            op = self.number((canonical_op(call), self._tells_whole and _is_whole(slots)))
             count = len(slots)
             shape = self.number((op, sum([slot.is_input for slot in slots]), *[slot.shape for slot in slots]))
             found.append(Fingerprint(op, shape, tuple(islice(rest, count)), tuple(islice(leaves, count))))
@@ -122,6 +124,12 @@ def _round(numbers: npt.NDArray[np.float64], bits: int) -> npt.NDArray[np.uint64
     mantissa, exponent = np.frexp(np.nan_to_num(numbers))
     rounded = np.rint(np.ldexp(mantissa, bits)).astype(np.int64) * 8192 + exponent
     return np.asarray(rounded.astype(np.uint64))
+
+
+def _is_whole(slots: Sequence[TensorSlot]) -> bool:
+    """Is its result one of whole numbers?"""
+    dtype = next((slot.dtype for slot in slots if not slot.is_input), None)
+    return dtype is not None and short_dtype(dtype).startswith(("int", "uint", "bool"))
 
 
 def _has_range(run: Run) -> bool:

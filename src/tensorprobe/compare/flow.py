@@ -7,27 +7,45 @@ Dumps of msprobe name nothing: there, a value that an earlier call returned is t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from tensorprobe.compare.call import BACKWARD, FORWARD, Call, Run
 from tensorprobe.store.slot import TensorSlot
 
 Fingerprint = tuple[Any, ...]
+_MAX_IDLE = 64
+"""Of calls in a row that only pass a value on."""
 
 
 class Flow:
     """The data flow of one run."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, idle: Collection[str] = ()) -> None:
         self._run = run
+        self._idle = idle
         self._inferred: dict[int, str] = {} if run.has_flow else _infer_sources(run)
         self._uses: dict[str, list[tuple[Call, TensorSlot]]] | None = None
 
     def producer(self, slot: TensorSlot) -> Call | None:
-        """The call that computed this value; None when no recorded one did."""
+        """The call that computed this value; None when no recorded one did. What is passed on is not computed."""
+        found = self._producer(slot)
+        for _ in range(_MAX_IDLE):
+            if found is None or found.name not in self._idle:
+                break
+            found = self._before(found)
+        return found
+
+    def _producer(self, slot: TensorSlot) -> Call | None:
         source = slot.source or self._inferred.get(id(slot))
         return self._run.by_name.get(source) if source else None
+
+    def _before(self, idle: Call) -> Call | None:
+        """What made the value that it passes on; of a module, the call inside it that made its result."""
+        results = [slot for slot in idle.tensors if not slot.is_input and slot.source not in (None, idle.name)]
+        given = [slot for slot in idle.tensors if slot.is_input]
+        slot = next(iter(results if idle.kind == "module" and results else given), None)
+        return None if slot is None else self._producer(slot)
 
     def forward_of(self, call: Call) -> Call | None:
         """The forward call that a backward or recomputed call belongs to."""

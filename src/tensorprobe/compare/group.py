@@ -13,11 +13,15 @@ from dataclasses import dataclass, field
 
 from tensorprobe.compare.fingerprint import UNKNOWN_VALUE
 from tensorprobe.compare.module_tree import ModuleNode
+from tensorprobe.compare.operation import is_a
 from tensorprobe.compare.sequence import longest_rising
 from tensorprobe.compare.side import Side
 from tensorprobe.store.slot import TensorSlot
 
 _MAX_CALLS = 64
+_MAX_WRITTEN_OUT = 4096
+"""Of a recurrent layer that the other run computes in a few calls: each layer, direction and step has its own."""
+_FEW_CALLS = 4
 _MAX_SPAN = 10_000
 _SHARED_INPUTS = 0.5  # of the side that has fewer
 
@@ -76,15 +80,27 @@ class GroupFinder:
             other_used.update(self._candidate.sources(number))
         for number, other in self._partner.items():
             sources = self._reference.sources(number)
-            if not any(source in self._free for source in sources):
-                continue
-            for source, other_source in zip(sources, self._candidate.sources(other), strict=False):
-                if source in self._free and other_source in self._other_free:
-                    found[source, other_source] = None
+            if any(source in self._free for source in sources):
+                found.update(dict.fromkeys(self._free_sources(number, sources, self._candidate.sources(other))))
         last, other_last = max(self._free), max(self._other_free)
         if last not in used and other_last not in other_used:
             found[last, other_last] = None
         yield from found
+
+    def _free_sources(
+        self, consumer: int, sources: tuple[int, ...], other_sources: tuple[int, ...]
+    ) -> list[tuple[int, int]]:
+        """Which of the free calls before a pair stand in the same place of it; the operands of a sum may be crossed."""
+        straight = self._both_free(sources, other_sources)
+        if len(sources) != 2 or not is_a(self._reference.calls[consumer].word, "commutative"):
+            return straight
+        crossed = self._both_free(sources, other_sources[::-1])
+        is_straight = straight and all(self._is_in_one_module(Group({one}, {other})) for one, other in straight)
+        return straight if is_straight or not crossed else crossed
+
+    def _both_free(self, sources: tuple[int, ...], other_sources: tuple[int, ...]) -> list[tuple[int, int]]:
+        pairs = zip(sources, other_sources, strict=False)
+        return [(one, other) for one, other in pairs if one in self._free and other in self._other_free]
 
     def _grow(self, exit_call: int, other_exit: int) -> Group:
         return Group(
@@ -108,15 +124,24 @@ class GroupFinder:
             of_other_call.update(dict.fromkeys(group.candidate, group))
         merged = list({id(group): group for group in of_call.values()}.values())
         for group in merged:
-            ends: dict[int, int] = {}
-            for one, other in sorted(group.exits):
-                if one not in ends and other not in ends.values():
-                    ends[one] = other
-            group.exits = list(ends.items())
+            group.exits = self._choose_ends(sorted(set(group.exits)))
         return merged
 
+    def _choose_ends(self, exits: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Each call is the end of as many as it has results: a split in two here may be two slices there."""
+        left = {one: _result_count(self._reference, one) for one, _ in exits}
+        other_left = {other: _result_count(self._candidate, other) for _, other in exits}
+        chosen = []
+        for one, other in exits:
+            if left[one] and other_left[other]:
+                chosen.append((one, other))
+                left[one] -= 1
+                other_left[other] -= 1
+        return chosen
+
     def _fits(self, group: Group) -> bool:
-        if len(group.reference) > _MAX_CALLS or len(group.candidate) > _MAX_CALLS:
+        sizes = len(group.reference), len(group.candidate)
+        if max(sizes) > (_MAX_WRITTEN_OUT if min(sizes) <= _FEW_CALLS else _MAX_CALLS):
             return False
         if any(
             _result_shape(self._reference, exit_call) != _result_shape(self._candidate, other)
@@ -142,24 +167,51 @@ class GroupFinder:
 
     def _split(self, group: Group) -> list[Group]:
         """Where both sides have the same value on the way, one group ends and the next begins."""
-        if len(group.exits) > 1:
-            return [group]
-        results = {_result_value(self._candidate, number): number for number in sorted(group.candidate)}
+        on_the_way = [pair for pair in group.exits if self._is_on_the_way(*pair, group)]
+        parts, rest = self._cut(group, longest_rising(sorted(on_the_way)))
+        if any(one not in rest.reference or other not in rest.candidate for one, other in rest.exits):
+            return [group]  # an end of the whole is part of what was cut off
+        if len(rest.exits) != 1:
+            return [*parts, rest]
+        more, rest = self._cut(rest, longest_rising(self._equal_values(rest)))
+        return [*parts, *more, rest]
+
+    def _is_on_the_way(self, number: int, other: int, group: Group) -> bool:
+        """Do calls of the group itself go on with its result, on both sides?"""
+        return any(number in self._reference.sources(member) for member in group.reference) and any(
+            other in self._candidate.sources(member) for member in group.candidate
+        )
+
+    def _equal_values(self, group: Group) -> list[tuple[int, int]]:
+        """Calls on both sides, before the end, that return the same value."""
+        # Of several with the same numbers the first: what follows has only turned them.
+        results = {_result_value(self._candidate, number): number for number in sorted(group.candidate, reverse=True)}
         results.pop(UNKNOWN_VALUE, None)
-        cuts = []
+        found = []
         for number in sorted(group.reference):
             other = results.get(_result_value(self._reference, number), -1)
             if other >= 0 and _result_shape(self._reference, number) == _result_shape(self._candidate, other):
-                cuts.append((number, other))
+                found.append((number, other))
+        # Where the ends agree, they belong together, also if an end has the numbers of a call before it.
+        ends = [pair for pair in group.exits if self._has_same_result(*pair)]
+        taken, other_taken = {one for one, _ in ends}, {other for _, other in ends}
+        found = [(one, other) for one, other in found if one not in taken and other not in other_taken]
+        return [pair for pair in found if pair not in group.exits]
+
+    def _has_same_result(self, number: int, other: int) -> bool:
+        value = _result_value(self._reference, number)
+        return value != UNKNOWN_VALUE and value == _result_value(self._candidate, other)
+
+    def _cut(self, group: Group, cuts: list[tuple[int, int]]) -> tuple[list[Group], Group]:
+        """What leads to each cut, and what is left."""
         parts: list[Group] = []
         free, other_free = set(group.reference), set(group.candidate)
-        for cut in longest_rising([cut for cut in cuts if cut != group.exits[0]]):
+        for cut in cuts:
             part = Group(_closure(self._reference, cut[0], free), _closure(self._candidate, cut[1], other_free), [cut])
             free -= part.reference
             other_free -= part.candidate
             parts.append(part)
-        group.reference, group.candidate = free, other_free
-        return [*parts, group]
+        return parts, Group(free, other_free, [pair for pair in group.exits if pair not in cuts])
 
     # -- without data flow
 
@@ -210,7 +262,7 @@ def _closure(side: Side, start: int, free: set[int]) -> set[int]:
     """A call and the free calls that its inputs come from."""
     members = {start}
     waiting = [start]
-    while waiting and len(members) <= _MAX_CALLS:
+    while waiting and len(members) <= _MAX_WRITTEN_OUT:
         for source in side.sources(waiting.pop()):
             if source in free and source not in members:
                 members.add(source)
@@ -227,6 +279,15 @@ def _side_branches(side: Side, members: set[int], free: set[int]) -> set[int]:
     for number in range(first + 1, last):
         is_other = number in free and number not in members
         if is_other and any(source in members or source in found for source in side.sources(number)):
+            found.add(number)
+    return found
+
+
+def _makers(side: Side, members: set[int]) -> set[int]:
+    """Those that take no tensor in but what such calls made: a mask, a table of places."""
+    found: set[int] = set()
+    for number in sorted(members):
+        if all(source in found for source in side.sources(number)):
             found.add(number)
     return found
 
@@ -248,6 +309,10 @@ def _result_shape(side: Side, number: int) -> Shape:
     return results[0] if results else None
 
 
+def _result_count(side: Side, number: int) -> int:
+    return max(1, sum(not slot.is_input for slot in side.calls[number].tensors))
+
+
 def _result_value(side: Side, number: int) -> int:
     """The value of its first result, as a number that means the same on both sides."""
     tensors = side.calls[number].tensors
@@ -261,7 +326,7 @@ def _first_shape(side: Side, number: int) -> Shape:
 
 
 def _common_module(side: Side, members: set[int], matched: Iterable[ModuleNode]) -> ModuleNode:
-    """The innermost matched module that contains all members."""
-    ways = [side.node(number).way_up() for number in members]
+    """The innermost matched module that contains all members; a mask may be made anywhere."""
+    ways = [side.node(number).way_up() for number in sorted(members - _makers(side, members) or members)]
     common = set(ways[0]).intersection(*ways[1:])
     return next(node for node in ways[0] if node in common and (node in matched or node.parent is None))

@@ -21,6 +21,7 @@ NodePair = tuple[ModuleNode, ModuleNode]
 
 _ENOUGH_ALIKE = 0.3
 _MAX_STEPS = 64
+_MAX_OPENED = 16
 _KIND_SCORE = 4.0
 _NAME_SCORE = 1.0
 _VALUE_SCORE = 6.0
@@ -140,7 +141,7 @@ class ModuleMatcher:
         left = [child for child in ours if child.name not in paired]
         other_left = [child for name, child in theirs.items() if name not in paired]
         if left and other_left:
-            pairs.extend(self._align(left, other_left))
+            pairs.extend(self._align_over_levels(left, other_left))
         return pairs
 
     def _is_free(self, node: ModuleNode) -> bool:
@@ -160,8 +161,26 @@ class ModuleMatcher:
             return one.class_name == other.class_name
         return one.kind == other.kind or self._likeness(reference, candidate) > 0.5
 
+    def _align_over_levels(self, reference: list[ModuleNode], candidate: list[ModuleNode]) -> list[NodePair]:
+        """A Sequential that only one side has is stepped over, where what it holds fits better than it does itself."""
+        total, pairs = self._align_scored(reference, candidate)
+        for _ in range(_MAX_OPENED):
+            opened = [(_open(reference, node), candidate) for node in reference if node.children]
+            opened += [(reference, _open(candidate, node)) for node in candidate if node.children]
+            found = [
+                (self._align_scored(*lists), lists) for lists in opened[:_MAX_OPENED] if max(map(len, lists)) <= 64
+            ]
+            best = max(found, key=lambda one: one[0][0], default=None)
+            if best is None or best[0][0] <= total:
+                break
+            (total, pairs), (reference, candidate) = best
+        return pairs
+
     def _align(self, reference: list[ModuleNode], candidate: list[ModuleNode]) -> list[NodePair]:
-        """In order, so that what is alike stands against each other; values and names break ties."""
+        return self._align_scored(reference, candidate)[1]
+
+    def _align_scored(self, reference: list[ModuleNode], candidate: list[ModuleNode]) -> tuple[float, list[NodePair]]:
+        """In order, so that what is alike stands against each other; values and names break ties. And how well."""
         scores = self._scores(reference, candidate)
         rows, columns = scores.shape
         # best[row, column]: of what is left from there on
@@ -181,7 +200,7 @@ class ModuleMatcher:
                 row += 1
             else:
                 column += 1
-        return pairs
+        return float(best[0, 0]), pairs
 
     def _scores(self, reference: list[ModuleNode], candidate: list[ModuleNode]) -> npt.NDArray[np.float64]:
         types, rows = _distinct([self._reference[node].type for node in reference])
@@ -193,8 +212,19 @@ class ModuleMatcher:
         scores: npt.NDArray[np.float64] = _KIND_SCORE * alike + _NAME_SCORE * has_same_name
         for pair, share in self._shared_values(reference, candidate).items():
             scores[pair] += _VALUE_SCORE * share
+        # The same parameters make the same module, whatever the calls inside it are called.
+        for pair, share in self._shared_parameters(reference, candidate).items():
+            alike[pair] = max(alike[pair], share)
         scores[alike < _ENOUGH_ALIKE] = 0.0
         return scores
+
+    def _shared_parameters(
+        self, reference: list[ModuleNode], candidate: list[ModuleNode]
+    ) -> dict[tuple[int, int], float]:
+        return _shares(
+            [self._reference.values(node)[1] for node in reference],
+            [self._candidate.values(node)[1] for node in candidate],
+        )
 
     def _shared_values(self, reference: list[ModuleNode], candidate: list[ModuleNode]) -> dict[tuple[int, int], float]:
         """The share of values, or of parameters, that two siblings have in common and no other sibling has."""
@@ -237,6 +267,11 @@ def _nodes_below(node: ModuleNode) -> list[ModuleNode]:
         if len(found) > _MAX_STEPS:
             break
     return found[1 : _MAX_STEPS + 1]
+
+
+def _open(nodes: list[ModuleNode], opened: ModuleNode) -> list[ModuleNode]:
+    """What it holds, in its place."""
+    return [one for node in nodes for one in (node.children.values() if node is opened else (node,))]
 
 
 def _has_calls(node: ModuleNode) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tensorprobe.compare.alignment import Alignment, Match
+from tensorprobe.compare.alignment import Alignment, Match, Unpaired
 from tensorprobe.compare.call import Call, Run
 from tensorprobe.compare.flow import Flow
+from tensorprobe.compare.idle import PASSED_BY
 from tensorprobe.compare.noise import SILENCE, Noise
 from tensorprobe.compare.order import Nesting, first_inside, order_of_execution
 from tensorprobe.compare.result import Role, ValuePair
@@ -71,9 +73,9 @@ class PairedCall:
 class RunSide:
     """One of the two runs, with its data flow, its nesting, and the pair of each of its calls."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, lonely: Iterable[Unpaired] = ()) -> None:
         self.run = run
-        self.flow = Flow(run)
+        self.flow = Flow(run, {unpaired.call.name for unpaired in lonely if unpaired.why in PASSED_BY})
         self.nesting = Nesting(run)
         self.pair_of: dict[str, PairedCall] = {}
         self.places: dict[str, int] = {}

@@ -46,6 +46,8 @@ class ValuePair:
     """Why it has this status, in words, where the numbers do not say it: "shape [2, 3] against [3, 2]"."""
     is_mismatch: bool = False
     """Not comparable, but certainly not the same: another shape, or a tensor on one side only."""
+    is_across_frameworks: bool = False
+    """The labels of one framework may be int64 and those of the other int32."""
 
     @property
     def is_bad(self) -> bool:
@@ -157,14 +159,17 @@ class Coverage:
     paired_candidate: int
     compared_values: int
     values: int
+    idle_reference: int = 0
+    """Calls that need no partner, because they change nothing."""
+    idle_candidate: int = 0
     unseen_reference: Mapping[str, int] = field(default_factory=dict)
     """What capture could not see, by reason."""
     unseen_candidate: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def share(self) -> float:
-        """Of all calls of both runs, those that have a partner; 0 when there are none."""
-        calls = self.reference_calls + self.candidate_calls
+        """Of all calls of both runs that need one, those that have a partner; 0 when there are none."""
+        calls = self.reference_calls + self.candidate_calls - self.idle_reference - self.idle_candidate
         return (self.paired_reference + self.paired_candidate) / calls if calls else 0.0
 
 

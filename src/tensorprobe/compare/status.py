@@ -55,9 +55,16 @@ def _note_dtypes(value: ValuePair, options: CompareOptions) -> None:
     dtypes = [short_dtype(slot.dtype) for slot in slots if isinstance(slot, TensorSlot)]
     if len(set(dtypes)) < 2 or "" in dtypes:
         return
+    if value.is_across_frameworks and all(map(_is_whole, dtypes)):
+        value.reason = ""
+        return
     value.reason = f"{dtypes[1]} where the reference has {dtypes[0]}"
     if not options.has_fixed_tolerance:
         value.status = "different"
+
+
+def _is_whole(dtype: str) -> bool:
+    return dtype.startswith(("int", "uint"))
 
 
 def _is_explained(value: ValuePair) -> bool:

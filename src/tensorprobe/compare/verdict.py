@@ -9,6 +9,7 @@ from tensorprobe.compare.evidence import (
     MAX_NAMES,
     MAX_VALUES,
     Finding,
+    describe_defaults,
     describe_difference,
     describe_lines,
     describe_not_compared,
@@ -128,6 +129,7 @@ def _find_missing_gradients(finding: Finding) -> list[tuple[int, Call]]:
         is_known = call.position < reached or not is_cut_off
         if (
             call.direction == BACKWARD
+            and not unpaired.is_idle
             and call.kind == kind
             and is_known
             and finding.reference.pair(forward) is not None
@@ -170,6 +172,7 @@ def _word_source(pair: PairedCall, finding: Finding) -> Verdict:
     direction = " in backward" if pair.reference.direction == BACKWARD else ""
     headline = f"The runs first part{direction} at {describe_place(pair)}: {pair.because}."
     evidence = [*describe_lines(pair, finding), *describe_values(pair)]
+    evidence += describe_defaults(pair, finding)
     evidence += [describe_suspect(call, finding) for call in pair.suspects[:MAX_NAMES]]
     evidence += describe_not_compared(pair, finding)
     return _verdict(kind, headline, evidence, pair, finding)

@@ -56,7 +56,9 @@ def _describe(comparison: Comparison) -> dict[str, Any]:
         "coverage": _describe_coverage(summary.coverage),
         "matrix": _describe_matrix(summary.matrix),
         "sources": [_describe_source(source) for source in summary.sources],
-        "unpaired": [_describe_unpaired(one) for one in (*summary.unpaired, *summary.framework_unpaired)],
+        "unpaired": [
+            _describe_unpaired(one) for one in (*summary.unpaired, *summary.idle, *summary.framework_unpaired)
+        ],
         "problems": summary.problems,
         "ranks": [_describe_rank(rank) for rank in comparison.ranks],
     }
@@ -100,6 +102,8 @@ def _describe_coverage(coverage: Coverage) -> dict[str, Any]:
         "candidate_calls": coverage.candidate_calls,
         "paired_reference": coverage.paired_reference,
         "paired_candidate": coverage.paired_candidate,
+        "idle_reference": coverage.idle_reference,
+        "idle_candidate": coverage.idle_candidate,
         "values": coverage.values,
         "compared_values": coverage.compared_values,
         "unseen_reference": dict(coverage.unseen_reference),

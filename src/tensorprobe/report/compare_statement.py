@@ -88,6 +88,9 @@ def _coverage_statements(summary: Summary) -> Iterator[Statement]:
         f"{_of(coverage.paired_candidate, coverage.candidate_calls)} of the candidate have a partner "
         f"({format_share(coverage.share)})",
     )
+    if summary.idle:
+        sides = f"{coverage.idle_reference:,} of the reference and {coverage.idle_candidate:,} of the candidate"
+        yield Statement("", f"{sides} need none: they change nothing, or all that they contain has one")
     bases = ", ".join(f"{count:,} {BASIS_WORDS.get(basis, basis)}" for basis, count in summary.bases.items())
     compared = f"{_of(coverage.compared_values, coverage.values)} tensors were compared"
     yield Statement("", f"{compared}: {bases}" if bases else compared)

@@ -99,6 +99,8 @@ class Summary:
     obstacles: dict[str, int]
     """Why tensors of paired calls could not be compared, the most frequent reason first."""
     unpaired: tuple[UnpairedCall, ...]
+    idle: tuple[UnpairedCall, ...]
+    """Besides those: calls that need no partner, because they change nothing."""
     framework_unpaired: tuple[UnpairedCall, ...]
     """Besides those: calls that the framework made itself, such as an optimizer's."""
     matrix: Matrix
@@ -131,7 +133,8 @@ def summarize(comparison: Comparison) -> Summary:
         bases=_in_order(BASIS_WORDS, (basis for rank in ranks for basis in rank.bases.elements())),
         coverage=add_coverage(rank.coverage for rank in ranks),
         obstacles=_count_obstacles(values),
-        unpaired=tuple(one for one in unpaired if one.found.call.caller is None),
+        unpaired=tuple(one for one in unpaired if one.found.call.caller is None and not one.found.is_idle),
+        idle=tuple(one for one in unpaired if one.found.call.caller is None and one.found.is_idle),
         framework_unpaired=tuple(one for one in unpaired if one.found.call.caller is not None),
         matrix=_build_matrix(ranks),
         problems=(*comparison.problems, *(problem for rank in ranks for problem in rank.problems)),
@@ -142,7 +145,10 @@ def summarize(comparison: Comparison) -> Summary:
 def add_coverage(parts: Iterable[Coverage]) -> Coverage:
     """That of all steps and ranks together."""
     listed = list(parts)
-    counts = ("reference_calls", "candidate_calls", "paired_reference", "paired_candidate", "compared_values", "values")
+    counts = (
+        *("reference_calls", "candidate_calls", "paired_reference", "paired_candidate"),
+        *("idle_reference", "idle_candidate", "compared_values", "values"),
+    )
     return Coverage(
         **{name: sum(getattr(part, name) for part in listed) for name in counts},
         unseen_reference=_add(part.unseen_reference for part in listed),
