@@ -1,0 +1,1 @@
+"""Faults in the MindSpore side of the networks of examples/migration, and whether compare names the call."""
