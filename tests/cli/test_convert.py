@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from tests.cli.command import run_command, run_here
 from tests.store.print_bytes import array_value, text_value
+from tests.store.test_tensor_file import plain_values
 
 TENSOR_FILES = Path(__file__).parents[1] / "store" / "tensor_file"
 EXPECTED = json.loads((TENSOR_FILES / "expected.json").read_text())
@@ -24,15 +26,23 @@ def test_a_print_file(tmp_path: Path) -> None:
     assert np.array_equal(np.load(tmp_path / "out" / "0_add.npy"), FOUR)
 
 
-def test_a_file_of_torch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name, dtype in (
-        ("float32", "float32"),
-        ("bfloat16", "float32"),
-        ("float8_e4m3fn", "float32"),
-        ("bool", "bool"),
-    ):
-        assert run_here(capsys, "convert", TENSOR_FILES / f"{name}.pt", tmp_path).returncode == 0
-        assert np.load(tmp_path / f"{name}.npy").dtype == dtype
+@pytest.mark.parametrize("file", [file for file, entry in EXPECTED.items() if "values" in entry])
+def test_a_file_of_torch_keeps_its_numbers(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dtype = EXPECTED[file]["dtype"]
+    assert run_here(capsys, "convert", TENSOR_FILES / file, tmp_path).returncode == 0
+    array = np.load(tmp_path / f"{Path(file).stem}.npy")
+    assert array.dtype.name == (
+        "complex64" if dtype == "complex32" else re.sub(r"bfloat16|float8_.*", "float32", dtype)
+    )
+    np.testing.assert_array_equal(plain_values(array), EXPECTED[file]["values"])
+
+
+@pytest.mark.parametrize("file", ["sparse-coo.pt", "sparse-csr.pt", "quantized.pt"])
+def test_what_is_no_plain_array_is_refused_and_said(
+    file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = run_here(capsys, "convert", TENSOR_FILES / file, tmp_path)
+    assert done.returncode == 2 and "sparse, quantized or packed" in done.stderr and "compared" not in done.stderr
 
 
 def test_a_folder_of_torch_files_with_its_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,18 +12,18 @@ from typing import Any
 
 import numpy as np
 
+from tensorprobe.capture.save_target import PRINT_MARK
 from tensorprobe.errors import DumpError, UsageError
 from tensorprobe.model.name import slot_file_name
 from tensorprobe.store import layout, npy_file, print_file, printed_text, torch_file
 from tensorprobe.store.disk import open_whole
-from tensorprobe.store.tensor_file import map_file, open_tensor
-from tensorprobe.store.tensor_layout import Unreadable
+from tensorprobe.store.tensor_file import NotDenseError, map_file, open_tensor
+from tensorprobe.store.tensor_layout import Unreadable, is_numpy_dtype
 
 Array = np.ndarray[Any, Any]
 Reach = Callable[[int, int], None]
 """Called with how much is done and how much there is."""
 
-PRINT_MARK = "_TS_SAVE_NAME:"
 _MARKED = re.compile(rf"{PRINT_MARK}([^\n]*?)(?:\s+(?=Tensor\(shape=)|\n|$)")
 _FIRST_PRINT_BYTE = b"\x0a"  # the tag of the one field that such a file has
 
@@ -81,10 +81,13 @@ def _is_torch_file(path: Path) -> bool:
 def _convert_torch_file(path: Path, folder: Path, done: Conversion) -> None:
     try:
         array = open_tensor(path)
+    except NotDenseError:
+        done.errors.append(f"{path} holds no plain array (it is sparse, quantized or packed), which is not converted")
+        return
     except DumpError as error:
         done.errors.append(f"{path.parent}{os.sep}{error}")
         return
-    if array.dtype.kind == "V" or array.dtype.isbuiltin != 1:  # of ml_dtypes; np.load would give nameless bytes
+    if not is_numpy_dtype(array.dtype.name):  # of ml_dtypes; np.load would give nameless bytes
         array = array.astype(np.float32)
     _write(folder / f"{path.stem}.npy", array, done)
 
