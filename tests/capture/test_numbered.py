@@ -68,6 +68,15 @@ def use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..
         files.close()
 
 
+@pytest.fixture
+def file_limit() -> Iterator[Callable[[int], None]]:
+    """How large a file of this process may become: what is over it is refused in the middle, as by a full disk."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
 def plain(*numbers: float) -> Array:
     return np.array(numbers, float).view(Plain)
 
@@ -200,6 +209,19 @@ def test_a_folder_that_cannot_be_made_is_said_once_and_the_program_goes_on(caplo
     assert saved() == ["0_x.npy"]
     (record,) = caplog.records
     assert record.getMessage().startswith("x in file/out could not be written (NotADirectoryError")
+
+
+@pytest.mark.usefixtures("use")
+def test_a_disk_that_takes_no_more_is_said_once_with_its_reason(
+    caplog: pytest.LogCaptureFixture, file_limit: Callable[[int], None]
+) -> None:
+    file_limit(2**20)
+    for _ in range(3):
+        save("out/large", plain(*range(2**18)))
+    save("out/small", plain(1))
+    assert saved() == ["3_small.npy"]
+    (record,) = caplog.records
+    assert "(OSError: [Errno 27] File too large); training goes on" in record.getMessage()
 
 
 @pytest.mark.usefixtures("use")

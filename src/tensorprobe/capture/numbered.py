@@ -22,6 +22,7 @@ from tensorprobe.capture.deferral import Deferral
 from tensorprobe.capture.failure import Failures, ProgramError
 from tensorprobe.capture.framework import Undo
 from tensorprobe.capture.message import show_messages
+from tensorprobe.capture.npy import write_npy
 from tensorprobe.capture.save_target import PRINT_MARK, SaveTarget
 from tensorprobe.capture.tensor_queue import QUEUE_BYTES, TensorQueue
 from tensorprobe.model.name import slot_file_name
@@ -266,7 +267,8 @@ class LeafWatch:
 
 
 def write_content(content: Content, file: BinaryIO) -> None:
-    np.save(file, content.array(), allow_pickle=False)
+    array = np.asarray(content.array(), order="C")
+    write_npy(file, array.dtype, array.shape, array.data if array.size else b"")
 
 
 def _number_first(name: str) -> tuple[int, int, str]:
