@@ -128,6 +128,14 @@ def test_shapes_pair_what_is_left_when_a_file_is_missing() -> None:
     ]
 
 
+def test_the_spelling_of_mindspore_is_ordered_by_its_number_not_by_its_name_or_dtype() -> None:
+    ours = {"0_input.npy": (1, 3), "1_dense.npy": (1, 2), "2_half.npy": (1, 2)}
+    other = {"dense_float32_1.npy": (1, 2), "half_float16_2.npy": (1, 2), "input_float32_0.npy": (1, 3)}
+    expected = list(zip(ours, ["input_float32_0.npy", "dense_float32_1.npy", "half_float16_2.npy"], strict=True))
+    assert pair_by_number(ours, other) == expected
+    assert pair_by_shape(dict(ours), dict(other), EditCosts()) == expected
+
+
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [

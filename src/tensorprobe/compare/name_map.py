@@ -56,9 +56,18 @@ def natural_key(name: str) -> tuple[Any, ...]:
 
 
 def number_key(name: str) -> tuple[Any, ...]:
-    """The first and the last number in a name; names without one come first."""
+    """The number of either spelling; else the first and the last number in a name. Names without one come first."""
+    spelled = _read_spelling(name)
+    if spelled is not None and spelled.has_dtype:  # whose first number is that of float32
+        return (spelled.number, spelled.number)
     numbers = [int(found) for found in _NUMBER.findall(name.rpartition("/")[2])]
     return (numbers[0], numbers[-1]) if numbers else (-1, -1)
+
+
+def saved_key(name: str) -> tuple[Any, ...]:
+    """The order in which files were saved, where their names tell it; the others follow in natural order."""
+    spelled = _read_spelling(name)
+    return (1, 0, natural_key(name)) if spelled is None else (0, spelled.number, natural_key(name))
 
 
 def dtype_in_name(name: str) -> str | None:
@@ -94,7 +103,8 @@ def pair_by_shape(
 ) -> list[NamePair]:
     """In every subfolder, the sequence of shapes of one side is edited into that of the other at the least cost."""
     pairs: list[NamePair] = []
-    for first, second in _by_folder(reference, candidate):
+    for names in _by_folder(reference, candidate):
+        first, second = (sorted(side, key=saved_key) for side in names)
         aligned = align_sequences([reference[name] for name in first], [candidate[name] for name in second], costs)
         pairs += [(None if a is None else first[a], None if b is None else second[b]) for a, b in aligned]
     return pairs
