@@ -346,11 +346,23 @@ def test_what_is_saved_is_the_value_at_that_time(make: Callable[[Array], Any]) -
     assert np.array_equal(load("0_x.npy"), [1.0, 1.0])
 
 
-def test_save_grad_of_torch_returns_the_very_same_tensor_and_leaves_nothing_on_it() -> None:
+def test_save_grad_of_torch_returns_the_very_same_tensor_and_leaves_no_hook_on_it() -> None:
     leaf = torch.ones(2, requires_grad=True)
     derived = leaf * 2
     assert save_grad("out/a", leaf) is leaf and save_grad("out/b", derived) is derived
-    assert leaf._backward_hooks is None and derived._backward_hooks is None
+    assert derived._backward_hooks is None
+    derived.sum().backward()
+    assert saved() == ["0_b_backward.npy", "1_a_backward.npy"] and not leaf._backward_hooks
+
+
+def test_a_gradient_of_torch_that_is_only_asked_for_is_saved_too() -> None:
+    leaf = torch.ones(2, requires_grad=True)
+    derived = save_grad("out/derived", leaf * 2)
+    torch.autograd.grad((derived * 3).sum(), derived)
+    torch.autograd.grad((save_grad("out/leaf", leaf) * 5).sum(), leaf)
+    torch.func.grad(lambda x: (save_grad("out/function", x) * 7).sum())(torch.ones(2))
+    assert saved() == ["0_derived_backward.npy", "1_leaf_backward.npy", "2_function_backward.npy"]
+    assert [load(name).tolist() for name in saved()] == [[3.0, 3.0], [5.0, 5.0], [7.0, 7.0]]
 
 
 def test_a_weight_of_torch_gives_one_gradient_for_each_call() -> None:

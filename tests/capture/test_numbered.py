@@ -269,10 +269,10 @@ def test_a_leaf_is_watched_once_for_each_call() -> None:
     watch = leaves.wait("w")
     assert watch is not None and leaves.wait("w") is None
     watch.undo = lambda: undone.append("w")
-    watch.note_gradient()
+    assert watch.note_gradient()
     watch.end_if_done()
     assert undone == []
-    watch.note_gradient()
+    assert watch.note_gradient() and not watch.note_gradient()
     watch.end_if_done()
     assert undone == ["w"] and leaves.wait("w") is not None
 

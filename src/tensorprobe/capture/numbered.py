@@ -230,9 +230,10 @@ class LeafWatches:
             watch = self._waiting[key] = LeafWatch(self, key)
             return watch
 
-    def note_gradient(self, watch: LeafWatch) -> None:
+    def note_gradient(self, watch: LeafWatch) -> bool:
         with self._lock:
             watch.count -= 1
+            return watch.count >= 0
 
     def end_if_done(self, watch: LeafWatch) -> None:
         with self._lock:
@@ -257,9 +258,9 @@ class LeafWatch:
         self.undo: Undo | None = None
         self._watches = watches
 
-    def note_gradient(self) -> None:
-        """One of those that are waited for has come."""
-        self._watches.note_gradient(self)
+    def note_gradient(self) -> bool:
+        """A gradient has come; False if none is waited for any more: a backward that failed has left the hook."""
+        return self._watches.note_gradient(self)
 
     def end_if_done(self) -> None:
         """Take the hook back if no gradient is waited for any more."""

@@ -50,8 +50,8 @@ def watch_gradient(tensor: Tensor, receive: Receive, leaves: LeafWatches, name: 
             return True
 
         def receive_one(gradient: Tensor | None) -> None:
-            watch.note_gradient()
-            _pass_on(gradient, receive)
+            if watch.note_gradient():
+                _pass_on(gradient, receive)
             after_backward(watch.end_if_done)
 
         watch.held = tensor

@@ -1,16 +1,16 @@
-"""torch tensors for `tensorprobe.save` and `tensorprobe.save_grad`. Nothing is left on the user's tensors."""
+"""torch tensors for `tensorprobe.save` and `tensorprobe.save_grad`. No hook is left on the user's tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 
 import torch
-from torch.autograd.graph import get_gradient_edge
 
 from tensorprobe.capture.numbered import Content, LeafWatches, Receive, TensorKind
 from tensorprobe.capture.torch.content import missing_content, plain_content
 from tensorprobe.capture.torch.framework import current_rank
 from tensorprobe.capture.torch.reader import TensorCopy, peel, unseen_by_modes
+from tensorprobe.capture.torch.tensor_hook import hook_gradient
 
 _IN_NUMPY = frozenset(
     {
@@ -54,22 +54,20 @@ def watch_gradient(tensor: torch.Tensor, receive: Receive, leaves: LeafWatches, 
     with torch._C.DisableTorchFunction():
         if not tensor.requires_grad or not torch.is_grad_enabled():
             return False
-        edge = get_gradient_edge(tensor)
-        node, number = edge.node, edge.output_nr
         if not tensor.is_leaf:
-            node.register_prehook(lambda gradients: _pass_on(gradients[number], receive))
+            hook_gradient(tensor, lambda gradient: _pass_on(gradient, receive))
             return True
-        watch = leaves.wait((id(node), name))
+        watch = leaves.wait((id(tensor), name))
         if watch is None:
             return True
 
-        def receive_one(gradients: tuple[torch.Tensor | None, ...]) -> None:
-            watch.note_gradient()
-            _pass_on(gradients[number], receive)
+        def receive_one(gradient: torch.Tensor | None) -> None:
+            if watch.note_gradient():
+                _pass_on(gradient, receive)
             watch.end_if_done()
 
-        watch.held = node  # which lives, and its hooks with it, only while somebody holds it
-        watch.undo = node.register_prehook(receive_one).remove
+        watch.held = tensor
+        watch.undo = hook_gradient(tensor, receive_one)
     return True
 
 
