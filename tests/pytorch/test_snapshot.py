@@ -150,7 +150,18 @@ def test_save_grad_returns_the_very_same_tensor() -> None:
     assert save_grad(OUT, "a", leaf) is leaf
     assert save_grad(OUT, "b", derived) is derived
     assert save_grad(OUT, "c", plain) is plain
-    assert leaf._backward_hooks is None and derived._backward_hooks is None
+    assert derived._backward_hooks is None
+    derived.sum().backward()
+    assert not leaf._backward_hooks
+
+
+def test_a_gradient_that_is_only_asked_for_is_saved_too() -> None:
+    leaf = torch.ones(2, requires_grad=True)
+    derived = save_grad(OUT, "derived", leaf * 2)
+    torch.autograd.grad((derived * 3).sum(), derived)
+    torch.autograd.grad((save_grad(OUT, "leaf", leaf) * 5).sum(), leaf)
+    names = ["derived_grad_float32_0.npy", "leaf_grad_float32_0.npy"]
+    assert [load(name).tolist() for name in names] == [[3.0, 3.0], [5.0, 5.0]]
 
 
 def test_a_leaf_that_lives_on_gives_one_gradient_a_call() -> None:

@@ -1,4 +1,4 @@
-"""Tensors as arrays, and their gradients, for `save` and `save_grad`. Nothing is left on the user's tensors."""
+"""Tensors as arrays, and their gradients, for `save` and `save_grad`. No hook is left on the user's tensors."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.autograd.graph import get_gradient_edge
 
 from tensorprobe.capture.snapshot import Snapshots, Watch
 from tensorprobe.capture.torch.content import plain_content
+from tensorprobe.capture.torch.tensor_hook import hook_gradient
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
@@ -41,18 +41,15 @@ def watch_snapshot_gradient(
         if not data.requires_grad or not torch.is_grad_enabled():
             snapshots.say_once(f"save_grad({name!r}): the tensor needs no gradient here, so none will be saved")
             return
-        edge = get_gradient_edge(data)
-        number = edge.output_nr
         watch = Watch()
 
-        def receive(gradients: tuple[torch.Tensor | None, ...]) -> None:
-            gradient = gradients[number]
+        def receive(gradient: torch.Tensor | None) -> None:
             if gradient is not None:
                 snapshots.save(save_dir, f"{name}_grad", gradient)
             if watch.undo is not None:
                 snapshots.let_go(watch)
 
-        handle = edge.node.register_prehook(receive)
-        if data.is_leaf:  # the node of a leaf lives only while somebody holds it, and its hooks with it
-            watch.held, watch.undo = edge.node, handle.remove
+        undo = hook_gradient(data, receive)
+        if data.is_leaf:  # its hooks are called by every backward that it has a part in
+            watch.held, watch.undo = data, undo
             snapshots.hold(watch)
