@@ -274,6 +274,12 @@ def test_the_compiled_step_of_an_optimizer_is_tagged(kind: type, tmp_path: Path)
     assert {fields.get("caller") for fields in dump.records.values()} == {"optimizer"}
 
 
+def test_in_graph_mode_the_step_of_an_optimizer_is_tagged_too(graph_mode: None, tmp_path: Path) -> None:
+    optimizer = nn.Adam([Parameter(float_tensor(3), name="w")], 0.1)
+    dump = record(tmp_path, lambda: optimizer((float_tensor(3),)))
+    assert dump.records["Jit.Adam.0.forward"]["caller"] == "optimizer"
+
+
 def test_api_yaml_leaves_compiled_functions_out(tmp_path: Path) -> None:
     (tmp_path / "apis.yaml").write_text("jit: [nothing]")
     jitted, x = mindspore.jit(compute), float_tensor(2)

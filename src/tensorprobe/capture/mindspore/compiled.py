@@ -7,6 +7,7 @@ MindSpore's own.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -94,7 +95,8 @@ class CompiledFunction:
     """A compiled function as it is called: with it comes where its source is, because nothing of that is run."""
 
     def __init__(self, source: Any, run: Callable[..., Any]) -> None:
-        self.path = str(getattr(getattr(source, "__code__", None), "co_filename", ""))
+        written = inspect.unwrap(source)  # optimizers (2.10) decorate what graph mode compiles anyway
+        self.path = str(getattr(getattr(written, "__code__", None), "co_filename", ""))
         self._run = run
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
