@@ -135,6 +135,35 @@ def test_layers_that_hold_cells_of_their_own_are_one_call_too(output: Path) -> N
     assert {"NN_GRU_0_forward_output.0", "NN_GRU_0_forward_output.1"} <= set(found.slots)
 
 
+def test_what_the_parts_of_a_layer_hold_is_recorded_with_it(output: Path) -> None:
+    class Norm(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm3d(1)
+            self.fc = nn.Dense(3, 3, activation=nn.PReLU())
+
+        def construct(self, x: Tensor) -> Tensor:
+            return self.norm(self.fc(x).reshape(1, 1, 1, 2, 3))
+
+    found = dump(Norm(), output)
+    assert found.calls == ["NN_Dense_0_forward", "Tensor_reshape_0_forward", "NN_BatchNorm3d_0_forward"]
+    assert found.records["NN_Dense_0_forward"]["parameters"].keys() == {"weight", "bias", "w"}
+    held = found.records["NN_BatchNorm3d_0_forward"]["parameters"]
+    assert held.keys() == {"gamma", "beta", "moving_mean", "moving_variance"}
+
+
+def test_layers_that_mint_defines_in_itself_are_layers_too(output: Path) -> None:
+    class Scored(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.loss = mint.nn.BCEWithLogitsLoss()
+
+        def construct(self, x: Tensor) -> Tensor:
+            return self.loss(x, x)
+
+    assert dump(Scored(), output).calls == ["NN_BCEWithLogitsLoss_0_forward"]
+
+
 def test_functions_and_layers_of_mint_have_their_own_types(output: Path) -> None:
     class Minted(nn.Cell):
         def __init__(self) -> None:

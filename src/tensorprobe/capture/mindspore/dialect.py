@@ -65,16 +65,17 @@ def present(tensors: dict[str, Any]) -> dict[str, Any]:
 
 _LAYER_PACKAGES = ("mindspore.nn.layer.", "mindspore.nn.loss.", "mindspore.mint.nn.")
 _CONTAINERS = (nn.SequentialCell, nn.CellList, *types_in(nn, ["CellDict"]))
-_WHOLE = ("Dense", "GRU", "LSTM", "RNN")
-"""Layers although they hold cells: those are parts of them, such as an activation."""
+_COMPOSED = ("Conv2dBnAct", "DenseBnAct", "MultiheadAttention", "TimeDistributed", "Transformer")
+"""How the classes begin that are made of layers. What other layers hold are parts of them, such as an activation."""
 
 
 def _layer_of(cell: nn.Cell) -> str | None:
     """Optimizers and training wrappers are cells of the library too, and no layers."""
     kind = type(cell)
-    if not kind.__module__.startswith(_LAYER_PACKAGES) or isinstance(cell, _CONTAINERS):
+    is_of_library = f"{kind.__module__}.".startswith(_LAYER_PACKAGES)  # mint.nn has some in its own `__init__`
+    if not is_of_library or isinstance(cell, _CONTAINERS):
         return None
-    return kind.__name__ if not cell._cells or kind.__name__ in _WHOLE else None
+    return None if cell._cells and kind.__name__.startswith(_COMPOSED) else kind.__name__
 
 
 MINDSPORE = Dialect(

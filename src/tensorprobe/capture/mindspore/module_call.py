@@ -6,7 +6,7 @@ Cells are known by address while a window is open, and by the path they have in 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -110,8 +110,8 @@ class ModuleRunner:
             if call.is_recorded:
                 with hidden():
                     recorder.add_inputs(call, args, kwargs)
-                    recorder.add_state(call, "parameters", dialect.parameters(named.module))
-                    recorder.add_state(call, "buffers", dialect.buffers(named.module))
+                    recorder.add_state(call, "parameters", self._state_of(named, dialect.parameters))
+                    recorder.add_state(call, "buffers", self._state_of(named, dialect.buffers))
                     if named.module.training and isinstance(named.module, dialect.random_types):
                         recorder.add_generator(call, describe_generator())
                     span = self.gradients.begin(
@@ -123,6 +123,15 @@ class ModuleRunner:
         except Exception as error:
             recorder.note_failure(named.stem, error)
         return call, span
+
+    def _state_of(self, named: NamedModule, read: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        """What a module holds itself; where a layer is one call, what its parts hold too (`BatchNorm3d`)."""
+        found = read(named.module)
+        if self.recorder.records_layers:
+            for path, part in self.names.dialect.walk(named.module):
+                for name, tensor in read(part).items() if path else ():
+                    found[f"{path}.{name}" if name in found else name] = tensor
+        return found
 
     def cannot_look(self) -> bool:
         """Is this a call that is only counted?"""
