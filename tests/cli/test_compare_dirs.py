@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -114,3 +117,16 @@ def test_a_wrong_command_says_what_to_do_and_is_2(
     done = run_here(capfd, "compare-dirs", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert f"error: {words}" in done.stderr
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)], ids=["table", "json"])
+def test_a_reader_that_has_seen_enough_leaves_the_exit_code_and_the_file(
+    good: Path, tmp_path: Path, form: tuple[str, ...]
+) -> None:
+    bad = write(tmp_path / "bad", a_0=np.zeros(3), b_1=np.zeros((2, 2)))
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "tensorprobe", "compare-dirs", good, bad, "-o", tmp_path / "table.csv", *form]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False, timeout=60)
+    os.close(writing)
+    assert done.returncode == 1 and (tmp_path / "table.csv").exists() and b"Traceback" not in done.stderr

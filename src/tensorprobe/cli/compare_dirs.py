@@ -5,9 +5,10 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -15,14 +16,13 @@ from tensorprobe.compare.name_map import NamePair
 from tensorprobe.compare.npy_dir import NpyDirComparison, NpyDirOptions
 from tensorprobe.errors import UsageError
 from tensorprobe.migrator.npy_dir import (
-    compare_npy_dir,
     compare_with_progress,
     get_name_map_list_by_name,
     get_name_map_list_by_number,
     get_name_map_list_by_shape_edit_distance,
     warn_of_atol,
 )
-from tensorprobe.report.npy_dir import check_csv_place, iter_json, write_csv
+from tensorprobe.report.npy_dir import check_csv_place, format_table, iter_json, write_csv
 
 _AGREE, _DIFFER, _NOT_COMPARED = 0, 1, 2
 
@@ -75,31 +75,26 @@ def compare_dirs(
 
     Exit codes: 0 all pairs are close, 1 some differ or have no partner, 2 they could not be compared.
     """
+    options = NpyDirOptions(rtol, atol, equal_nan, processes)
     pairs = _choose_pairs(reference, candidate, pair_by, name_map)
-    if as_json:
-        options = NpyDirOptions(rtol, atol, equal_nan, processes)
-        comparison = _compare_to_json(reference, candidate, pairs, options, (output_file, compare_shape))
-    else:
-        arguments: dict[str, Any] = {"compare_shape": compare_shape, "output_file": output_file}
-        comparison = compare_npy_dir(
-            reference, candidate, rtol, atol, equal_nan, name_map_list=pairs, num_processes=processes, **arguments
-        )
-    raise typer.Exit(_exit_code(comparison))
-
-
-def _compare_to_json(
-    reference: Path, candidate: Path, pairs: list[NamePair], options: NpyDirOptions, table: tuple[Path | None, bool]
-) -> NpyDirComparison:
-    output_file, has_shapes = table
     if output_file is not None:
         check_csv_place(output_file, (reference, candidate))
     comparison = compare_with_progress(reference, candidate, pairs, options)
+    with suppress(BrokenPipeError):  # who has seen enough still gets the file and the exit code
+        _print(comparison, as_json, compare_shape)
     warn_of_atol(comparison)
-    for piece in iter_json(comparison):
-        sys.stdout.write(piece)
     if output_file is not None:
-        write_csv(output_file, comparison, has_shapes)
-    return comparison
+        write_csv(output_file, comparison, compare_shape)
+    raise typer.Exit(_exit_code(comparison))
+
+
+def _print(comparison: NpyDirComparison, as_json: bool, has_shapes: bool) -> None:
+    if as_json:
+        for piece in iter_json(comparison):
+            sys.stdout.write(piece)
+    else:
+        sys.stdout.write(format_table(comparison, has_shapes) + "\n")
+    sys.stdout.flush()
 
 
 def _choose_pairs(reference: Path, candidate: Path, pair_by: PairBy, name_map: Path | None) -> list[NamePair]:
