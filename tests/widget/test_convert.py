@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,21 @@ def test_both_dialects_and_nothing_without_the_mark(tmp_path: Path) -> None:
     assert saved(tmp_path / "out") == ["0_add.npy", "1_text.npy", "2_apart_backward.npy"]
     for name in saved(tmp_path / "out"):
         assert np.array_equal(np.load(tmp_path / "out" / name), FOUR) and np.load(tmp_path / "out" / name).dtype == "f4"
+
+
+@pytest.mark.parametrize("gap", ["\n", " ", "\n\n", "  \n "])
+def test_a_name_ends_where_its_line_or_its_tensor_begins(tmp_path: Path, gap: str) -> None:
+    tensor = "Tensor(shape=[2, 2], dtype=Float32, value=\n[[2 3]\n [4 5]])"
+    (tmp_path / "print").write_bytes(text_value(f"_TS_SAVE_NAME:a b.0{gap}{tensor}"))
+    ts.widget.save_convert(tmp_path / "print", tmp_path / "out")
+    assert np.array_equal(np.load(tmp_path / "out" / "0_a b.0.npy"), FOUR.reshape(2, 2))
+
+
+def test_a_name_of_a_hundred_thousand_spaces_takes_no_time(tmp_path: Path) -> None:
+    (tmp_path / "print").write_bytes(text_value(f"_TS_SAVE_NAME:{' ' * 100_000}x") + array_value(FOUR))
+    started = time.monotonic()
+    ts.widget.save_convert(tmp_path / "print", tmp_path / "out")
+    assert saved(tmp_path / "out") == ["0_x.npy"] and time.monotonic() - started < 5
 
 
 def test_a_name_cannot_leave_the_folder(tmp_path: Path) -> None:

@@ -14,13 +14,15 @@ from tensorprobe.store.tensor_layout import MAX_DIMENSIONS, Unreadable, is_numpy
 
 Array = np.ndarray[Any, Any]
 
+TENSOR_SIGN = "Tensor(shape="
+"""How such a text begins."""
 _TENSOR = re.compile(r"Tensor\(shape=\[([^\]]*)\],\s*dtype=(\w+),\s*value=(.*)\)\s*", re.DOTALL)
 _BETWEEN = re.compile(r"[\s,\[\]]+")
 _BOOLS = {"True": True, "true": True, "1": True, "False": False, "false": False, "0": False}
 
 
 def is_tensor(text: str) -> bool:
-    return text.startswith("Tensor(shape=")
+    return text.startswith(TENSOR_SIGN)
 
 
 def parse_tensor(text: str) -> Array:

@@ -4,7 +4,6 @@ framework; nothing is unpickled, and what could be read is written even if the r
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +23,6 @@ Array = np.ndarray[Any, Any]
 Reach = Callable[[int, int], None]
 """Called with how much is done and how much there is."""
 
-_MARKED = re.compile(rf"{PRINT_MARK}([^\n]*?)(?:\s+(?=Tensor\(shape=)|\n|$)")
 _FIRST_PRINT_BYTE = b"\x0a"  # the tag of the one field that such a file has
 
 
@@ -119,9 +117,7 @@ def _marked_values(
         if isinstance(value, str) and value.startswith(PRINT_MARK):
             if name is not None:
                 yield name, None
-            found = _MARKED.match(value)
-            assert found is not None
-            name, rest = found[1].strip(), value[found.end() :]
+            name, rest = _split_mark(value)
             if printed_text.is_tensor(rest):
                 yield name, rest
                 name = None
@@ -132,6 +128,15 @@ def _marked_values(
             reach(value.end, len(content))
     if name is not None:
         yield name, None
+
+
+def _split_mark(text: str) -> tuple[str, str]:
+    """The name in a marked text, and what follows it: on its line, or on the next."""
+    line, _, below = text.removeprefix(PRINT_MARK).partition("\n")
+    before, is_beside, beside = line.partition(printed_text.TENSOR_SIGN)
+    if is_beside and before[-1:].isspace():
+        return before.strip(), f"{is_beside}{beside}\n{below}"
+    return line.strip(), below.lstrip()
 
 
 def _convert_value(
