@@ -33,7 +33,7 @@ def test_a_text_is_the_array_that_it_shows(text: str, dtype: str, numbers: objec
 @settings(max_examples=100, deadline=None)
 @given(array=hnp.arrays(np.float32, hnp.array_shapes(max_dims=3, max_side=4), elements=st.floats(width=32)))
 def test_any_array_is_read_as_it_was_printed(array: np.ndarray) -> None:  # type: ignore[type-arg]
-    with np.printoptions(threshold=10**6, precision=9):
+    with np.printoptions(threshold=10**6, floatmode="unique"):
         text = f"Tensor(shape={list(array.shape)}, dtype=Float32, value=\n{array})"
     assert np.array_equal(parse_tensor(text), array, equal_nan=True)
 
