@@ -152,7 +152,7 @@ def _hint(path: Path) -> str:
     if next(path.rglob("dump.json"), None) is not None:
         return " It is a dump: compare it with `tensorprobe compare`."
     if next(path.rglob("*.pt"), None) is not None:
-        return " It holds .pt files: convert them first."
+        return " It holds .pt files: convert them first with `tensorprobe convert`."
     return ""
 
 

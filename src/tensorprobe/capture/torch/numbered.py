@@ -9,16 +9,9 @@ import torch
 from tensorprobe.capture.numbered import Content, LeafWatches, Receive, TensorKind
 from tensorprobe.capture.torch.content import missing_content, plain_content
 from tensorprobe.capture.torch.framework import current_rank
+from tensorprobe.capture.torch.npy_file import as_numpy_kind
 from tensorprobe.capture.torch.reader import TensorCopy, peel, unseen_by_modes
 from tensorprobe.capture.torch.tensor_hook import hook_gradient
-
-_IN_NUMPY = frozenset(
-    {
-        *(torch.float16, torch.float32, torch.float64, torch.complex64, torch.complex128, torch.bool),
-        *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
-        *(torch.uint16, torch.uint32, torch.uint64),
-    }
-)
 
 
 def copy_content(tensor: torch.Tensor) -> Content:
@@ -29,14 +22,7 @@ def copy_content(tensor: torch.Tensor) -> Content:
         reason = missing_content(bare)
         if reason is not None:
             raise TypeError(reason)
-        content = plain_content(bare)
-        if content.layout is not torch.strided:
-            content = content.to_dense()
-        if content.is_quantized:
-            content = content.dequantize()
-        if content.dtype not in _IN_NUMPY:
-            content = content.to(torch.complex64 if content.is_complex() else torch.float32)
-        copy = content.clone(memory_format=torch.contiguous_format)
+        copy = as_numpy_kind(plain_content(bare)).clone(memory_format=torch.contiguous_format)
         if copy.device.type == "cpu":
             array = copy.numpy()
             return Content(copy.nbytes, lambda: array)
