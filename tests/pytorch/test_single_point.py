@@ -222,7 +222,20 @@ def test_leaves_and_parameters_have_their_gradients() -> None:
     debugger.step()
     assert torch.equal(value("w_grad.0.debug"), layer.weight.grad)
     assert torch.equal(value("x_grad.0.debug"), x.grad)
-    assert layer.weight._backward_hooks is None and x._backward_hooks is None
+    assert not layer.weight._backward_hooks and not x._backward_hooks
+
+
+def test_a_gradient_that_is_only_asked_for_is_saved_too() -> None:
+    debugger = make()
+    leaf = torch.ones(2, requires_grad=True)
+    x = leaf * 2
+    debugger.save(leaf, "leaf")
+    debugger.save(x, "x")
+    torch.autograd.grad((leaf * 3).sum(), leaf)
+    torch.autograd.grad((x * 5).sum(), x)
+    debugger.step()
+    assert value("leaf_grad.0.debug").tolist() == [3.0, 3.0]
+    assert value("x_grad.0.debug").tolist() == [5.0, 5.0]
 
 
 def test_the_gradient_of_a_parameter_is_recorded_once_per_step() -> None:

@@ -1,21 +1,21 @@
 """The gradient of a tensor at one point of the program: the whole of it, summed over all who use the tensor.
 
-The hook sits on the autograd node that made the tensor, not on the tensor, so that nothing is left on the user's object
-and a later in-place change does not matter. A leaf has a node of its own only while somebody holds it: it is held until
-the gradient has come or the step ends.
+The hook of a tensor that was computed sits on the autograd node that made it, so that nothing is left on the user's
+object and a later in-place change does not matter. A leaf has its hook until the gradient has come or the step ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
-from torch.autograd.graph import get_gradient_edge
 
 from tensorprobe.capture.framework import Undo
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.torch.gradient import GradientTracer
+from tensorprobe.capture.torch.tensor_hook import hook_gradient
 
 
 def watch_gradient(
@@ -31,33 +31,28 @@ def watch_gradient(
         return None
     generation = recorder.generation
     waiting = {index for index, _ in watched}
-    held: list[Any] = []
+    undos: list[Undo] = []
 
-    def make_hook(index: int, number: int) -> Callable[[Any], None]:
-        def receive_gradient(output_gradients: Any) -> None:
-            if recorder.generation != generation or index not in waiting:
-                return
-            try:
-                gradients.note_backward_pass()
-                waiting.discard(index)
-                if output_gradients[number] is not None:
-                    with torch._C.DisableTorchFunction():
-                        receive(index, output_gradients[number])
-                if not waiting:
-                    finish()
-            except Exception as error:
-                recorder.note_failure("the gradient of a saved variable", error)
+    def take(index: int, gradient: torch.Tensor | None) -> None:
+        if recorder.generation != generation or index not in waiting:
+            return
+        try:
+            gradients.note_backward_pass()
+            waiting.discard(index)
+            if gradient is not None:
+                with torch._C.DisableTorchFunction():
+                    receive(index, gradient)
+            if not waiting:
+                finish()
+        except Exception as error:
+            recorder.note_failure("the gradient of a saved variable", error)
 
-        return receive_gradient
-
-    for index, tensor in watched:
-        edge = get_gradient_edge(tensor)
-        handle = edge.node.register_prehook(make_hook(index, edge.output_nr))
-        held.append((handle, edge.node if tensor.is_leaf else None))
+    with torch._C.DisableTorchFunction():
+        undos += [hook_gradient(tensor, partial(take, index)) for index, tensor in watched]
 
     def undo() -> None:
-        for handle, _ in held:
-            handle.remove()
-        held.clear()
+        for undo_one in undos:
+            undo_one()
+        undos.clear()
 
     return undo
