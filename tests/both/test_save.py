@@ -352,7 +352,7 @@ def test_save_grad_of_torch_returns_the_very_same_tensor_and_leaves_no_hook_on_i
     assert save_grad("out/a", leaf) is leaf and save_grad("out/b", derived) is derived
     assert derived._backward_hooks is None
     derived.sum().backward()
-    assert saved() == ["0_b_backward.npy", "1_a_backward.npy"] and not leaf._backward_hooks
+    assert saved() == ["0_b_backward.npy", "1_a_backward.npy"] and leaf._backward_hooks is None
 
 
 def test_a_gradient_of_torch_that_is_only_asked_for_is_saved_too() -> None:

@@ -222,7 +222,7 @@ def test_leaves_and_parameters_have_their_gradients() -> None:
     debugger.step()
     assert torch.equal(value("w_grad.0.debug"), layer.weight.grad)
     assert torch.equal(value("x_grad.0.debug"), x.grad)
-    assert not layer.weight._backward_hooks and not x._backward_hooks
+    assert layer.weight._backward_hooks is None and x._backward_hooks is None
 
 
 def test_a_gradient_that_is_only_asked_for_is_saved_too() -> None:

@@ -152,7 +152,7 @@ def test_save_grad_returns_the_very_same_tensor() -> None:
     assert save_grad(OUT, "c", plain) is plain
     assert derived._backward_hooks is None
     derived.sum().backward()
-    assert not leaf._backward_hooks
+    assert leaf._backward_hooks is None
 
 
 def test_a_gradient_that_is_only_asked_for_is_saved_too() -> None:
