@@ -165,15 +165,14 @@ class ModuleMatcher:
         """A Sequential that only one side has is stepped over, where what it holds fits better than it does itself."""
         total, pairs = self._align_scored(reference, candidate)
         for _ in range(_MAX_OPENED):
-            opened = [(_open(reference, node), candidate) for node in reference if node.children]
-            opened += [(reference, _open(candidate, node)) for node in candidate if node.children]
-            found = [
-                (self._align_scored(*lists), lists) for lists in opened[:_MAX_OPENED] if max(map(len, lists)) <= 64
-            ]
-            best = max(found, key=lambda one: one[0][0], default=None)
-            if best is None or best[0][0] <= total:
+            best = None
+            for opened, lists in _openings(reference, candidate):
+                found, found_pairs = self._align_scored(*lists)
+                if found > total and _count_children(opened, found_pairs) > 1:
+                    total, pairs, best = found, found_pairs, lists
+            if best is None:
                 break
-            (total, pairs), (reference, candidate) = best
+            reference, candidate = best
         return pairs
 
     def _align(self, reference: list[ModuleNode], candidate: list[ModuleNode]) -> list[NodePair]:
@@ -269,9 +268,23 @@ def _nodes_below(node: ModuleNode) -> list[ModuleNode]:
     return found[1 : _MAX_STEPS + 1]
 
 
+def _openings(
+    reference: list[ModuleNode], candidate: list[ModuleNode]
+) -> Iterator[tuple[ModuleNode, tuple[list[ModuleNode], list[ModuleNode]]]]:
+    """Each node that holds others, and both lists with what it holds in its place."""
+    found = [(node, (_open(reference, node), candidate)) for node in reference if node.children]
+    found += [(node, (reference, _open(candidate, node))) for node in candidate if node.children]
+    for node, lists in found[:_MAX_OPENED]:
+        if max(map(len, lists)) <= _MAX_STEPS:
+            yield node, lists
+
+
 def _open(nodes: list[ModuleNode], opened: ModuleNode) -> list[ModuleNode]:
-    """What it holds, in its place."""
     return [one for node in nodes for one in (node.children.values() if node is opened else (node,))]
+
+
+def _count_children(opened: ModuleNode, pairs: list[NodePair]) -> int:
+    return sum(node.parent is opened or other.parent is opened for node, other in pairs)
 
 
 def _has_calls(node: ModuleNode) -> bool:
