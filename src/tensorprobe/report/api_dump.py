@@ -114,10 +114,15 @@ def _iter_mapping(rank: RankResult) -> Iterator[tuple[str, str]]:
     placed += [(lone.call.position, (lone.call,), ()) for lone in rank.only_reference]
     sides = [(reference, candidate) for _, reference, candidate in sorted(placed, key=lambda one: one[0])]
     sides += [((), (lone.call,)) for lone in rank.only_candidate]
+    paired = (
+        {_call_name(call) for found in rank.calls for call in found.reference},
+        {_call_name(call) for found in rank.calls for call in found.candidate},
+    )
     seen: set[tuple[str, str]] = set()
     for reference, candidate in sides:
         row = ("\n".join(map(_call_name, reference)), "\n".join(map(_call_name, candidate)))
-        if row not in seen:  # the backward of a call is paired as its forward is
+        is_known = (not candidate and row[0] in paired[0]) or (not reference and row[1] in paired[1])
+        if row not in seen and not is_known:  # the backward of a call is paired as its forward is, or not there
             seen.add(row)
             yield row
 
