@@ -180,6 +180,20 @@ def test_without_backward_data_there_is_only_a_header(tmp_path: Path, capsys: An
     assert header[:4] == ["ORIGIN NET (pytorch)", "TARGET NET (pytorch)", "shape of orig", "shape of target"]
 
 
+def test_a_call_is_mapped_once_where_only_one_side_has_its_backward(tmp_path: Path) -> None:
+    api_dump_compare(dump_torch(tmp_path / "a", backward=True), dump_torch(tmp_path / "b"), tmp_path / "r")
+    mapping, _, backward = (read_rows(tmp_path / "r" / name) for name in FILES)
+    assert [row[0] for row in mapping[1:]] == [
+        "NN_Linear_0",
+        "NN_LayerNorm_0",
+        "Torch_tanh_0",
+        "NN_Linear_1",
+        "Tensor_sum_0",
+    ]
+    assert all(row[0] == row[1] for row in mapping[1:-1])
+    assert {row[4] for row in backward[1:]} == {"only in orig"}
+
+
 def test_statistics_are_compared_too(tmp_path: Path) -> None:
     first, second = (dump_torch(tmp_path / name, dump_type="statistics") for name in "ab")
     assert api_dump_compare(first, second, tmp_path / "r")
@@ -187,13 +201,46 @@ def test_statistics_are_compared_too(tmp_path: Path) -> None:
     assert rows[0][-1] == "max, min, mean diffs" and rows[1][-1] == "0.00000, 0.00000, 0.00000"
 
 
-def test_a_dump_of_troubleshooter_itself_is_read(tmp_path: Path) -> None:
-    ours = dump_torch(tmp_path / "ours")
-    theirs = dump_torch(tmp_path / "theirs")
+class NumberedNet(TorchNet):
+    """With what TroubleShooter's filter leaves out: single numbers, whole numbers, a call without anything else."""
+
+    def __init__(self, factor: float = 2.0) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        values, _ = super().forward(x * self.factor).topk(1)
+        return values.mean() + torch.arange(3).max()
+
+
+def strip_ours(dump: Path) -> Path:
+    """What TroubleShooter would have written."""
     for name in ("dump.json", "run.json"):
-        (theirs / "rank0" / name).unlink()
-    result = api_dump_compare(ours, theirs)
-    assert result and len(result.ranks[0].calls) == 4
+        (dump / "rank0" / name).unlink()
+    for path in (dump / "rank0" / "torch_api_dump").glob("*_parameters.*"):
+        path.unlink()
+    return dump
+
+
+def test_a_dump_of_troubleshooter_itself_is_read(tmp_path: Path) -> None:
+    ours = dump_torch(tmp_path / "ours", NumberedNet(), backward=True)
+    theirs = strip_ours(dump_torch(tmp_path / "theirs", NumberedNet(), backward=True))
+    for first, second in ((ours, theirs), (theirs, ours)):
+        result = api_dump_compare(first, second)
+        assert result, result.verdict.headline
+        assert "could not be compared" not in result.verdict.headline
+        forward = [call.name for call in result.ranks[0].calls if call.name.endswith("_forward")]
+        assert forward[0] == "Tensor_mul_0_forward" and forward[-1] == "Tensor_mean_0_forward" and len(forward) == 7
+    other = dump_torch(tmp_path / "other", NumberedNet(factor=2.1), backward=True)
+    found = api_dump_compare(theirs, other)
+    assert not found and "Tensor_mul_0_forward" in found.verdict.headline
+
+
+def test_a_dump_of_troubleshooter_without_its_filter_has_numbers(tmp_path: Path) -> None:
+    ours = dump_torch(tmp_path / "ours", NumberedNet())
+    theirs = strip_ours(dump_torch(tmp_path / "theirs", NumberedNet(factor=2.1), filter_data=False))
+    found = api_dump_compare(ours, theirs)
+    assert "input.1=2.1 where the reference had 2.0" in found.verdict.headline
 
 
 def test_the_commands_read_an_api_dump(tmp_path: Path, capsys: Any) -> None:

@@ -21,6 +21,7 @@ from tensorprobe.compare.circumstance import compare_circumstances
 from tensorprobe.compare.course import Course, Past
 from tensorprobe.compare.evidence import Finding
 from tensorprobe.compare.executor import MeasureTask, make_task, run_tasks
+from tensorprobe.compare.filtered_run import filter_alike
 from tensorprobe.compare.garbage import garbage_left_alone
 from tensorprobe.compare.judge import Judge
 from tensorprobe.compare.lost_source import restore_sources
@@ -131,7 +132,7 @@ class _Aligned:
 
 
 def _align(pair: RankPair, mapping: NameMapping) -> _Aligned:
-    runs = (read_run(pair.reference), read_run(pair.candidate))
+    runs = filter_alike(read_run(pair.reference), read_run(pair.candidate))
     for run in runs:
         if run.framework == MINDSPORE and run.has_flow:
             restore_sources(run.calls)

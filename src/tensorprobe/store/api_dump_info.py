@@ -10,7 +10,7 @@ gradient. Later versions of TroubleShooter add a checksum and a norm.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tensorprobe.model.record import Number, TensorLeaf
@@ -46,8 +46,13 @@ def iter_lines(name: str, fields: dict[str, Any], *, is_filtered: bool) -> Itera
 
 
 def is_saved(leaf: TensorLeaf, *, is_filtered: bool) -> bool:
-    """Is a tensor saved? With the filter, one that holds no floating-point numbers, or a single one, is not."""
-    return not is_filtered or ("float" in leaf.dtype.lower() and len(leaf.shape) > 0 and 0 not in leaf.shape)
+    """Is a tensor saved?"""
+    return not is_filtered or passes_filter(leaf.dtype, leaf.shape)
+
+
+def passes_filter(dtype: str, shape: Sequence[int]) -> bool:
+    """With the filter, a tensor that holds no floating-point numbers, or a single one, is not saved."""
+    return "float" in dtype.lower() and len(shape) > 0 and 0 not in shape
 
 
 def is_number(value: Any) -> bool:
