@@ -236,6 +236,17 @@ def test_a_dump_of_troubleshooter_itself_is_read(tmp_path: Path) -> None:
     assert not found and "Tensor_mul_0_forward" in found.verdict.headline
 
 
+def test_a_dump_of_troubleshooter_with_the_gradients_of_results_only_is_compared_by_them(tmp_path: Path) -> None:
+    ours = dump_torch(tmp_path / "ours", NumberedNet(), backward=True)
+    theirs = strip_ours(dump_torch(tmp_path / "theirs", NumberedNet(), backward=True))
+    info = theirs / "rank0" / "torch_api_dump_info.pkl"
+    info.write_text("".join(line for line in info.open() if "_backward_output" not in line))
+    for first, second in ((ours, theirs), (theirs, ours)):
+        result = api_dump_compare(first, second)
+        assert result, result.verdict.headline
+        assert any(call.name == "NN_LayerNorm_0_backward" for call in result.ranks[0].calls)
+
+
 def test_a_dump_of_troubleshooter_without_its_filter_has_numbers(tmp_path: Path) -> None:
     ours = dump_torch(tmp_path / "ours", NumberedNet())
     theirs = strip_ours(dump_torch(tmp_path / "theirs", NumberedNet(factor=2.1), filter_data=False))

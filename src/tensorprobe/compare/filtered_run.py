@@ -1,4 +1,5 @@
-"""A dump of TroubleShooter has only an info file, and its filter leaves single numbers and whole numbers out of it.
+"""A dump of TroubleShooter has only an info file, and not all in it: its filter leaves single numbers and whole numbers
+out, and of a backward some versions have the gradients of the results only.
 
 What one dump cannot have is no difference: the other one is then taken without it, too.
 """
@@ -7,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tensorprobe.compare.call import Run, make_run
+from tensorprobe.compare.call import BACKWARD, Call, Run, make_run
 from tensorprobe.store.api_dump_info import passes_filter
 from tensorprobe.store.api_dump_reader import InfoFile
 from tensorprobe.store.slot import PlainSlot, Slot
@@ -17,22 +18,32 @@ _STATE = ("parameters.", "buffers.")
 
 def filter_alike(reference: Run, candidate: Run) -> tuple[Run, Run]:
     """Both runs with what both can have."""
-    if _is_filtered(reference) == _is_filtered(candidate):
-        return reference, candidate
-    return (reference, _filter(candidate)) if _is_filtered(reference) else (_filter(reference), candidate)
+    are_foreign = [isinstance(run.rank.dump_file, InfoFile) for run in (reference, candidate)]
+    if are_foreign == [True, False]:
+        candidate = _filter_like(reference, candidate)
+    elif are_foreign == [False, True]:
+        reference = _filter_like(candidate, reference)
+    return reference, candidate
 
 
-def _is_filtered(run: Run) -> bool:
-    has_numbers = any(isinstance(slot, PlainSlot) for call in run.calls for slot in call.slots)
-    return isinstance(run.rank.dump_file, InfoFile) and not has_numbers
+def _filter_like(foreign: Run, run: Run) -> Run:
+    has_numbers = any(isinstance(slot, PlainSlot) for call in foreign.calls for slot in call.slots)
+    has_gradients_of_inputs = any(_is_gradient_of_input(call, slot) for call in foreign.calls for slot in call.slots)
 
+    def is_kept(call: Call, slot: Slot) -> bool:
+        if not has_gradients_of_inputs and _is_gradient_of_input(call, slot):
+            return False
+        return has_numbers or _passes(slot)
 
-def _filter(run: Run) -> Run:
-    calls = [replace(call, slots=tuple(filter(_is_kept, call.slots))) for call in run.calls]
+    calls = [replace(call, slots=tuple(slot for slot in call.slots if is_kept(call, slot))) for call in run.calls]
     return make_run(run.rank, [call for call in calls if call.slots])
 
 
-def _is_kept(slot: Slot) -> bool:
+def _is_gradient_of_input(call: Call, slot: Slot) -> bool:
+    return call.direction == BACKWARD and not slot.is_input
+
+
+def _passes(slot: Slot) -> bool:
     if isinstance(slot, PlainSlot) or slot.slot.startswith(_STATE):
         return False
     return passes_filter(slot.dtype or "", slot.shape or ())
