@@ -50,7 +50,12 @@ def test_without_arguments_everything_is_recorded_and_filtered() -> None:
         ({"mode": "list", "scope": "NN_Dense_1"}, "scope 'NN_Dense_1' is not a list of names: write ['NN_Dense_1']"),
         ({"mode": "list", "scope": {"NN_Dense_1": 1}}, "is not a list of names"),
         ({"mode": "list", "scope": ["relu"]}, "'relu' in scope is not the name of a call, which mode 'list' needs"),
-        ({"mode": "list", "scope": ["NN.Dense.1.forward"]}, "write it as in the info file, like 'NN_Dense_1_backward'"),
+        ({"mode": "list", "scope": ["NN.Dense.1.forward"]}, "begin, like 'NN_Dense_1_backward'"),
+        (
+            {"mode": "list", "scope": ["NN_Dense_1_forward_input.0"]},
+            "is one value of a call, and mode 'list' takes calls: ",
+        ),
+        ({"mode": "range", "scope": ["NN_A_1_forward", "NN_A_1_backward_output"]}, "write 'NN_A_1_backward'"),
         ({"mode": "list", "scope": [""]}, "'' in scope is not a name"),
         ({"mode": "range", "scope": ["NN_Dense_1"]}, "mode 'range' takes two names in scope"),
         ({"mode": "range", "scope": ["NN_Dense_1", "x"]}, "'x' in scope is not the name of a call"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ DUMP_TYPES = ("all", "statistics")
 
 _DIRECTIONS = ("forward", "backward")
 _EXAMPLE = "NN_Dense_1_backward"
+_SLOT = re.compile(r"(.+)_(?:input|output|kwargs|parameters|buffers)(?:\..*)?", re.DOTALL)
+"""A name of the info file, or of a tensor file: the call, and one of its values."""
 
 
 @dataclass(frozen=True)
@@ -109,10 +112,16 @@ def _read_scope(mode: str, scope: Any) -> Sequence[str]:
 
 def _read_name(mode: str, text: str) -> ScopeName:
     parsed = _parse_call(text) or _parse_call(f"{text}_{_DIRECTIONS[0]}")
+    slot = _SLOT.fullmatch(text)
+    if parsed is None and slot is not None and _parse_call(slot[1]) is not None:
+        raise UsageError(
+            f"api_dump_start: {text!r} in scope is one value of a call, and mode {mode!r} takes calls: "
+            f"write {slot[1]!r}"
+        )
     if parsed is None:
         raise UsageError(
-            f"api_dump_start: {text!r} in scope is not the name of a call, which mode {mode!r} needs: write it as in "
-            f"the info file, like {_EXAMPLE!r}, or without the direction for both"
+            f"api_dump_start: {text!r} in scope is not the name of a call, which mode {mode!r} needs: write it as the "
+            f"names in the info file begin, like {_EXAMPLE!r}, or without the direction for both"
         )
     return ScopeName(parsed.call, parsed.direction if text == str(parsed) else None)
 
