@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -192,6 +193,19 @@ def test_a_call_is_mapped_once_where_only_one_side_has_its_backward(tmp_path: Pa
     ]
     assert all(row[0] == row[1] for row in mapping[1:-1])
     assert {row[4] for row in backward[1:]} == {"only in orig"}
+
+
+def test_the_files_are_written_although_nobody_reads_what_is_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(text: str) -> int:
+        raise BrokenPipeError
+
+    first, second = dump_torch(tmp_path / "a"), dump_torch(tmp_path / "b")
+    monkeypatch.setattr(sys.stdout, "write", refuse)
+    with pytest.raises(BrokenPipeError):
+        api_dump_compare(first, second, tmp_path / "r")
+    assert sorted(path.name for path in (tmp_path / "r").iterdir()) == sorted(FILES)
 
 
 def test_statistics_are_compared_too(tmp_path: Path) -> None:

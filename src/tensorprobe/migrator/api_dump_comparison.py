@@ -32,14 +32,15 @@ def compare_api_dumps(origin_path: Any, target_path: Any, output_path: Any) -> C
         _prepare_folder(folder, (origin, target))
     comparison = compare_runs(origin, target, CompareOptions())
     tables = build_tables(comparison, frameworks)
+    # The files first: nobody may be reading what is printed (`| head`), and it may not be possible to draw it.
+    written = [] if folder is None else write_tables(folder, comparison, tables)
     for table in tables:
         if table.rows:
             print(format_table(table))
     where = "output_path=… writes all of them" if folder is None else f"see {folder / FORWARD_FILE}"
     print_comparison(Console(), comparison, where_more=where)
     sys.stdout.flush()
-    if folder is not None:
-        written = write_tables(folder, comparison, tables)
+    if written:
         show_messages()
         logger.info("written: %s", ", ".join(map(str, written)))
     return comparison
