@@ -49,9 +49,9 @@ class ApiDumpWriter(RankWriter):
     def discard(self) -> None:
         self._stacks.discard()
         self._info.unlink(missing_ok=True)
-        for folder in (self.folder / self._names.tensor_folder,):
-            if folder.is_dir() and not any(folder.iterdir()):
-                folder.rmdir()
+        tensors = self.folder / self._names.tensor_folder
+        if tensors.is_dir() and not any(tensors.iterdir()):
+            tensors.rmdir()
         super().discard()
 
     def abandon(self) -> None:
