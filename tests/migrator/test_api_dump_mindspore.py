@@ -252,6 +252,16 @@ def test_training_is_bit_identical_while_it_is_recorded(model: str, output: Path
     assert not any("Adam" in call or "assign" in call for call in calls)  # the optimizer's are not the network's
 
 
+def test_what_a_training_cell_calls_around_the_network_is_none_of_it(output: Path) -> None:
+    net = nn.SequentialCell(nn.Dense(3, 3), nn.Identity())
+    step = nn.TrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), nn.SGD(net.trainable_params(), 0.1))
+    api_dump_init(net, output, retain_backward=True)
+    with window():
+        step(Tensor(X), Tensor(X))
+    calls = [name for name in Dumped(output, "mindspore").calls if name.endswith("_forward")]
+    assert calls == ["NN_Dense_0_forward", "NN_Identity_0_forward", "NN_MSELoss_0_forward"]
+
+
 def test_nothing_stays_on_the_net_or_on_mindspore(output: Path) -> None:
     net = Net()
 

@@ -23,6 +23,9 @@ from tensorprobe.model.name import module_stem
 _WRAPPERS = ("amp", "distributed")
 """Parts of MindSpore that put cells around those of a model, and hand their calls on: the model makes them."""
 
+_REDUCER = "Identity"
+"""What TrainOneStepCell hands all gradients through where there is one rank: none of the network's calls."""
+
 
 @dataclass(slots=True)
 class NamedModule:
@@ -57,7 +60,8 @@ class ModuleNames:
         if named is None and self._adopts_layers:  # a loss function that the program keeps beside its model
             layer = self.dialect.layer_of(module)
             stem = f"{self.dialect.module_prefix}.{layer}"
-            named = NamedModule(module, stem, None, layer) if layer is not None else None
+            is_call = layer is not None and layer != _REDUCER
+            named = NamedModule(module, stem, None, layer) if is_call else None
         return named
 
     def all(self) -> list[NamedModule]:
