@@ -63,6 +63,20 @@ def test_a_range_with_directions_follows_the_order_of_execution() -> None:
     ]
 
 
+def test_a_range_ends_where_its_last_call_begins_and_not_only_when_it_is_known_to_be_complete() -> None:
+    selector = make("range", ["NN_Dense_0_backward", "NN_LSTM_0_backward"])
+    begun = [selector.begin(f"{name}_backward") for name in ("NN_Dense_0", "NN_LSTM_0", "NN_ReLU_0", "NN_Conv2d_0")]
+    selector.end("NN_LSTM_0_backward")
+    assert begun == [True, True, False, False]
+
+
+def test_a_range_whose_last_call_began_before_its_first_ends_with_it() -> None:
+    selector = make("range", ["NN_ReLU_0_backward", "NN_LSTM_0_backward"])
+    begun = [selector.begin(f"{name}_backward") for name in ("NN_LSTM_0", "NN_ReLU_0", "NN_Conv2d_0")]
+    selector.end("NN_LSTM_0_backward")
+    assert begun == [False, True, True] and selector.choose("NN_Dense_1", "NN.Dense")[0] is False
+
+
 def test_a_range_runs_from_a_backward_to_a_forward_of_the_next_step() -> None:
     selector = make("range", ["NN_ReLU_0_backward", "NN_ReLU_1_forward"])
     assert run(selector, 0) == ["NN_ReLU_0_backward", "NN_Conv2d_0_backward"]

@@ -10,8 +10,8 @@ _FORWARD, _BACKWARD = "forward", "backward"
 class ApiDumpSelector:
     """Answers for one window; the engine asks it what it asks `Selector`.
 
-    A range is followed in the order of execution, over the ends of windows too: it may begin in the backward of one
-    step and end in the forward of the next. Where neither of its names has a direction, it is a range of calls, and
+    A range is followed in the order in which calls begin, over the ends of windows too: it may begin in the backward of
+    one step and end in the forward of the next. Where neither of its names has a direction, it is a range of calls, and
     each brings its backward.
     """
 
@@ -58,25 +58,23 @@ class ApiDumpSelector:
             names = self._listed.get(call, ())
             is_forward, is_backward = (any(name.covers(word) for name in names) for word in (_FORWARD, _BACKWARD))
             return is_forward, is_backward and self.keeps_backward
-        self._enter(call, _FORWARD)
-        keeps_backward = self._is_inside if self._is_range_of_calls else True
-        return self._is_inside, keeps_backward and self.keeps_backward
+        is_inside = self._pass_through(call, _FORWARD)
+        keeps_backward = is_inside if self._is_range_of_calls else True
+        return is_inside, keeps_backward and self.keeps_backward
 
     def begin(self, name: str) -> bool:
         """The backward of a call begins: is it wanted?"""
         if self._mode != "range" or self._is_range_of_calls:
             return True
         call, _, direction = name.rpartition("_")
-        self._enter(call, direction)
-        return self._is_inside
+        return self._pass_through(call, direction)
 
     def end(self, name: str) -> None:
-        """A record has ended, or one that is not wanted would have."""
+        """A record has ended, or one that is not wanted would have: the last of a range may have begun before its
+        first."""
         if self._mode == "range" and self._is_inside:
             call, _, direction = name.rpartition("_")
-            last = self.options.names[1]
-            if call == last.call and last.covers(direction):
-                self._is_inside = False
+            self._is_inside = not self._is_at(1, call, direction)
 
     def is_listed(self, name: str) -> bool:
         """Names of modules select nothing here."""
@@ -93,7 +91,13 @@ class ApiDumpSelector:
             self._named[stem] = known
         return known
 
-    def _enter(self, call: str, direction: str) -> None:
-        first = self.options.names[0]
-        if call == first.call and first.covers(direction):
-            self._is_inside = True
+    def _pass_through(self, call: str, direction: str) -> bool:
+        """Is a record that begins now inside of the range? What begins after its last one is not, although that may
+        wait for gradients that never come (an LSTM whose states nobody uses)."""
+        is_inside = self._is_inside or self._is_at(0, call, direction)
+        self._is_inside = is_inside and not self._is_at(1, call, direction)
+        return is_inside
+
+    def _is_at(self, end: int, call: str, direction: str) -> bool:
+        name = self.options.names[end]
+        return call == name.call and name.covers(direction)
