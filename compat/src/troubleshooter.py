@@ -7,6 +7,9 @@ refuse_beside_original(__name__)
 import sys  # noqa: E402
 
 from tensorprobe import migrator, save, save_grad, widget  # noqa: E402
+from tensorprobe.migrator.attention import speak_as  # noqa: E402
+
+speak_as("troubleshooter.log")
 
 __all__ = ["migrator", "save", "save_grad", "widget"]
 

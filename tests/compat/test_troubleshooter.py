@@ -68,7 +68,9 @@ def test_what_both_saved_is_compared_as_the_manual_shows(saved: Path, monkeypatc
     if not Path("ms_ts_save").exists() or not Path("torch_ts_save").exists():
         pytest.skip("the programs that save were not run")
     calls = [(MANUAL / f"troubleshooter_compare{end}.py").read_text() for end in ("", "_with_options")]
-    assert run_manual("troubleshooter_compare.py") == TABLE + "\n"
+    ended = run_program(MANUAL / "troubleshooter_compare.py")
+    assert succeed(ended) == TABLE + "\n"
+    assert " - troubleshooter.log - WARNING - [*User Attention*] The compare directory information:" in ended.stderr
     assert succeed(run_program("-c", "\n".join(calls))) == f"{TABLE}\n{TABLE_WITH_SHAPES}\n"
     with Path("compare.csv").open(newline="") as file:
         assert [row[4] for row in csv.reader(file)][1:] == ["True"] * 3

@@ -1,4 +1,5 @@
-"""What TroubleShooter says to its users, in its form: through `logging`, under the name `tensorprobe.migrator`.
+"""What TroubleShooter says to its users, in its form: through `logging`, under the name `tensorprobe.migrator`, or
+under TroubleShooter's own where a program imports it by that name.
 
 2023-12-11 14:45:14,907 - tensorprobe.migrator - WARNING - [*User Attention*] The compare directory information: …
 
@@ -12,8 +13,15 @@ import sys
 
 from tensorprobe.capture.message import StandardError
 
-_logger = logging.getLogger("tensorprobe.migrator")
+_NAME = "tensorprobe.migrator"
+_logger = logging.getLogger(_NAME)
 _FORMAT = logging.Formatter("%(asctime)s - %(name)s - %(levelname)s - %(message)s")
+
+
+def speak_as(name: str) -> None:
+    """Let the name of another logger stand in what is said."""
+    global _logger
+    _logger = logging.getLogger(name)
 
 
 def call_attention(message: str) -> None:
@@ -30,6 +38,6 @@ def call_attention(message: str) -> None:
 
 def _is_configured() -> bool:
     """Has the program a handler of its own?"""
-    names = ("", "tensorprobe", "tensorprobe.migrator")
+    names = {"", "tensorprobe", _NAME, _logger.name, _logger.name.partition(".")[0]}
     handlers = [handler for name in names for handler in logging.getLogger(name).handlers]
     return any(not isinstance(handler, (StandardError, logging.NullHandler)) for handler in handlers)
