@@ -12,20 +12,27 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tensorprobe.compare.fingerprint import UNKNOWN_VALUE
+from tensorprobe.compare.group_member import (
+    MAX_WRITTEN_OUT,
+    closure,
+    common_module,
+    first_shape,
+    free_calls,
+    free_runs,
+    leaf_shapes,
+    producers_of,
+    result_count,
+    result_shape,
+    result_value,
+)
 from tensorprobe.compare.module_tree import ModuleNode
 from tensorprobe.compare.operation import is_a
 from tensorprobe.compare.sequence import longest_rising
 from tensorprobe.compare.side import Side
-from tensorprobe.store.slot import TensorSlot
 
 _MAX_CALLS = 64
-_MAX_WRITTEN_OUT = 4096
-"""Of a recurrent layer that the other run computes in a few calls: each layer, direction and step has its own."""
 _FEW_CALLS = 4
-_MAX_SPAN = 10_000
 _SHARED_INPUTS = 0.5  # of the side that has fewer
-
-Shape = tuple[int, ...] | None
 
 
 @dataclass(slots=True)
@@ -54,8 +61,8 @@ class GroupFinder:
         self._other_partner = other_partner
         self._modules = modules
         self._matched_candidates = set(modules.values())
-        self._free = _free_calls(reference, partner)
-        self._other_free = _free_calls(candidate, other_partner)
+        self._free = free_calls(reference, partner)
+        self._other_free = free_calls(candidate, other_partner)
 
     def find(self) -> list[Group]:
         if not self._free or not self._other_free:
@@ -104,8 +111,8 @@ class GroupFinder:
 
     def _grow(self, exit_call: int, other_exit: int) -> Group:
         return Group(
-            _closure(self._reference, exit_call, self._free),
-            _closure(self._candidate, other_exit, self._other_free),
+            closure(self._reference, exit_call, self._free),
+            closure(self._candidate, other_exit, self._other_free),
             [(exit_call, other_exit)],
         )
 
@@ -129,8 +136,8 @@ class GroupFinder:
 
     def _choose_ends(self, exits: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """Each call is the end of as many as it has results: a split in two here may be two slices there."""
-        left = {one: _result_count(self._reference, one) for one, _ in exits}
-        other_left = {other: _result_count(self._candidate, other) for _, other in exits}
+        left = {one: result_count(self._reference, one) for one, _ in exits}
+        other_left = {other: result_count(self._candidate, other) for _, other in exits}
         chosen = []
         for one, other in exits:
             if left[one] and other_left[other]:
@@ -141,28 +148,28 @@ class GroupFinder:
 
     def _fits(self, group: Group) -> bool:
         sizes = len(group.reference), len(group.candidate)
-        if max(sizes) > (_MAX_WRITTEN_OUT if min(sizes) <= _FEW_CALLS else _MAX_CALLS):
+        if max(sizes) > (MAX_WRITTEN_OUT if min(sizes) <= _FEW_CALLS else _MAX_CALLS):
             return False
         if any(
-            _result_shape(self._reference, exit_call) != _result_shape(self._candidate, other)
+            result_shape(self._reference, exit_call) != result_shape(self._candidate, other)
             for exit_call, other in group.exits
         ):
             return False
         return self._is_in_one_module(group) and self._has_same_inputs(group)
 
     def _is_in_one_module(self, group: Group) -> bool:
-        node = _common_module(self._reference, group.reference, self._modules)
-        other = _common_module(self._candidate, group.candidate, self._matched_candidates)
+        node = common_module(self._reference, group.reference, self._modules)
+        other = common_module(self._candidate, group.candidate, self._matched_candidates)
         return self._modules.get(node) is other
 
     def _has_same_inputs(self, group: Group) -> bool:
-        producers = {self._partner.get(source, -1) for source in _producers(self._reference, group.reference)}
-        other_producers = _producers(self._candidate, group.candidate)
+        producers = {self._partner.get(source, -1) for source in producers_of(self._reference, group.reference)}
+        other_producers = producers_of(self._candidate, group.candidate)
         other_producers = {source for source in other_producers if source in self._other_partner}
         producers.discard(-1)
         if not producers or not other_producers:
-            shapes = set(_leaf_shapes(self._reference, group.reference))
-            return bool(shapes & set(_leaf_shapes(self._candidate, group.candidate)))
+            shapes = set(leaf_shapes(self._reference, group.reference))
+            return bool(shapes & set(leaf_shapes(self._candidate, group.candidate)))
         return len(producers & other_producers) >= _SHARED_INPUTS * min(len(producers), len(other_producers))
 
     def _split(self, group: Group) -> list[Group]:
@@ -185,12 +192,12 @@ class GroupFinder:
     def _equal_values(self, group: Group) -> list[tuple[int, int]]:
         """Calls on both sides, before the end, that return the same value."""
         # Of several with the same numbers the first: what follows has only turned them.
-        results = {_result_value(self._candidate, number): number for number in sorted(group.candidate, reverse=True)}
+        results = {result_value(self._candidate, number): number for number in sorted(group.candidate, reverse=True)}
         results.pop(UNKNOWN_VALUE, None)
         found = []
         for number in sorted(group.reference):
-            other = results.get(_result_value(self._reference, number), -1)
-            if other >= 0 and _result_shape(self._reference, number) == _result_shape(self._candidate, other):
+            other = results.get(result_value(self._reference, number), -1)
+            if other >= 0 and result_shape(self._reference, number) == result_shape(self._candidate, other):
                 found.append((number, other))
         # Where the ends agree, they belong together, also if an end has the numbers of a call before it.
         ends = [pair for pair in group.exits if self._has_same_result(*pair)]
@@ -199,15 +206,15 @@ class GroupFinder:
         return [pair for pair in found if pair not in group.exits]
 
     def _has_same_result(self, number: int, other: int) -> bool:
-        value = _result_value(self._reference, number)
-        return value != UNKNOWN_VALUE and value == _result_value(self._candidate, other)
+        value = result_value(self._reference, number)
+        return value != UNKNOWN_VALUE and value == result_value(self._candidate, other)
 
     def _cut(self, group: Group, cuts: list[tuple[int, int]]) -> tuple[list[Group], Group]:
         """What leads to each cut, and what is left."""
         parts: list[Group] = []
         free, other_free = set(group.reference), set(group.candidate)
         for cut in cuts:
-            part = Group(_closure(self._reference, cut[0], free), _closure(self._candidate, cut[1], other_free), [cut])
+            part = Group(closure(self._reference, cut[0], free), closure(self._candidate, cut[1], other_free), [cut])
             free -= part.reference
             other_free -= part.candidate
             parts.append(part)
@@ -217,8 +224,8 @@ class GroupFinder:
 
     def _gap_groups(self) -> Iterator[Group]:
         """Runs of free calls that follow the same pair directly and end before the same pair."""
-        ends = dict(_free_runs(self._reference, self._partner))
-        other_ends = dict(_free_runs(self._candidate, self._other_partner))
+        ends = dict(free_runs(self._reference, self._partner))
+        other_ends = dict(free_runs(self._candidate, self._other_partner))
         for before, (calls, after) in ends.items():
             other_before = -1 if before == -1 else self._partner[before]
             other_calls, other_after = other_ends.get(other_before, ([], -2))
@@ -229,104 +236,10 @@ class GroupFinder:
     def _has_same_ends(self, calls: list[int], other_calls: list[int]) -> bool:
         if len(calls) > _MAX_CALLS or len(other_calls) > _MAX_CALLS or min(len(calls), len(other_calls)) > 1:
             return False
-        shape = _result_shape(self._reference, calls[-1])
-        first = _first_shape(self._reference, calls[0])
+        shape = result_shape(self._reference, calls[-1])
+        first = first_shape(self._reference, calls[0])
         return (
             shape is not None
-            and shape == _result_shape(self._candidate, other_calls[-1])
-            and first == _first_shape(self._candidate, other_calls[0])
+            and shape == result_shape(self._candidate, other_calls[-1])
+            and first == first_shape(self._candidate, other_calls[0])
         )
-
-
-def _free_calls(side: Side, partner: Mapping[int, int]) -> set[int]:
-    return {number for number in side.forward if side.calls[number].kind == "api" and number not in partner}
-
-
-def _free_runs(side: Side, partner: Mapping[int, int]) -> Iterator[tuple[int, tuple[list[int], int]]]:
-    """The pair before a run of free calls, the run, and the pair after it; -1 at the edges."""
-    before, run = -1, []
-    for number in side.forward:
-        if side.calls[number].kind != "api":
-            continue
-        if number not in partner:
-            run.append(number)
-            continue
-        if run:
-            yield before, (run, number)
-        before, run = number, []
-    if run:
-        yield before, (run, -1)
-
-
-def _closure(side: Side, start: int, free: set[int]) -> set[int]:
-    """A call and the free calls that its inputs come from."""
-    members = {start}
-    waiting = [start]
-    while waiting and len(members) <= _MAX_WRITTEN_OUT:
-        for source in side.sources(waiting.pop()):
-            if source in free and source not in members:
-                members.add(source)
-                waiting.append(source)
-    return members | _side_branches(side, members, free)
-
-
-def _side_branches(side: Side, members: set[int], free: set[int]) -> set[int]:
-    """Free calls between the first and the last that use what the group makes: a dropout that drops nothing."""
-    found: set[int] = set()
-    first, last = min(members), max(members)
-    if last - first > _MAX_SPAN:
-        return found
-    for number in range(first + 1, last):
-        is_other = number in free and number not in members
-        if is_other and any(source in members or source in found for source in side.sources(number)):
-            found.add(number)
-    return found
-
-
-def _makers(side: Side, members: set[int]) -> set[int]:
-    """Those that take no tensor in but what such calls made: a mask, a table of places."""
-    found: set[int] = set()
-    for number in sorted(members):
-        if all(source in found for source in side.sources(number)):
-            found.add(number)
-    return found
-
-
-def _producers(side: Side, members: set[int]) -> set[int]:
-    """The calls outside of a group that it takes values from."""
-    return {source for number in members for source in side.sources(number) if source >= 0 and source not in members}
-
-
-def _leaf_shapes(side: Side, members: set[int]) -> Iterator[Shape]:
-    for number in members:
-        for slot in side.calls[number].slots:
-            if isinstance(slot, TensorSlot) and slot.is_input and slot.source is None:
-                yield slot.shape
-
-
-def _result_shape(side: Side, number: int) -> Shape:
-    results = [slot.shape for slot in side.calls[number].tensors if not slot.is_input]
-    return results[0] if results else None
-
-
-def _result_count(side: Side, number: int) -> int:
-    return max(1, sum(not slot.is_input for slot in side.calls[number].tensors))
-
-
-def _result_value(side: Side, number: int) -> int:
-    """The value of its first result, as a number that means the same on both sides."""
-    tensors = side.calls[number].tensors
-    place = next((place for place, slot in enumerate(tensors) if not slot.is_input), None)
-    return UNKNOWN_VALUE if place is None else side.fingerprint(number).values[place]
-
-
-def _first_shape(side: Side, number: int) -> Shape:
-    inputs = [slot.shape for slot in side.calls[number].tensors if slot.is_input]
-    return inputs[0] if inputs else None
-
-
-def _common_module(side: Side, members: set[int], matched: Iterable[ModuleNode]) -> ModuleNode:
-    """The innermost matched module that contains all members; a mask may be made anywhere."""
-    ways = [side.node(number).way_up() for number in sorted(members - _makers(side, members) or members)]
-    common = set(ways[0]).intersection(*ways[1:])
-    return next(node for node in ways[0] if node in common and (node in matched or node.parent is None))
