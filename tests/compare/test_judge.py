@@ -30,6 +30,24 @@ def test_a_call_that_only_passes_on_what_cancellation_left_is_no_source(tmp_path
     assert not compare_edited(tmp_path / "wrong", program, {"noise": 0.1})
 
 
+def test_noise_is_larger_beside_what_a_second_cancellation_left(tmp_path: Path) -> None:
+    """A softmax leaves little of a gradient, and the linear layer before it a third of that: the noise stays."""
+    large, small = X, X * np.float32(0.001)
+
+    def program(run: Recording, noise: float = 0.0, wrong: float = 0.0) -> None:
+        a = run.api("Functional.linear", run.data(X), run.data(W), output=X.copy())
+        run.api("Tensor.softmax", a, output=X.copy())
+        error = np.float32(noise) * small[::-1]
+        gradient = run.backward("Tensor.softmax.0", run.data(large), small + error)
+        run.backward("Functional.linear.0", gradient, small / 3 + error + np.float32(wrong) * small)
+
+    result = compare_edited(tmp_path, program, {"noise": 2e-5})
+    assert result, result.verdict
+    assert named(compare_edited(tmp_path / "wrong", program, {"noise": 2e-5, "wrong": 0.01})) == (
+        "Functional.linear.0.backward"
+    )
+
+
 def masked_attention(run: Recording, noise: float = 0.0, wrong: float = 0.0, fill: float = -1e9) -> None:
     """Scores of some size, a mask of -1e9 over half of them, a softmax; `noise` is relative to the scores."""
     scores = ((50 + X @ V[:, :4]) * (1 + noise * np.sign(X @ W[:, :4]))).astype(np.float32)

@@ -46,8 +46,11 @@ class Explained:
     scale: float
 
     def at_least(self, arrived: Noise) -> Explained:
-        """An input whose terms cancelled is mostly noise: a call that only passes it on has made none of it."""
-        floor = Noise(*(PASSED_ON * error for error in arrived))
+        """An input whose terms cancelled is mostly noise: a call that only passes it on has made none of it.
+
+        Where they cancel again, the noise is as large as it was, and what is left is smaller.
+        """
+        floor = Noise(*(PASSED_ON * self.scale * error if error else 0.0 for error in arrived))
         return Explained(loudest((self.tolerance, floor)), self.scale)
 
 
