@@ -269,7 +269,8 @@ class Aligner:
                 del self.other_partner[self.partner.pop(number)]
 
     def _group(self) -> None:
-        finder = GroupFinder(self.reference, self.candidate, self.partner, self.other_partner, self.modules)
+        sides = self.reference, self.candidate
+        finder = GroupFinder(*sides, self.partner, self.other_partner, self.modules, self._is_across)
         found = finder.find()
         exits = {pair for group in found for pair in group.exits}
         builder = GroupMatcher(self.reference, self.candidate, self.partner, exits)

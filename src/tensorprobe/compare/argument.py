@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 from tensorprobe.compare.call import Call
-from tensorprobe.compare.operation import plain_op
+from tensorprobe.compare.operation import is_a, plain_op
 from tensorprobe.compare.result import Status, ValuePair
 from tensorprobe.compare.signature import MISSING
 from tensorprobe.compare.vocabulary import (
@@ -56,6 +56,7 @@ _DIMENSION_SECOND = frozenset(
 )
 _ALL_DIMENSIONS = frozenset(("flatten", "flip", "moveaxis", "movedim", "permute", "swapaxes", "swapdims", "transpose"))
 """Of the operations above, those that take dimensions and nothing else."""
+_SIZE_KEYWORDS = frozenset(("output_size", "scale_factor", "shape", "size", "sizes"))
 
 
 def compare_arguments(reference: PlainSlot, candidate: PlainSlot, op: str, dimensions: int | None) -> ValuePair:
@@ -72,6 +73,16 @@ def compare_said(reference: PlainSlot, candidate: PlainSlot, calls: Calls) -> Va
     is_along = is_dimension(one.slot) or _is_dimension(reference.slot, calls[0].word)
     status, reason = _compare(one, other, dimensions if is_along else None)
     return ValuePair(reference, candidate, status, None, reason=reason)
+
+
+def is_size(value: ValuePair, calls: Calls) -> bool:
+    """Does this argument say how large the result is, and nothing else? The result says that too.
+
+    `expand(4, -1)` is `expand(4, 12)`, and twice as large may be 16 x 16.
+    """
+    call = calls[1] if value.reference is None else calls[0]
+    name = common_argument(call, value.slot)
+    return name.removeprefix("kwargs.").partition(".")[0] in _SIZE_KEYWORDS and is_a(call.word, "sized")
 
 
 def compare_lone(reference: Slot | None, candidate: Slot | None, calls: Calls | None = None) -> ValuePair:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Sequence
 
 from tensorprobe.compare.alignment import SlotPair
 from tensorprobe.compare.call import Call
+from tensorprobe.compare.shape import has_same_layout
 from tensorprobe.store.slot import TensorSlot
 
 Place = tuple[Call, TensorSlot]
@@ -121,7 +122,7 @@ def _may_be_transposed(slot: TensorSlot) -> bool:
 
 
 def _comes_from_same(reference: TensorSlot, candidate: TensorSlot, is_partner: Callable[[str, str], bool]) -> bool:
-    if reference.shape != candidate.shape or (reference.source is None) != (candidate.source is None):
+    if not has_same_layout(reference, candidate) or (reference.source is None) != (candidate.source is None):
         return False
     if reference.source is None or candidate.source is None:
         return True

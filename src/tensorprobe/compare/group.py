@@ -20,14 +20,17 @@ from tensorprobe.compare.group_member import (
     free_calls,
     free_runs,
     leaf_shapes,
-    producers_of,
     result_count,
     result_shape,
+    result_shapes,
     result_value,
+    sources_of,
 )
+from tensorprobe.compare.module_group import find_end, find_layer_calls
 from tensorprobe.compare.module_tree import ModuleNode
 from tensorprobe.compare.operation import is_a
 from tensorprobe.compare.sequence import longest_rising
+from tensorprobe.compare.shape import is_laid_out_alike
 from tensorprobe.compare.side import Side
 
 _MAX_CALLS = 64
@@ -54,6 +57,7 @@ class GroupFinder:
         partner: Mapping[int, int],
         other_partner: Mapping[int, int],
         modules: Mapping[ModuleNode, ModuleNode],
+        is_across: bool = False,
     ) -> None:
         self._reference = reference
         self._candidate = candidate
@@ -63,21 +67,45 @@ class GroupFinder:
         self._matched_candidates = set(modules.values())
         self._free = free_calls(reference, partner)
         self._other_free = free_calls(candidate, other_partner)
+        self._is_across = is_across
+        """Between two frameworks: layers are groups, and a shape may be split or joined."""
+        self._ends: dict[int, int] = {}
+        """Calls that stand for each other as producers, because layers end with them."""
 
     def find(self) -> list[Group]:
         if not self._free or not self._other_free:
             return []
         if self._reference.has_flow and self._candidate.has_flow:
-            groups = self._merge(self._grow(*found) for found in self._exits())
-            parts = [part for group in groups if self._fits(group) for part in self._split(group)]
+            layers = self._find_layers() if self._is_across else []
+            groups = self._merge(self._grow(*found) for found in self._exits(layers))
+            groups = [*layers, *(group for group in groups if self._fits(group))]
+            parts = [part for group in groups for part in self._split(group)]
             # Where the first calls of a group give its whole result, the rest stands against nothing.
             return [part for part in parts if part.reference and part.candidate]
         return list(self._gap_groups())
 
     # -- with data flow
 
-    def _exits(self) -> Iterator[tuple[int, int]]:
-        """Free calls on both sides whose results go to the same place of a pair of calls, or to the end of the run."""
+    def _find_layers(self) -> list[Group]:
+        """What pairs of innermost modules call, where all of it is free and one call of it has the result."""
+        found = []
+        for calls, others in sorted(find_layer_calls(self._reference, self._candidate, self._modules)):
+            if not self._free.issuperset(calls) or not self._other_free.issuperset(others):
+                continue
+            end, other_end = find_end(self._reference, calls), find_end(self._candidate, others)
+            if end is None or other_end is None:
+                continue
+            group = Group(set(calls), set(others), [(end, other_end)])
+            if self._fits(group):
+                found.append(group)
+                self._ends[end] = other_end
+        for group in found:
+            self._free -= group.reference
+            self._other_free -= group.candidate
+        return found
+
+    def _exits(self, layers: list[Group]) -> Iterator[tuple[int, int]]:
+        """Free calls on both sides whose results go to the same place of a pair of calls or layers, or to the end."""
         found: dict[tuple[int, int], None] = {}
         used: set[int] = set()
         other_used: set[int] = set()
@@ -89,10 +117,18 @@ class GroupFinder:
             sources = self._reference.sources(number)
             if any(source in self._free for source in sources):
                 found.update(dict.fromkeys(self._free_sources(number, sources, self._candidate.sources(other))))
-        last, other_last = max(self._free), max(self._other_free)
-        if last not in used and other_last not in other_used:
+        for layer in layers:
+            found.update(dict.fromkeys(self._layer_sources(layer)))
+        last, other_last = max(self._free, default=-1), max(self._other_free, default=-1)
+        if last >= 0 and other_last >= 0 and last not in used and other_last not in other_used:
             found[last, other_last] = None
         yield from found
+
+    def _layer_sources(self, layer: Group) -> list[tuple[int, int]]:
+        """The free calls that a layer takes from, where it takes from as many on both sides."""
+        sources = [one for one in sources_of(self._reference, layer.reference) if one in self._free]
+        others = [one for one in sources_of(self._candidate, layer.candidate) if one in self._other_free]
+        return list(zip(sources, others, strict=True)) if len(sources) == len(others) else []
 
     def _free_sources(
         self, consumer: int, sources: tuple[int, ...], other_sources: tuple[int, ...]
@@ -150,12 +186,16 @@ class GroupFinder:
         sizes = len(group.reference), len(group.candidate)
         if max(sizes) > (MAX_WRITTEN_OUT if min(sizes) <= _FEW_CALLS else _MAX_CALLS):
             return False
-        if any(
-            result_shape(self._reference, exit_call) != result_shape(self._candidate, other)
-            for exit_call, other in group.exits
-        ):
+        if not all(self._has_same_shape(exit_call, other) for exit_call, other in group.exits):
             return False
         return self._is_in_one_module(group) and self._has_same_inputs(group)
+
+    def _has_same_shape(self, number: int, other: int) -> bool:
+        """Of the first results; where a call has several, one of them may be the other's."""
+        if not self._is_across:
+            return result_shape(self._reference, number) == result_shape(self._candidate, other)
+        others = result_shapes(self._candidate, other)
+        return any(is_laid_out_alike(one, two) for one in result_shapes(self._reference, number) for two in others)
 
     def _is_in_one_module(self, group: Group) -> bool:
         node = common_module(self._reference, group.reference, self._modules)
@@ -163,14 +203,20 @@ class GroupFinder:
         return self._modules.get(node) is other
 
     def _has_same_inputs(self, group: Group) -> bool:
-        producers = {self._partner.get(source, -1) for source in producers_of(self._reference, group.reference)}
-        other_producers = producers_of(self._candidate, group.candidate)
-        other_producers = {source for source in other_producers if source in self._other_partner}
-        producers.discard(-1)
+        given = set(sources_of(self._reference, group.reference))
+        other_given = set(sources_of(self._candidate, group.candidate))
+        known = self._other_partner.keys() | set(self._ends.values())
+        producers = {self._stand_in(source) for source in given} - {-1}
+        other_producers = {source for source in other_given if source in known}
         if not producers or not other_producers:
             shapes = set(leaf_shapes(self._reference, group.reference))
-            return bool(shapes & set(leaf_shapes(self._candidate, group.candidate)))
+            other_shapes = set(leaf_shapes(self._candidate, group.candidate))
+            takes_nothing = self._is_across and not (given or other_given or shapes or other_shapes)
+            return bool(shapes & other_shapes) or takes_nothing
         return len(producers & other_producers) >= _SHARED_INPUTS * min(len(producers), len(other_producers))
+
+    def _stand_in(self, source: int) -> int:
+        return self._partner.get(source, self._ends.get(source, -1))
 
     def _split(self, group: Group) -> list[Group]:
         """Where both sides have the same value on the way, one group ends and the next begins."""
@@ -197,7 +243,7 @@ class GroupFinder:
         found = []
         for number in sorted(group.reference):
             other = results.get(result_value(self._reference, number), -1)
-            if other >= 0 and result_shape(self._reference, number) == result_shape(self._candidate, other):
+            if other >= 0 and self._has_same_shape(number, other):
                 found.append((number, other))
         # Where the ends agree, they belong together, also if an end has the numbers of a call before it.
         ends = [pair for pair in group.exits if self._has_same_result(*pair)]

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from tensorprobe.compare.fingerprint import UNKNOWN_VALUE
 from tensorprobe.compare.module_tree import ModuleNode
+from tensorprobe.compare.shape import Shape
 from tensorprobe.compare.side import Side
 from tensorprobe.store.slot import TensorSlot
 
 MAX_WRITTEN_OUT = 4096
 """Of a recurrent layer that the other run computes in a few calls: each layer, direction and step has its own."""
 _MAX_SPAN = 10_000
-
-Shape = tuple[int, ...] | None
 
 
 def free_calls(side: Side, partner: Mapping[int, int]) -> set[int]:
@@ -70,9 +69,10 @@ def makers(side: Side, members: set[int]) -> set[int]:
     return found
 
 
-def producers_of(side: Side, members: set[int]) -> set[int]:
-    """The calls outside of a group that it takes values from."""
-    return {source for number in members for source in side.sources(number) if source >= 0 and source not in members}
+def sources_of(side: Side, members: set[int]) -> list[int]:
+    """The calls outside of a group that it takes values from, in the order in which it does."""
+    found = (source for number in sorted(members) for source in side.sources(number))
+    return [source for source in dict.fromkeys(found) if source >= 0 and source not in members]
 
 
 def leaf_shapes(side: Side, members: set[int]) -> Iterator[Shape]:
@@ -83,8 +83,12 @@ def leaf_shapes(side: Side, members: set[int]) -> Iterator[Shape]:
 
 
 def result_shape(side: Side, number: int) -> Shape:
-    results = [slot.shape for slot in side.calls[number].tensors if not slot.is_input]
+    results = result_shapes(side, number)
     return results[0] if results else None
+
+
+def result_shapes(side: Side, number: int) -> list[Shape]:
+    return [slot.shape for slot in side.calls[number].tensors if not slot.is_input]
 
 
 def result_count(side: Side, number: int) -> int:
@@ -103,7 +107,7 @@ def first_shape(side: Side, number: int) -> Shape:
     return inputs[0] if inputs else None
 
 
-def common_module(side: Side, members: set[int], matched: Iterable[ModuleNode]) -> ModuleNode:
+def common_module(side: Side, members: set[int], matched: Collection[ModuleNode]) -> ModuleNode:
     """The innermost matched module that contains all members; a mask may be made anywhere."""
     ways = [side.node(number).way_up() for number in sorted(members - makers(side, members) or members)]
     common = set(ways[0]).intersection(*ways[1:])

@@ -11,13 +11,21 @@ from __future__ import annotations
 from tensorprobe.compare import tolerance
 from tensorprobe.compare.call import BACKWARD, Call
 from tensorprobe.compare.course import Course
+from tensorprobe.compare.module_end import ModuleEnds
 from tensorprobe.compare.noise import Noise, loudest
 from tensorprobe.compare.operation import is_a
 from tensorprobe.compare.origin import Origin, OriginFinder
 from tensorprobe.compare.pairing import MAX_SUSPECTS, PairedCall
 from tensorprobe.compare.result import ValuePair
 from tensorprobe.compare.role import RoleGiver
-from tensorprobe.compare.status import UNDEFINED_MEMORY, is_same_value, leave_undefined, settle
+from tensorprobe.compare.status import (
+    MADE_ELSEWHERE,
+    UNDEFINED_MEMORY,
+    is_same_value,
+    leave_out,
+    leave_undefined,
+    settle,
+)
 from tensorprobe.model.undefined import is_undefined_result
 from tensorprobe.store.slot import TensorSlot
 
@@ -29,6 +37,7 @@ class Judge:
         self._course = course
         self._origins = OriginFinder(course)
         self._roles = RoleGiver(course)
+        self._ends = ModuleEnds(course)
 
     def judge(self, pair: PairedCall) -> None:
         """Give a pair its role; the calls that it depends on have theirs already."""
@@ -88,6 +97,9 @@ class Judge:
         if origin.is_undefined:
             leave_undefined(value)
             return
+        if self._ends.is_elsewhere(pair, value):
+            leave_out(value, MADE_ELSEWHERE)
+            return
         found = origin.explained
         if found is None:
             scale = tolerance.cancellation((slot, candidate), origin.natural_norm)
@@ -130,6 +142,9 @@ class Judge:
             assert isinstance(slot, TensorSlot) and isinstance(candidate, TensorSlot)
             if is_undefined_result(call.prefix, call.op, call.direction, slot.slot):
                 leave_undefined(value)
+                continue
+            if self._ends.is_elsewhere(pair, value):
+                leave_out(value, MADE_ELSEWHERE)
                 continue
             passed_on = self._passed_on(pair, value)
             if passed_on is not None:

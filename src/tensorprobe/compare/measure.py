@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tensorprobe.compare.measurement import Measurement
+from tensorprobe.compare.shape import has_same_layout
 from tensorprobe.compare.statistic_measure import (
     equal_measurement,
     has_same_checksum_kind,
@@ -35,7 +36,7 @@ def measure_slots(
     """A failure is a measurement too, with a problem in the place of numbers."""
     if reference_path is not None and candidate_path is not None:
         return _measure_files(reference, candidate, reference_path, candidate_path, rtol, atol)
-    if not _has_same_shape(reference, candidate):
+    if not has_same_layout(reference, candidate):
         return Measurement(_basis(reference, candidate), problem=_shape_problem(reference.shape, candidate.shape))
     if reference.element_count == 0:
         return equal_measurement("structure", 0, 0.0)
@@ -60,7 +61,7 @@ def _measure_files(
         return found if found.basis != "structure" else Measurement("tensor", problem=str(error))
     except DumpError as error:
         return Measurement("tensor", problem=str(error))
-    if first.shape != second.shape and _has_same_shape(reference, candidate):
+    if first.shape != second.shape and has_same_layout(reference, candidate):
         second = second.reshape(first.shape)
     return measure_arrays(first, second, rtol, atol)
 
@@ -71,21 +72,6 @@ def _open(slot: TensorSlot, path: Path) -> np.ndarray[Any, Any]:
     if slot.shape is not None and array.shape != slot.shape and not _is_distributed(slot):
         raise DumpError(f"{path.name} has the shape {list(array.shape)}, its record {list(slot.shape)}")
     return array
-
-
-def _has_same_shape(reference: TensorSlot, candidate: TensorSlot) -> bool:
-    """A Conv1d of MindSpore keeps its weight as that of a Conv2d, with a dimension of 1 more."""
-    if reference.shape == candidate.shape:
-        return True
-    is_parameter = reference.slot.startswith("parameters.") or "." not in reference.slot  # or its gradient
-    is_across = reference.type.partition(".")[0] != candidate.type.partition(".")[0]
-    if not is_parameter or not is_across or reference.shape is None or candidate.shape is None:
-        return False
-    return _squeeze(reference.shape) == _squeeze(candidate.shape)
-
-
-def _squeeze(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(size for size in shape if size != 1)
 
 
 def _is_distributed(slot: TensorSlot) -> bool:
@@ -99,7 +85,7 @@ def _complete(slot: TensorSlot, path: Path | None) -> TensorSlot:
 
 
 def _measure_records(reference: TensorSlot, candidate: TensorSlot) -> Measurement:
-    if not _has_same_shape(reference, candidate):
+    if not has_same_layout(reference, candidate):
         return Measurement("structure", problem=_shape_problem(reference.shape, candidate.shape))
     if has_statistics(reference) and has_statistics(candidate):
         return measure_statistics(reference, candidate)

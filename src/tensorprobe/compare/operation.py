@@ -9,6 +9,7 @@ contraction  sums of products
 sum, mean    sums of one input; `mean` divides them
 lookup       its first argument is a table, as a rule a parameter
 addition     terms that may cancel, element by element
+sized        an argument says how large the result is
 commutative  its two operands may be in either order
 passing      may return just what it was given: a cast to the same dtype, a view, a dropout that drops nothing
 """

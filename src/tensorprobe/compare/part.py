@@ -2,11 +2,12 @@
 
 Its half is no partner of the whole, the group of both is. Such a pair has inputs of other shapes, and what its call
 returns goes to calls without a partner only. Or, in another framework, its call stands between two calls without a
-partner: what they turn, it works on turned.
+partner: what they turn, it works on turned. Or the bias that one call adds itself is added there by the call after it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from tensorprobe.compare.idle import passes_on
@@ -21,32 +22,35 @@ def find_parts(
     """Calls of the reference whose pair is to be dissolved, one after the other: each may make others free."""
     if not (reference.has_flow and candidate.has_flow):
         return
-    users, other_users = _users(reference), _users(candidate)
     for number, other in list(partner.items()):
-        is_part = _is_part(users.get(number), partner)
-        if is_part == _is_part(other_users.get(other), other_partner):
-            continue
-        part = (reference, number, partner) if is_part else (candidate, other, other_partner)
-        has_same_shapes = _input_shapes(reference, number) == _input_shapes(candidate, other)
-        if not has_same_shapes or (is_across and _takes_from_lone(*part)):
+        is_part = _is_part(reference, number, partner)
+        if is_across and (
+            _leaves_out(reference, number, partner, (candidate, other))
+            or _leaves_out(candidate, other, other_partner, (reference, number))
+        ):
             yield number
+        elif is_part != _is_part(candidate, other, other_partner):
+            part = (reference, number, partner) if is_part else (candidate, other, other_partner)
+            has_same_shapes = _input_shapes(reference, number) == _input_shapes(candidate, other)
+            if not has_same_shapes or (is_across and _takes_from_lone(*part)):
+                yield number
 
 
-def _users(side: Side) -> dict[int, list[int]]:
-    """The forward API calls that take what each call returned."""
-    found: dict[int, list[int]] = {}
-    for number in side.forward:
-        if side.calls[number].kind == "api":
-            for source in side.sources(number):
-                found.setdefault(source, []).append(number)
-    return found
-
-
-def _is_part(users: list[int] | None, partner: Mapping[int, int]) -> bool:
+def _is_part(side: Side, number: int, partner: Partners) -> bool:
+    users = side.users.get(number)
     return bool(users) and all(user not in partner for user in users or ())
 
 
-def _takes_from_lone(side: Side, number: int, partner: Mapping[int, int]) -> bool:
+def _leaves_out(side: Side, number: int, partner: Partners, whole: tuple[Side, int]) -> bool:
+    """Does a call without a partner take its result, and the bias that the other call takes in itself?"""
+    if len(_input_shapes(*whole)) <= len(_input_shapes(side, number)):
+        return False
+    missing = _leaf_shapes(*whole) - _leaf_shapes(side, number)
+    lone = [user for user in side.users.get(number, ()) if user not in partner]
+    return any(_leaf_shapes(side, user) & missing for user in lone)
+
+
+def _takes_from_lone(side: Side, number: int, partner: Partners) -> bool:
     """Does it work on what a call without a partner made, and not only passed on?"""
     lone = [source for source in side.sources(number) if source >= 0 and source not in partner]
     return any(not passes_on(side.calls[source]) for source in lone)
@@ -54,3 +58,9 @@ def _takes_from_lone(side: Side, number: int, partner: Mapping[int, int]) -> boo
 
 def _input_shapes(side: Side, number: int) -> list[tuple[int, ...] | None]:
     return [slot.shape for slot in side.calls[number].tensors if slot.is_input]
+
+
+def _leaf_shapes(side: Side, number: int) -> Counter[tuple[int, ...] | None]:
+    """Of what no call made: parameters, data."""
+    tensors = side.calls[number].tensors
+    return Counter(slot.shape for slot in tensors if slot.is_input and slot.source is None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tensorprobe.compare.argument import show_argument
+from tensorprobe.compare.argument import is_size, show_argument
 from tensorprobe.compare.call import BACKWARD, FORWARD, Call
 from tensorprobe.compare.course import Course
 from tensorprobe.compare.noise import GAIN
@@ -12,7 +12,7 @@ from tensorprobe.compare.operation import is_a
 from tensorprobe.compare.pairing import PairedCall
 from tensorprobe.compare.precision import unit_roundoff
 from tensorprobe.compare.result import Role, ValuePair
-from tensorprobe.compare.status import is_explained_but_large
+from tensorprobe.compare.status import MADE_ELSEWHERE, is_explained_but_large
 from tensorprobe.store.slot import TensorSlot
 
 _MOSTLY = 0.9
@@ -60,6 +60,8 @@ class RoleGiver:
             changed = [value for value in arguments if value.is_mismatch]
         if not changed and bad_outputs and not bad_inputs:
             return self._decide_forward_arguments(pair)
+        if not bad_outputs:
+            changed = [value for value in changed if not is_size(value, (pair.reference, pair.candidate))]
         if not changed or (not bad_outputs and not _has_grown(pair)):
             return False
         words = ", ".join(_describe_argument(value) for value in changed[:4])
@@ -159,7 +161,7 @@ def _is_at_kink(call: Call, value: ValuePair) -> bool:
 
 def _is_compared(pair: PairedCall) -> bool:
     """Is anything known of what came out of it, or, where nothing does, of what went in?"""
-    results = [value for value in pair.outputs if value.is_tensor] or pair.values
+    results = [value for value in pair.outputs if value.is_tensor and value.reason != MADE_ELSEWHERE] or pair.values
     return not results or any(value.status in ("equal", "close") for value in results)
 
 

@@ -89,6 +89,16 @@ class Side:
         found.pop(-1, None)
         return found
 
+    @cached_property
+    def users(self) -> dict[int, list[int]]:
+        """The forward API calls that take what each call returned."""
+        found: dict[int, list[int]] = {}
+        for number in self.forward:
+            if self.calls[number].kind == "api":
+                for source in self.sources(number):
+                    found.setdefault(source, []).append(number)
+        return found
+
     def other_direction(self, call: Call, direction: str) -> int | None:
         """The backward or the recomputation of a forward call, or the reverse."""
         if call.kind == "module":

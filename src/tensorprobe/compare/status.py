@@ -12,12 +12,18 @@ from tensorprobe.model.dtype import short_dtype
 from tensorprobe.store.slot import TensorSlot
 
 UNDEFINED_MEMORY = "undefined memory"
+MADE_ELSEWHERE = "the two modules end at different calls"
 STRUCTURE_ONLY = "no values were recorded"
 
 
 def leave_undefined(value: ValuePair) -> None:
     """What `empty` returns means nothing: it is never compared."""
-    value.status, value.reason, value.is_mismatch = "not comparable", UNDEFINED_MEMORY, False
+    leave_out(value, UNDEFINED_MEMORY)
+
+
+def leave_out(value: ValuePair, reason: str) -> None:
+    """It was measured, and that says nothing."""
+    value.status, value.reason, value.is_mismatch = "not comparable", reason, False
 
 
 def settle(
