@@ -264,3 +264,23 @@ def test_a_layer_may_contain_the_activation_that_follows_it_in_the_other_framewo
     verdict = compared(tmp_path / "wrong", reference, lambda run: activated(run, True, shift=0.1), level).verdict
     named = {"L0": "Module.Network.forward.0", "mix": "Functional.tanh.0.forward"}
     assert verdict.call is not None and verdict.call.name == named[level]
+
+
+# ------------------------------------------------------------------------------------- data made inside the window
+
+
+def test_a_tensor_that_only_pytorch_is_seen_to_make_of_data_is_data_in_both(tmp_path: Path) -> None:
+    def reference(run: Recording) -> None:
+        x = run.api("Torch.tensor", {"type": "list", "length": 24}, output=X)
+        weights = run.data(W, requires_grad=True), run.data(BIAS)
+        linear(run, run.api("Functional.linear", x, *weights, output=X @ W.T + BIAS), V)
+
+    def candidate(run: Recording) -> None:
+        y = run.api("Primitive.matmul.MatMul", run.data(X), run.data(W, requires_grad=True), output=X @ W.T)
+        linear(run, run.api("Primitive.bias_add.BiasAdd", y, run.data(BIAS), output=y.array + BIAS), V)
+
+    found = compared(tmp_path, reference, candidate)
+
+    assert found and not lonely(found)
+    assert pairs(found)["Functional.linear.0"] == "Primitive.matmul.MatMul.0 + Primitive.bias_add.BiasAdd.0"
+    assert found.ranks[0].coverage.idle_reference == 1

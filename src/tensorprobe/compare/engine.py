@@ -16,7 +16,7 @@ from typing import Any
 
 from tensorprobe.compare.align import align_calls
 from tensorprobe.compare.alignment import Alignment, Unpaired
-from tensorprobe.compare.call import Run, read_run
+from tensorprobe.compare.call import Run, is_across_frameworks, read_run
 from tensorprobe.compare.circumstance import compare_circumstances
 from tensorprobe.compare.course import Course, Past
 from tensorprobe.compare.evidence import Finding
@@ -24,7 +24,7 @@ from tensorprobe.compare.executor import MeasureTask, make_task, run_tasks
 from tensorprobe.compare.filtered_run import filter_alike
 from tensorprobe.compare.garbage import garbage_left_alone
 from tensorprobe.compare.judge import Judge
-from tensorprobe.compare.lost_source import restore_sources
+from tensorprobe.compare.lost_source import forget_data_calls, restore_sources
 from tensorprobe.compare.mapping import Mapping as NameMapping
 from tensorprobe.compare.mapping import read_mapping
 from tensorprobe.compare.option import DEFAULT_ATOL, DEFAULT_RTOL, CompareOptions
@@ -136,6 +136,8 @@ def _align(pair: RankPair, mapping: NameMapping) -> _Aligned:
     for run in runs:
         if run.framework == MINDSPORE and run.has_flow:
             restore_sources(run.calls)
+        if is_across_frameworks(*(run.framework for run in runs)):
+            forget_data_calls(run.calls)
     return _Aligned(runs, align_calls(*runs, mapping))
 
 

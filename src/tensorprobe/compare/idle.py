@@ -1,9 +1,9 @@
 """Calls that only one run makes, and that need no partner, because nothing comes of them.
 
 Two frameworks do not do the same between two layers: one casts to the dtype that a tensor has already, calls a dropout
-that drops nothing, counts its batches, or averages weights that nobody asked for. And what is a function here is a
-module there: a module whose calls are all paired is compared through them. Inside one framework such a call was put in
-or left out by somebody, and is listed.
+that drops nothing, counts its batches, makes tensors of data, or averages weights that nobody asked for. And what is a
+function here is a module there: a module whose calls are all paired is compared through them. Inside one framework such
+a call was put in or left out by somebody, and is listed.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from tensorprobe.store.slot import TensorSlot
 PASSES_ON = "passes on what it gets"
 LEADS_NOWHERE = "nothing uses its result"
 CONTAINED = "a module that only this run has; what it calls is paired"
+MAKES_DATA = "makes a tensor of the program's data"
 INSIDE = "inside a module that is one piece in the other run"
 PASSED_BY = (PASSES_ON, CONTAINED)
 """What comes out of such a call was made by another."""
@@ -50,6 +51,8 @@ class IdleFinder:
                 call = self._side.calls[number]
                 if number not in self._found and passes_on(call):
                     self._add(number, PASSES_ON)
+                elif number not in self._found and makes_data(call):
+                    self._add(number, MAKES_DATA)
                 elif number not in self._found and call.kind == "api" and self._leads_nowhere(call):
                     self._add(number, LEADS_NOWHERE)
             for number in free:  # a module comes after what it contains
@@ -83,6 +86,13 @@ class IdleFinder:
     def _is_contained(self, call: Call) -> bool:
         inner = [self._side.number_of[one.name] for one in self._nesting.inner(call) if one.direction == FORWARD]
         return bool(inner) and all(number in self._paired or number in self._found for number in inner)
+
+
+def makes_data(call: Call) -> bool:
+    """Does it make a tensor of what is none? MindSpore has no record of that."""
+    if call.kind != "api" or not is_a(call.word, "data"):
+        return False
+    return all(slot.type == "numpy.ndarray" for slot in call.tensors if slot.is_input)
 
 
 def passes_on(call: Call) -> bool:

@@ -2,6 +2,7 @@
 
 MindSpore hands out a new object for a tensor now and then, for example when a cell checks its arguments: capture then
 does not know any more which call made it. What has the shape and all statistics of an earlier result is that result.
+And a tensor that a program makes of its data has a source in PyTorch, `torch.tensor`, and none in MindSpore.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import replace
 
 from tensorprobe.compare.call import FORWARD, Call
+from tensorprobe.compare.idle import makes_data
 from tensorprobe.store.slot import Slot, TensorSlot
 
 
@@ -25,6 +27,20 @@ def restore_sources(calls: Iterable[Call]) -> None:
                     content = None if slot.is_input else _content(slot)
                     if content is not None and content not in given:
                         latest[content] = call.name
+
+
+def forget_data_calls(calls: Iterable[Call]) -> None:
+    """In place: what a program made of its data comes from no call."""
+    makers: set[str | None] = set()
+    for call in calls:
+        if makes_data(call):
+            makers.add(call.name)
+        elif makers:
+            call.slots = tuple(_forget(slot, makers) for slot in call.slots)
+
+
+def _forget(slot: Slot, makers: set[str | None]) -> Slot:
+    return replace(slot, source=None) if isinstance(slot, TensorSlot) and slot.source in makers else slot
 
 
 def _restore(slot: Slot, latest: dict[Hashable, str]) -> Slot:

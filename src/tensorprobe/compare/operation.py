@@ -11,6 +11,7 @@ lookup       its first argument is a table, as a rule a parameter
 addition     terms that may cancel, element by element
 sized        an argument says how large the result is
 commutative  its two operands may be in either order
+data         makes a tensor of what the program has read or computed without the framework
 passing      may return just what it was given: a cast to the same dtype, a view, a dropout that drops nothing
 """
 
