@@ -213,6 +213,23 @@ def test_what_lies_between_two_layers_is_a_group_too(tmp_path: Path, has_view: b
     assert pairs(found)["Torch.div.0"] == "Primitive.Mul.0"
 
 
+def test_a_layer_is_not_joined_with_a_wrong_call_before_it(tmp_path: Path) -> None:
+    def program(run: Recording) -> None:
+        y = dense(run, run.data(DEEP), W, module_path="up")
+        if run.framework == "pytorch":
+            y = run.api("Functional.hardswish", y, output=np.tanh(y.array), module_path="")
+            y = run.api("Functional.max_pool2d", y, output=y.array.max(2), module_path="pool")
+        else:
+            y = run.api("Functional.relu6", y, output=np.maximum(y.array, 0), module_path="")
+            y = run.api("Primitive.MaxPoolWithMask", y, output=y.array.max(2, keepdims=True), module_path="pool")
+            y = run.api("Primitive.Squeeze", y, output=y.array[..., 0], module_path="pool")
+        run.api("Functional.relu", y, output=np.maximum(y.array, 0), module_path="")
+
+    verdict = compared(tmp_path, program, program, "L1").verdict
+
+    assert verdict.call is not None and verdict.call.name == "Functional.hardswish.0.forward"
+
+
 def test_what_goes_into_a_group_may_be_rows(tmp_path: Path) -> None:
     def program(run: Recording, wrong: float = 0.0) -> None:
         x = DEEP if run.framework == "pytorch" else DEEP.reshape(6, 6)

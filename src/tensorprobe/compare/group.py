@@ -96,7 +96,7 @@ class GroupFinder:
             if end is None or other_end is None:
                 continue
             group = Group(set(calls), set(others), [(end, other_end)])
-            if self._fits(group):
+            if self._fits(group, is_layer=True):
                 found.append(group)
                 self._ends[end] = other_end
         for group in found:
@@ -182,13 +182,13 @@ class GroupFinder:
                 other_left[other] -= 1
         return chosen
 
-    def _fits(self, group: Group) -> bool:
+    def _fits(self, group: Group, is_layer: bool = False) -> bool:
         sizes = len(group.reference), len(group.candidate)
         if max(sizes) > (MAX_WRITTEN_OUT if min(sizes) <= _FEW_CALLS else _MAX_CALLS):
             return False
         if not all(self._has_same_shape(exit_call, other) for exit_call, other in group.exits):
             return False
-        return self._is_in_one_module(group) and self._has_same_inputs(group)
+        return self._is_in_one_module(group) and self._has_same_inputs(group, is_layer)
 
     def _has_same_shape(self, number: int, other: int) -> bool:
         """Of the first results; where a call has several, one of them may be the other's."""
@@ -202,7 +202,8 @@ class GroupFinder:
         other = common_module(self._candidate, group.candidate, self._matched_candidates)
         return self._modules.get(node) is other
 
-    def _has_same_inputs(self, group: Group) -> bool:
+    def _has_same_inputs(self, group: Group, is_layer: bool) -> bool:
+        """As far as producers are known; where none is, a layer is known by its module."""
         given = set(sources_of(self._reference, group.reference))
         other_given = set(sources_of(self._candidate, group.candidate))
         known = self._other_partner.keys() | set(self._ends.values())
@@ -212,7 +213,7 @@ class GroupFinder:
             shapes = set(leaf_shapes(self._reference, group.reference))
             other_shapes = set(leaf_shapes(self._candidate, group.candidate))
             takes_nothing = self._is_across and not (given or other_given or shapes or other_shapes)
-            return bool(shapes & other_shapes) or takes_nothing
+            return is_layer or takes_nothing or bool(shapes & other_shapes)
         return len(producers & other_producers) >= _SHARED_INPUTS * min(len(producers), len(other_producers))
 
     def _stand_in(self, source: int) -> int:
