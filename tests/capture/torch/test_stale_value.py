@@ -121,7 +121,7 @@ def write_taken(stage: Stage, x: torch.Tensor) -> None:
 def refill(stage: Stage, x: torch.Tensor) -> None:
     storage = x.untyped_storage()
     size = storage.nbytes()
-    if storage.resizable():  # numpy forbids it
+    if storage.resizable() and "dlpack" not in stage.taken:  # numpy forbids it; DLPack would look at freed memory
         storage.resize_(0)
         storage.resize_(size)
     with torch.no_grad(), preserve_version(x):
