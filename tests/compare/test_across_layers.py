@@ -230,6 +230,19 @@ def test_a_layer_is_not_joined_with_a_wrong_call_before_it(tmp_path: Path) -> No
     assert verdict.call is not None and verdict.call.name == "Functional.hardswish.0.forward"
 
 
+def test_a_view_behind_a_wrong_call_is_not_blamed(tmp_path: Path) -> None:
+    def program(run: Recording) -> None:
+        y = run.api("Functional.tanh", run.data(DEEP), output=np.tanh(DEEP))
+        wrong = spelt(run, "Functional.softplus", "Functional.relu6")
+        y = run.api(wrong, y, output=np.exp(y.array) if run.framework == "pytorch" else y.array)
+        y = run.api(spelt(run, "Tensor.unflatten", "Tensor.view"), y, output=y.array.reshape(6, 6))
+        run.api("Functional.relu", y, output=np.maximum(y.array, 0))
+
+    verdict = compared(tmp_path, program, program, "L1").verdict
+
+    assert verdict.call is not None and verdict.call.name == "Functional.softplus.0.forward"
+
+
 def test_what_goes_into_a_group_may_be_rows(tmp_path: Path) -> None:
     def program(run: Recording, wrong: float = 0.0) -> None:
         x = DEEP if run.framework == "pytorch" else DEEP.reshape(6, 6)

@@ -19,6 +19,7 @@ from tensorprobe.compare.group_member import (
     first_shape,
     free_calls,
     free_runs,
+    last_made,
     leaf_shapes,
     result_count,
     result_shape,
@@ -227,8 +228,19 @@ class GroupFinder:
             return [group]  # an end of the whole is part of what was cut off
         if len(rest.exits) != 1:
             return [*parts, rest]
-        more, rest = self._cut(rest, longest_rising(self._equal_values(rest)))
-        return [*parts, *more, rest]
+        made = self._find_made(rest)
+        heads, tail = self._cut(rest, [made]) if made is not None else ([rest], None)
+        more, last = self._cut(heads[0], longest_rising(self._equal_values(heads[0])))
+        return [*parts, *more, last, *([] if tail is None else [tail])]
+
+    def _find_made(self, group: Group) -> tuple[int, int] | None:
+        """Where both sides end with calls that only pass a value on: those that made it."""
+        end, other_end = group.exits[0]
+        made = last_made(self._reference, end, group.reference)
+        other_made = last_made(self._candidate, other_end, group.candidate)
+        if not self._is_across or made == end or other_made == other_end:
+            return None
+        return (made, other_made) if self._has_same_shape(made, other_made) else None
 
     def _is_on_the_way(self, number: int, other: int, group: Group) -> bool:
         """Do calls of the group itself go on with its result, on both sides?"""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from tensorprobe.compare.fingerprint import UNKNOWN_VALUE
+from tensorprobe.compare.idle import passes_on
 from tensorprobe.compare.module_tree import ModuleNode
 from tensorprobe.compare.shape import Shape
 from tensorprobe.compare.side import Side
@@ -73,6 +74,16 @@ def sources_of(side: Side, members: set[int]) -> list[int]:
     """The calls outside of a group that it takes values from, in the order in which it does."""
     found = (source for number in sorted(members) for source in side.sources(number))
     return [source for source in dict.fromkeys(found) if source >= 0 and source not in members]
+
+
+def last_made(side: Side, number: int, members: set[int]) -> int:
+    """The member that made what the last ones only pass on."""
+    while passes_on(side.calls[number]):
+        source = next(iter(side.sources(number)), -1)
+        if source not in members or source >= number:
+            break
+        number = source
+    return number
 
 
 def leaf_shapes(side: Side, members: set[int]) -> Iterator[Shape]:
