@@ -243,6 +243,20 @@ def test_a_view_behind_a_wrong_call_is_not_blamed(tmp_path: Path) -> None:
     assert verdict.call is not None and verdict.call.name == "Functional.softplus.0.forward"
 
 
+def test_a_layer_that_is_given_the_result_of_another_call_is_not_the_source(tmp_path: Path) -> None:
+    def program(run: Recording) -> None:
+        x = run.api("Functional.relu", run.data(DEEP), output=np.maximum(DEEP, 0), module_path="")
+        if run.framework == "pytorch":  # the port has forgotten it
+            x = run.api("Functional.tanh", x, output=np.tanh(x.array), module_path="")
+        y = dense(run, x, W, module_path="score")
+        run.api("Functional.softmax", y, output=np.exp(y.array), module_path="")
+
+    verdict = compared(tmp_path, program, program, "L1").verdict
+
+    assert verdict.call is not None and verdict.call.name == "Functional.linear.0.forward"
+    assert "input.0 differs: it comes from Functional.tanh.0.forward in the reference" in verdict.headline
+
+
 def test_what_goes_into_a_group_may_be_rows(tmp_path: Path) -> None:
     def program(run: Recording, wrong: float = 0.0) -> None:
         x = DEEP if run.framework == "pytorch" else DEEP.reshape(6, 6)

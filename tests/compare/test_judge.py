@@ -48,6 +48,16 @@ def test_noise_is_larger_beside_what_a_second_cancellation_left(tmp_path: Path) 
     )
 
 
+def test_another_result_of_the_same_call_is_said_to_be_that(tmp_path: Path) -> None:
+    def program(run: Recording, taken: int = 1) -> None:
+        halves = run.api("Tensor.chunk", run.data(X), 2, output=[X[:, :3], X[:, 3:]])
+        run.api("Tensor.neg", halves[taken], output=-halves[taken].array)
+
+    headline = compare_edited(tmp_path, program, {"taken": 0}).verdict.headline
+
+    assert "input.0 differs: it is output.0 of Tensor.chunk.0.forward where the reference took output.1" in headline
+
+
 def masked_attention(run: Recording, noise: float = 0.0, wrong: float = 0.0, fill: float = -1e9) -> None:
     """Scores of some size, a mask of -1e9 over half of them, a softmax; `noise` is relative to the scores."""
     scores = ((50 + X @ V[:, :4]) * (1 + noise * np.sign(X @ W[:, :4]))).astype(np.float32)

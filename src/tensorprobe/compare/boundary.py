@@ -20,11 +20,18 @@ PlacePair = tuple[Place, Place]
 
 
 def pair_outside_inputs(
-    reference: Sequence[Call], candidate: Sequence[Call], is_partner: Callable[[str, str], bool]
+    reference: Sequence[Call],
+    candidate: Sequence[Call],
+    is_partner: Callable[[str, str], bool],
+    is_one_layer: bool = False,
 ) -> list[PlacePair]:
-    """Values that both groups take from the same producers, or from none; of several, those that are most alike."""
+    """Values that both groups take from the same producers, or from none; of several, those that are most alike.
+
+    `is_one_layer`: what is left over of one shape was made by others, and is the same argument.
+    """
     left = _outside_inputs(candidate)
     pairs: list[PlacePair] = []
+    lone: list[Place] = []
     for place in _outside_inputs(reference):
         fitting = [other for other in left if _comes_from_same(place[1], other[1], is_partner)]
         if fitting:
@@ -32,6 +39,11 @@ def pair_outside_inputs(
             best = max(fitting, key=lambda other: _content(other[1]) == _content(place[1]))
             left.remove(best)
             pairs.append((place, best))
+        elif place[1].source is not None:
+            lone.append(place)
+    made = [other for other in left if other[1].source is not None]
+    if is_one_layer and len(lone) == len(made) == 1 and has_same_layout(lone[0][1], made[0][1]):
+        pairs.append((lone[0], made[0]))
     return pairs
 
 

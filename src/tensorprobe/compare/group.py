@@ -46,6 +46,8 @@ class Group:
     reference: set[int]
     candidate: set[int]
     exits: list[tuple[int, int]] = field(default_factory=list)
+    is_layer: bool = False
+    """All that a pair of innermost modules calls at one time."""
 
 
 class GroupFinder:
@@ -96,8 +98,8 @@ class GroupFinder:
             end, other_end = find_end(self._reference, calls), find_end(self._candidate, others)
             if end is None or other_end is None:
                 continue
-            group = Group(set(calls), set(others), [(end, other_end)])
-            if self._fits(group, is_layer=True):
+            group = Group(set(calls), set(others), [(end, other_end)], is_layer=True)
+            if self._fits(group):
                 found.append(group)
                 self._ends[end] = other_end
         for group in found:
@@ -183,13 +185,13 @@ class GroupFinder:
                 other_left[other] -= 1
         return chosen
 
-    def _fits(self, group: Group, is_layer: bool = False) -> bool:
+    def _fits(self, group: Group) -> bool:
         sizes = len(group.reference), len(group.candidate)
         if max(sizes) > (MAX_WRITTEN_OUT if min(sizes) <= _FEW_CALLS else _MAX_CALLS):
             return False
         if not all(self._has_same_shape(exit_call, other) for exit_call, other in group.exits):
             return False
-        return self._is_in_one_module(group) and self._has_same_inputs(group, is_layer)
+        return self._is_in_one_module(group) and self._has_same_inputs(group)
 
     def _has_same_shape(self, number: int, other: int) -> bool:
         """Of the first results; where a call has several, one of them may be the other's."""
@@ -203,7 +205,7 @@ class GroupFinder:
         other = common_module(self._candidate, group.candidate, self._matched_candidates)
         return self._modules.get(node) is other
 
-    def _has_same_inputs(self, group: Group, is_layer: bool) -> bool:
+    def _has_same_inputs(self, group: Group) -> bool:
         """As far as producers are known; where none is, a layer is known by its module."""
         given = set(sources_of(self._reference, group.reference))
         other_given = set(sources_of(self._candidate, group.candidate))
@@ -214,7 +216,7 @@ class GroupFinder:
             shapes = set(leaf_shapes(self._reference, group.reference))
             other_shapes = set(leaf_shapes(self._candidate, group.candidate))
             takes_nothing = self._is_across and not (given or other_given or shapes or other_shapes)
-            return is_layer or takes_nothing or bool(shapes & other_shapes)
+            return group.is_layer or takes_nothing or bool(shapes & other_shapes)
         return len(producers & other_producers) >= _SHARED_INPUTS * min(len(producers), len(other_producers))
 
     def _stand_in(self, source: int) -> int:
@@ -270,6 +272,8 @@ class GroupFinder:
 
     def _cut(self, group: Group, cuts: list[tuple[int, int]]) -> tuple[list[Group], Group]:
         """What leads to each cut, and what is left."""
+        if not cuts:
+            return [], group
         parts: list[Group] = []
         free, other_free = set(group.reference), set(group.candidate)
         for cut in cuts:

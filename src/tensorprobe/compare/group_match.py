@@ -35,7 +35,7 @@ class GroupMatcher:
         calls = [self._reference.calls[number] for number in sorted(group.reference)]
         others = [self._candidate.calls[number] for number in sorted(group.candidate)]
         exits = [(self._reference.calls[one], self._candidate.calls[other]) for one, other in group.exits]
-        inputs = pair_outside_inputs(calls, others, self._is_partner)
+        inputs = pair_outside_inputs(calls, others, self._is_partner, group.is_layer)
         yield Match(tuple(calls), tuple(others), GROUP, tuple(boundary_slots(inputs, exits)))
         for direction in (BACKWARD, RECOMPUTE):
             followers = _followers(self._reference, calls, direction)

@@ -75,7 +75,7 @@ class OriginFinder:
         measured = [found for found in producer.outputs if found.measurement is not None]
         outputs = [found for found in measured if found.reason != UNDEFINED_MEMORY]
         same = [found for found in outputs if is_same_value(found, value)]
-        blame = f"what {producer.reference.name} returned agrees, but it was changed before this call"
+        blame = _describe_other_result(producer, value)
         origin = Origin(is_bad=any(found.is_bad for found in same or outputs), blame=blame)
         if len(outputs) < len(measured) and not same:
             origin.is_undefined = not outputs or any(is_same_value(found, value) for found in measured)
@@ -171,6 +171,27 @@ def _requires_grad(value: ValuePair) -> bool:
 def _is_leaf(value: ValuePair) -> bool:
     """At level L1 a parameter is a leaf that requires a gradient."""
     return _requires_grad(value) and isinstance(value.reference, TensorSlot) and value.reference.source is None
+
+
+def _describe_other_result(producer: PairedCall, value: ValuePair) -> str:
+    """The results of a call agree, and an input that comes from there does not."""
+    sides = (producer.reference, value.reference), (producer.candidate, value.candidate)
+    taken = [
+        [
+            result.slot
+            for result in call.tensors
+            if not result.is_input and isinstance(slot, TensorSlot) and _numbers(result) == _numbers(slot)
+        ]
+        for call, slot in sides
+    ]
+    name = producer.reference.name
+    if len(taken[0]) == len(taken[1]) == 1 and taken[0] != taken[1]:
+        return f"it is {taken[1][0]} of {name} where the reference took {taken[0][0]}"
+    return f"what {name} returned agrees, but it was changed before this call"
+
+
+def _numbers(slot: TensorSlot) -> tuple[object, ...]:
+    return slot.element_count, slot.max, slot.min, slot.mean, slot.norm, slot.checksum if slot.max is None else None
 
 
 def _describe_rewiring(reference: Call | None, candidate: Call | None, suspects: tuple[Call, ...]) -> str:
