@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -108,3 +109,33 @@ def test_layers_of_other_names_are_paired_by_what_their_names_share_before_their
     assert {row.rule for row in rows} == {"alike"}
     assert all(row.source and row.target and row.source.name[7:8] == row.target.name[7:8] for row in rows)
     assert all(row.source and row.target and row.source.name[-8] == row.target.name[-8] for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("names", "other_names"),
+    [
+        (("query", "key", "value"), ("k_proj", "q_proj", "v_proj")),
+        (("q_proj", "k_proj", "v_proj", "o_proj"), ("wo", "wv", "wk", "wq")),
+        (("linear1", "linear2"), ("fc2", "fc1")),
+        (("out_proj", "in_proj"), ("input_projection", "output_projection")),
+    ],
+)
+def test_a_name_that_is_shortened_is_still_that_name(names: tuple[str, ...], other_names: tuple[str, ...]) -> None:
+    source = [weight(f"layers.{index}.{name}.weight", 4, 4) for index in range(2) for name in names]
+    target = [weight(f"layers.{index}.self.{name}.weight", 4, 4) for index in range(2) for name in other_names]
+
+    rows = map_weights(source, target, TO_MINDSPORE)
+
+    assert {row.rule for row in rows} == {"alike"}
+    for row in rows:
+        assert row.source is not None and row.target is not None
+        pair = row.source.name.split(".")[2], row.target.name.split(".")[3]
+        place = {"query": "q", "key": "k", "value": "v"}.get(pair[0], pair[0].partition("_")[0].removeprefix("linear"))
+        assert row.source.name.split(".")[1] == row.target.name.split(".")[1] and place in pair[1]
+
+
+def test_a_name_that_shortens_two_is_left_to_the_order() -> None:
+    source = [weight("norm.weight", 4), weight("n.weight", 4)]
+    target = [weight("norm1.weight", 4), weight("norm2.weight", 4)]
+
+    assert [row.rule for row in map_weights(source, target, TO_MINDSPORE)] == ["order", "order"]

@@ -6,7 +6,7 @@ A pair is made in one of these ways, and says which (`rule`):
     same name
     vocabulary   the same name in PyTorch's words: gamma, weight
     alike        layers with other names that have the same weights in the same shapes, as many on both sides: those
-                 whose names have most parts in common, if that is so from both sides
+                 whose names have most in common, if that is so from both sides: `q_proj`, `query` and `wq`
     order        what is left of them, in their order
     shape        the only weight that is left of a layer, and of the layer of the same name, with the same shape
     tied         it shares its memory with one that has a partner
@@ -16,9 +16,11 @@ Nothing is guessed of a square matrix: it is taken as it is. Others are transpos
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import lru_cache
 
 from tensorprobe.compare.weight_name import (
     BATCH_COUNT,
@@ -34,6 +36,8 @@ AS_IT_IS, RESHAPED, TRANSPOSED = "", "reshaped", "transposed"
 _TRANSPOSED_CLASSES = ("Conv1D",)  # of transformers: a linear layer whose weight lies the other way round
 _LINEAR_CLASSES = ("Dense", "Linear")
 _MAX_ALIKE = 1000
+_SAME_PART = 4
+_WORD = re.compile(r"[a-z]+|[0-9]+")
 
 _Layer = dict[str, Weight]
 """The weights of a layer by PyTorch's names for them."""
@@ -240,16 +244,38 @@ def _only_best(scores: list[int]) -> int | None:
 
 
 def _common_parts(one: list[str], other: list[str]) -> int:
-    """How many parts two paths share, in one order."""
+    """How much two paths share, in one order: parts that are equal, then parts of which one shortens the other."""
     lengths = [0] * (len(other) + 1)
     for part in one:
         before = 0
         for place, against in enumerate(other, 1):
-            before, lengths[place] = (
-                lengths[place],
-                before + 1 if part == against else max(lengths[place - 1 : place + 1]),
-            )
+            shared = _SAME_PART if part == against else _common_words(part, against)
+            before, lengths[place] = lengths[place], max(before + shared, *lengths[place - 1 : place + 1])
     return lengths[-1]
+
+
+@lru_cache(maxsize=4096)
+def _common_words(one: str, other: str) -> int:
+    """How many words of one name begin a word of the other, or the reverse.
+
+    >>> _common_words("q_proj", "query"), _common_words("q_proj", "wq"), _common_words("fc1", "dense2")
+    (1, 1, 0)
+    """
+    words, others = _WORD.findall(one.lower()), _WORD.findall(other.lower())
+    found = 0
+    for word in words:
+        match = next((against for against in others if _begins(word, against) or _begins(against, word)), None)
+        if match is not None:
+            others.remove(match)
+            found += 1
+    return min(found, _SAME_PART - 1)
+
+
+def _begins(one: str, other: str) -> bool:
+    """A number is only itself. A `w` in front of a letter stands for weight."""
+    if len(one) == 2 and one[0] == "w":
+        one = one[1]
+    return one == other or (other.isalpha() and other.startswith(one))
 
 
 def find_layout(source: Weight, target: Weight) -> str | None:
