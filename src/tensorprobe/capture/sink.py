@@ -242,12 +242,12 @@ class FlushTimer:
 
     def _work(self) -> None:
         while not self._ended.wait(FLUSH_SECONDS):
+            self._flush()  # while it waits it holds no sink of a step that is over
+
+    def _flush(self) -> None:
+        try:
             sink = self._sink_of()
             if sink is not None:
-                self._flush(sink)
-
-    def _flush(self, sink: Sink) -> None:
-        try:
-            sink.flush_if_due()
+                sink.flush_if_due()
         except Exception as error:
             self._failures.note("what has waited", error)
