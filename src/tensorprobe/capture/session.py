@@ -283,7 +283,8 @@ class Session:
         coverage["recorded"] -= self._sink.lost_count if self._sink is not None else 0
         coverage["failed"] += self._failures.count
         choices = {"task": self.config.task, "level": self.config.level}
-        return {**self._circumstances, **choices, "coverage": coverage, "complete": is_complete}
+        passes = {"backward_passes": self.recorder.backward_passes} if self.recorder.backward_passes else {}
+        return {**self._circumstances, **choices, **passes, "coverage": coverage, "complete": is_complete}
 
     def _attempt(self, what: str, action: Callable[[], None]) -> bool:
         """What goes wrong inside capture does not reach the user's program; False if something did."""
