@@ -51,12 +51,10 @@ class GradientReceiver:
             return first.detach() + second.detach()
 
     def describe_gradient(self, record: GradientRecord, slot: Slot) -> None:
-        if self._onlooker is not None:
-            self._onlooker.see_gradient(record.call.backward_name, slot.path, slot.share.detach())
+        self._onlooker.see_gradient(record.call.backward_name, slot.path, slot.share.detach())
 
     def add_parameter_gradient(self, stem: str, parameter: str, gradient: torch.Tensor) -> None:
-        if self._onlooker is not None:
-            self._onlooker.see_gradient(f"{stem}.{PARAMETERS_GRAD}", parameter, gradient.detach())
+        self._onlooker.see_gradient(f"{stem}.{PARAMETERS_GRAD}", parameter, gradient.detach())
 
     def note_failure(self, where: str, error: BaseException) -> None:
         self.failures.append((where, error))

@@ -14,8 +14,7 @@ from typing import Any
 from tensorprobe.model.name import ApiName, ModuleName, ParametersGradName, RecordName, parse_name
 from tensorprobe.replay.argument import Leaf, iter_leaves
 from tensorprobe.store.reader import RankDump
-
-IN_PLACE_MARKS = ("__setitem__",)
+_INDEXING = ("__getitem__", "__setitem__")
 
 
 @dataclass(eq=False, slots=True)
@@ -64,7 +63,11 @@ class Operation:
     def tuples(self) -> frozenset[str]:
         """The places of arguments that were tuples; all others that hold several are lists."""
         found = self.fields.get("tuples")
-        return frozenset(text for text in found if isinstance(text, str)) if isinstance(found, list) else frozenset()
+        if isinstance(found, list):
+            return frozenset(text for text in found if isinstance(text, str))
+        is_told = any(leaf.tensor is not None for leaf in self.inputs)
+        # what was recorded before this was told: several indices are a tuple
+        return frozenset({"input.1"}) if self.op in _INDEXING and not is_told else frozenset()
 
     @property
     def inputs(self) -> Iterator[Leaf]:
@@ -116,6 +119,10 @@ class Program:
             operation = waiting.pop()
             yield operation
             waiting.extend(reversed(operation.children))
+
+    def endings(self) -> Iterator[Operation]:
+        """All calls in the order in which they ended: a module after what it contains."""
+        return iter(sorted(self.walk(), key=lambda operation: operation.position))
 
     def calls(self) -> Iterator[Operation]:
         """Those of APIs, in the order in which they ran."""

@@ -209,5 +209,3 @@ DRAWS = frozenset(
 
 UNDEFINED = frozenset("empty empty_like empty_strided empty_permuted new_empty new_empty_strided resize_".split())
 """Functions that return memory as it is: what was recorded of it means nothing."""
-
-assert F is not None

@@ -1,0 +1,70 @@
+"""How far a recorded tensor is from what it should be, in units of its dtype's rounding.
+
+Rounding is relative to what is rounded, and what is rounded inside a call is not its result: the sum of large terms that
+cancel is small, and its error is not. So an error is held against what rounding of the inputs, by one unit each, does to
+the result: a kernel that is right errs by a few times that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+_NO_NUMBER = 1e30
+"""Larger ones stand for "masked": -inf, the smallest number of a dtype."""
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """One tensor against its truth."""
+
+    relative: float
+    """The norm of the difference, relative to the norm of the truth."""
+    worst: float
+    """The largest difference of one element."""
+    worst_index: tuple[int, ...]
+    recorded_worst: float
+    """What was recorded there."""
+    true_worst: float
+    overflow_count: int
+    """Elements that are infinite or NaN, where the truth is a number."""
+    underflow_count: int
+    """Elements that are zero or subnormal, where the truth is a number that is not."""
+
+    @property
+    def is_exact(self) -> bool:
+        return self.worst == 0 and self.overflow_count == 0
+
+
+def measure(recorded: torch.Tensor, truth: torch.Tensor) -> Error:
+    """`recorded` in its own precision against `truth` in float64."""
+    wide = recorded.detach().to(truth.dtype)
+    truth = truth.detach()
+    is_finite = torch.isfinite(wide)
+    has_truth = torch.isfinite(truth)
+    overflow = int((~is_finite & has_truth).sum())
+    is_number = is_finite & has_truth & (truth.abs() < _NO_NUMBER)
+    difference = torch.where(is_number, wide - truth, torch.zeros((), dtype=truth.dtype, device=truth.device)).abs()
+    norm = float(torch.where(is_number, truth, torch.zeros((), dtype=truth.dtype, device=truth.device)).norm())
+    error = float(difference.norm())
+    place = int(difference.argmax()) if difference.numel() else 0
+    index = tuple(int(part) for part in torch.unravel_index(torch.tensor(place), truth.shape)) if truth.dim() else ()
+    limits = torch.finfo(recorded.dtype)
+    lost = (wide.abs() < limits.tiny) & (truth.abs() >= limits.tiny * limits.eps) & has_truth & (wide != truth)
+    return Error(
+        relative=error / norm if norm else (0.0 if not error else float("inf")),
+        worst=float(difference.max()) if difference.numel() else 0.0,
+        worst_index=index,
+        recorded_worst=_number(recorded, place),
+        true_worst=_number(truth, place),
+        overflow_count=overflow,
+        underflow_count=int(lost.sum()),
+    )
+
+
+def _number(tensor: torch.Tensor, place: int) -> float:
+    if not tensor.numel():
+        return 0.0
+    found = tensor.detach().reshape(-1)[place].item()
+    return abs(found) if isinstance(found, complex) else float(found)
