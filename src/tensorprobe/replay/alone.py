@@ -5,78 +5,101 @@ What it then differs by is its own error, whatever came before it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 import torch
 
 from tensorprobe.replay.argument import Leaf, iter_leaves
-from tensorprobe.replay.invocation import Invoker, Tensors, tensors_by_slot
+from tensorprobe.replay.invocation import Invoker, Tensors
 from tensorprobe.replay.program import Operation
 
-_ROUNDINGS = 4
-"""So many draws of rounded inputs tell what rounding does."""
+_DRAWS = 2
+"""So many times inputs are rounded, to see what rounding does."""
 
 
-@dataclass
-class Alone:
-    """The results of a call on its recorded inputs, and its derivative there."""
-
-    results: Tensors
-    inputs: Tensors
-    """The tensors that it was given, where gradients can be asked for."""
-    sensitivity: Mapping[str, float]
-    """For each result how far its elements move, by the square root of their mean square, when every input is rounded
-    by one unit of its dtype."""
+Change = Callable[[torch.Tensor, float], torch.Tensor]
+"""Moves a tensor by so much of each element."""
 
 
 class LoneCall:
-    """Replays single calls."""
+    """One call on its recorded inputs. MissingContentError, or whatever torch says, where it cannot be made."""
 
-    def __init__(self, invoker: Invoker) -> None:
+    def __init__(self, invoker: Invoker, operation: Operation, arriving: Mapping[str, Leaf]) -> None:
         self._invoker = invoker
+        self._operation = operation
+        self._arriving = {slot: leaf for slot, leaf in arriving.items() if leaf.is_floating}
+        self._given: dict[str, torch.Tensor] = {}
+        self.results = self._invoke(self._given, keep)
 
-    def run(self, operation: Operation) -> Alone:
-        """MissingContentError, or whatever torch says, where it cannot be."""
-        given: dict[str, torch.Tensor] = {}
-        results = self._invoke(operation, given, None)
-        moved = {slot: 0.0 for slot in results}
-        for draw in range(_ROUNDINGS if self._rounds(operation) else 0):
-            generator = torch.Generator().manual_seed(draw)
-            with torch.no_grad():
-                rounded = self._invoke(operation, {}, generator)
-            for slot, result in results.items():
-                if result.is_floating_point() and rounded[slot].shape == result.shape:
-                    moved[slot] += float(_mean_square(rounded[slot] - result.detach()))
-        sensitivity = {slot: (square / _ROUNDINGS) ** 0.5 for slot, square in moved.items()}
-        return Alone(results, given, sensitivity)
+    @cached_property
+    def gradients(self) -> Tensors:
+        """The derivative at the recorded inputs, for the gradient that was recorded: by the places of the inputs."""
+        return self._differentiate(self.results, self._given, keep)
 
-    def _rounds(self, operation: Operation) -> bool:
-        return any(leaf.is_floating for leaf in operation.inputs)
+    def find_sensitivity(self, slot: str) -> float:
+        """How far a result moves when what goes in is rounded by one unit."""
+        moved = [self._invoke({}, make_rounding(draw))[slot] for draw in range(_DRAWS)]
+        return _distance(moved, self.results[slot])
 
-    def _invoke(
-        self, operation: Operation, given: dict[str, torch.Tensor], generator: torch.Generator | None
-    ) -> Tensors:
-        invoker = self._invoker
+    def find_gradient_sensitivity(self, slot: str) -> float:
+        """The same for a gradient."""
+        moved = []
+        for draw in range(_DRAWS):
+            given: dict[str, torch.Tensor] = {}
+            round_ = make_rounding(draw)
+            moved.append(self._differentiate(self._invoke(given, round_), given, round_)[slot])
+        return _distance(moved, self.gradients[slot])
+
+    def _invoke(self, given: dict[str, torch.Tensor], change: Change) -> Tensors:
+        invoker, operation = self._invoker, self._operation
 
         def make(leaf: Leaf) -> torch.Tensor:
             recorded = invoker.recorded.load(leaf)
-            tensor = invoker.precision.convert(recorded)
-            if tensor is recorded:
-                tensor = tensor.clone()
-            if generator is not None and tensor.is_floating_point():
-                noise = torch.rand(tensor.shape, generator=generator, dtype=tensor.dtype) * 2 - 1
-                tensor = tensor * (1 + noise.to(tensor.device) * torch.finfo(recorded.dtype).eps)
-            elif leaf.is_floating and leaf.requires_grad:
-                tensor.requires_grad_()
-                given[leaf.slot] = tensor
+            if not leaf.is_floating:
+                return recorded.clone()
+            tensor = change(invoker.precision.convert(recorded).clone(), torch.finfo(recorded.dtype).eps)
+            if leaf.requires_grad:
+                given[leaf.slot] = tensor.requires_grad_()
                 tensor = tensor.clone() if operation.writes_in_place else tensor
             return tensor
 
         args, kwargs = invoker.build_arguments(operation, make)
-        _, found = invoker.invoke(operation, args, kwargs)
-        return found
+        with torch.enable_grad():
+            return invoker.invoke(operation, args, kwargs)[1]
+
+    def _differentiate(
+        self, results: Tensors, given: Tensors, change: Change
+    ) -> Tensors:
+        convert, load = self._invoker.precision.convert, self._invoker.recorded.load
+        followed = {slot: leaf for slot, leaf in self._arriving.items() if results[slot].requires_grad}
+        if not followed or not given:
+            return {}
+        found = torch.autograd.grad(
+            [results[slot] for slot in followed],
+            list(given.values()),
+            [change(convert(load(leaf)), torch.finfo(load(leaf).dtype).eps) for leaf in followed.values()],
+            retain_graph=True,
+            allow_unused=True,
+        )
+        return {slot: tensor for slot, tensor in zip(given, found, strict=True) if tensor is not None}
+
+
+def make_rounding(draw: int) -> Change:
+    """Moves each element by up to one unit of rounding, at random and always in the same way."""
+    generator = torch.Generator().manual_seed(draw)
+
+    def change(tensor: torch.Tensor, eps: float) -> torch.Tensor:
+        noise = torch.rand(tensor.shape, generator=generator, dtype=torch.float64) * 2 - 1
+        return tensor * (1 + eps * noise.to(tensor.device))
+
+    return change
+
+
+def keep(tensor: torch.Tensor, eps: float) -> torch.Tensor:
+    """Leaves a tensor as it is."""
+    return tensor
 
 
 def backward_leaves(fields: Mapping[str, Any]) -> tuple[dict[str, Leaf], dict[str, Leaf]]:
@@ -88,9 +111,11 @@ def backward_leaves(fields: Mapping[str, Any]) -> tuple[dict[str, Leaf], dict[st
     return arriving, departing
 
 
-def _mean_square(tensor: torch.Tensor) -> torch.Tensor:
+def _distance(moved: list[torch.Tensor], still: torch.Tensor) -> float:
+    squares = [_mean_square(tensor.detach() - still.detach()) for tensor in moved]
+    return (sum(squares) / len(squares)) ** 0.5 if squares else 0.0
+
+
+def _mean_square(tensor: torch.Tensor) -> float:
     finite = tensor[torch.isfinite(tensor)]
-    return finite.abs().square().mean() if finite.numel() else torch.zeros(())
-
-
-__all__ = ["Alone", "LoneCall", "backward_leaves", "tensors_by_slot"]
+    return float(finite.abs().square().mean()) if finite.numel() else 0.0
