@@ -5,15 +5,16 @@ What it then differs by is its own error, whatever came before it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 
 from tensorprobe.replay.argument import Leaf, iter_leaves
-from tensorprobe.replay.invocation import Invoker, Tensors
+from tensorprobe.replay.invocation import Invoker, NotReplayedError, Tensors
 from tensorprobe.replay.program import Operation
+from tensorprobe.replay.workspace import Workspace
 
 _DRAWS = 2
 """So many times inputs are rounded, to see what rounding does."""
@@ -53,21 +54,24 @@ class LoneCall:
         return _distance(moved, self.gradients[slot])
 
     def _invoke(self, given: dict[str, torch.Tensor], change: Change) -> Tensors:
-        invoker, operation = self._invoker, self._operation
+        operation = self._operation
 
         def make(leaf: Leaf) -> torch.Tensor:
-            recorded = invoker.recorded.load(leaf)
-            if not leaf.is_floating:
-                return recorded.clone()
-            tensor = change(invoker.precision.convert(recorded).clone(), torch.finfo(recorded.dtype).eps)
-            if leaf.requires_grad:
+            tensor = self._read(leaf, change)
+            if leaf.is_floating and leaf.requires_grad:
                 given[leaf.slot] = tensor.requires_grad_()
                 tensor = tensor.clone() if operation.writes_in_place else tensor
             return tensor
 
-        args, kwargs = invoker.build_arguments(operation, make)
+        args, kwargs = self._invoker.build_arguments(operation, make)
         with torch.enable_grad():
-            return invoker.invoke(operation, args, kwargs)[1]
+            return self._invoker.invoke(operation, args, kwargs)[1]
+
+    def _read(self, leaf: Leaf, change: Change) -> torch.Tensor:
+        recorded = self._invoker.recorded.load(leaf)
+        if not leaf.is_floating:
+            return recorded.clone()
+        return change(self._invoker.precision.convert(recorded).clone(), torch.finfo(recorded.dtype).eps)
 
     def _differentiate(
         self, results: Tensors, given: Tensors, change: Change
@@ -84,6 +88,34 @@ class LoneCall:
             allow_unused=True,
         )
         return {slot: tensor for slot, tensor in zip(given, found, strict=True) if tensor is not None}
+
+
+class LoneFunction(LoneCall):
+    """An autograd Function of the program: the calls inside it, one after the other, on what it was given. Their
+    derivative is what its own backward should give."""
+
+    def __init__(
+        self, invoker: Invoker, operation: Operation, arriving: Mapping[str, Leaf], inside: Sequence[Operation]
+    ) -> None:
+        self._inside = inside
+        super().__init__(invoker, operation, arriving)
+
+    def _invoke(self, given: dict[str, torch.Tensor], change: Change) -> Tensors:
+        workspace = Workspace(self._invoker.recorded, lambda leaf: self._read(leaf, change))
+        for leaf in self._operation.inputs:
+            tensor = workspace.take(leaf, self._operation.name)
+            if leaf.is_floating and leaf.requires_grad:
+                given[leaf.slot] = tensor.requires_grad_()
+        with torch.enable_grad():
+            for call in self._inside:
+                args, kwargs = self._invoker.build_arguments(call, partial(workspace.take, operation=call.name))
+                found = self._invoker.invoke(call, args, kwargs)[1]
+                for leaf in call.outputs:
+                    workspace.add(leaf, found[leaf.slot], call.name)
+        results = {leaf.slot: workspace.find(leaf) for leaf in self._operation.outputs}
+        if any(tensor is None for tensor in results.values()):
+            raise NotReplayedError("what it computes is not seen")
+        return {slot: tensor for slot, tensor in results.items() if tensor is not None}
 
 
 def make_rounding(draw: int) -> Change:

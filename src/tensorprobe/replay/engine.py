@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from tensorprobe.replay.argument import UnknownArgumentError, build_arguments
+from tensorprobe.replay.argument import Leaf, UnknownArgumentError, build_arguments
 from tensorprobe.replay.gradient import Gradients
 from tensorprobe.replay.invocation import (
     Invoker,
@@ -32,14 +32,22 @@ from tensorprobe.replay.workspace import Workspace, lay_out
 class Onlooker:
     """Is told what a replay computes. Tensors that it wants to keep it must copy: calls write in place."""
 
-    def see_inputs(self, operation: Operation, tensors: Tensors) -> None:
-        """A call is about to be made on these."""
-
     def see_results(self, operation: Operation, tensors: Tensors) -> None:
         """A call has returned these."""
 
     def see_gradient(self, record: str, slot: str, gradient: torch.Tensor) -> None:
         """A gradient has come, of the name that it was recorded by."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A choice, a mask or an index that comes out otherwise than recorded."""
+
+    count: int
+    """Of elements that differ."""
+    total: int
+    margin: float | None
+    """How far the chosen values lie from those that would be chosen, at most; None where that is not known."""
 
 
 @dataclass
@@ -52,9 +60,8 @@ class Coverage:
     """Calls whose results were drawn: they are those recorded."""
     gaps: dict[str, str] = field(default_factory=dict)
     """The calls that could not be replayed, and why: their results are those recorded."""
-    decisions: dict[str, str] = field(default_factory=dict)
-    """Calls with a result that is no floating-point number and came out otherwise, and its place: it is the one
-    recorded."""
+    decisions: dict[str, Decision] = field(default_factory=dict)
+    """Calls that decided otherwise: the program goes on with what was recorded."""
 
 
 class Replay:
@@ -74,15 +81,24 @@ class Replay:
         self._advance = advance
         self.recorded = RecordedTensors(program.rank, device)
         self._invoker = Invoker(self.recorded, precision, device)
+        self._invoker.note_choice = self._note_choice
         self.gradients = Gradients(program, self._onlooker)
-        self.workspace = Workspace(self.recorded, precision, self.gradients.roots, self.gradients.note_leaf)
+        self.workspace = Workspace(self.recorded, self._read_leaf, self.gradients.roots)
         self._last_use = find_last_uses(program)
+        self._written = find_written(program)
 
     def run(self) -> None:
         """Execute everything, forward and backward."""
         for operation in self.program.operations:
             self._run(operation)
         self.gradients.run_passes(self.workspace, math.inf)
+
+    def _read_leaf(self, leaf: Leaf) -> torch.Tensor:
+        tensor = lay_out(self._invoker.precision.convert(self.recorded.load(leaf)), leaf)
+        if leaf.is_floating and leaf.requires_grad:
+            tensor.requires_grad_()
+            self.gradients.note_leaf(leaf, tensor)
+        return tensor
 
     def _run(self, operation: Operation) -> None:
         if operation.is_module:
@@ -115,35 +131,59 @@ class Replay:
         if not operation.has_ended:
             return
         try:
-            self._execute(operation)
-            self.coverage.replayed += 1
+            results = self._execute(operation)
         except Exception as error:  # whatever a function of torch says to its arguments
             self.coverage.gaps[operation.name] = describe_error(error)
             self._pin_results(operation)
+            return
+        self.coverage.replayed += 1
+        self._onlooker.see_results(operation, results)
 
-    def _execute(self, operation: Operation) -> None:
+    def _execute(self, operation: Operation) -> Tensors:
+        """What it gives; nothing where that is not computed."""
         if is_undefined(operation) and not operation.writes_in_place:
             self._make_undefined(operation)
-        elif is_random(operation):
+            return {}
+        if is_random(operation):
             self.coverage.random += 1
             self._pin_results(operation)
-        elif operation.prefix == "Autograd":
-            self._pass_on(operation)
-        else:
-            self._call(operation)
+            return {}
+        if operation.prefix == "Autograd":
+            return self._pass_on(operation)
+        return self._call(operation)
 
-    def _call(self, operation: Operation) -> None:
-        args, kwargs = self._invoker.build_arguments(
-            operation, lambda leaf: self.workspace.take(leaf, operation.name)
-        )
-        given = {**dict(tensors_by_slot(args, "input")), **dict(tensors_by_slot(kwargs, "kwargs"))}
-        self._onlooker.see_inputs(operation, given)
+    def _call(self, operation: Operation) -> Tensors:
+        given: dict[int, Leaf] = {}
+
+        def take(leaf: Leaf) -> torch.Tensor:
+            tensor = self.workspace.take(leaf, operation.name)
+            given[id(tensor)] = leaf
+            return tensor
+
+        args, kwargs = self._invoker.build_arguments(operation, take)
         span = self.gradients.begin(operation, args, kwargs)
         output, found = self._invoker.invoke(operation, args, kwargs)
-        self._add_results(operation, found)
+        output, found = self._tell_apart(operation, given, output, found)
         self.gradients.end(operation, span, output)
+        return self._add_results(operation, found)
 
-    def _add_results(self, operation: Operation, found: Tensors) -> None:
+    def _tell_apart(
+        self, operation: Operation, given: Mapping[int, Leaf], output: Any, found: Tensors
+    ) -> tuple[Any, Tensors]:
+        """A cast means nothing in float64, and torch returns what it was given. Where the program got another tensor,
+        this one gets another, too: it is another place in the graph, and may be written to."""
+        told: dict[int, torch.Tensor] = {}
+        for leaf in operation.outputs:
+            tensor = found[leaf.slot]
+            taken = given.get(id(tensor))
+            if taken is not None and taken.tensor is not None and taken.tensor != leaf.tensor:
+                is_written = leaf.storage in self._written or taken.storage in self._written
+                told[id(tensor)] = tensor.clone() if is_written else tensor.view_as(tensor)
+        if not told:
+            return output, found
+        return replace_tensors(output, told), {slot: told.get(id(tensor), tensor) for slot, tensor in found.items()}
+
+    def _add_results(self, operation: Operation, found: Tensors) -> Tensors:
         results = {}
         for leaf in operation.outputs:
             tensor = found[leaf.slot]
@@ -151,7 +191,7 @@ class Replay:
                 tensor = self._decide(operation, leaf, tensor)
             results[leaf.slot] = tensor
             self.workspace.add(leaf, tensor, operation.name)
-        self._onlooker.see_results(operation, results)
+        return results
 
     def _decide(self, operation: Operation, leaf: Any, tensor: torch.Tensor) -> torch.Tensor:
         """A choice, a mask, an index: the program went on with the one that was recorded."""
@@ -161,8 +201,14 @@ class Replay:
             return tensor
         if torch.equal(recorded, tensor.to(recorded.dtype)):
             return tensor
-        self.coverage.decisions[operation.name] = leaf.slot
+        differing = int((recorded != tensor.to(recorded.dtype)).sum())
+        self.coverage.decisions[operation.name] = Decision(differing, tensor.numel(), None)
         return recorded.clone()
+
+    def _note_choice(self, operation: Operation, distance: torch.Tensor) -> None:
+        if bool(distance.any()):
+            decision = Decision(int(distance.count_nonzero()), distance.numel(), float(distance.max()))
+            self.coverage.decisions[operation.name] = decision
 
     def _make_undefined(self, operation: Operation) -> None:
         """Memory that is about to be written: zeros, so that what is never written shows nowhere."""
@@ -171,13 +217,16 @@ class Replay:
             zeros = torch.zeros(leaf.shape, dtype=dtype, device=self._invoker.device)
             self.workspace.add(leaf, lay_out(zeros, leaf), operation.name)
 
-    def _pass_on(self, operation: Operation) -> None:
+    def _pass_on(self, operation: Operation) -> Tensors:
         """An autograd Function of the program: the calls inside it have been replayed, and made its results."""
+        results = {}
         for leaf in operation.outputs:
             tensor = self.workspace.find(leaf)
             if tensor is None:
                 raise NotReplayedError("what it computes is not seen")
+            results[leaf.slot] = tensor
             self.workspace.add(leaf, tensor, operation.name)
+        return results
 
     def _pin_results(self, operation: Operation) -> None:
         """Take the recorded results for those of the call."""
@@ -211,6 +260,26 @@ def find_last_uses(program: Program) -> dict[str, tuple[list[int], list[int]]]:
     for number, name in last_storage.items():
         found[name][1].append(number)
     return found
+
+
+def find_written(program: Program) -> frozenset[int]:
+    """The storages that calls write to in place."""
+    return frozenset(
+        leaf.storage
+        for operation in program.calls()
+        if operation.writes_in_place
+        for leaf in (*operation.inputs, *operation.outputs)
+        if leaf.storage is not None
+    )
+
+
+def replace_tensors(tree: Any, told: Mapping[int, torch.Tensor]) -> Any:
+    """The same lists and tuples with other tensors in them."""
+    if isinstance(tree, torch.Tensor):
+        return told.get(id(tree), tree)
+    if isinstance(tree, (list, tuple)):
+        return (tuple if isinstance(tree, tuple) else list)(replace_tensors(item, told) for item in tree)
+    return tree
 
 
 def describe_error(error: Exception) -> str:

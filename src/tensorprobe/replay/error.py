@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 _NO_NUMBER = 1e30
@@ -49,7 +50,7 @@ def measure(recorded: torch.Tensor, truth: torch.Tensor) -> Error:
     norm = float(torch.where(is_number, truth, torch.zeros((), dtype=truth.dtype, device=truth.device)).norm())
     error = float(difference.norm())
     place = int(difference.argmax()) if difference.numel() else 0
-    index = tuple(int(part) for part in torch.unravel_index(torch.tensor(place), truth.shape)) if truth.dim() else ()
+    index = place_index(place, truth)
     limits = torch.finfo(recorded.dtype)
     lost = (wide.abs() < limits.tiny) & (truth.abs() >= limits.tiny * limits.eps) & has_truth & (wide != truth)
     return Error(
@@ -61,6 +62,13 @@ def measure(recorded: torch.Tensor, truth: torch.Tensor) -> Error:
         overflow_count=overflow,
         underflow_count=int(lost.sum()),
     )
+
+
+def place_index(place: int, tensor: torch.Tensor) -> tuple[int, ...]:
+    """The index of an element that is the `place`th in memory order."""
+    if not tensor.numel():
+        return ()
+    return tuple(int(part) for part in np.unravel_index(place, tuple(tensor.shape)))
 
 
 def _number(tensor: torch.Tensor, place: int) -> float:

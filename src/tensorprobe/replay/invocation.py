@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -35,6 +36,8 @@ class Invoker:
         self.recorded = recorded
         self.precision = precision
         self.device = device
+        self.note_choice: Callable[[Operation, torch.Tensor], None] | None = None
+        """Told of a choice (topk, sort) how far what was chosen lies from what would be chosen now."""
 
     def build_arguments(
         self, operation: Operation, make_tensor: Callable[[Leaf], torch.Tensor]
@@ -77,6 +80,7 @@ class Invoker:
             lambda number: self.recorded.load(inputs[number]),
             lambda number: self.recorded.load(outputs[number]),
             lambda: self._load_draw(operation, "mask"),
+            partial(self.note_choice, operation) if self.note_choice is not None else None,
             self._make_draw(operation),
         )
 

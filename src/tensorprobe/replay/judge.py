@@ -6,13 +6,16 @@ Only where that does not explain the error the call is made again on rounded inp
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
-EXPLAINED_UNITS = 16.0
-"""So many units of rounding are a kernel that adds in its own order. Of 2,650 calls none was beyond 3."""
+from tensorprobe.replay.error import place_index
+
+_EXPLAINED_UNITS = 16.0
+"""So many units of rounding are a kernel that computes in its own order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +27,29 @@ class Judgement:
     index: tuple[int, ...]
     recorded: float
     true: float
+    allowed_units: float = _EXPLAINED_UNITS
 
     @property
     def is_explained(self) -> bool:
-        return self.units <= EXPLAINED_UNITS
+        return self.units <= self.allowed_units
+
+
+def allow_units(result_count: int, input_counts: Sequence[int]) -> float:
+    """How many units of rounding are explained, by the number of elements that go in and come out: a sum of n terms of
+    either sign, added one after the other, errs by the square root of n units of its size."""
+    counts = sorted(input_counts, reverse=True)[:2]
+    if not counts or not result_count:
+        return _EXPLAINED_UNITS
+    length = max(counts[0] / result_count, math.sqrt(math.prod(counts) / result_count) if len(counts) > 1 else 0.0)
+    return _EXPLAINED_UNITS + math.sqrt(length)
 
 
 def judge(
-    recorded: torch.Tensor, truth: torch.Tensor, eps: float, find_sensitivity: Callable[[], float] | None = None
+    recorded: torch.Tensor,
+    truth: torch.Tensor,
+    eps: float,
+    allowed_units: float = _EXPLAINED_UNITS,
+    find_sensitivity: Callable[[], float] | None = None,
 ) -> Judgement:
     """`recorded` against `truth` in float64. Elements that are infinite in either are left out: they have a sentence of
     their own. `find_sensitivity` tells how far the result moves when what goes in is rounded."""
@@ -48,15 +66,15 @@ def judge(
     floor = limits.tiny * limits.eps
     usual = float(size.square().mean().sqrt())
     units = error / (eps * (size + usual) + floor)
-    if float(units.max()) > EXPLAINED_UNITS and find_sensitivity is not None:
+    if float(units.max()) > allowed_units and find_sensitivity is not None:
         units = error / (eps * size + find_sensitivity() + floor)
     place = int(units.argmax())
-    index = torch.unravel_index(torch.tensor(place), truth.shape) if truth.dim() else ()
     return Judgement(
         float(units.reshape(-1)[place]),
-        tuple(int(part) for part in index),
+        place_index(place, truth),
         _number(wide, place),
         _number(truth, place),
+        allowed_units,
     )
 
 

@@ -13,18 +13,18 @@ from typing import Any, Literal
 
 import torch
 
-from tensorprobe.replay.alone import LoneCall, backward_leaves
+from tensorprobe.replay.alone import LoneCall, LoneFunction, backward_leaves
 from tensorprobe.replay.argument import Leaf, iter_leaves
 from tensorprobe.replay.engine import Coverage, Onlooker, Replay, describe_error
 from tensorprobe.replay.error import Error, measure
 from tensorprobe.replay.invocation import Invoker, Tensors, is_random, is_undefined
-from tensorprobe.replay.judge import Judgement, judge
+from tensorprobe.replay.judge import Judgement, allow_units, judge
 from tensorprobe.replay.precision import Precision, torch_dtype
 from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
 from tensorprobe.replay.value_flow import iter_values
 
-Kind = Literal["kernel", "overflow", "decision", "derivative", "sum", "write"]
+Kind = Literal["kernel", "overflow", "derivative", "sum", "write"]
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,6 @@ def find_truth(program: Program, device: torch.device, advance: Callable[[], Non
         Finding("write", write.operation, write.leaf.slot, other=write.before.slot)
         for write in replay.workspace.unseen_writes
     ]
-    findings += [Finding("decision", name, slot) for name, slot in replay.coverage.decisions.items()]
     findings += list(judge_.check_sums())
     return Truth(program.rank.name, replay.coverage, list(judge_.rows.values()), findings, judge_.losses, judge_.not_judged)
 
@@ -139,11 +138,11 @@ class TruthJudge(Onlooker):
                 yield Finding("sum", value.maker.backward_name, arriving.slot, judgement, other=users)
 
     def _judge_alone(self, operation: Operation) -> None:
-        if is_random(operation) or is_undefined(operation) or operation.prefix == "Autograd":
+        if is_random(operation) or is_undefined(operation):
             return
         arriving, departing = self._gradients(operation)
         try:
-            alone = LoneCall(self._invoker, operation, arriving)
+            alone = self._make_alone(operation, arriving)
             for leaf in operation.outputs:
                 if leaf.is_floating:
                     self._judge_result(operation, leaf, alone, arriving.get(leaf.slot))
@@ -153,11 +152,19 @@ class TruthJudge(Onlooker):
         except Exception as error:  # no file of an input, or whatever torch says to float64
             self.not_judged[operation.name] = describe_error(error)
 
+    def _make_alone(self, operation: Operation, arriving: dict[str, Leaf]) -> LoneCall:
+        if operation.prefix != "Autograd":
+            return LoneCall(self._invoker, operation, arriving)
+        inside = [call for call in self._program.calls() if call.inside == operation.name]
+        return LoneFunction(self._invoker, operation, arriving, inside)
+
     def _judge_result(self, operation: Operation, leaf: Leaf, alone: LoneCall, gradient: Leaf | None) -> None:
         recorded, truth = self._recorded.load(leaf), alone.results[leaf.slot].detach()
         row = self.rows[operation.name, leaf.slot]
         eps = self._unit(operation, leaf)
-        row.own = judge(recorded, truth, eps, lambda: alone.find_sensitivity(leaf.slot))
+        counts = [given.element_count for given in operation.inputs if given.is_floating]
+        allowed = allow_units(leaf.element_count, counts)
+        row.own = judge(recorded, truth, eps, allowed, lambda: alone.find_sensitivity(leaf.slot))
         if not row.own.is_explained:
             self.findings.append(Finding("kernel", operation.name, leaf.slot, row.own))
         overflow = int((~torch.isfinite(recorded) & torch.isfinite(truth)).sum())
@@ -174,7 +181,9 @@ class TruthJudge(Onlooker):
             return
         recorded = self._recorded.load(leaf)
         eps = self._unit(operation, leaf)
-        judgement = judge(recorded, truth, eps, lambda: alone.find_gradient_sensitivity(slot))
+        counts = [given.element_count for given in (*operation.inputs, *operation.outputs) if given.is_floating]
+        allowed = allow_units(leaf.element_count, counts)
+        judgement = judge(recorded, truth, eps, allowed, lambda: alone.find_gradient_sensitivity(slot))
         row = self.rows.setdefault(
             (operation.backward_name, leaf.slot), CallTruth(operation.backward_name, leaf.slot, leaf.dtype)
         )

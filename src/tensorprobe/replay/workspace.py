@@ -17,7 +17,6 @@ from typing import Any
 import torch
 
 from tensorprobe.replay.argument import Leaf
-from tensorprobe.replay.precision import Precision
 from tensorprobe.replay.recorded import FileId, MissingContentError, RecordedTensors
 
 
@@ -46,14 +45,13 @@ class Workspace:
     def __init__(
         self,
         recorded: RecordedTensors,
-        precision: Precision,
-        kept: frozenset[int],
-        on_leaf: Callable[[Leaf, torch.Tensor], None],
+        read: Callable[[Leaf], torch.Tensor],
+        kept: frozenset[int] = frozenset(),
     ) -> None:
-        self._kept = kept
-        self._on_leaf = on_leaf
         self._recorded = recorded
-        self._precision = precision
+        self._read = read
+        """Makes the tensor that stands for a leaf."""
+        self._kept = kept
         self._by_tensor: dict[int, torch.Tensor] = {}
         self._by_layout: dict[Any, torch.Tensor] = {}
         self._by_storage: dict[int, list[tuple[Leaf, torch.Tensor]]] = {}
@@ -88,12 +86,8 @@ class Workspace:
         if found is not None and not self._is_written_unseen(leaf, operation):
             self._look(leaf, leaf.source)
             return found
-        content = self._precision.convert(self._recorded.load(leaf))
-        tensor = lay_out(content, leaf)
-        if leaf.is_floating and leaf.requires_grad:
-            tensor.requires_grad_()
+        tensor = self._read(leaf)
         self.leaves[id(tensor)] = (leaf, tensor)
-        self._on_leaf(leaf, tensor)
         self.add(leaf, tensor, None)
         return tensor
 

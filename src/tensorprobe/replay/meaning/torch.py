@@ -27,6 +27,8 @@ class Context:
     """A tensor that was returned, likewise."""
     recorded_mask: Callable[[], torch.Tensor | None]
     """Which elements a dropout kept; None where the dump does not say."""
+    note_choice: Callable[[torch.Tensor], None] | None
+    """Told of a choice how far each value that was chosen lies from the one that would be chosen now."""
     draw: Callable[[Callable[[], Any]], Any] | None
     """Calls a function with the random generator as it was before the recorded call; None where that is not known."""
 
@@ -81,7 +83,7 @@ def cast_by_text(context: Context, tensor: torch.Tensor, dtype: Any = None, *_: 
 # -- choices: the places that were recorded, and the values there ------------------------------------------------------
 
 
-def _choose(dim_of: Callable[..., int]) -> Meaning:
+def _choose(op: str, dim_of: Callable[..., int]) -> Meaning:
     def choose(context: Context, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         dim = dim_of(*args, **kwargs)
         if dim is None or not isinstance(dim, int):
@@ -90,7 +92,11 @@ def _choose(dim_of: Callable[..., int]) -> Meaning:
         keeps = places.dim() == tensor.dim()
         index = places if keeps else places.unsqueeze(dim)
         values = tensor.gather(dim, index) if tensor.dim() else tensor.clone()
-        return (values if keeps or not tensor.dim() else values.squeeze(dim)), places
+        values = values if keeps or not tensor.dim() else values.squeeze(dim)
+        if context.note_choice is not None:
+            best = getattr(torch, op)(tensor.detach(), *args, **kwargs)[0]
+            context.note_choice((best - values.detach()).abs())
+        return values, places
 
     return choose
 
@@ -108,16 +114,16 @@ def _dim_of_extreme(dim: Any = None, *_: Any, **kwargs: Any) -> Any:
 
 
 _CHOICES: dict[str, Meaning] = {
-    "topk": _choose(_dim_second),
-    "kthvalue": _choose(_dim_second),
-    "sort": _choose(_dim_first),
-    "mode": _choose(_dim_first),
-    "max": _choose(_dim_of_extreme),
-    "min": _choose(_dim_of_extreme),
-    "median": _choose(_dim_of_extreme),
-    "nanmedian": _choose(_dim_of_extreme),
-    "cummax": _choose(_dim_of_extreme),
-    "cummin": _choose(_dim_of_extreme),
+    "topk": _choose("topk", _dim_second),
+    "kthvalue": _choose("kthvalue", _dim_second),
+    "sort": _choose("sort", _dim_first),
+    "mode": _choose("mode", _dim_first),
+    "max": _choose("max", _dim_of_extreme),
+    "min": _choose("min", _dim_of_extreme),
+    "median": _choose("median", _dim_of_extreme),
+    "nanmedian": _choose("nanmedian", _dim_of_extreme),
+    "cummax": _choose("cummax", _dim_of_extreme),
+    "cummin": _choose("cummin", _dim_of_extreme),
 }
 
 
