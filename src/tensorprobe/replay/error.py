@@ -20,8 +20,9 @@ _NO_NUMBER = 1e30
 class Error:
     """One tensor against its truth."""
 
-    relative: float
-    """The norm of the difference, relative to the norm of the truth."""
+    norm: float
+    """Of the difference."""
+    true_norm: float
     worst: float
     """The largest difference of one element."""
     worst_index: tuple[int, ...]
@@ -32,6 +33,11 @@ class Error:
     """Elements that are infinite or NaN, where the truth is a number."""
     underflow_count: int
     """Elements that are zero or subnormal, where the truth is a number that is not."""
+
+    @property
+    def relative(self) -> float:
+        """The norm of the difference, relative to the norm of the truth."""
+        return self.norm / self.true_norm if self.true_norm else (0.0 if not self.norm else float("inf"))
 
     @property
     def is_exact(self) -> bool:
@@ -54,7 +60,8 @@ def measure(recorded: torch.Tensor, truth: torch.Tensor) -> Error:
     limits = torch.finfo(recorded.dtype)
     lost = (wide.abs() < limits.tiny) & (truth.abs() >= limits.tiny * limits.eps) & has_truth & (wide != truth)
     return Error(
-        relative=error / norm if norm else (0.0 if not error else float("inf")),
+        norm=error,
+        true_norm=norm,
         worst=float(difference.max()) if difference.numel() else 0.0,
         worst_index=index,
         recorded_worst=_number(recorded, place),

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import torch
 
+from tensorprobe.model.name import PARAMETERS_GRAD
 from tensorprobe.replay.alone import LoneCall, LoneFunction, backward_leaves
 from tensorprobe.replay.argument import Leaf, iter_leaves
 from tensorprobe.replay.engine import Coverage, Onlooker, Replay, describe_error
@@ -23,6 +24,9 @@ from tensorprobe.replay.precision import Precision, torch_dtype
 from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
 from tensorprobe.replay.value_flow import iter_values
+
+_ZERO = 1e-6
+"""A gradient that is smaller than this part of the largest one is taken for zero."""
 
 Kind = Literal["kernel", "overflow", "derivative", "sum", "write"]
 
@@ -53,6 +57,14 @@ class CallTruth:
     effect: float | None = None
     """What the call's own error does to the loss, to first order."""
 
+    def share_of(self, largest: float) -> float:
+        """The accumulated error, relative to its truth, or to a small part of the largest where its truth is zero."""
+        error = self.accumulated
+        if error is None:
+            return 0.0
+        scale = max(error.true_norm, _ZERO * largest)
+        return error.norm / scale if scale else 0.0
+
 
 @dataclass
 class Truth:
@@ -67,6 +79,20 @@ class Truth:
     """The values from which gradients were asked for: record, recorded, true."""
     not_judged: dict[str, str] = field(default_factory=dict)
     """Calls that could not be replayed alone, and why."""
+    locations: dict[str, str] = field(default_factory=dict)
+    """The source lines of the calls that are worth a look."""
+
+    @property
+    def parameter_gradients(self) -> list[CallTruth]:
+        """Those of the parameters, the least true first."""
+        found = [row for row in self.rows if row.record.endswith(PARAMETERS_GRAD) and row.accumulated is not None]
+        return sorted(found, key=lambda row: row.share_of(self.largest_gradient), reverse=True)
+
+    @property
+    def largest_gradient(self) -> float:
+        """The norm of the largest gradient of a parameter: one that is zero in exact arithmetic is held against it."""
+        found = [row.accumulated for row in self.rows if row.record.endswith(PARAMETERS_GRAD)]
+        return max((error.true_norm for error in found if error is not None), default=0.0)
 
     def __bool__(self) -> bool:
         """Is nothing wrong?"""
