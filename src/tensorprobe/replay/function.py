@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch.overrides import get_overridable_functions
 
 Function = Callable[..., Any]
 
@@ -20,7 +19,11 @@ _FACTORIES = (
     "randint_like randn randn_like randperm range scalar_tensor sparse_coo_tensor tensor tril_indices triu_indices "
     "vander zeros zeros_like complex polar einsum where fill sigmoid tanh"
 ).split()
-_FUNCTIONAL = "grouped_mm hardsigmoid hardswish sigmoid tanh upsample upsample_bilinear upsample_nearest".split()
+_FUNCTIONAL_MODULES = ("torch.nn.functional", "torch._jit_internal")
+_DENIED_FUNCTIONS = frozenset(
+    "assert_int_or_pair boolean_dispatch handle_torch_function has_torch_function has_torch_function_unary "
+    "has_torch_function_variadic from_file from_numpy frombuffer from_dlpack".split()
+)
 # Methods that compute nothing, hand out memory, run what they are given, or look into pickles.
 _DENIED_METHODS = frozenset(
     "__array__ __array_wrap__ __cuda_array_interface__ __deepcopy__ __delattr__ __dir__ __dlpack__ __dlpack_device__ "
@@ -40,7 +43,8 @@ class UnknownFunctionError(Exception):
 @cache
 def find_function(prefix: str, op: str) -> Function:
     """`Functional`, `linear`: the function. UnknownFunctionError where there is none that may be called."""
-    found = _FINDERS[prefix](op) if prefix in _FINDERS else None
+    is_denied = op.rpartition(".")[2] in _DENIED_FUNCTIONS
+    found = _FINDERS[prefix](op) if prefix in _FINDERS and not is_denied else None
     if found is None:
         raise UnknownFunctionError(f"{prefix}.{op} is no function of torch that is known here")
     return found
@@ -48,25 +52,19 @@ def find_function(prefix: str, op: str) -> Function:
 
 def _find_functional(op: str) -> Function | None:
     found = getattr(F, op, None)
-    if found is not None and (op in _FUNCTIONAL or _is_overridable(found)):
-        return found  # type: ignore[no-any-return]
-    return _builtin(torch._C._nn, op)
+    is_own = getattr(found, "__module__", None) in _FUNCTIONAL_MODULES and not isinstance(found, type)
+    return found if is_own or _is_builtin(found) else _builtin(torch._C._nn, op)
 
 
 def _find_torch(op: str) -> Function | None:
     space, _, name = op.rpartition(".")
     if space:
-        module = _NAMESPACES.get(space)
-        found = getattr(module, name, None) if module is not None else None
-    else:
-        found = getattr(torch, name, None)
-        if name in _FACTORIES:
-            return found
-        if found is None:  # torch's own layers call some by names that torch does not show
-            return _builtin(torch._C._VariableFunctions, name)
-    if found is not None and (_is_overridable(found) or _is_variable_function(found)):
-        return found  # type: ignore[no-any-return]
-    return None
+        return _builtin(_NAMESPACES.get(space), name)
+    found = getattr(torch, name, None)
+    if name in _FACTORIES or getattr(found, "__module__", None) == "torch.functional":
+        return found
+    # torch's own layers call some by names that torch does not show
+    return found if _is_variable_function(found) else _builtin(torch._C._VariableFunctions, name)
 
 
 def _find_method(op: str) -> Function | None:
@@ -91,24 +89,16 @@ def _find_operator(op: str) -> Function | None:
 
 def _builtin(owner: Any, name: str) -> Function | None:
     found = getattr(owner, name, None) if not name.startswith("__") else None
-    return found if found is not None and type(found).__name__ == "builtin_function_or_method" else None
+    return found if _is_builtin(found) else None
 
 
-@cache
-def _overridable() -> frozenset[int]:
-    functions = get_overridable_functions()
-    owners = (torch, torch.functional, F, torch.linalg, torch.fft, torch.special)
-    return frozenset(id(function) for owner in owners for function in functions.get(owner, ()))
-
-
-def _is_overridable(function: Any) -> bool:
-    return id(function) in _overridable()
+def _is_builtin(function: Any) -> bool:
+    return type(function).__name__ == "builtin_function_or_method"
 
 
 def _is_variable_function(function: Any) -> bool:
-    return type(function).__name__ == "builtin_function_or_method" and "_VariableFunctions" in str(
-        getattr(function, "__qualname__", "")
-    )
+    """Is it one of those that torch generates for its operators?"""
+    return _is_builtin(function) and "_VariableFunctions" in str(getattr(function, "__qualname__", ""))
 
 
 _FINDERS: dict[str, Callable[[str], Function | None]] = {
