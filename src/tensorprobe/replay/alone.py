@@ -73,9 +73,7 @@ class LoneCall:
             return recorded.clone()
         return change(self._invoker.precision.convert(recorded).clone(), torch.finfo(recorded.dtype).eps)
 
-    def _differentiate(
-        self, results: Tensors, given: Tensors, change: Change
-    ) -> Tensors:
+    def _differentiate(self, results: Tensors, given: Tensors, change: Change) -> Tensors:
         convert, load = self._invoker.precision.convert, self._invoker.recorded.load
         followed = {slot: leaf for slot, leaf in self._arriving.items() if results[slot].requires_grad}
         if not followed or not given:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -26,6 +25,7 @@ from tensorprobe.replay.invocation import (
 from tensorprobe.replay.precision import Precision, torch_dtype
 from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
+from tensorprobe.replay.result import Coverage, Decision
 from tensorprobe.replay.workspace import Workspace, lay_out
 
 
@@ -37,31 +37,6 @@ class Onlooker:
 
     def see_gradient(self, record: str, slot: str, gradient: torch.Tensor) -> None:
         """A gradient has come, of the name that it was recorded by."""
-
-
-@dataclass(frozen=True)
-class Decision:
-    """A choice, a mask or an index that comes out otherwise than recorded."""
-
-    count: int
-    """Of elements that differ."""
-    total: int
-    margin: float | None
-    """How far the chosen values lie from those that would be chosen, at most; None where that is not known."""
-
-
-@dataclass
-class Coverage:
-    """What was replayed, and what was not."""
-
-    call_count: int = 0
-    replayed: int = 0
-    random: int = 0
-    """Calls whose results were drawn: they are those recorded."""
-    gaps: dict[str, str] = field(default_factory=dict)
-    """The calls that could not be replayed, and why: their results are those recorded."""
-    decisions: dict[str, Decision] = field(default_factory=dict)
-    """Calls that decided otherwise: the program goes on with what was recorded."""
 
 
 class Replay:

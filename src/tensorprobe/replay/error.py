@@ -7,41 +7,13 @@ the result: a kernel that is right errs by a few times that.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 
+from tensorprobe.replay.result import Error
+
 _NO_NUMBER = 1e30
 """Larger ones stand for "masked": -inf, the smallest number of a dtype."""
-
-
-@dataclass(frozen=True, slots=True)
-class Error:
-    """One tensor against its truth."""
-
-    norm: float
-    """Of the difference."""
-    true_norm: float
-    worst: float
-    """The largest difference of one element."""
-    worst_index: tuple[int, ...]
-    recorded_worst: float
-    """What was recorded there."""
-    true_worst: float
-    overflow_count: int
-    """Elements that are infinite or NaN, where the truth is a number."""
-    underflow_count: int
-    """Elements that are zero or subnormal, where the truth is a number that is not."""
-
-    @property
-    def relative(self) -> float:
-        """The norm of the difference, relative to the norm of the truth."""
-        return self.norm / self.true_norm if self.true_norm else (0.0 if not self.norm else float("inf"))
-
-    @property
-    def is_exact(self) -> bool:
-        return self.worst == 0 and self.overflow_count == 0
 
 
 def measure(recorded: torch.Tensor, truth: torch.Tensor) -> Error:

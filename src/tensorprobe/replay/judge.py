@@ -8,30 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 
 from tensorprobe.replay.error import place_index
+from tensorprobe.replay.result import Judgement
 
 _EXPLAINED_UNITS = 16.0
 """So many units of rounding are a kernel that computes in its own order."""
-
-
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """An error and what it is held against."""
-
-    units: float
-    """The largest error of an element, in units of what rounding does to it."""
-    index: tuple[int, ...]
-    recorded: float
-    true: float
-    allowed_units: float = _EXPLAINED_UNITS
-
-    @property
-    def is_explained(self) -> bool:
-        return self.units <= self.allowed_units
 
 
 def allow_units(result_count: int, input_counts: Sequence[int]) -> float:

@@ -12,7 +12,14 @@ import torch
 from tensorprobe.replay.argument import UnknownArgumentError
 
 PrecisionName = Literal["float64", "recorded"]
-_ALIASES = {"half": "float16", "double": "float64", "float": "float32", "int": "int32", "long": "int64", "bool_": "bool"}
+_ALIASES = {
+    "half": "float16",
+    "double": "float64",
+    "float": "float32",
+    "int": "int32",
+    "long": "int64",
+    "bool_": "bool",
+}
 _WIDE = {False: torch.float64, True: torch.complex128}
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from tensorprobe.model.name import ApiName, ModuleName, ParametersGradName, RecordName, parse_name
 from tensorprobe.replay.argument import Leaf, iter_leaves
 from tensorprobe.store.reader import RankDump
+
 _INDEXING = ("__getitem__", "__setitem__")
 
 

@@ -58,7 +58,9 @@ class RecordedTensors:
         except (DumpError, UnknownArgumentError) as error:
             raise MissingContentError(str(error)) from error
         if tuple(tensor.shape) != leaf.shape:
-            raise MissingContentError(f"{leaf.data_name} holds {list(tensor.shape)}, and {list(leaf.shape)} was recorded")
+            raise MissingContentError(
+                f"{leaf.data_name} holds {list(tensor.shape)}, and {list(leaf.shape)} was recorded"
+            )
         tensor = tensor.to(self._device)
         self._keep(file_id, tensor)
         return tensor

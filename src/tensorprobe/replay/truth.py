@@ -8,95 +8,22 @@ gradient that is not the derivative, a number that became infinite and a value t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
-from tensorprobe.model.name import PARAMETERS_GRAD
 from tensorprobe.replay.alone import LoneCall, LoneFunction, backward_leaves
 from tensorprobe.replay.argument import Leaf, iter_leaves
-from tensorprobe.replay.engine import Coverage, Onlooker, Replay, describe_error
-from tensorprobe.replay.error import Error, measure
+from tensorprobe.replay.engine import Onlooker, Replay, describe_error
+from tensorprobe.replay.error import measure
 from tensorprobe.replay.invocation import Invoker, Tensors, is_random, is_undefined
-from tensorprobe.replay.judge import Judgement, allow_units, judge
+from tensorprobe.replay.judge import allow_units, judge
 from tensorprobe.replay.precision import Precision, torch_dtype
 from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
+from tensorprobe.replay.result import CallTruth, Finding, Truth
 from tensorprobe.replay.value_flow import iter_values
-
-_ZERO = 1e-6
-"""A gradient that is smaller than this part of the largest one is taken for zero."""
-
-Kind = Literal["kernel", "overflow", "derivative", "sum", "write"]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something that rounding does not explain."""
-
-    kind: Kind
-    record: str
-    slot: str
-    judgement: Judgement | None = None
-    count: int = 0
-    """Of elements, where they are counted."""
-    other: str = ""
-    """Of a sum, the records whose gradients should add up; of a write, the record that saw the value before."""
-
-
-@dataclass
-class CallTruth:
-    """One recorded tensor, a result or a gradient, against its truth."""
-
-    record: str
-    slot: str
-    dtype: str
-    accumulated: Error | None = None
-    own: Judgement | None = None
-    effect: float | None = None
-    """What the call's own error does to the loss, to first order."""
-
-    def share_of(self, largest: float) -> float:
-        """The accumulated error, relative to its truth, or to a small part of the largest where its truth is zero."""
-        error = self.accumulated
-        if error is None:
-            return 0.0
-        scale = max(error.true_norm, _ZERO * largest)
-        return error.norm / scale if scale else 0.0
-
-
-@dataclass
-class Truth:
-    """What a replay says of one step of one process."""
-
-    name: str
-    """`step0/rank3`"""
-    coverage: Coverage
-    rows: list[CallTruth]
-    findings: list[Finding]
-    losses: list[tuple[str, float, float]]
-    """The values from which gradients were asked for: record, recorded, true."""
-    not_judged: dict[str, str] = field(default_factory=dict)
-    """Calls that could not be replayed alone, and why."""
-    locations: dict[str, str] = field(default_factory=dict)
-    """The source lines of the calls that are worth a look."""
-
-    @property
-    def parameter_gradients(self) -> list[CallTruth]:
-        """Those of the parameters, the least true first."""
-        found = [row for row in self.rows if row.record.endswith(PARAMETERS_GRAD) and row.accumulated is not None]
-        return sorted(found, key=lambda row: row.share_of(self.largest_gradient), reverse=True)
-
-    @property
-    def largest_gradient(self) -> float:
-        """The norm of the largest gradient of a parameter: one that is zero in exact arithmetic is held against it."""
-        found = [row.accumulated for row in self.rows if row.record.endswith(PARAMETERS_GRAD)]
-        return max((error.true_norm for error in found if error is not None), default=0.0)
-
-    def __bool__(self) -> bool:
-        """Is nothing wrong?"""
-        return not self.findings
+from tensorprobe.store.frame import describe_frame
 
 
 def find_truth(program: Program, device: torch.device, advance: Callable[[], None] = lambda: None) -> Truth:
@@ -111,7 +38,25 @@ def find_truth(program: Program, device: torch.device, advance: Callable[[], Non
         for write in replay.workspace.unseen_writes
     ]
     findings += list(judge_.check_sums())
-    return Truth(program.rank.name, replay.coverage, list(judge_.rows.values()), findings, judge_.losses, judge_.not_judged)
+    return Truth(
+        name=program.rank.name,
+        coverage=replay.coverage,
+        rows=list(judge_.rows.values()),
+        findings=findings,
+        losses=judge_.losses,
+        not_judged=judge_.not_judged,
+        locations=dict(_find_locations(program, findings)),
+    )
+
+
+def _find_locations(program: Program, findings: list[Finding]) -> Iterator[tuple[str, str]]:
+    """The line of each finding: that of its forward call."""
+    for finding in findings:
+        frames = program.rank.stack(finding.record) or program.rank.stack(
+            finding.record.replace(".backward", ".forward")
+        )
+        if frames:
+            yield finding.record, describe_frame(frames[0])
 
 
 class TruthJudge(Onlooker):
@@ -222,7 +167,7 @@ class TruthJudge(Onlooker):
 
     def _unit(self, operation: Operation, leaf: Leaf) -> float:
         """What one rounding is: of the result's dtype, or of the one in which autocast has it computed."""
-        units = [torch.finfo(torch_dtype(leaf.dtype)).eps]
+        units: list[float] = [torch.finfo(torch_dtype(leaf.dtype)).eps]
         casts = operation.fields.get("autocast")
         for dtype in casts.values() if isinstance(casts, dict) else ():
             units.append(torch.finfo(torch_dtype(str(dtype))).eps)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
 
-from tensorprobe.replay.truth import CallTruth, Finding, Truth
+from tensorprobe.replay.result import CallTruth, Finding, Truth
 
 _MAX_NAMED = 5
 _MAX_GAPS = 5
@@ -47,7 +47,9 @@ def _headline(truth: Truth) -> str:
         return f"{truth.name}: {count} {'thing is' if count == 1 else 'things are'} wrong."
     gaps = len(truth.coverage.gaps)
     if gaps:
-        return f"{truth.name}: nothing wrong was found; {gaps} of {truth.coverage.call_count} calls could not be checked."
+        return (
+            f"{truth.name}: nothing wrong was found; {gaps} of {truth.coverage.call_count} calls could not be checked."
+        )
     return f"{truth.name}: nothing is wrong. All {truth.coverage.call_count} calls compute what they should."
 
 
@@ -144,7 +146,9 @@ def _effect_size(row: CallTruth) -> float:
 
 def _describe_decisions(truth: Truth) -> Iterator[str]:
     for record, decision in truth.coverage.decisions.items():
-        margin = "" if decision.margin is None else f"; the values it chose between are at most {decision.margin:.1e} apart"
+        margin = (
+            "" if decision.margin is None else f"; the values it chose between are at most {decision.margin:.1e} apart"
+        )
         yield (
             f"{record} would decide otherwise without rounding, in {decision.count:,} of {decision.total:,} "
             f"elements{margin}"

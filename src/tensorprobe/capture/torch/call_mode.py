@@ -90,19 +90,19 @@ class CallRunner:
         if reason is not None or is_checkpointing(frame):
             return self._run_unseen(api, function, args, kwargs, None if is_checkpointing(frame) else reason)
         call, span = self.begin(api, args, kwargs, frame)
-        is_function = api.is_function and call is not None
-        if is_function:
-            self.recorder.open_function(call)
+        function_call = call if api.is_function else None
+        if function_call is not None:
+            self.recorder.open_function(function_call)
         try:
             output = function(*args, **kwargs)
         except BaseException as error:
-            if is_function:
-                self.recorder.close_function(call)
+            if function_call is not None:
+                self.recorder.close_function(function_call)
             self._note_writes(api, args, kwargs)
             self.end_failed(call, span, error)
             raise
-        if is_function:
-            self.recorder.close_function(call)
+        if function_call is not None:
+            self.recorder.close_function(function_call)
         # x[0] = y returns nothing and changes x: what comes out is x.
         self.end(api, call, span, args[0] if output is None and api.changes_first else output, given=(args, kwargs))
         if api.exposes_memory or not self.recorder.describes_every_call:

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-
 DROPOUTS = frozenset({"dropout", "dropout_", "dropout1d", "dropout2d", "dropout3d", "feature_dropout"})
 
 

@@ -206,12 +206,44 @@ _RANDOM: dict[str, Meaning] = {
 }
 
 DRAWS = frozenset(
-    "bernoulli bernoulli_ cauchy_ exponential_ geometric_ log_normal_ multinomial normal normal_ poisson rand rand_like "
-    "randint randint_like randn randn_like random_ randperm uniform_ trunc_normal_ kaiming_normal_ kaiming_uniform_ "
-    "xavier_normal_ xavier_uniform_ gumbel_softmax rrelu rrelu_ alpha_dropout feature_alpha_dropout "
-    "fractional_max_pool2d fractional_max_pool3d native_dropout".split()
+    [
+        "bernoulli",
+        "bernoulli_",
+        "cauchy_",
+        "exponential_",
+        "geometric_",
+        "log_normal_",
+        "multinomial",
+        "normal",
+        "normal_",
+        "poisson",
+        "rand",
+        "rand_like",
+        "randint",
+        "randint_like",
+        "randn",
+        "randn_like",
+        "random_",
+        "randperm",
+        "uniform_",
+        "trunc_normal_",
+        "kaiming_normal_",
+        "kaiming_uniform_",
+        "xavier_normal_",
+        "xavier_uniform_",
+        "gumbel_softmax",
+        "rrelu",
+        "rrelu_",
+        "alpha_dropout",
+        "feature_alpha_dropout",
+        "fractional_max_pool2d",
+        "fractional_max_pool3d",
+        "native_dropout",
+    ]
 )
 """Functions whose result cannot be computed from their arguments: it is pinned."""
 
-UNDEFINED = frozenset("empty empty_like empty_strided empty_permuted new_empty new_empty_strided resize_".split())
+UNDEFINED = frozenset(
+    ["empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "resize_"]
+)
 """Functions that return memory as it is: what was recorded of it means nothing."""
