@@ -1,7 +1,7 @@
 """A recorded step is a program: here it is executed again, without the code that made it.
 
-In float64 this gives what the program means, without its rounding: `truth` holds a run against it. Needs torch, which is
-imported when something is replayed, not before.
+In float64 this gives what the program means, without its rounding: `truth` holds a run against it. Needs torch, which
+is imported when something is replayed, not before.
 """
 
 from __future__ import annotations

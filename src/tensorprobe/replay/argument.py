@@ -105,7 +105,7 @@ def dtype_name(text: Any) -> str:
 
 MakeTensor = Callable[[Leaf], Any]
 MakeObject = Callable[[str, Any], Any]
-"""From the name of a framework's type and the recorded text of its value; UnknownArgumentError if it does not know it."""
+"""From the name of a type and the recorded text of its value; UnknownArgumentError if it does not know it."""
 
 
 def build_arguments(

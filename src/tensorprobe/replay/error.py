@@ -1,8 +1,6 @@
 """How far a recorded tensor is from what it should be, in units of its dtype's rounding.
 
-Rounding is relative to what is rounded, and what is rounded inside a call is not its result: the sum of large terms that
-cancel is small, and its error is not. So an error is held against what rounding of the inputs, by one unit each, does to
-the result: a kernel that is right errs by a few times that.
+Infinite elements and those that stand for "masked" are counted apart, and are no part of a distance.
 """
 
 from __future__ import annotations

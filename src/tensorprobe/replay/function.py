@@ -4,8 +4,10 @@ from anyone, and calls nothing that reads files, loads code or hands out memory.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,116 +15,16 @@ import torch.nn.functional as F
 
 Function = Callable[..., Any]
 
-_FACTORIES = [
-    "arange",
-    "as_tensor",
-    "asarray",
-    "bartlett_window",
-    "blackman_window",
-    "empty",
-    "empty_like",
-    "empty_permuted",
-    "empty_strided",
-    "eye",
-    "full",
-    "full_like",
-    "hamming_window",
-    "hann_window",
-    "kaiser_window",
-    "linspace",
-    "logspace",
-    "normal",
-    "ones",
-    "ones_like",
-    "rand",
-    "rand_like",
-    "randint",
-    "randint_like",
-    "randn",
-    "randn_like",
-    "randperm",
-    "range",
-    "scalar_tensor",
-    "sparse_coo_tensor",
-    "tensor",
-    "tril_indices",
-    "triu_indices",
-    "vander",
-    "zeros",
-    "zeros_like",
-    "complex",
-    "polar",
-    "einsum",
-    "where",
-    "fill",
-    "sigmoid",
-    "tanh",
-]
+_DATA = json.loads(Path(__file__).with_name("function.json").read_text())
+_FACTORIES = frozenset(_DATA["factories"])
+_DENIED_FUNCTIONS = frozenset(_DATA["denied_functions"])
+_DENIED_METHODS = frozenset(_DATA["denied_methods"])
+"""Methods that compute nothing, hand out memory, run what they are given, or look into pickles."""
+DRAWS = frozenset(_DATA["draws"])
+"""Functions whose result cannot be computed from their arguments: it is pinned."""
+UNDEFINED = frozenset(_DATA["undefined"])
+"""Functions that return memory as it is: what was recorded of it means nothing."""
 _FUNCTIONAL_MODULES = ("torch.nn.functional", "torch._jit_internal")
-_DENIED_FUNCTIONS = frozenset(
-    [
-        "assert_int_or_pair",
-        "boolean_dispatch",
-        "handle_torch_function",
-        "has_torch_function",
-        "has_torch_function_unary",
-        "has_torch_function_variadic",
-        "from_file",
-        "from_numpy",
-        "frombuffer",
-        "from_dlpack",
-    ]
-)
-# Methods that compute nothing, hand out memory, run what they are given, or look into pickles.
-_DENIED_METHODS = frozenset(
-    [
-        "__array__",
-        "__array_wrap__",
-        "__cuda_array_interface__",
-        "__deepcopy__",
-        "__delattr__",
-        "__dir__",
-        "__dlpack__",
-        "__dlpack_device__",
-        "__format__",
-        "__getattribute__",
-        "__hash__",
-        "__init__",
-        "__init_subclass__",
-        "__iter__",
-        "__new__",
-        "__reduce__",
-        "__reduce_ex__",
-        "__repr__",
-        "__setattr__",
-        "__setstate__",
-        "__sizeof__",
-        "__str__",
-        "__subclasshook__",
-        "__torch_dispatch__",
-        "__torch_function__",
-        "apply_",
-        "as_subclass",
-        "backward",
-        "data_ptr",
-        "map2_",
-        "map_",
-        "module_load",
-        "new",
-        "numpy",
-        "register_hook",
-        "register_post_accumulate_grad_hook",
-        "reinforce",
-        "retain_grad",
-        "set_",
-        "share_memory_",
-        "storage",
-        "storage_type",
-        "tolist",
-        "untyped_storage",
-        "unsafe_chunk",
-    ]
-)
 _NAMESPACES = {"linalg": torch.linalg, "fft": torch.fft, "special": torch.special}
 
 

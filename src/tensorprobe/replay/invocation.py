@@ -12,8 +12,8 @@ import torch
 
 from tensorprobe.model.tree import map_tree
 from tensorprobe.replay.argument import Leaf, UnknownArgumentError, build_arguments, iter_leaves
-from tensorprobe.replay.function import find_function
-from tensorprobe.replay.meaning.torch import DRAWS, UNDEFINED, Context, find_meaning
+from tensorprobe.replay.function import DRAWS, UNDEFINED, find_function
+from tensorprobe.replay.meaning.torch import Context, find_meaning
 from tensorprobe.replay.object import make_object
 from tensorprobe.replay.precision import Precision, torch_dtype
 from tensorprobe.replay.program import Operation

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
 
 import torch
@@ -38,7 +37,7 @@ class RecordedTensors:
         if leaf.data_name is None:
             return None
         try:
-            status = os.stat(self._rank.tensor_path(leaf.data_name))
+            status = self._rank.tensor_path(leaf.data_name).stat()
         except (OSError, DumpError):
             return None
         return status.st_dev, status.st_ino

@@ -1,5 +1,5 @@
-"""Calls of torch that are not simply made again: casts, which mean nothing in float64; choices, whose places are pinned;
-random draws, whose result is pinned.
+"""Calls of torch that are not simply made again: casts, which mean nothing in float64; choices, whose places are
+pinned; dropouts, whose mask is.
 
 A meaning is given the operation's name, its arguments as values of the replay, and what was recorded of its results.
 """
@@ -137,10 +137,8 @@ def drop(
     if not training or p == 0:
         return tensor
     mask = find_mask(context, tensor.shape, p)
-    if p == 1:
-        noise = torch.zeros_like(tensor)
-    else:
-        noise = mask.to(tensor.dtype).expand(tensor.shape).clone().div_(1 - p)
+    # with p = 1 nothing is kept, and what is scaled is nothing
+    noise = mask.to(tensor.dtype).expand(tensor.shape).clone().div_(1 - p if p < 1 else 1)
     return tensor.mul_(noise) if inplace else tensor * noise
 
 
@@ -204,46 +202,3 @@ _RANDOM: dict[str, Meaning] = {
     "dropout3d": drop,
     "feature_dropout": drop,
 }
-
-DRAWS = frozenset(
-    [
-        "bernoulli",
-        "bernoulli_",
-        "cauchy_",
-        "exponential_",
-        "geometric_",
-        "log_normal_",
-        "multinomial",
-        "normal",
-        "normal_",
-        "poisson",
-        "rand",
-        "rand_like",
-        "randint",
-        "randint_like",
-        "randn",
-        "randn_like",
-        "random_",
-        "randperm",
-        "uniform_",
-        "trunc_normal_",
-        "kaiming_normal_",
-        "kaiming_uniform_",
-        "xavier_normal_",
-        "xavier_uniform_",
-        "gumbel_softmax",
-        "rrelu",
-        "rrelu_",
-        "alpha_dropout",
-        "feature_alpha_dropout",
-        "fractional_max_pool2d",
-        "fractional_max_pool3d",
-        "native_dropout",
-    ]
-)
-"""Functions whose result cannot be computed from their arguments: it is pinned."""
-
-UNDEFINED = frozenset(
-    ["empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "resize_"]
-)
-"""Functions that return memory as it is: what was recorded of it means nothing."""
