@@ -98,9 +98,8 @@ class Gradients:
             tensors = [workspace.tensor(number) for number in found.roots]
             roots = [tensor for tensor in tensors if tensor is not None and tensor.requires_grad]
             if roots:
-                torch.autograd.backward(
-                    roots, [torch.ones_like(root) for root in roots], retain_graph=bool(self._passes)
-                )
+                seeds = [None if root.dim() == 0 else torch.ones_like(root) for root in roots]
+                torch.autograd.backward(roots, seeds, retain_graph=bool(self._passes))
 
 
 @dataclass(frozen=True)
