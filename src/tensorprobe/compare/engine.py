@@ -31,7 +31,9 @@ from tensorprobe.compare.mapping import read_mapping
 from tensorprobe.compare.measure import SHAPE_PROBLEM
 from tensorprobe.compare.option import DEFAULT_ATOL, DEFAULT_RTOL, CompareOptions
 from tensorprobe.compare.pairing import PairedCall, RunSide, pair_calls
+from tensorprobe.compare.relation import doubt_verdict, relate_runs
 from tensorprobe.compare.result import Comparison, Coverage, RankResult, ValuePair, Verdict
+from tensorprobe.compare.same_run import note_same_run
 from tensorprobe.compare.signature import MINDSPORE
 from tensorprobe.compare.slot_pair import pair_match_slots
 from tensorprobe.compare.status import is_unknown
@@ -110,7 +112,8 @@ def _compare_ranks(
     judged = _measure_and_judge(pairs, pair, Judge(course), options, progress)
     is_cut_short = len(judged) < len(pairs)
     finding = Finding(judged, alignment, reference, candidate, past, is_cut_short, options.allow_uncompared)
-    verdict = replace(give_verdict(finding), step=pair.step, rank_name=pair.reference.name)
+    verdict = doubt_verdict(give_verdict(finding), relate_runs(pairs, alignment))
+    verdict = replace(note_same_run(verdict, pair), step=pair.step, rank_name=pair.reference.name)
     return _make_result(pair, finding, verdict), course.end()
 
 
