@@ -44,7 +44,7 @@ def test_a_row_says_where_it_stands_and_why() -> None:
 
 def test_every_number_of_the_measurement_is_a_column() -> None:
     numbers: dict[str, Any] = {
-        name: index for index, name in enumerate(Measurement.__slots__) if name not in ("basis", "problem")
+        name: index for index, name in enumerate(Measurement.__slots__) if name not in ("basis", "problem", "fallback")
     }
     row = rows_of(pair(tensor(), tensor(), "different", measurement=Measurement("tensor", **numbers)))[0]
     kept = {name: value for name, value in numbers.items() if not name.startswith("norm_")}
