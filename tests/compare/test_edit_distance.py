@@ -69,6 +69,12 @@ def test_what_is_not_known_is_equal_to_nothing() -> None:
     assert sorted(align_sequences([None], [None]), key=str) == [(0, None), (None, 0)]
 
 
+def test_positions_are_plain_integers() -> None:
+    positions = [position for pair in align_sequences("abxcd", "aycd") for position in pair if position is not None]
+    assert len(positions) == 9
+    assert {type(position) for position in positions} == {int}
+
+
 @pytest.mark.parametrize("cost", [-1, float("nan"), float("inf"), "1", True])
 def test_a_cost_is_a_number_that_is_not_negative(cost: object) -> None:
     with pytest.raises(UsageError, match="the cost to insert is"):
