@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from tensorprobe.compare.argument import compare_arguments
+from tensorprobe.compare.argument import compare_said
+from tensorprobe.compare.call import Call
 from tensorprobe.store.slot import PlainSlot
+from tests.compare.tensor_slot import make_slot
 
 
 def compare_integers(op: str, slot: str, reference: int, candidate: int) -> str:
+    """In a call on a tensor of rank 3."""
     first, second = (PlainSlot(slot, "int", value, is_input=True) for value in (reference, candidate))
-    return compare_arguments(first, second, op, 3).status
+    calls = (call(op, first), call(op, second))
+    return compare_said(first, second, calls).status
+
+
+def call(op: str, slot: PlainSlot) -> Call:
+    slots = (make_slot(slot="input.0", shape=(4, 5, 6), is_input=True), slot)
+    return Call(f"Torch.{op}.0.forward", 0, "api", "Torch", op, 0, "forward", "", None, None, slots)
 
 
 @pytest.mark.parametrize(
