@@ -39,6 +39,14 @@ def test_the_last_dimension_may_be_counted_from_either_end(op: str, slot: str) -
     assert compare_integers(op, slot, -1, 1) == "different"
 
 
+def test_a_tensor_of_unknown_shape_does_not_say_how_many_dimensions_there_are() -> None:
+    first, second = (PlainSlot("kwargs.dim", "int", value, is_input=True) for value in (-1, 2))
+    shapeless = make_slot(slot="input.1", shape=None, is_input=True)
+    for slots, status in (((shapeless,), "different"), ((shapeless, make_slot(shape=(4, 5, 6))), "equal")):
+        alone = Call("Torch.softmax.0.forward", 0, "api", "Torch", "softmax", 0, "forward", "", None, None, slots)
+        assert compare_said(first, second, (alone, alone)).status == status
+
+
 @pytest.mark.parametrize(
     ("op", "slot"),
     [

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tensorprobe.compare import edit_distance
@@ -46,6 +46,7 @@ def least_price(reference: list[object], candidate: list[object], costs: EditCos
     return of(len(reference), len(candidate))
 
 
+@example([(2, 3), (3,), (), (4,)], [(4,), (3,), (2, 3), (4,)], EditCosts())
 @given(values, values, costs)
 def test_the_alignment_has_every_entry_once_in_order_at_the_least_cost(
     reference: list[object], candidate: list[object], costs: EditCosts

@@ -165,7 +165,16 @@ def test_a_file_is_read_as_its_content(tmp_path: Path) -> None:
     mapping = read_mapping(file)
     assert mapping.calls == {"Functional.gelu.0": "Functional.gelu.1"}
     assert mapping.modules == {"0": "1"}
+    assert mapping.tensors == {}, "a section without names"
     assert mapping.origin == str(file)
+
+
+@pytest.mark.parametrize("content", ["", "# nothing yet\n", "---\n"])
+def test_an_empty_file_maps_nothing(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "mapping.yaml"
+    file.write_text(content)
+    mapping = read_mapping(file)
+    assert (mapping.calls, mapping.modules, mapping.tensors, mapping.origin) == ({}, {}, {}, str(file))
 
 
 @pytest.mark.parametrize(

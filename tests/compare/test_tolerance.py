@@ -117,6 +117,7 @@ def test_an_error_is_what_norm_and_worst_element_say_and_infinite_for_nan_of_one
     assert error_of(Measurement("statistics", relative_max=0.2)) == Noise(0.0, 0.2)
     assert error_of(Measurement("tensor", is_equal=True, relative_l2=0.0, relative_max=0.0)) == SILENCE
     assert error_of(Measurement("checksum", is_equal=False)) is None
+    assert error_of(Measurement("tensor", problem="x.pt is missing")) is None
     for name in ("nan_only_reference", "nan_only_candidate", "inf_only_reference", "inf_only_candidate"):
         spoilt = Measurement("tensor", relative_l2=0.1, relative_max=0.2, **{name: 1})  # type: ignore[arg-type]
         assert error_of(spoilt) == Noise(math.inf, math.inf), name

@@ -56,8 +56,6 @@ class Explained:
 
 def error_of(measurement: Measurement) -> Noise | None:
     """The errors that are judged. None when only equality is known; infinite for a NaN or Inf of one side."""
-    if measurement.problem is not None:
-        return None
     if _has_one_sided_nonfinite(measurement):
         return Noise(math.inf, math.inf)
     if measurement.is_equal:
