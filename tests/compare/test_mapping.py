@@ -73,6 +73,14 @@ def test_a_wildcard_stands_for_the_same_on_both_sides() -> None:
     )
 
 
+def test_what_a_name_that_is_written_out_has_taken_a_wildcard_leaves_alone() -> None:
+    alignment = align_with({"calls": {"Functional.*.0": "Functional.*.1", "Functional.gelu.3": "Functional.gelu.1"}})
+    assert match_of(alignment, "Functional.gelu.3.forward").candidate[0].name == "Functional.gelu.1.forward"
+    assert match_of(alignment, "Functional.gelu.0.forward").rule != "mapping"
+    taken = [match.candidate[0].name for match in alignment.matches]
+    assert len(taken) == len(set(taken))
+
+
 def test_modules_are_mapped_with_all_below_them() -> None:
     candidate = Transformer(names={"layers": "h"}, layers=(3, 2, 1, 0))
     alignment = align_with({"modules": {"layers.0": "h.3"}}, candidate)
@@ -165,7 +173,16 @@ def test_a_file_is_read_as_its_content(tmp_path: Path) -> None:
     mapping = read_mapping(file)
     assert mapping.calls == {"Functional.gelu.0": "Functional.gelu.1"}
     assert mapping.modules == {"0": "1"}
+    assert mapping.tensors == {}, "a section without names"
     assert mapping.origin == str(file)
+
+
+@pytest.mark.parametrize("content", ["", "# nothing yet\n", "---\n"])
+def test_an_empty_file_maps_nothing(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "mapping.yaml"
+    file.write_text(content)
+    mapping = read_mapping(file)
+    assert (mapping.calls, mapping.modules, mapping.tensors, mapping.origin) == ({}, {}, {}, str(file))
 
 
 @pytest.mark.parametrize(

@@ -60,9 +60,12 @@ def test_empty_tensors_are_equal_on_any_basis() -> None:
     assert found.is_equal and found.element_count == 0
 
 
-@pytest.mark.parametrize("fields", [{}, STATISTICS, {"checksum": "0" * 8}])
-def test_other_shapes_are_a_problem_on_any_basis(fields: dict[str, Any], files: tuple[Path, Path]) -> None:
+@pytest.mark.parametrize(
+    ("fields", "basis"), [({}, "structure"), (STATISTICS, "statistics"), ({"checksum": "0" * 8}, "checksum")]
+)
+def test_other_shapes_are_a_problem_on_any_basis(fields: dict[str, Any], basis: str, files: tuple[Path, Path]) -> None:
     found = measure({"shape": (2, 3), **fields}, {"shape": (3, 2), **fields})
+    assert found.basis == basis
     assert found.problem == "shape [2, 3] against [3, 2]" and found.is_equal is None
     assert measure({"shape": None, **fields}, {"shape": (3, 2), **fields}).problem == "shape unknown against [3, 2]"
     np.save(files[1], np.ones((3, 1)))

@@ -59,14 +59,9 @@ _ALL_DIMENSIONS = frozenset(("flatten", "flip", "moveaxis", "movedim", "permute"
 _SIZE_KEYWORDS = frozenset(("output_size", "scale_factor", "shape", "size", "sizes"))
 
 
-def compare_arguments(reference: PlainSlot, candidate: PlainSlot, op: str, dimensions: int | None) -> ValuePair:
-    """One plain argument of a call against another; `dimensions` is the rank of its tensors: dim=-1 may be dim=2."""
-    status, reason = _compare(reference, candidate, dimensions if _is_dimension(reference.slot, op) else None)
-    return ValuePair(reference, candidate, status, None, reason=reason)
-
-
 def compare_said(reference: PlainSlot, candidate: PlainSlot, calls: Calls) -> ValuePair:
-    """One plain argument of a call against that of its partner, both in the words of PyTorch."""
+    """One plain argument of a call against that of its partner, both in the words of PyTorch. The rank of the call's
+    tensors counts: dim=-1 may be dim=2."""
     dimensions = next((len(slot.shape) for slot in calls[0].tensors if slot.shape is not None), None)
     said = [_say(slot, call) for slot, call in zip((reference, candidate), calls, strict=True)]
     one, other = (_element(said[0], said[1].slot), _element(said[1], said[0].slot))

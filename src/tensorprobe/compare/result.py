@@ -12,7 +12,7 @@ from tensorprobe.compare.call import Call
 from tensorprobe.compare.measurement import Measurement
 from tensorprobe.compare.noise import SILENCE, Noise
 from tensorprobe.errors import UsageError
-from tensorprobe.store.slot import PlainSlot, Slot, TensorSlot
+from tensorprobe.store.slot import Slot, TensorSlot
 
 if TYPE_CHECKING:  # row.py builds on this file
     from tensorprobe.compare.row import Row
@@ -99,11 +99,6 @@ class ValuePair:
         found = self.reference or self.candidate
         assert found is not None
         return found.is_input
-
-    @property
-    def plain_values(self) -> tuple[Any, Any]:
-        """The two arguments, where they are no tensors."""
-        return tuple(slot.value if isinstance(slot, PlainSlot) else None for slot in (self.reference, self.candidate))  # type: ignore[return-value]
 
 
 @dataclass(slots=True)

@@ -72,10 +72,6 @@ class RecordFile:
         """A file without entries is still a file."""
         return True
 
-    def names(self) -> Iterator[str]:
-        """The keys in order, without reading the values."""
-        return iter(self._whole[1] if self._outline is None else self._outline.offsets)
-
     def items(self) -> Iterator[tuple[str, Any]]:
         """All entries in the order in which they were written."""
         if self._outline is None:

@@ -68,7 +68,6 @@ def _read_layout(content: mmap.mmap | bytes, dtype: str | None) -> Any:
 
 def map_file(path: Path) -> mmap.mmap | bytes:
     """The bytes of a regular file, read when they are looked at."""
-    """The content of a regular file."""
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     except FileNotFoundError:

@@ -103,7 +103,7 @@ class ValueTable:
         if produced_by is not None:
             if len(known.sources) >= _MAX_LAYOUTS:
                 known.sources.clear()
-            value.source = known.sources.setdefault(layout, produced_by)
+            known.sources.setdefault(layout, produced_by)
         if known.is_trusted:
             if len(known.values) >= _MAX_LAYOUTS:
                 known.forget()
