@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 from tensorprobe.compare.weight_layer import Layer
 from tensorprobe.compare.weight_row import plain_shape
 from tensorprobe.compare.weight_side import KNOWN_LEAVES
+from tensorprobe.compare.weight_word import Path
 from tensorprobe.model.weight import Weight
 
 
 def find_choices(layers: Sequence[Layer], others: Sequence[Layer]) -> dict[str, tuple[Weight, ...]]:
     """For each weight, those of the other side that it may belong to, by name."""
-    by_signature: dict[object, list[Layer]] = {}
+    by_signature: dict[Hashable, list[Layer]] = {}
+    """And by signature and numbers."""
     by_shape: dict[tuple[int, ...], list[Layer]] = {}
     for other in others:
-        by_signature.setdefault(other.signature, []).append(other)
+        for key in (other.signature, *{(other.signature, meaning.numbers) for meaning in other.meanings}):
+            by_signature.setdefault(key, []).append(other)
         for shape in {plain_shape(weight) for weight in other.weights.values()}:
             by_shape.setdefault(shape, []).append(other)
     found: dict[str, tuple[Weight, ...]] = {}
     for layer in layers:
-        alike = _in_same_place(layer, by_signature.get(layer.signature, ()))
+        alike = _in_same_place(layer, by_signature) or by_signature.get(layer.signature, [])
         for leaf, weight in layer.weights.items():
             shape = plain_shape(weight)
             fitting = [other.weights[leaf] for other in alike] or [
@@ -31,10 +34,12 @@ def find_choices(layers: Sequence[Layer], others: Sequence[Layer]) -> dict[str, 
     return found
 
 
-def _in_same_place(layer: Layer, others: Sequence[Layer]) -> Sequence[Layer]:
-    """Those with the same numbers, if there are any: what belongs to the second block."""
-    numbers = {meaning.numbers for meaning in layer.meanings}
-    return [other for other in others if numbers & {meaning.numbers for meaning in other.meanings}] or others
+def _in_same_place(layer: Layer, others: Mapping[Hashable, list[Layer]]) -> list[Layer]:
+    """Those with the same numbers: what belongs to the second block."""
+    found: dict[Path, Layer] = {}
+    for meaning in layer.meanings:
+        found.update((other.path, other) for other in others.get((layer.signature, meaning.numbers), ()))
+    return list(found.values())
 
 
 def _fitting(layer: Layer, leaf: str, other: Layer) -> Iterable[Weight]:

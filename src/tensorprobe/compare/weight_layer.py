@@ -20,7 +20,7 @@ from tensorprobe.model.weight import Weight
 ALIKE, BY_SHAPE = "alike", "shape"
 Signature = tuple[tuple[str, tuple[int, ...]], ...]
 _MAX_TAILS = 500
-"""Of layers with one signature, whose paths are held against each other one by one."""
+"""Of layers with one signature and one name, whose paths are held against each other one by one."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -81,8 +81,8 @@ def _pair_in_full(which: int, source: list[Layer], target: list[Layer]) -> Itera
 
 def _pair_tails(source: list[Layer], target: list[Layer]) -> Iterator[Pair]:
     """The path of one is that of the other without some of its levels: `model.decoder.lm_head`, `lm_head`."""
-    for layers, others in _groups(source, target, lambda layer: layer.signature):
-        if max(len(layers), len(others)) > _MAX_TAILS:
+    for layers, others in _groups(source, target, lambda layer: (layer.signature, _last_words(layer.path))):
+        if max(len(layers), len(others)) > _MAX_TAILS or not _last_words(layers[0].path):
             continue
         paths, other_paths = ([[split_words(part) for part in one.path] for one in side] for side in (layers, others))
         fits = [[_is_tail(path, other) for other in other_paths] for path in paths]
@@ -91,9 +91,11 @@ def _pair_tails(source: list[Layer], target: list[Layer]) -> Iterator[Pair]:
                 yield ALIKE, layers[place], others[row.index(True)]
 
 
+def _last_words(path: Path) -> tuple[str, ...]:
+    return split_words(path[-1]) if path else ()
+
+
 def _is_tail(path: list[tuple[str, ...]], other: list[tuple[str, ...]]) -> bool:
-    if not path or not other or path[-1] != other[-1] or not path[-1]:
-        return False
     short, long = sorted((path, other), key=len)
     rest = iter(long)
     return all(part in rest for part in short)

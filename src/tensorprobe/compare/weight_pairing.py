@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
 from tensorprobe.compare.rule import unwrap
@@ -142,7 +142,7 @@ class WeightPairing:
 
     def pair_tied(self) -> None:
         """A target without a partner that shares its memory with one that has: it has the same value anyway."""
-        owners = {weight.memory: weight for weight in self.target.weights if weight.name in self._partner}
+        owners = _owners(self.target, self._partner)
         for weight in self.target.left():
             owner = owners.get(weight.memory) if weight.memory is not None else None
             if owner is not None and owner.shape == weight.shape and owner.name in self._partner:
@@ -156,8 +156,10 @@ class WeightPairing:
         sides = self.source.layers(is_distinct=True), self.target.layers(is_distinct=True)
         choices = find_choices(*sides), find_choices(*sides[::-1])
         rows: list[WeightRow] = []
+        owners = _owners(self.source, self.source.taken)
         for weight in self.source.weights:
-            rows += self._rows.get(weight.name) or [self._source_row(weight, choices[0].get(weight.name, ()))]
+            owner = None if weight.memory is None else owners.get(weight.memory)
+            rows += self._rows.get(weight.name) or [self._source_row(weight, owner, choices[0].get(weight.name, ()))]
         rows += self._doubts.values()
         return rows + [self._target_row(weight, choices[1].get(weight.name, ())) for weight in self.target.left()]
 
@@ -219,10 +221,7 @@ class WeightPairing:
         is_one = into <= {other_path} and out_of <= {path}
         return is_one and may_be_one(layer, single.path[-1], against, other.path[-1])
 
-    def _source_row(self, weight: Weight, choices: Sequence[Weight]) -> WeightRow:
-        memory = weight.memory
-        owners = (one for one in self.source.weights if one.name in self.source.taken and one.memory == memory)
-        owner = None if memory is None else next(owners, None)
+    def _source_row(self, weight: Weight, owner: Weight | None, choices: Sequence[Weight]) -> WeightRow:
         if owner is not None:
             return WeightRow(weight, None, DROPPED, TIED, note=f"shares its memory with {owner.name}")
         if weight.leaf == BATCH_COUNT:
@@ -239,6 +238,12 @@ class WeightPairing:
         if choices:
             return WeightRow(None, weight, AMBIGUOUS, choices=tuple(choice.name for choice in choices))
         return WeightRow(None, weight, UNMAPPED, note=_nearest(weight, self.source.left()))
+
+
+def _owners(side: WeightSide, names: Collection[str]) -> dict[Hashable, Weight]:
+    """Of each memory, the first weight by name that is among these."""
+    weights = sorted(side.weights, key=lambda weight: weight.name, reverse=True)
+    return {weight.memory: weight for weight in weights if weight.name in names}
 
 
 def _own_path(layer: Layer) -> str:

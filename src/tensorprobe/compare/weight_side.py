@@ -25,6 +25,7 @@ class WeightSide:
             self._layers.setdefault(self.path(weight), {})[self.leaf(weight)] = weight
         shapes = {path: tuple(sorted(map(plain_shape, layer.values()))) for path, layer in self._layers.items()}
         self.naming = Naming(shapes)
+        self._meanings = {path: (self.naming.meaning(path), self.naming.plain_meaning(path)) for path in shapes}
 
     def name(self, weight: Weight) -> str:
         """In PyTorch's words."""
@@ -53,8 +54,7 @@ class WeightSide:
                 continue
             if is_distinct:
                 known |= {weight.memory for weight in left.values()} - {None}
-            meanings = self.naming.meaning(path), self.naming.plain_meaning(path)
-            found.append(Layer(path, meanings, left, sign(left)))
+            found.append(Layer(path, self._meanings[path], left, sign(left)))
         return [layer for layer in found if layer.weights]
 
     def singles(self) -> list[Layer]:

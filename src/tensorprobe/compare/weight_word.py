@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
@@ -28,6 +28,7 @@ from itertools import product
 from typing import Any
 
 Path = tuple[str, ...]
+_Number = tuple[int, ...]
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _DIMENSION = re.compile(r"(?<=[a-z])[123][dD](?![a-z0-9])")  # of Conv2d
 _NUMBER = re.compile(r"[0-9]+")
@@ -59,15 +60,18 @@ class Naming:
     """The paths of all layers of one network, each known by its siblings too."""
 
     def __init__(self, shapes: Mapping[Path, tuple[tuple[int, ...], ...]]) -> None:
-        self._siblings: dict[tuple[Path, str], set[tuple[int, ...]]] = {}
-        self._of_kind: dict[tuple[Path, str, tuple[int, ...]], set[tuple[int, ...]]] = {}
-        """The same of layers, by the dimensions of their weights."""
         self._kinds = {path: tuple(map(len, weights)) for path, weights in shapes.items()}
+        families: dict[Hashable, set[_Number]] = {}
         for path, kind in self._kinds.items():
             for place, part in enumerate(path):
-                self._siblings.setdefault(_family_of(path, place), set()).add(_numbers(part))
+                families.setdefault(_family_of(path, place), set()).add(_numbers(part))
             if path:
-                self._of_kind.setdefault((*_family_of(path, len(path) - 1), kind), set()).add(_numbers(path[-1]))
+                families.setdefault((*_family_of(path, len(path) - 1), kind), set()).add(_numbers(path[-1]))
+        self._siblings = {
+            family: {number: rank for rank, number in enumerate(sorted(numbers))}
+            for family, numbers in families.items()
+        }
+        """Of each part of a path, and of layers by the dimensions of their weights, too."""
         self._members = _find_members(shapes)
         self._opposites = _find_opposites({word for path in shapes for word in self._words(path, self._depth(path))})
 
@@ -82,9 +86,9 @@ class Naming:
         """By its own words only, where the other network has no such siblings."""
         return Meaning(frozenset(self._words(path, 0)), self._ranks(path, 0))
 
-    def siblings(self, path: Path) -> list[set[tuple[int, ...]]]:
-        """For each part, the numbers that it and its siblings have."""
-        return [self._siblings.get(_family_of(path, place), set()) for place in range(len(path))]
+    def siblings(self, path: Path) -> list[dict[_Number, int]]:
+        """For each part, the numbers that it and its siblings have, and which of them each is."""
+        return [self._siblings.get(_family_of(path, place), {}) for place in range(len(path))]
 
     def _depth(self, path: Path) -> int:
         """How many of its last parts are known by the siblings."""
@@ -98,12 +102,12 @@ class Naming:
         siblings = self.siblings(path)
         if path in self._kinds and path:
             of_kind = (*_family_of(path, len(path) - 1), self._kinds[path])
-            siblings[-1] = self._of_kind[of_kind]
+            siblings[-1] = self._siblings[of_kind]
         found, half = [], ""
         for part, numbers in list(zip(path, siblings, strict=True))[: len(path) - depth]:
             half = next((word for word in split_words(part) if word in _second_halves()), half)
             if len(numbers) > 1:
-                found.append((len(numbers), sorted(numbers).index(_numbers(part)), half))
+                found.append((len(numbers), numbers[_numbers(part)], half))
                 half = ""
         return tuple(found)
 
@@ -111,10 +115,9 @@ class Naming:
 def is_counted_otherwise(path: Path, naming: Naming, other: Naming) -> bool:
     """Does a number in it mean another sibling there? One network counts 0, 1, 2 and the other 1, 2, 3."""
     for part, numbers, other_numbers in zip(path, naming.siblings(path), other.siblings(path), strict=True):
-        if numbers != other_numbers and len(numbers) == len(other_numbers):
-            own = _numbers(part)
-            if sorted(numbers).index(own) != sorted(other_numbers).index(own):
-                return True
+        own = _numbers(part)
+        if len(numbers) == len(other_numbers) and numbers.get(own) != other_numbers.get(own):
+            return True
     return False
 
 
@@ -153,7 +156,7 @@ def _family_of(path: Path, place: int) -> tuple[Path, str]:
     return path[:place], _NUMBER.sub("#", path[place])
 
 
-def _numbers(part: str) -> tuple[int, ...]:
+def _numbers(part: str) -> _Number:
     return tuple(map(int, _NUMBER.findall(part)))
 
 
