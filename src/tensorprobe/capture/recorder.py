@@ -28,6 +28,7 @@ from tensorprobe.capture.watch import Watch, Watched, changes_inputs
 from tensorprobe.config import CaptureConfig
 from tensorprobe.errors import NonFiniteError
 from tensorprobe.model.name import PARAMETERS_GRAD
+from tensorprobe.model.undefined import add_undefined
 
 logger = logging.getLogger("tensorprobe")
 
@@ -65,6 +66,8 @@ class Recorder:
         """Forward calls that have begun and not ended."""
         self._open_backwards: dict[GradientRecord, None] = {}
         self._parameter_gradients: dict[str, dict[str, Any]] = {}
+        self._undefined: set[str] = set()
+        """The backward records whose gradients mean nothing, because undefined memory went into their calls."""
         self._logged: set[str] = set()
         describer.note_failure, describer.note_stale = self.note_failure, self.note_stale
 
@@ -168,7 +171,6 @@ class Recorder:
         finding = None
         if note is not None:
             call.fields["note"] = note
-            self._watch.pass_over(call.forward_name)
         else:
             arguments = [call.fields[key] for key in ("input_args", "input_kwargs") if key in call.fields]
             finding = self._watch.find(call.forward_name, call.watched, outputs, arguments or None)
@@ -231,6 +233,10 @@ class Recorder:
         stores = self._selector.stores_tensors(call.backward_name)
         name = self._slot(call.backward_name, slot.path, record)
         leaf = self._describer.describe_tensor(slot.share, name, None if is_input else call.backward_name, stores)
+        if call.is_undefined or leaf.source in self._undefined:
+            call.is_undefined = True
+            self._undefined.add(call.backward_name)
+            leaf.note = add_undefined(leaf.note)
         listen = self._watch.listen(record.watched[0 if is_input else 1])
         if listen is not None:
             listen(leaf, name, slot.share)
@@ -243,6 +249,7 @@ class Recorder:
         if self._selector.begin(name) and is_wanted:
             stores = self._selector.stores_tensors(name)
             leaf = self._describer.describe_tensor(gradient, f"{name}.{parameter}", None, stores)
+            leaf.note = add_undefined(leaf.note) if leaf.source in self._undefined else leaf.note
             self._parameter_gradients.setdefault(stem, {})[parameter] = [leaf]
 
     def end_nested_pass(self, backward_pass: int) -> None:
@@ -270,6 +277,7 @@ class Recorder:
         self.sink = sink
         self.coverage = Coverage()
         self._counts.clear()
+        self._undefined.clear()
         self._describer.begin_step()
         self._selector.restart()
 
