@@ -20,7 +20,16 @@ if TYPE_CHECKING:  # row.py builds on this file
 Status = Literal["equal", "close", "different", "not comparable"]
 Role = Literal["clean", "source", "entered", "drift", "discontinuity", "propagated", "not compared"]
 VerdictKind = Literal[
-    "agree", "unequal start", "source", "entered", "discontinuity", "random", "drift", "missing", "not compared"
+    "agree",
+    "unequal start",
+    "source",
+    "entered",
+    "framework",
+    "discontinuity",
+    "random",
+    "drift",
+    "missing",
+    "not compared",
 ]
 
 STATUSES: tuple[Status, ...] = ("equal", "close", "different", "not comparable")

@@ -45,7 +45,7 @@ class MemoryEffect:
     mixes: bool = False
     """Each element that it writes may depend on all others."""
     value_at: tuple[int, str] | None = None
-    """It writes to some elements of its first argument: this argument, to places that others tell."""
+    """It writes this argument, element by element, to its first one: to all of it, or to places that others tell."""
     declared: tuple[tuple[int, str], ...] = ()
     """The arguments that the schema of an operator says it writes to."""
     is_opaque: bool = False

@@ -103,7 +103,7 @@ class MemoryTracer:
     def _end(self, effect: MemoryEffect, given: Given, function: Any, output: Any) -> None:
         if effect.is_opaque and not effect.declared:
             self._doubt(given, output)
-        if effect.value_at is not None:
+        if effect.value_at is not None and (given.read or not effect.overwrites):
             self._write_at_index(effect, given, function)
         elif given.written and (effect.overwrites or effect.declared or given.kwargs.get("out") is not None):
             self._overwrite(given)
