@@ -1,9 +1,8 @@
 """One rank of the distributed programs of the tests: each is trained without and with capture, and must end alike.
 
-Run by torchrun: `distributed_worker.py FOLDER SCENARIO…`. In a scenario that is poisoned, memory that nobody has written
-to holds NaN. Dumps go to FOLDER/SCENARIO/LEVEL, and of one rank only to
-FOLDER/SCENARIO/one; what is not bit for bit the same to FOLDER/SCENARIO.rank{R}.json, and what was observed without
-capture to FOLDER/SCENARIO.rank{R}.pt.
+Run by torchrun: `distributed_worker.py FOLDER SCENARIO…`. Where a scenario is poisoned, memory that nobody has written
+to holds NaN. Dumps go to FOLDER/SCENARIO/LEVEL, and of one rank only to FOLDER/SCENARIO/one; what is not bit for bit
+the same to FOLDER/SCENARIO.rank{R}.json, and what was observed without capture to FOLDER/SCENARIO.rank{R}.pt.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from tensorprobe.capture.session import Session
 from tensorprobe.config import load_config
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # it is run as a file
-from tests.capture.torch.poison import poisoned  # noqa: E402
+from tests.capture.torch.poison import poisoned
 
 STEPS = 2
 Observed = dict[str, torch.Tensor]

@@ -84,7 +84,11 @@ def _choose(results: Sequence[RankResult]) -> Verdict:
     """The earliest over all steps and ranks; of one step, the rank whose difference arose first."""
     if not results:
         return Verdict("not compared", "Nothing could be compared: the two dumps have no step and rank in common.")
-    for kinds in (("unequal start",), ("source", "entered", "framework", "random", "missing"), ("discontinuity", "drift")):
+    for kinds in (
+        ("unequal start",),
+        ("source", "entered", "framework", "random", "missing"),
+        ("discontinuity", "drift"),
+    ):
         differing = [result for result in results if result.verdict.kind in kinds]
         if differing:
             first_step = min(result.step or 0 for result in results if _has_source(result))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+import torch.distributed._composable.fsdp  # has operators
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tensorprobe.capture.session import Session
@@ -69,9 +69,7 @@ MAKERS: dict[str, Callable[[], torch.Tensor]] = {
 
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
-def test_what_is_computed_from_undefined_memory_is_undefined(
-    tmp_path: Path, make: Callable[[], torch.Tensor]
-) -> None:
+def test_what_is_computed_from_undefined_memory_is_undefined(tmp_path: Path, make: Callable[[], torch.Tensor]) -> None:
     dump = record(tmp_path, lambda: (make().sum() + 1).exp())
     assert results(dump) == [True]
     assert results(dump, "Tensor.exp") == [True]
@@ -134,8 +132,6 @@ def grow(tensor: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 def test_memory_that_was_written_to_is_data(tmp_path: Path, write: Callable[[torch.Tensor], Any]) -> None:
-    import torch.distributed._composable.fsdp  # noqa: F401  has the operator
-
     def run() -> None:
         memory = torch.empty(4)
         write(memory)
@@ -336,7 +332,9 @@ def test_memory_that_lived_through_the_end_of_a_window_is_data(tmp_path: Path) -
     assert results(only_step(tmp_path)) == [False]
 
 
-@pytest.mark.parametrize("options", [{"list": ["add"]}, {"api_yaml": "tensor: {remove: [copy_]}"}], ids=["list", "yaml"])
+@pytest.mark.parametrize(
+    "options", [{"list": ["add"]}, {"api_yaml": "tensor: {remove: [copy_]}"}], ids=["list", "yaml"]
+)
 def test_calls_that_are_left_out_define_memory_too(tmp_path: Path, options: dict[str, Any]) -> None:
     if "api_yaml" in options:
         (tmp_path / "apis.yaml").write_text(options["api_yaml"])
@@ -357,7 +355,9 @@ def test_calls_that_are_left_out_define_memory_too(tmp_path: Path, options: dict
 
 Step = tuple[str, int, int, int, int]
 STEPS = st.tuples(
-    st.sampled_from(["empty", "slice", "turn", "flat", "fill", "copy", "index", "take", "clone", "add", "change", "out"]),
+    st.sampled_from(
+        ["empty", "slice", "turn", "flat", "fill", "copy", "index", "take", "clone", "add", "change", "out"]
+    ),
     *[st.integers(0, 5)] * 4,
 )
 
@@ -421,19 +421,22 @@ class Model:
             flags[...] = False
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.lists(STEPS, min_size=1, max_size=14))
-def test_any_program_is_undefined_where_it_depends_on_memory_that_nobody_wrote(steps: list[Step]) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        session = open_session(Path(folder), level="L1", on_nonfinite="stop")
-        session.start()
-        try:
-            model = Model()
-            for step in steps:
-                model.run(step)
-                model.check(session)
-            model.define()
+def test_any_program_is_undefined_where_it_depends_on_memory_that_nobody_wrote(tmp_path: Path) -> None:
+    session = open_session(tmp_path, level="L1", on_nonfinite="stop")
+
+    @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(st.lists(STEPS, min_size=1, max_size=14))
+    def check(steps: list[Step]) -> None:
+        model = Model()
+        for step in steps:
+            model.run(step)
             model.check(session)
-            assert session.recorder.coverage.failed == 0
-        finally:
-            session.close()
+        model.define()
+        model.check(session)
+
+    session.start()
+    try:
+        check()
+        assert session.recorder.coverage.failed == 0
+    finally:
+        session.close()

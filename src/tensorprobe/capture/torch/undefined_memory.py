@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from tensorprobe.capture.torch.byte_range import (
+from tensorprobe.capture.byte_range import (
     NOTHING,
     Ranges,
     intersect,
@@ -69,14 +69,14 @@ class UndefinedMemory:
         """Its undefined bytes, counted from the beginning of its storage."""
         content = memory_of(tensor) if self._storages else None
         known = self._storages.get(content.untyped_storage()._cdata) if content is not None else None
-        return NOTHING if content is None or known is None else intersect(known.ranges, ranges_of(content))
+        return NOTHING if content is None or known is None else intersect(known.ranges, bytes_of(content))
 
     def mark(self, tensor: torch.Tensor) -> Region | None:
         """All of this tensor is undefined from now on."""
         content = memory_of(tensor)
         if content is None:
             return None
-        ranges = ranges_of(content)
+        ranges = bytes_of(content)
         known = self._add(content.untyped_storage(), ranges)
         return None if known is None else (content.untyped_storage()._cdata, known, ranges)
 
@@ -93,7 +93,7 @@ class UndefinedMemory:
         content = memory_of(tensor)
         known = self._storages.get(content.untyped_storage()._cdata) if content is not None else None
         if content is not None and known is not None:
-            self._set(content.untyped_storage()._cdata, subtract(known.ranges, ranges_of(content)))
+            self._set(content.untyped_storage()._cdata, subtract(known.ranges, bytes_of(content)))
 
     def define_region(self, region: Region) -> None:
         """The same for what was marked before, without the tensor."""
@@ -202,6 +202,11 @@ def memory_of(tensor: torch.Tensor) -> torch.Tensor | None:
     if tensor.layout is not torch.strided or tensor.is_meta or is_wrapped(tensor) or tensor.is_nested:
         return None
     return tensor
+
+
+def bytes_of(tensor: torch.Tensor) -> Ranges:
+    """Where its elements lie in its storage."""
+    return ranges_of(tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.element_size())
 
 
 def storage_address(tensor: torch.Tensor) -> int | None:

@@ -5,10 +5,10 @@ of a tensor, up to a number of rows beyond which all between the first byte and 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 Ranges = NDArray[np.int64]
@@ -22,14 +22,13 @@ def make_range(start: int, end: int) -> Ranges:
     return np.array([[start, end]], np.int64) if end > start else NOTHING
 
 
-def ranges_of(tensor: torch.Tensor) -> Ranges:
+def ranges_of(shape: Sequence[int], stride: Sequence[int], offset: int, item_bytes: int) -> Ranges:
     """The bytes of its storage that the elements of a tensor lie in."""
-    if not tensor.numel():
+    if 0 in shape:
         return NOTHING
-    item = tensor.element_size()
-    start, length = tensor.storage_offset() * item, item
+    start, length = offset * item_bytes, item_bytes
     # From the innermost dimension outwards, for as long as what is there has no gaps.
-    steps = sorted((stride * item, size) for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if stride)
+    steps = sorted((step * item_bytes, size) for step, size in zip(stride, shape, strict=True) if step)
     rows = [(step, size) for step, size in steps if size > 1]
     while rows and rows[0][0] <= length:
         step, size = rows.pop(0)
