@@ -151,6 +151,15 @@ class GradientRecord:
             slot.share = None
 
 
+def container_of(call: Call) -> str | None:
+    """The record of the module call around it; a recomputation runs in the backward of the modules around it."""
+    parent = call.parent
+    if parent is None:
+        return None
+    is_outermost_repetition = call.original is not None and parent.original is None
+    return parent.backward_name if is_outermost_repetition else parent.forward_name
+
+
 def iter_slots(*trees: Any) -> Any:
     """All slots in nested lists and dicts."""
     for tree in trees:

@@ -98,7 +98,8 @@ class CallRunner:
         reason = self.why_unseen()
         if reason is not None or is_checkpointing(frame):
             return self._run_unseen(api, function, args, kwargs, None if is_checkpointing(frame) else reason)
-        given = self.begin_memory(api, args, kwargs)
+        is_concerned = self.memory.is_concerned(api.effect)
+        given = self.begin_memory(api, args, kwargs) if is_concerned else None
         call, span = self.begin(api, args, kwargs, frame)
         try:
             output = function(*args, **kwargs)
@@ -106,7 +107,8 @@ class CallRunner:
             self._note_writes(api, args, kwargs)
             self.end_failed(call, span, error)
             raise
-        self.end_memory(api, given, function, output, call)
+        if is_concerned:
+            self.end_memory(api, given, function, output, call)
         self.end(api, call, span, find_result(api, args, kwargs) if output is None else output)
         if api.exposes_memory or not self.recorder.describes_every_call:
             self._note_writes(api, args, kwargs)
@@ -121,6 +123,8 @@ class CallRunner:
 
     def run_unrecorded(self, api: Api, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call that is left out. What it writes is to be noticed all the same."""
+        if not self.memory.is_concerned(api.effect):
+            return self._run_noticed(api, function, args, kwargs)
         given = self.begin_memory(api, args, kwargs)
         output = self._run_noticed(api, function, args, kwargs)
         self.end_memory(api, given, function, output)
@@ -149,9 +153,7 @@ class CallRunner:
 
     def begin_memory(self, api: Api, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Given | None:
         """Before a call: what of its arguments is undefined memory."""
-        if not self.records_apis or not self.memory.is_concerned(api.effect):
-            return None
-        if self.is_graph_captured or is_traced():
+        if not self.records_apis or self.is_graph_captured or is_traced():
             self.reader.undefined.forget()
             return None
         try:
@@ -163,7 +165,7 @@ class CallRunner:
 
     def end_memory(self, api: Api, given: Given | None, function: Any, output: Any, call: Call | None = None) -> None:
         """After a call: what is undefined now."""
-        if not self.records_apis or not self.memory.is_concerned(api.effect) or self.is_graph_captured or is_traced():
+        if not self.records_apis or self.is_graph_captured or is_traced():
             return
         try:
             with torch._C.DisableTorchFunction():
