@@ -1,5 +1,5 @@
-"""The gradients of calls that have read undefined memory: they mean nothing, and neither does what is computed from them
-in the backward."""
+"""The gradients of calls that have read undefined memory: they mean nothing, and neither does what the backward makes of
+them."""
 
 from __future__ import annotations
 
