@@ -1,5 +1,5 @@
-"""The gradients of calls that have read undefined memory: they mean nothing, and neither does what the backward makes of
-them."""
+"""The gradients of calls that have read undefined memory: they mean nothing, and neither does what comes of them in the
+backward."""
 
 from __future__ import annotations
 

@@ -15,10 +15,12 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed._composable.fsdp  # has operators
+import torch.utils.checkpoint
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tensorprobe.capture.session import Session
+from tensorprobe.capture.torch import undefined_memory
 from tensorprobe.errors import NonFiniteError
 from tests.capture.torch.dump import DumpOnDisk, only_step
 from tests.capture.torch.poison import poisoned
@@ -258,7 +260,7 @@ class Scale(torch.autograd.Function):
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 def test_functions_and_scripts_pass_undefined_memory_on(tmp_path: Path) -> None:
-    scripted = torch.jit.script(lambda_free_double)
+    scripted = torch.jit.script(double)
 
     def run() -> None:
         Scale.apply(torch.empty(4))
@@ -268,11 +270,72 @@ def test_functions_and_scripts_pass_undefined_memory_on(tmp_path: Path) -> None:
 
     dump = record(tmp_path, run)
     assert results(dump, "Autograd.Scale") == [True, False]
-    assert results(dump, "Jit.lambda_free_double") == [True, False]
+    assert results(dump, "Jit.double") == [True, False]
 
 
-def lambda_free_double(x: torch.Tensor) -> torch.Tensor:
+def double(x: torch.Tensor) -> torch.Tensor:
     return x * 2
+
+
+def test_compiled_regions_pass_undefined_memory_on_and_may_fill_any(tmp_path: Path) -> None:
+    compiled = torch.compile(double, backend="eager")
+    memory: list[torch.Tensor] = []
+
+    @torch.compile(backend="eager")
+    def fill() -> None:
+        memory[0].fill_(1.0)
+
+    def run() -> None:
+        compiled(torch.empty(4))
+        compiled(ONES)
+        memory.append(torch.empty(4))
+        fill()
+        memory[0] + 1
+
+    dump = record(tmp_path, run)
+    assert results(dump, "Jit.double") == [True, False]
+    assert results(dump) == [False]
+
+
+def test_a_recomputation_that_finds_other_garbage_has_repeated_its_forward(tmp_path: Path) -> None:
+    garbage = iter([torch.zeros(4).untyped_storage(), torch.ones(4).untyped_storage()])
+
+    def work(x: torch.Tensor) -> torch.Tensor:
+        memory = torch.empty(4)
+        memory.untyped_storage().copy_(next(garbage))  # what happens to be there
+        return x * memory.view(2, 2).view(4).zero_().add(2)
+
+    def run() -> None:
+        x = torch.ones(4, requires_grad=True)
+        torch.utils.checkpoint.checkpoint(work, x, use_reentrant=False).sum().backward()
+
+    records = record(tmp_path, run).records
+    repeated = {name: fields for name, fields in records.items() if fields.get("recomputed")}
+    assert "Tensor.view.0.recompute" in repeated
+    assert not any(fields["differs_from_forward"] for fields in repeated.values())
+
+
+def test_more_elements_than_can_be_told_apart_are_taken_as_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(undefined_memory, "_MAX_FLAGS", 3)
+
+    def run() -> None:
+        memory = torch.empty(4)
+        memory[torch.tensor([0, 1])] = 1.0
+        memory.view(2, 2)
+
+    dump = record(tmp_path, run, on_nonfinite=None)
+    assert results(dump, "Tensor.view") == [False]
+
+
+def test_what_is_gone_is_not_kept(tmp_path: Path) -> None:
+    session = open_session(tmp_path, level="L1")
+    session.start()
+    for _ in range(600):
+        torch.empty(1)
+    assert len(session.recorder.reader.undefined) < 300  # type: ignore[attr-defined]
+    session.close()
 
 
 def test_the_gradients_of_what_was_computed_from_undefined_memory_do_not_count(tmp_path: Path) -> None:
