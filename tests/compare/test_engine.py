@@ -12,6 +12,7 @@ import pytest
 import tensorprobe
 from tensorprobe.compare.result import Comparison
 from tensorprobe.errors import DumpError, UsageError
+from tensorprobe.report.compare_summary import summarize
 from tests.compare.recording import Recording, Traced, forget_statistics
 
 RNG = np.random.default_rng(0)
@@ -458,6 +459,20 @@ def test_undefined_memory_is_never_compared(tmp_path: Path) -> None:
     assert result.ranks[0].value_counts["not comparable"] == 2
 
 
+def test_tensors_that_say_that_they_are_undefined_are_never_compared(tmp_path: Path) -> None:
+    def program(run: Recording, garbage: float = 1.0) -> None:
+        shown = run.api("Tensor.view", run.data(np.full((4, 8), garbage, np.float32)), output=np.full((32,), garbage))
+        run.api("Torch.add", run.data(X), shown, output=X)
+        view, add = run.records["Tensor.view.0.forward"], run.records["Torch.add.0.forward"]
+        for leaf in (view["input_args"][0], view["output"][0], add["input_args"][1]):
+            leaf["note"] = "undefined memory"
+
+    result = compare_edited(tmp_path, program, {"garbage": 5.0})
+    assert result
+    assert result.ranks[0].value_counts == {"equal": 2, "not comparable": 3}
+    assert {value.reason for call in result.ranks[0].calls for value in call.values} == {"", "undefined memory"}
+
+
 def test_calls_of_the_optimizer_are_kept_out_of_the_verdict_but_not_out_of_sight(tmp_path: Path) -> None:
     def program(run: Recording, wrong: float = 0.0) -> None:
         three_calls(run)
@@ -469,6 +484,8 @@ def test_calls_of_the_optimizer_are_kept_out_of_the_verdict_but_not_out_of_sight
     assert (
         "All calls of the program agree; the first difference is in a call of the optimizer" in result.verdict.headline
     )
+    assert result.verdict.kind == "framework"
+    assert summarize(result).matrix.kinds == {(0, "rank"): "framework"}  # not the word for a call of the program
     assert result.ranks[0].coverage.reference_calls == 3
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tensorprobe.compare.result import NO_ANSWER, RankResult, Verdict
 
-_FIRST_KINDS = (("unequal start",), ("source", "entered", "random", "missing"), ("discontinuity", "drift"))
+_FIRST_KINDS = (("unequal start",), ("source", "entered", "framework", "random", "missing"), ("discontinuity", "drift"))
 
 
 def has_source(result: RankResult) -> bool:

@@ -14,7 +14,8 @@ from tensorprobe.compare.course import Course
 from tensorprobe.compare.noise import GAIN, SILENCE, Noise, loudest
 from tensorprobe.compare.pairing import PairedCall
 from tensorprobe.compare.result import ValuePair
-from tensorprobe.compare.status import UNDEFINED_MEMORY, is_same_value
+from tensorprobe.compare.status import is_same_value
+from tensorprobe.model.undefined import UNDEFINED_MEMORY
 from tensorprobe.store.slot import TensorSlot
 
 STEP_GAIN = 1000.0

@@ -24,6 +24,7 @@ VerdictKind = Literal[
     "unequal start",
     "source",
     "entered",
+    "framework",
     "discontinuity",
     "random",
     "drift",

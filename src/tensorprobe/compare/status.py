@@ -9,9 +9,9 @@ from tensorprobe.compare.option import CompareOptions
 from tensorprobe.compare.precision import unit_roundoff
 from tensorprobe.compare.result import ValuePair
 from tensorprobe.model.dtype import short_dtype
+from tensorprobe.model.undefined import UNDEFINED_MEMORY
 from tensorprobe.store.slot import TensorSlot
 
-UNDEFINED_MEMORY = "undefined memory"
 MADE_ELSEWHERE = "the two modules end at different calls"
 STRUCTURE_ONLY = "no values were recorded"
 _WITHOUT_NUMBERS = frozenset(

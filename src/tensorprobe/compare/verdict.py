@@ -203,7 +203,7 @@ def _word_framework(pair: PairedCall, finding: Finding) -> Verdict:
     caller = pair.reference.caller or pair.candidate.caller
     headline = f"{program}; the first difference is in a call of the {caller}, {describe_place(pair)}: {pair.because}."
     evidence = [*describe_lines(pair, finding), *describe_values(pair), *describe_not_compared(pair, finding)]
-    return _verdict("entered", headline, evidence, pair, finding)
+    return _verdict("framework" if is_only else "entered", headline, evidence, pair, finding)
 
 
 def _verdict(kind: VerdictKind, headline: str, evidence: list[str], pair: PairedCall, finding: Finding) -> Verdict:

@@ -131,7 +131,10 @@ def _slot_cells(slot: Slot, remarks: str) -> tuple[tuple[str, ...], Mark]:
     dtype = (slot.dtype or "").removeprefix("torch.").removeprefix("mindspore.")
     kind = (dtype, format_shape(slot.shape), slot.slot, slot.checksum or "")
     mark: Mark = "nan" if slot.has_nan else "inf" if slot.has_inf else ""
-    return (*numbers, describe_counts(slot), *kind, " · ".join(filter(None, said))), mark
+    counts = describe_counts(slot)
+    if slot.is_undefined:
+        mark, counts = "", ""
+    return (*numbers, counts, *kind, " · ".join(dict.fromkeys(filter(None, said)))), mark
 
 
 def _plain_cells(slot: PlainSlot, remarks: str) -> tuple[str, ...]:

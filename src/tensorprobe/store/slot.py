@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorprobe.model.record import Number
+from tensorprobe.model.undefined import is_undefined
 
 # A backward call gives its keyword arguments their gradients: there they are results.
 _SLOT_OF_FIELD = {"input_args": "input", "input_kwargs": "kwargs", "output_kwargs": "kwargs"}
@@ -60,6 +61,11 @@ class TensorSlot:
         if self.inf_count is None:
             return _is_inf(self.max) or _is_inf(self.min)
         return self.inf_count > 0
+
+    @property
+    def is_undefined(self) -> bool:
+        """Does its content mean nothing, because nobody has written to its memory, or because it comes from such?"""
+        return is_undefined(self.note)
 
     @property
     def element_count(self) -> int | None:

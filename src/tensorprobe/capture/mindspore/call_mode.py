@@ -71,12 +71,15 @@ def _make_mode(runner: CallRunner, is_recording: bool) -> Any:
             return function(*args, **kwargs)
         # Old primitives come as themselves, their name and their arguments.
         is_old = len(args) == 3 and args[1] == name and isinstance(args[2], tuple)
-        call, span = runner.begin(api, args[2] if is_old else args, kwargs, sys._getframe(2))
+        given = args[2] if is_old else args
+        read = runner.begin_memory(api, given, kwargs)
+        call, span = runner.begin(api, given, kwargs, sys._getframe(2))
         try:
             output = function(*args, **kwargs)
         except BaseException as error:
             runner.end_failed(call, span, error)
             raise
+        runner.end_memory(api, read, given, output, call)
         # Several results come as a list here, and as a tuple to the program.
         runner.end_later(api, call, span, tuple(output) if isinstance(output, list) else output)
         return output

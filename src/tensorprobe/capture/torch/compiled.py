@@ -24,6 +24,7 @@ from tensorprobe.capture.torch.api_name import Api
 from tensorprobe.capture.torch.call_mode import CallMode, CallRunner
 from tensorprobe.capture.torch.engine import hide_from_compiled_nodes
 from tensorprobe.capture.torch.gradient import Span, sequence_number
+from tensorprobe.capture.torch.memory_tracer import Given
 from tensorprobe.capture.torch.mode_stack import remove_mode
 from tensorprobe.capture.torch.module_call import ModulePatch
 
@@ -138,6 +139,7 @@ class CompiledRegions:
             except Exception as error:
                 self._runner.recorder.note_failure("the backward of a compiled region", error)
             if running.api is not None:
+                self._runner.end_memory(running.api, running.given, None, result, running.call)
                 self._runner.end(running.api, running.call, running.span, result)
 
     def _begin(self, frame: FrameType) -> CompiledCall:
@@ -147,6 +149,7 @@ class CompiledRegions:
             running.api = self._runner.names.make("Jit", _compiled_name(variables.get("fn")))
             with torch._C.DisableTorchFunction():
                 args, kwargs = variables.get("args", ()), variables.get("kwargs", {})
+                running.given = self._runner.begin_memory(running.api, args, kwargs)
                 running.call, running.span = self._runner.begin(running.api, args, kwargs, frame.f_back)
         return running
 
@@ -162,6 +165,7 @@ class CompiledCall:
     api: Api | None = None
     call: Call | None = None
     span: Span | None = None
+    given: Given | None = None
     restore_mode: Undo = lambda: None
 
 

@@ -14,6 +14,7 @@ import torch
 from tensorprobe.capture.framework import Undo
 from tensorprobe.capture.patch import nothing
 from tensorprobe.capture.recorder import Recorder
+from tensorprobe.capture.torch.allocation import patch_allocation
 from tensorprobe.capture.torch.api_name import ApiNames
 from tensorprobe.capture.torch.boundary import patch_functions, patch_scripted, watch_optimizers
 from tensorprobe.capture.torch.call_mode import CallMode, CallRunner, WatchMode
@@ -182,9 +183,10 @@ class Window:
             undos.callback(patch_cuda_graphs(calls))
             if self.mode is not None:
                 undos.callback(patch_scripted(calls))
+                undos.callback(patch_allocation(calls, self.mode))
             undos.callback(Collectives(calls, self.mode).install())
             undos.callback(CompiledRegions(calls, self._watch, self._patch).install())
-            undos.callback(patch_engine(self._watch, calls.gradients, calls.reader.values))
+            undos.callback(patch_engine(self._watch, calls.gradients, calls.reader))
             return undos.pop_all().close
 
     def close(self) -> None:

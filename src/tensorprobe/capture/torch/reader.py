@@ -43,6 +43,7 @@ from tensorprobe.capture.torch.npy_file import NpyFiles
 from tensorprobe.capture.torch.reducer import Reducer
 from tensorprobe.capture.torch.statistics import describe_failure, without_repeats
 from tensorprobe.capture.torch.tensor_file import TorchFiles
+from tensorprobe.capture.torch.undefined_memory import UndefinedMemory
 from tensorprobe.capture.torch.value import (
     PLAIN_TYPES,
     KnownStorage,
@@ -51,6 +52,7 @@ from tensorprobe.capture.torch.value import (
     permutation_key,
 )
 from tensorprobe.model.record import Stats, TensorLeaf, Value
+from tensorprobe.model.undefined import add_undefined
 
 _DIGESTS = {"md5": crc32_digest, "hash": hash_digest}
 _MAX_LATE_BYTES = 256 << 20
@@ -68,6 +70,7 @@ class TorchReader:
 
     def __init__(self, *, has_stats: bool, digest_kind: str | None, writes_npy: bool = False) -> None:
         self.values = ValueTable()
+        self.undefined = UndefinedMemory()
         self._files = NpyFiles() if writes_npy else TorchFiles()
         self._has_stats = has_stats
         self._digest_kind = digest_kind
@@ -138,6 +141,7 @@ class TorchReader:
 
     def forget(self) -> None:
         self.values.forget()
+        self.undefined.forget()
         self._waiting.clear()
 
     def fill_waiting(self, tensor: torch.Tensor) -> None:
@@ -168,6 +172,9 @@ class TorchReader:
     def _read(self, tensor: torch.Tensor, produced_by: str | None) -> TensorLeaf:
         if type(tensor) not in PLAIN_TYPES and (is_spread(tensor) or is_in_flight(tensor)):
             return self._read_spread(tensor)
+        is_undefined = bool(self.undefined) and self.undefined.has(tensor)
+        if is_undefined:
+            self.values.doubt_storage(tensor)  # who writes to it may do so unseen
         value, known, layout = self._find(tensor, produced_by)
         reason = None
         if value is None:
@@ -186,7 +193,7 @@ class TorchReader:
             tensor.requires_grad,
             value,
             source if source != produced_by else None,
-            note=note,
+            note=add_undefined(note) if is_undefined else note,
             is_storable=reason is None,
         )
 
@@ -212,6 +219,7 @@ class TorchReader:
             tuple(tensor.shape),
             tensor.requires_grad,
             value,
+            note=add_undefined(None) if self.undefined and self.undefined.has(tensor) else None,
             is_storable=reason is None,
             sharding=describe_sharding(tensor),
         )

@@ -126,6 +126,12 @@ class ValueTable:
             storage = tensor.untyped_storage()
             (self._storages.get(storage._cdata) or self._add(storage)).expose()
 
+    def doubt_storage(self, tensor: torch.Tensor) -> None:
+        """Something may have written to its memory unseen."""
+        known = self._storages.get(tensor.untyped_storage()._cdata) if is_identifiable(tensor) else None
+        if known is not None:
+            known.forget()
+
     def forget(self) -> None:
         """Know no value any more; but remember whose memory was handed out."""
         self._storages = {
