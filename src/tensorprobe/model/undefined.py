@@ -5,6 +5,8 @@ MindSpore's BatchNorm and LSTM return, behind their results, what they keep for 
 
 from __future__ import annotations
 
+from tensorprobe.model.name import is_index
+
 _FIRST_UNDEFINED = {"BatchNorm": 1, "LSTM": 3}
 """By the class of a Primitive: the first of its results that means nothing."""
 
@@ -19,4 +21,4 @@ def is_undefined_result(prefix: str, op: str, direction: str, slot: str) -> bool
         return False
     first = _FIRST_UNDEFINED.get(op.rpartition(".")[2])
     part, _, number = slot.partition(".")
-    return first is not None and part == "output" and number.isdecimal() and int(number) >= first
+    return first is not None and part == "output" and is_index(number) and int(number) >= first
