@@ -54,7 +54,7 @@ def test_a_spoilt_line_of_the_stacks_ends_neither_show_nor_recover(
 ) -> None:
     write_killed_rank(tmp_path, model_records())
     with (tmp_path / "stack.json.part").open("a") as file:
-        file.write('["call", [1], "x"]\n')
+        file.write('\n["call", [1], "x"]\n')
     for command in ("show", "recover", "show"):
         done = run_here(capsys, command, tmp_path)
         assert (done.returncode, done.stderr) == (0, "")

@@ -20,6 +20,7 @@ from tensorprobe.errors import DumpError
 from tensorprobe.report.compare_summary import summarize
 from tensorprobe.report.rank import build_rank_report
 from tensorprobe.store.reader import open_dump
+from tests.cli.command import run_here
 from tests.compare.test_align_hostile import NAMES, dumps, make
 from tests.store.torch_archive import number, tensor_pickle, write_archive
 
@@ -129,6 +130,31 @@ def test_a_place_that_is_no_number_is_no_end(tmp_path: Path, slot: str, name: st
         (tmp_path / side / "dump.json").write_text(text)
     assert tensorprobe.compare(tmp_path / "reference", tmp_path / "candidate").rows
     assert build_rank_report(next(open_dump(tmp_path / "candidate").ranks())).rows
+
+
+def test_what_is_nested_as_deeply_as_a_dump_can_be_is_compared_and_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for side in ("reference", "candidate"):
+        nested = "[" * 490 + json.dumps(side) + "]" * 490
+        fields = f'{{"input_args": [{{"type": "x", "value": {nested}}}], "input_kwargs": {nested}, "output": {nested}}}'
+        (tmp_path / side).mkdir()
+        (tmp_path / side / "dump.json").write_text(
+            f'{{"framework": {nested}, "data": {{"Torch.sin.0.forward": {fields}}}}}'
+        )
+        (tmp_path / side / "run.json").write_text(
+            f'{{"versions": {nested}, "coverage": {{"unseen": {{"x": {nested}}}}}}}'
+        )
+    reference, candidate = tmp_path / "reference", tmp_path / "candidate"
+    for command in (
+        ("show", reference),
+        ("show", reference, "--json"),
+        ("show", reference, "--filter", "sin"),
+        ("compare", reference, candidate, "-o", tmp_path / "result"),
+        ("compare", reference, candidate, "--format", "json"),
+    ):
+        done = run_here(capsys, *command)
+        assert "Traceback" not in done.stderr and done.stdout
 
 
 def test_counts_of_thousands_of_digits_are_no_counts(tmp_path: Path) -> None:

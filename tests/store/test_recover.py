@@ -7,10 +7,13 @@ import json
 import os
 import socket
 import stat
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tensorprobe.errors import DumpError
 from tensorprobe.store.reader import open_dump
@@ -420,3 +423,46 @@ def test_a_complete_file_that_is_a_link_out_of_the_dump_is_not_opened(tmp_path: 
     with pytest.raises(DumpError, match="is a link that leads out of the dump"):
         recover_dump(folder)
     assert snapshot(folder) == before
+
+
+HOSTILE_PIECES = [
+    b"",
+    b"[1]",
+    b"{}",
+    b"null",
+    b"NaN",
+    b"1e999",
+    b"9" * 5_000,
+    b"\xff",
+    b"\0",
+    b"[" * 600,
+    b"\n",
+    b'"',
+    b"}}",
+]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from(["dump.json.part", "construct.json.part", "stack.json.part", "debug.json.part", "run.json"]),
+    st.floats(0, 1),
+    st.integers(0, 30),
+    st.sampled_from(HOSTILE_PIECES) | st.binary(max_size=4),
+)
+def test_a_damaged_dump_is_recovered_or_left_as_it_was(name: str, place: float, length: int, piece: bytes) -> None:
+    with tempfile.TemporaryDirectory() as path:
+        folder = write_killed_rank(Path(path) / "step0" / "rank", {**model_records(), **with_files("a.pt")})
+        write_lines(folder / "debug.json.part", HEADER, {"x.0.debug": {"key": [tensor(data_name="x.npy")]}}, "")
+        (folder / "run.json").write_text(json.dumps({**RUN, "complete": False}))
+        touch(folder, "a.pt", "lost.pt", ".b.pt.tmp")
+        content = (folder / name).read_bytes()
+        at = int(place * len(content))
+        (folder / name).write_bytes(content[:at] + piece + content[at + length :])
+        before = snapshot(Path(path))
+        try:
+            recover_dump(path)
+        except DumpError:
+            assert snapshot(Path(path)) == before
+        else:
+            assert not list(folder.glob("*.part")) and recover_dump(path) == []
+            assert isinstance(next(open_dump(path).ranks()).problems, tuple)
