@@ -172,12 +172,21 @@ def test_an_archive_made_by_hand_is_read_as_one_of_torch(tmp_path: Path) -> None
     assert open_tensor(path).tolist() == [[1.0, 2.0], [3.0, 4.0]]
 
 
+def test_two_entries_of_one_name_are_refused(tmp_path: Path) -> None:
+    path = write_archive(tmp_path / "x.pt", tensor_pickle((2,), (1,)), bytes(8))
+    with pytest.warns(UserWarning, match="Duplicate name"), zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("archive/data/0", bytes(range(8)))
+    assert reason(path) == "x.pt is damaged: two of its entries have one name"
+
+
 LAYOUTS = {
     "larger than its storage": (((3,), (1,), 0), "too short for its shape [3]"),
     "begins too late": (((2,), (1,), 1), "too short"),
     "steps too far": (((2,), (2,), 0), "too short"),
     "10 GB": (((2500000000,), (1,), 0), "too short"),
-    "beyond any address": (((1 << 70,), (1 << 70,), 0), "too short"),
+    "beyond any address": (((1 << 70,), (1 << 70,), 0), "makes no sense"),
+    "strides beyond any address": (((1,), (1 << 70,), 0), "makes no sense"),
+    "begins beyond any address": (((1,), (1,), 1 << 70), "makes no sense"),
     "steps back": (((2,), (-1,), 1), "makes no sense"),
     "begins before": (((1,), (1,), -1), "makes no sense"),
     "negative size": (((-2,), (1,), 0), "makes no sense"),

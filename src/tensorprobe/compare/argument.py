@@ -24,6 +24,7 @@ from tensorprobe.compare.vocabulary import (
     is_silent,
 )
 from tensorprobe.model.dtype import short_dtype
+from tensorprobe.model.name import is_index
 from tensorprobe.store.slot import PlainSlot, Slot
 
 _INCOMPARABLE_TYPES = ("device", "Generator", "ProcessGroup", "Stream", "Event", "DeviceMesh")
@@ -106,7 +107,7 @@ def _judge_lone(slot: Slot, call: Call, other: Call, side: str) -> tuple[Status,
         return "equal", "changes nothing"
     keyword, _, place = name.removeprefix("kwargs.").partition(".")
     default = default_value(other, keyword)
-    if place.isdecimal() and isinstance(default, tuple) and int(place) < len(default):
+    if is_index(place) and isinstance(default, tuple) and int(place) < len(default):
         default = default[int(place)]
     if _compare(said, PlainSlot(name, type(default).__name__, default), None)[0] == "equal":
         return "equal", "the default"
@@ -128,7 +129,7 @@ def _say(slot: PlainSlot, call: Call) -> PlainSlot:
 def _element(slot: PlainSlot, other: str) -> PlainSlot:
     """Of a whole shape, the size that the other argument, `kwargs.shape.1`, is."""
     rest = other.removeprefix(f"{slot.slot}.")
-    if rest == other or not rest.isdigit() or not isinstance(slot.value, list) or int(rest) >= len(slot.value):
+    if rest == other or not is_index(rest) or not isinstance(slot.value, list) or int(rest) >= len(slot.value):
         return slot
     return PlainSlot(other, "int", slot.value[int(rest)], slot.is_input)
 

@@ -65,8 +65,8 @@ def _count_fallbacks(result: RankResult) -> int:
 
 
 def _is_empty(result: RankResult) -> bool:
-    """Nothing was recorded there, in neither run."""
-    return not result.coverage.reference_calls and not result.coverage.candidate_calls
+    """Nothing was recorded there, in neither run. One that cannot be read is not empty: nobody knows what it holds."""
+    return not (result.coverage.reference_calls or result.coverage.candidate_calls or result.problems)
 
 
 def _arisen(result: RankResult) -> int:

@@ -40,9 +40,9 @@ from tensorprobe.compare.status import is_unknown
 from tensorprobe.compare.step import RankPair, pair_ranks
 from tensorprobe.compare.value import make_value
 from tensorprobe.compare.verdict import find_sources, give_verdict, make_result
-from tensorprobe.errors import UsageError
+from tensorprobe.errors import DumpError, UsageError
 from tensorprobe.store.reader import open_dump
-from tensorprobe.store.slot import TensorSlot
+from tensorprobe.store.slot import TensorSlot, is_count
 
 Progress = Callable[[int, int], None]
 """Called with how many values were measured and how many there are."""
@@ -68,7 +68,13 @@ def _compare_dumps(
     for pair in pairs:
         if options.first and any(has_source(found) and found.step != pair.step for found in results):
             break  # all ranks of one step: the difference of another one may have arisen before
-        aligned = _align(pair, mapping)
+        try:
+            aligned = _align(pair, mapping)
+        except DumpError as error:
+            if len(pairs) == 1:
+                raise
+            results.append(_unreadable_result(pair, error))
+            continue
         here = aligned.alignment.unknown_names
         unknown = here if unknown is None else {name: unknown[name] for name in unknown if name in here}
         if unknown and pair is pairs[-1]:  # no step and no rank has it
@@ -79,6 +85,17 @@ def _compare_dumps(
     if verdict.kind == "agree" and problems:
         verdict = replace(verdict, headline=f"{verdict.headline} But {'; '.join(problems[:3])}.")
     return Comparison(str(reference), str(candidate), tuple(results), verdict, tuple(problems))
+
+
+def _unreadable_result(pair: RankPair, error: DumpError) -> RankResult:
+    """One rank that cannot be read says so in its place; the others are compared all the same."""
+    verdict = Verdict(
+        "not compared", f"{pair.reference.name} could not be compared: {error}", (), pair.step, pair.reference.name
+    )
+    nothing = Coverage(0, 0, 0, 0, 0, 0)
+    problems = (f"{pair.reference.name}: {error}",)
+    names = (pair.reference.name, pair.candidate.name)
+    return RankResult(pair.step, *names, (), (), (), verdict, (), nothing, Counter(), problems=problems)
 
 
 @dataclass(frozen=True)
@@ -233,7 +250,7 @@ def _unseen(run: Run) -> dict[str, int]:
     unseen = coverage.get("unseen") if isinstance(coverage, dict) else None
     if not isinstance(unseen, dict):
         return {}
-    return {str(reason): count for reason, count in unseen.items() if isinstance(count, int)}
+    return {str(reason): count for reason, count in unseen.items() if is_count(count)}
 
 
 def _describe_problems(pair: RankPair) -> Iterator[str]:

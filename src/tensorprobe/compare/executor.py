@@ -15,6 +15,7 @@ from tensorprobe.compare.measure import SHAPE_PROBLEM
 from tensorprobe.compare.measurement import Measurement
 from tensorprobe.compare.task import MeasureTask, make_task, measure_task, measure_without_files
 from tensorprobe.compare.worker_pool import measure_in_processes
+from tensorprobe.foreign_text import clean
 
 __all__ = ["MeasureTask", "make_task", "measure_task", "run_tasks"]
 
@@ -101,8 +102,8 @@ def _reuse(measurement: Measurement, first: MeasureTask, task: MeasureTask) -> M
     if problem is None or problem.startswith(SHAPE_PROBLEM) or first is task:
         return measurement
     for there, here in ((first.reference_path, task.reference_path), (first.candidate_path, task.candidate_path)):
-        if there is not None and here is not None and problem.startswith(there.name):
-            problem = here.name + problem[len(there.name) :]
+        if there is not None and here is not None and problem.startswith(clean(there.name)):
+            problem = clean(here.name) + problem.removeprefix(clean(there.name))
             break
     return measure_without_files(task, problem)
 

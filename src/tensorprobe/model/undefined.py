@@ -6,6 +6,8 @@ LSTM return, behind their results, what they keep for their backward or do not f
 
 from __future__ import annotations
 
+from tensorprobe.model.name import is_index
+
 UNDEFINED_MEMORY = "undefined memory"
 
 _FIRST_UNDEFINED = {"BatchNorm": 1, "LSTM": 3}
@@ -34,4 +36,4 @@ def is_undefined_result(prefix: str, op: str, direction: str, slot: str) -> bool
         return False
     first = _FIRST_UNDEFINED.get(op.rpartition(".")[2])
     part, _, number = slot.partition(".")
-    return first is not None and part == "output" and number.isdecimal() and int(number) >= first
+    return first is not None and part == "output" and is_index(number) and int(number) >= first

@@ -26,6 +26,8 @@ Guides = tuple[str, str, str, str]
 UNICODE_GUIDES: Guides = ("├─ ", "└─ ", "│  ", "   ")
 ASCII_GUIDES: Guides = ("|- ", "`- ", "|  ", "   ")
 
+_MAX_GUIDES = 200
+"""Rows that lie deeper stand at this level: every line begins with a mark for each level around it."""
 _MAX_NUMBER_TEXT = 12
 _MAX_VALUE_TEXT = 60
 _MAX_SHAPE_TEXT = 40
@@ -53,7 +55,7 @@ def iter_lines(rows: Sequence[Row], guides: Guides, details: Mapping[str, str] |
             heading = _heading_of(row, heading)
             yield Line("", heading, COLUMNS, "heading")
         del open_levels[row.depth :]
-        before = "".join(guides[2] if is_open else guides[3] for is_open in open_levels[1:])
+        before = "".join(guides[2] if is_open else guides[3] for is_open in open_levels[1:_MAX_GUIDES])
         branch = (guides[1] if row.is_last else guides[0]) if row.depth else ""
         open_levels.append(not row.is_last)
         inside = guides[2] if open_levels[-1] else guides[3]

@@ -19,7 +19,7 @@ import numpy as np
 
 from tensorprobe.model.dtype import short_dtype
 from tensorprobe.store import narrow_float
-from tensorprobe.store.tensor_layout import MAX_DIMENSIONS, Unreadable, is_numpy_dtype
+from tensorprobe.store.tensor_layout import MAX_DIMENSIONS, Unreadable, is_numpy_dtype, is_size, quote
 
 Array = np.ndarray[Any, Any]
 Content = mmap.mmap | bytes
@@ -54,7 +54,7 @@ def make_array(content: Content, tensor: PrintedTensor) -> Array:
     dtype = short_dtype(tensor.tensor_type)
     item_bytes = narrow_float.item_bytes(dtype) or (np.dtype(dtype).itemsize if is_numpy_dtype(dtype) else None)
     if item_bytes is None:
-        raise Unreadable(f"holds a tensor of the type {tensor.tensor_type!r}, which is not converted")
+        raise Unreadable(f"holds a tensor of the type {quote(tensor.tensor_type)}, which is not converted")
     size = tensor.end - tensor.begin
     dims = () if tensor.dims == (0,) and size == item_bytes else tensor.dims  # how MindSpore writes a single number
     if len(dims) > MAX_DIMENSIONS or math.prod(dims) * item_bytes != size:
@@ -91,8 +91,8 @@ def _read_tensor(content: Content, begin: int, end: int) -> PrintedTensor:
             while start < stop:  # one number, or several that are packed
                 size, start = _read_varint(content, start, stop)
                 dims.append(size)
-            if len(dims) > MAX_DIMENSIONS or max(dims, default=0) >> 63:
-                raise Unreadable(f"has a tensor with impossible dimensions at byte {begin}")
+                if len(dims) > MAX_DIMENSIONS or not is_size(size):
+                    raise Unreadable(f"has a tensor with impossible dimensions at byte {begin}")
         elif number == 2 and wire_type == _BYTES:
             tensor_type = content[start : min(stop, start + _MAX_TYPE_BYTES)].decode("utf-8", "replace")
         elif number == 3 and wire_type == _BYTES:

@@ -109,8 +109,11 @@ class RecordFile:
 
 def load_whole(path: Path) -> dict[str, Any]:
     """A JSON object in any layout, at once."""
-    with journal.open_for_reading(path) as file:
-        data = file.read()
+    try:
+        with journal.open_for_reading(path) as file:
+            data = file.read()
+    except OSError as error:
+        raise DumpError(f"{path} cannot be read ({error.strerror or error}). Copy the dump to another disk.") from error
     try:
         content = journal.parse_json(data, path)
     except ValueError as error:

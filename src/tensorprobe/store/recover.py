@@ -1,5 +1,6 @@
 """Close the files that a killed run left open.
 
+Everything is read once before anything is changed: what cannot be recovered, or is no dump at all, is left as it was.
 Every file is written aside and renamed, and its part is removed only afterwards: an interruption loses nothing, and a
 second run goes on where the first ended. A complete dump is never touched, nor one whose run is still alive.
 """
@@ -55,6 +56,7 @@ def recover_dump(path: str | Path, *, force: bool = False, on_folder: OnFolder |
         if not force:
             _refuse_live_run(rank)
         _refuse_to_lose(rank)
+        _rehearse(rank)
     done = []
     for rank in waiting:
         try:
@@ -67,14 +69,24 @@ def recover_dump(path: str | Path, *, force: bool = False, on_folder: OnFolder |
         if on_folder is not None:
             on_folder(rank)
     if dump.path.is_dir():
-        left_locks = remove_left_locks(dump.path)
-        done += [Recovery(dump.path, (f"{name}: removed",)) for name in left_locks]
+        left_locks = _remove_locks(dump.path, done)
         # A step that was killed before it had its first file: only the lock tells that its run has ended.
         empty = [rank for rank in dump.ranks() if not rank.run and rank.dump_file is None]
         ended = [rank for rank in empty if f".{rank.folder.name}.lock" in left_locks]
         cleared = [Recovery(rank.folder, tuple(_remove_temporary_files(rank))) for rank in ended]
         done += [recovery for recovery in cleared if recovery.actions]
     return done
+
+
+def _remove_locks(dump_path: Path, done: list[Recovery]) -> list[str]:
+    """The names of those that were removed. The files are whole by now, whatever lies in the place of a lock."""
+    try:
+        left = remove_left_locks(dump_path)
+    except OSError as error:
+        done.append(Recovery(dump_path, (f"lock files: left as they are ({error.strerror or error})",)))
+        return []
+    done.extend(Recovery(dump_path, (f"{name}: removed",)) for name in left)
+    return left
 
 
 def _find_parts(rank: RankDump) -> list[str]:
@@ -90,6 +102,19 @@ def _was_cut_off(rank: RankDump) -> bool:
     return "ended" not in rank.run or bool(_compare_tensor_files(rank)[0])
 
 
+def _rehearse(rank: RankDump) -> None:
+    """Read all that is going to be read, and look at what is going to be replaced."""
+    _compare_tensor_files(rank)
+    for name in _find_parts(rank):
+        if (rank.folder / name).is_dir():
+            raise DumpError(
+                f"{rank.folder / name} is a folder, and a file has to go there. Move it out of the dump, then recover "
+                "again."
+            )
+        for _ in _render_part(rank, name):
+            pass
+
+
 def _recover_rank(rank: RankDump) -> Iterator[str]:
     yield from _remove_temporary_files(rank)
     yield from _match_tensor_files(rank)
@@ -98,11 +123,9 @@ def _recover_rank(rank: RankDump) -> Iterator[str]:
         yield f"{rank.api_dump.info_file}: half a line at its end removed"
     for name in _find_parts(rank):
         path, part = rank.folder / name, rank.folder / (name + layout.PART_SUFFIX)
-        if name == layout.STACK_FILE:
-            write_aside(path, part, _render_stacks(rank))
-            yield f"{name}: written from its journal"
-        else:
-            yield _close_part(rank, path, part)
+        said = _describe_part(part, name)
+        write_aside(path, part, _render_part(rank, name))
+        yield said
         part.unlink(missing_ok=True)
 
 
@@ -115,22 +138,34 @@ def _cut_half_line(path: Path) -> bool:
     return True
 
 
-def _close_part(rank: RankDump, path: Path, part: Path) -> str:
-    has_header = path.name in (layout.DUMP_FILE, layout.DEBUG_FILE)
-    types = _TYPES.get(path.name, STACK_TYPES)
-    outline = journal.outline_part(part, types)
-    header = _render_header(rank, outline.header) if has_header else "{"
-    write_aside(path, part, _render_lines(header, _whole_lines(part, types), "}}" if has_header else "}"))
+def _render_part(rank: RankDump, name: str) -> Iterator[bytes]:
+    """The whole file that a part becomes."""
+    if name == layout.STACK_FILE:
+        return _render_stacks(rank)
+    part = rank.folder / (name + layout.PART_SUFFIX)
+    types = _TYPES.get(name, STACK_TYPES)
+    if name not in (layout.DUMP_FILE, layout.DEBUG_FILE):
+        return _render_lines("{", _whole_lines(part, types), "}")
+    return _render_lines(
+        _render_header(rank, journal.outline_part(part, types).header), _whole_lines(part, types), "}}"
+    )
+
+
+def _describe_part(part: Path, name: str) -> str:
+    if name == layout.STACK_FILE:
+        return f"{name}: written from its journal"
+    outline = journal.outline_part(part, _TYPES.get(name, STACK_TYPES))
     lost = len(outline.bad_lines) + outline.is_cut
-    text = f"{path.name}: {count_noun(len(outline.offsets), 'entry', 'entries')}"
+    text = f"{name}: {count_noun(len(outline.offsets), 'entry', 'entries')}"
     return f"{text}, {count_noun(lost, 'cut line', 'cut lines')} left out" if lost else text
 
 
 def _refuse_to_lose(rank: RankDump) -> None:
     """After an interrupted recovery both files are there, and the part holds all; if not, a person has to choose."""
     for name in _TYPES:
-        path, part = rank.folder / name, rank.folder / (name + layout.PART_SUFFIX)
-        if not (path.is_file() and part.is_file()):
+        path = side_file.find_file(rank.folder, name, rank.root)
+        part = side_file.find_file(rank.folder, name + layout.PART_SUFFIX, rank.root)
+        if path is None or part is None:
             continue
         if not _names_in(path) <= journal.outline_part(part, _TYPES[name]).offsets.keys():
             raise DumpError(
@@ -182,8 +217,12 @@ def _render_lines(header: str, lines: Iterable[bytes], closing: str) -> Iterator
 def _render_stacks(rank: RankDump) -> Iterator[bytes]:
     """stack.json holds each distinct stack once, with all its records."""
     groups: dict[tuple[str, ...], list[str]] = {}
-    for name, frames in side_file.read_stacks(rank.folder, rank.root).content.items():
-        groups.setdefault(frames, []).append(name)
+    known: dict[int, list[str]] = {}  # by address: a long stack of many calls is hashed once
+    stacks = side_file.read_stacks(rank.folder, rank.root).content
+    for name, frames in stacks.items():
+        if id(frames) not in known:
+            known[id(frames)] = groups.setdefault(frames, [])
+        known[id(frames)].append(name)
     entries = ({str(number): [names, frames]} for number, (frames, names) in enumerate(groups.items()))
     return _render_lines("{", (json.dumps(entry)[1:-1].encode() for entry in entries), "}")
 
@@ -201,11 +240,11 @@ def _mark_run(rank: RankDump) -> Iterator[str]:
 
 def _remove_temporary_files(rank: RankDump) -> Iterator[str]:
     for folder in (rank.folder, rank.folder / rank.tensor_folder):
-        if not folder.is_dir() or not folder.resolve().is_relative_to(rank.root):
+        if not folder.is_dir() or (folder != rank.folder and folder.is_symlink()):
             continue
-        unfinished = list(folder.glob(f".*{layout.TEMPORARY_SUFFIX}"))
-        for path in unfinished:
-            path.unlink(missing_ok=True)
+        unfinished = [name for name in _files_in(folder) if name[0] == "." and name.endswith(layout.TEMPORARY_SUFFIX)]
+        for name in unfinished:
+            (folder / name).unlink(missing_ok=True)
         if unfinished:
             yield f"{folder.name}: {count_noun(len(unfinished), 'unfinished file', 'unfinished files')} removed"
 
@@ -230,26 +269,33 @@ def _match_tensor_files(rank: RankDump) -> Iterator[str]:
 def _compare_tensor_files(rank: RankDump) -> tuple[set[str], set[str]]:
     """The files that no record names, and those that a record names and that are not there."""
     folder = rank.folder / rank.tensor_folder
-    if not folder.resolve().is_relative_to(rank.root):
+    if folder.is_symlink():  # wherever it leads, nothing is removed there
         return set(), set()
     entries = chain((record.fields for record in rank.records()), (saved.tree for saved in rank.saved_values()))
     named = {name for entry in entries for name in _data_names(entry)}
-    files = folder.iterdir() if folder.is_dir() else ()
-    there = {path.name for path in files if path.suffix in layout.TENSOR_SUFFIXES}
+    files = _files_in(folder) if folder.is_dir() else []
+    there = {name for name in files if name.endswith(layout.TENSOR_SUFFIXES)}
     return there - named, named - there
+
+
+def _files_in(folder: Path) -> list[str]:
+    """What can be removed: files, and links themselves; a folder of such a name is somebody else's."""
+    with os.scandir(folder) as entries:
+        return [entry.name for entry in entries if not entry.is_dir(follow_symlinks=False)]
 
 
 def _data_names(tree: Any) -> Iterator[str]:
     """The tensor files that a record names, in whatever field: what is not found here is deleted."""
-    if isinstance(tree, list):
-        for item in tree:
-            yield from _data_names(item)
-    elif isinstance(tree, dict):
-        for key, item in tree.items():
-            if key == "data_name" and isinstance(item, str):
-                yield item
-            else:
-                yield from _data_names(item)
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, list):
+            waiting.extend(node)
+        elif isinstance(node, dict):
+            name = node.get("data_name")
+            if isinstance(name, str):
+                yield name
+            waiting.extend(node.values())
 
 
 def count_noun(count: int, singular: str, plural: str) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 from tensorprobe.model.record import Number
@@ -22,6 +23,8 @@ _INPUT_FIELDS = frozenset({"input_args", "input_kwargs", "input", "parameters", 
 _MAX_INTEGER = 2**64  # no dtype holds a larger one
 _MAX_COUNT = 2**63
 _MAX_DIMENSIONS = 64  # torch and numpy have no more
+_MAX_NAME_CHARACTERS = 250
+"""Every leaf repeats the keys above it: one long key and many leaves would be more than memory holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +142,11 @@ def _read_tensor(slot: str, leaf: dict[str, Any], is_input: bool) -> TensorSlot:
 
 
 def _join(place: str, key: str) -> str:
-    return f"{place}.{key}" if place else key
+    name = f"{place}.{key}" if place else key
+    if len(name) <= _MAX_NAME_CHARACTERS:
+        return name
+    digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    return f"{name[: _MAX_NAME_CHARACTERS - 20]}~{digest}"
 
 
 def _text(value: Any) -> str | None:
@@ -154,19 +161,20 @@ def _number(value: Any) -> Number:
 
 
 def _count(value: Any, has_counts: bool) -> int | None:
-    if _is_count(value):
+    if is_count(value):
         return int(value)
     return 0 if has_counts else None
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:
     """Only one that a tensor can have: its number of elements fits into 64 bits."""
-    if not isinstance(value, list) or len(value) > _MAX_DIMENSIONS or not all(map(_is_count, value)):
+    if not isinstance(value, list) or len(value) > _MAX_DIMENSIONS or not all(map(is_count, value)):
         return None
     return tuple(value) if math.prod(value) <= _MAX_COUNT else None
 
 
-def _is_count(value: Any) -> bool:
+def is_count(value: Any) -> bool:
+    """A number of things that a run can have counted."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_COUNT
 
 

@@ -40,7 +40,8 @@ def read_file(path: Path) -> list[StoredWeight]:
     try:
         content = mindspore.load_checkpoint(str(path))
     except Exception as error:  # whatever a damaged or foreign file makes of it
-        raise UsageError(f"{path} cannot be read as a checkpoint: {str(error).splitlines()[0]}") from error
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UsageError(f"{path} cannot be read as a checkpoint: {reason}") from error
     return read_values(content)
 
 
