@@ -188,8 +188,9 @@ def test_an_unknown_key_in_the_file(write_config: WriteConfig, keys: dict[str, A
 
 
 def test_an_unknown_argument() -> None:
-    accepted = f"Accepted arguments: {COMMON_KEYS}, {SECTION_KEYS}"
+    accepted = f"Accepted arguments: config_path, {COMMON_KEYS}, {SECTION_KEYS}"
     assert error_of(summry_mode="md5") == f'unknown argument "summry_mode"; did you mean "summary_mode"? {accepted}'
+    assert error_of(confg_path="a") == f'unknown argument "confg_path"; did you mean "config_path"? {accepted}'
     assert error_of(seed=1234) == f'unknown argument "seed". {accepted}'
 
 

@@ -235,7 +235,7 @@ class Recorder:
         self._undefined.note(call, leaf)
         listen = self._watch.listen(record.watched[0 if is_input else 1])
         if listen is not None:
-            listen(leaf, name, slot.share)
+            listen(leaf, name, self.reader.hold(slot.share))
         return leaf
 
     def add_parameter_gradient(self, stem: str, parameter: str, gradient: Any) -> None:

@@ -83,10 +83,8 @@ class Watch:
         if finding is None:
             return None
         self._is_over = True
-        for watched in inputs:
-            self._store_input(watched)
-        for watched in outputs:
-            self._describer.store(watched.leaf, watched.slot, watched.tensor)
+        for watched in (*inputs, *outputs):
+            self._store(watched)
         return finding
 
     def act(self, finding: Finding | None, stack: Stack | None) -> None:
@@ -98,7 +96,7 @@ class Watch:
             raise NonFiniteError(f'{text}. The program stops here because of on_nonfinite "stop"')
         logger.error("%s. The program goes on", text)
 
-    def _store_input(self, watched: Watched) -> None:
+    def _store(self, watched: Watched) -> None:
         leaf = watched.leaf
         if leaf.data_name is not None:
             return

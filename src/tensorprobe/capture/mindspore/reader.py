@@ -90,6 +90,9 @@ class MindSporeReader:
         with hidden():
             return array_of(tensor)
 
+    def hold(self, tensor: Tensor) -> Tensor:
+        return tensor
+
     def content_key(self, tensor: Tensor) -> Any:
         """What is the same for equal contents only."""
         with hidden():

@@ -19,6 +19,7 @@ from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.torch.api_name import Api, ApiNames
 from tensorprobe.capture.torch.generator import describe_generator
 from tensorprobe.capture.torch.gradient import GradientTracer, Span, is_in_backward
+from tensorprobe.capture.torch.hiding import hidden
 from tensorprobe.capture.torch.left_mode import remove_after_this_call
 from tensorprobe.capture.torch.memory_tracer import Given, MemoryTracer, find_written
 from tensorprobe.capture.torch.reader import TorchReader
@@ -184,7 +185,7 @@ class CallRunner:
         call: Call | None = None
         span: Span | None = None
         try:
-            with torch._C.DisableTorchFunction():  # the user's subclasses do not see what capture looks at
+            with hidden():  # the user's subclasses do not see what capture looks at
                 call = self.recorder.begin_api(api.stem, frame)
                 if not self.recorder.describes_every_call:
                     self.reader.observe((args, kwargs))
@@ -201,7 +202,7 @@ class CallRunner:
     def end(self, api: Api, call: Call | None, span: Span | None, output: Any, note: str | None = None) -> None:
         """After a call that returned `output`."""
         try:
-            with torch._C.DisableTorchFunction():
+            with hidden():
                 if api.may_write_unseen:
                     self.reader.doubt()
                 if call is not None:

@@ -27,6 +27,7 @@ from tensorprobe.capture.torch.api_name import COLLECTIVES, Api
 from tensorprobe.capture.torch.call_mode import GRAPH_CAPTURED, TRACED, CallMode, CallRunner, is_traced
 from tensorprobe.capture.torch.collective_argument import FUNCTIONS, describe_transfer, find_written, holds_tensors
 from tensorprobe.capture.torch.content import storage_of
+from tensorprobe.capture.torch.hiding import hidden
 from tensorprobe.capture.torch.mode_stack import remove_mode
 from tensorprobe.capture.torch.pending import Handles, Pending
 from tensorprobe.capture.torch.received import Received
@@ -151,7 +152,7 @@ class Collectives:
 
     def note_waited(self, tensor: Any) -> None:
         """Somebody has waited for the result of a functional collective."""
-        with torch._C.DisableTorchFunction():
+        with hidden():
             self._attempt(None, lambda: self._reader.fill_waiting(tensor))
             pending = self._by_storage.pop(storage_of(tensor), None)
             if pending is not None:
@@ -263,14 +264,14 @@ class Collectives:
         self._handles.clear()
         self._coalesced.clear()
         self._by_storage.clear()
-        with torch._C.DisableTorchFunction():
+        with hidden():
             for pending in list(self._open):
                 self._attempt(pending.api, partial(self._complete_unknown, pending))
 
     def _attempt(self, api: Api | None, action: Callable[[], None]) -> None:
         """What goes wrong here does not reach the program."""
         try:
-            with torch._C.DisableTorchFunction():
+            with hidden():
                 action()
         except Exception as error:
             self._recorder.note_failure(api.stem if api is not None else "the result of a collective", error)
