@@ -14,8 +14,8 @@ import torch
 from tensorprobe.capture.framework import Undo
 from tensorprobe.capture.patch import replace, run_all
 from tensorprobe.capture.torch.call_mode import CallMode, CallRunner
+from tensorprobe.capture.torch.hiding import isolated
 from tensorprobe.capture.torch.mode_stack import is_on_stack
-from tensorprobe.capture.torch.reader import unseen_by_modes
 
 _SYMMETRIC = "symmetric_memory.empty"
 
@@ -35,7 +35,7 @@ def _patch_storage(runner: CallRunner, mode: CallMode) -> Undo:
         answer = resize(storage, size_bytes)
         if is_seen:
             try:
-                with torch._C.DisableTorchFunction(), unseen_by_modes():
+                with isolated():
                     runner.reader.undefined.mark_grown(storage, before)
             except Exception as error:
                 runner.recorder.note_failure("a storage that was resized", error)

@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
+from tensorprobe.capture.torch.hiding import isolated
 from tensorprobe.capture.torch.memory_effect import MemoryEffect
-from tensorprobe.capture.torch.reader import tensors_in, unseen_by_modes
+from tensorprobe.capture.torch.reader import tensors_in
 from tensorprobe.capture.torch.undefined_memory import UndefinedMemory, memory_of, storage_address
 
 _BASIC_INDICES = (int, slice, type(None), type(Ellipsis))
@@ -48,7 +49,7 @@ class MemoryTracer:
 
     def begin(self, effect: MemoryEffect, args: Sequence[Any], kwargs: dict[str, Any]) -> Given | None:
         """Before a call."""
-        with unseen_by_modes():
+        with isolated():
             if effect.hands_out:
                 for tensor in tensors_in(args):
                     self.memory.give_up(tensor)
@@ -70,7 +71,7 @@ class MemoryTracer:
 
     def end(self, effect: MemoryEffect, given: Given | None, function: Any, output: Any) -> None:
         """After a call that returned `output`."""
-        with unseen_by_modes():
+        with isolated():
             if effect.makes_undefined:
                 for tensor in tensors_in(output):
                     self.memory.mark(tensor)

@@ -8,7 +8,8 @@ from typing import Any
 
 from tensorprobe.capture.torch.api_name import Api
 from tensorprobe.capture.torch.collective_argument import find_received
-from tensorprobe.capture.torch.reader import tensors_in, unseen_by_modes
+from tensorprobe.capture.torch.hiding import isolated
+from tensorprobe.capture.torch.reader import tensors_in
 from tensorprobe.capture.torch.undefined_memory import UndefinedMemory
 
 
@@ -21,7 +22,7 @@ class Received:
         own = {id(tensor) for tensor in received}
         sent = [tensor for tensor in tensors_in((args, kwargs)) if id(tensor) not in own]
         defined = [tensor for tensor in sent if not memory.has(tensor)]
-        with unseen_by_modes():
+        with isolated():
             regions = [memory.mark(tensor) for tensor in received]
             for tensor in defined:  # it may lie in the memory that the result will fill
                 memory.define(tensor)
