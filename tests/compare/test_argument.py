@@ -19,7 +19,8 @@ def compare_integers(op: str, slot: str, reference: int, candidate: int) -> str:
 
 def call(op: str, slot: PlainSlot) -> Call:
     slots = (make_slot(slot="input.0", shape=(4, 5, 6), is_input=True), slot)
-    return Call(f"Torch.{op}.0.forward", 0, "api", "Torch", op, 0, "forward", "", None, None, slots)
+    prefix = "Ops" if op.startswith("aten.") else "Torch"
+    return Call(f"{prefix}.{op}.0.forward", 0, "api", prefix, op, 0, "forward", "", None, None, slots)
 
 
 @pytest.mark.parametrize(
@@ -32,6 +33,9 @@ def call(op: str, slot: PlainSlot) -> Call:
         ("roll", "input.2"),
         ("topk", "input.2"),
         ("sum", "kwargs.axis"),
+        ("mode", "input.1"),
+        ("aten.sum.dim_IntList", "input.1"),
+        ("my_norm", "kwargs.axis"),
     ],
 )
 def test_the_last_dimension_may_be_counted_from_either_end(op: str, slot: str) -> None:

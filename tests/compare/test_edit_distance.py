@@ -47,6 +47,8 @@ def least_price(reference: list[object], candidate: list[object], costs: EditCos
 
 
 @example([(2, 3), (3,), (), (4,)], [(4,), (3,), (2, 3), (4,)], EditCosts())
+@example([(), (3,), (4,)], [(2, 3), (3,), (), (4,)], EditCosts())
+@example([(2, 3), (3,), (), (4,)], [(), (3,), (4,)], EditCosts())
 @given(values, values, costs)
 def test_the_alignment_has_every_entry_once_in_order_at_the_least_cost(
     reference: list[object], candidate: list[object], costs: EditCosts

@@ -41,6 +41,12 @@ def test_a_file_against_statistics_is_compared_by_statistics(files: tuple[Path, 
     assert (found.basis, found.is_equal, found.relative_max) == ("statistics", False, 0.25)
 
 
+def test_a_record_that_has_statistics_needs_no_file(tmp_path: Path) -> None:
+    for paths in ((tmp_path / "gone.npy", None), (None, tmp_path / "gone.npy")):
+        found = measure(STATISTICS, STATISTICS, *paths)
+        assert (found.basis, found.is_equal, found.problem) == ("statistics", True, None)
+
+
 def test_checksums_come_before_statistics() -> None:
     found = measure({"checksum": "0" * 8, **STATISTICS}, {"checksum": "0" * 8, **STATISTICS})
     assert (found.basis, found.is_equal) == ("checksum", True)
