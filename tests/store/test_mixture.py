@@ -97,6 +97,16 @@ def test_a_run_file_that_cannot_be_read_is_a_problem_and_no_other_run(tmp_path: 
     assert any("run.json" in problem for rank in dump.ranks() for problem in rank.problems)
 
 
+def test_a_run_file_that_leads_out_of_the_dump_is_a_problem_and_no_other_run(tmp_path: Path) -> None:
+    write(tmp_path / "dump", "step0/rank", FIRST)
+    write(tmp_path / "dump", "step1/rank", FIRST)
+    link = tmp_path / "dump" / "step1" / "rank" / "run.json"
+    link.rename(tmp_path / "run.json")
+    link.symlink_to(tmp_path / "run.json")
+    dump = open_dump(tmp_path / "dump").select()
+    assert any("leads out of the dump" in problem for rank in dump.ranks() for problem in rank.problems)
+
+
 def test_a_folder_without_records_does_not_count(tmp_path: Path) -> None:
     write(tmp_path, "step0/rank", FIRST)
     (tmp_path / "step0" / "rank0").mkdir()

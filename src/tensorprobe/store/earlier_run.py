@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import json
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,9 +19,8 @@ from tensorprobe.store import layout
 from tensorprobe.store.file_lock import one_at_a_time
 from tensorprobe.store.folder import Folder
 from tensorprobe.store.own_name import RANK, STEP, TENSOR_FOLDERS, is_own_file, is_own_name, is_tensor_file
-from tensorprobe.store.run_id import RUN_ID, base_of, read_run_id
+from tensorprobe.store.run_id import REPLACED, base_of, read_run_id
 
-_REPLACED = re.compile(rf"replaced_({RUN_ID.pattern}|unknown)(?:_\d+)?")
 _MAX_RUN_BYTES = 1 << 20
 _MAX_TARGETS = 1000
 
@@ -142,7 +140,7 @@ def put_back_unreplaced(dump_path: Path) -> list[str]:
 
 def replaced_runs(root: Folder) -> list[str]:
     """The folders of runs that were moved aside; one that the user has renamed is the user's."""
-    return [name for name in root.names() if _REPLACED.fullmatch(name) and root.is_folder(name)]
+    return [name for name in root.names() if REPLACED.fullmatch(name) and root.is_folder(name)]
 
 
 def find_replaced(root: Folder, target: str) -> list[Moved]:

@@ -25,8 +25,9 @@ def refuse_mixture(path: Path, ranks: Iterable[RankDump]) -> None:
     """DumpError, with what belongs to which run, if these folders are of several."""
     runs: Runs = {}
     for rank in ranks:
-        is_known = rank.run or (not rank.is_begun and (rank.dump_file or rank.debug_file))
-        if is_known:  # of a run.json that cannot be read nobody knows whose it is; that is said elsewhere
+        if not rank.is_run_readable:
+            continue  # nobody knows whose it is; that is said elsewhere
+        if rank.run or rank.dump_file or rank.debug_file:
             runs.setdefault(read_run_id(rank.run), []).append(rank)
     if len(runs) < 2 or _is_one_program(runs):
         return

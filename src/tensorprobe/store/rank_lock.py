@@ -20,7 +20,7 @@ from tensorprobe.store.folder import Folder, LinkError
 
 logger = logging.getLogger("tensorprobe")
 
-_LOCK_NAME = re.compile(r"\.rank\d*\.lock")
+_LOCK_NAME = re.compile(r"\.(?:rank\d*|run)\.lock")
 _ATTEMPTS = 5
 _PAUSE_SECONDS = 0.02
 

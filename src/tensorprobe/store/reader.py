@@ -27,6 +27,7 @@ from tensorprobe.store.api_dump_reader import InfoFile, stack_reading
 from tensorprobe.store.mixture import refuse_mixture, refuse_part
 from tensorprobe.store.own_name import RANK, STEP
 from tensorprobe.store.record_file import RecordFile
+from tensorprobe.store.run_id import REPLACED
 from tensorprobe.store.slot import Slot, iter_gradient_slots, iter_record_slots, iter_slots
 
 _TYPES = {layout.DUMP_FILE: journal.RECORD_TYPES, layout.DEBUG_FILE: journal.SAVED_TYPES}
@@ -181,6 +182,11 @@ class RankDump:
         """run.json; empty when there is none."""
         return self._run.content
 
+    @property
+    def is_run_readable(self) -> bool:
+        """False if run.json cannot be read; True if there is none."""
+        return not self._run.problems
+
     def tensor_path(self, data_name: str) -> Path:
         """The file of a tensor, if it lies in this dump. It need not exist."""
         if not data_name or data_name in (".", "..") or set("/\\\0") & set(data_name):
@@ -286,7 +292,7 @@ def _open_path(path: Path) -> Dump:
 
 
 def _hint(path: Path) -> str:
-    replaced = sorted(entry.name for entry in path.glob("replaced_*") if entry.is_dir())
+    replaced = sorted(entry.name for entry in path.iterdir() if REPLACED.fullmatch(entry.name) and entry.is_dir())
     if not replaced:
         return ""
     return (

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}(?:\.\d{1,6})?")
+REPLACED = re.compile(rf"replaced_({RUN_ID.pattern}|unknown)(?:_\d+)?")
+"""What the folder of a run is called that was moved aside."""
 
 
 def make_run_id() -> str:

@@ -73,8 +73,12 @@ class RunPlace:
         folder = earlier_run.open_below(root, places)
         if not self._is_entered:
             self._is_entered = True
-            with one_at_a_time(root):
-                self._enter(root, folder)
+            try:
+                with one_at_a_time(root):
+                    self._enter(root, folder)
+            except Exception as error:  # where files of an earlier run are, the writer writes nothing
+                logger.error("the earlier run in %s could not be looked at (%s); training goes on", root.path, error)
+            self.run_id = self.run_id or make_run_id()
         return folder
 
     def end_step(self, *, is_complete: bool) -> None:
