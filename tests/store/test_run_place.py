@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tensorprobe.errors import DumpError
-from tensorprobe.store import earlier_run, run_place
+from tensorprobe.store import earlier_run, file_lock, run_place
 from tensorprobe.store.folder import Folder
 from tensorprobe.store.rank_lock import RankLock
 from tensorprobe.store.reader import open_dump
@@ -357,6 +357,30 @@ def test_a_second_process_at_the_same_time_belongs_to_the_run_of_the_first(tmp_p
     record(first, "step0", "rank")
     first.release()
     assert set(run_ids(tmp_path).values()) == {first.run_id}
+
+
+def test_an_api_dump_that_a_living_process_writes_is_not_moved(tmp_path: Path) -> None:
+    first = RunPlace(tmp_path, None)
+    first.open("rank0")  # what api_dump calls it
+    next_process()
+    second = RunPlace(tmp_path, None)
+    second._lock._is_second = True  # as it is in another process
+    second.open(f"proc{os.getpid()}")
+    assert second.run_id == first.run_id and (tmp_path / "rank0" / "run.json").exists()
+    first.release()
+
+
+@pytest.mark.parametrize("is_alive", [True, False])
+def test_where_there_are_no_locks_a_living_process_is_what_counts(
+    is_alive: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_lock, "fcntl", None)
+    process = describe_process()
+    write_old(tmp_path, "step0", "rank0", **(process if is_alive else {**process, "process_began": "1"}))
+    place = RunPlace(tmp_path, None)
+    place.open("step0", "rank")
+    place.release()
+    assert (place.run_id == OLD) is (tmp_path / "step0" / "rank0").exists() is is_alive
 
 
 def test_a_rank_that_is_known_late_does_not_part_a_run(tmp_path: Path) -> None:

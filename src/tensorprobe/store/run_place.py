@@ -112,11 +112,11 @@ class RunPlace:
             found = earlier_run.find_folders(root)
         except OSError as error:  # said when the first file is written
             logger.debug("%s could not be looked through: %s", root.path, error)
-        is_first = False
+        is_first, locks = False, _Locks(root, self._lock)
         if self.run_id is None:
-            self.run_id, is_first = self._choose_run(root, name, found)
+            self.run_id, is_first = self._choose_run(locks, name, found)
         older = earlier_run.replaced_runs(root) if found else []
-        self._move_aside(root, [one for one in found if self._replaces(root, one, found, name)])
+        self._move_aside(root, [one for one in found if self._replaces(locks, one, found, name)])
         if is_first:
             self._remove_older(root, older)
         try:  # the others of this run find its id here, as soon as the lock is given
@@ -125,23 +125,23 @@ class RunPlace:
         except OSError as error:
             logger.debug("%s could not be written: %s", folder.path / layout.RUN_FILE, error)
 
-    def _choose_run(self, root: Folder, name: str, found: Sequence[RunFolder]) -> tuple[str, bool]:
+    def _choose_run(self, locks: _Locks, name: str, found: Sequence[RunFolder]) -> tuple[str, bool]:
         """The id, and whether this process is the first to have it."""
-        key = root.path.resolve()
+        key = self._dump_path.resolve()
         own = _process_runs.get(key)
         is_first = True
         if own is None or own.pid != os.getpid():  # not one that a forked child has inherited
-            base = self._find_run(root, name, found)
+            base = self._find_run(locks, name, found)
             is_first = base is None
             own = _process_runs[key] = _ProcessRun(os.getpid(), base or make_run_id())
         own.count += 1
         return number_run(own.base, own.count), is_first
 
-    def _find_run(self, root: Folder, name: str, found: Sequence[RunFolder]) -> str | None:
+    def _find_run(self, locks: _Locks, name: str, found: Sequence[RunFolder]) -> str | None:
         """The run that others have begun and that this process belongs to: it has no folder of this name yet."""
         taken = {one.base for one in found if one.name == name}
         others = [one for one in found if one.base not in taken]
-        joined = [one for one in others if _is_recording(root, one) or self._was_started_before_its_end(one)]
+        joined = [one for one in others if locks.is_recording(one) or self._was_started_before_its_end(one)]
         return max((one.base for one in joined if one.base is not None), default=None)
 
     def _was_started_before_its_end(self, other: RunFolder) -> bool:
@@ -150,11 +150,11 @@ class RunPlace:
         is_rank = self._rank is not None and other.name.startswith("rank") and other.name != "rank"
         return is_rank and began is not None and began.timestamp() >= own_beginning_seconds()
 
-    def _replaces(self, root: Folder, one: RunFolder, found: Sequence[RunFolder], name: str) -> bool:
+    def _replaces(self, locks: _Locks, one: RunFolder, found: Sequence[RunFolder], name: str) -> bool:
         """Is this folder one of the run that is replaced?"""
         if one.name == name:
             return one.run_id is None or one.run_id != self.run_id
-        if one.run_id == self.run_id or not one.run or _is_recording(root, one):
+        if one.run_id == self.run_id or not one.run or locks.is_recording(one):
             return False
         namesakes = [other for other in found if other.name == name]
         if one.base is not None and one.base == base_of(str(self.run_id)):  # an earlier run of this program
@@ -204,19 +204,40 @@ def describe_process() -> dict[str, object]:
     }
 
 
-def _is_recording(root: Folder, one: RunFolder) -> bool:
-    """Does a living process record into this folder?"""
-    pid, began = one.run.get("pid"), one.run.get("process_began")
-    is_alive = False
-    if one.run.get("host") == socket.gethostname() and isinstance(pid, int) and pid > 0:
-        is_alive = is_running(pid, began if isinstance(began, str) else None)
-        if not is_alive:
+class _Locks:
+    """Who else records into a dump_path at this moment. Each lock is looked at once: whoever looks has it for a
+    moment."""
+
+    def __init__(self, root: Folder, own: RankLock) -> None:
+        self._root = root
+        self._seen: dict[str, bool | None] = {} if own.is_second else {lock_name(own.name): False}
+
+    def is_recording(self, one: RunFolder) -> bool:
+        """Does a living process record into this folder? Where no lock can tell, that it lives must do."""
+        held = [self._is_held(lock_name(name)) for name in _locked_names(one)]
+        if True in held:
+            return True
+        pid, began = one.run.get("pid"), one.run.get("process_began")
+        is_here = one.run.get("host") == socket.gethostname() and isinstance(pid, int) and pid > 0
+        if not is_here or False in held:
             return False
-    try:
-        is_held = is_locked(root, lock_name(one.name)) if one.name.startswith("rank") else None
-    except OSError:
-        is_held = None
-    return is_alive if is_held is None else is_held
+        return is_running(int(str(pid)), began if isinstance(began, str) else None)
+
+    def _is_held(self, name: str) -> bool | None:
+        if name not in self._seen:
+            try:
+                self._seen[name] = is_locked(self._root, name)
+            except OSError:
+                self._seen[name] = None
+        return self._seen[name]
+
+
+def _locked_names(one: RunFolder) -> tuple[str, ...]:
+    """By which names its writer has locked it: a process in `proc{PID}` has not, and an api_dump calls the folder of a
+    process without a rank `rank0`."""
+    if not one.name.startswith("rank"):
+        return ()
+    return (one.name,) if len(one.places) > 1 else (one.name, layout.rank_name(None))
 
 
 def _remove(root: Folder, name: str) -> None:
