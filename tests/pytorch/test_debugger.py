@@ -275,7 +275,7 @@ def test_a_dump_of_an_earlier_run_is_replaced_with_a_warning(caplog: pytest.LogC
     debugger.start()
     torch.ones(2)
     debugger.stop()
-    assert "held an earlier dump, which is replaced" in caplog.text
+    assert "held an earlier run (step0/rank), which is now in" in caplog.text
     assert list(dump_of().records) == ["Torch.ones.0.forward"]
     assert not (folder / "debug.json").exists() and not (folder / "dump_tensor_data" / "old.pt").exists()
     assert (folder / "notes.txt").read_text() == "from an earlier run"

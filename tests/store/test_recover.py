@@ -130,6 +130,48 @@ def test_tensor_files_that_a_spoilt_line_may_name_stay(tmp_path: Path) -> None:
     assert names(folder) == ["a.pt", "b.pt"]
 
 
+def test_tensor_files_whose_records_a_full_disk_refused_stay(tmp_path: Path) -> None:
+    """A record that could not be written is what is missing: its tensors are all that is left of the call."""
+    run = {**RUN, "complete": False, "coverage": {"seen": 2, "recorded": 1, "failed": 1}}
+    write_killed_rank(tmp_path, with_files("a.pt"))
+    (tmp_path / "run.json").write_text(json.dumps(run))
+    folder = touch(tmp_path, "a.pt", "of the record that was refused.pt")
+    (done,) = recover_dump(tmp_path)
+    assert done.actions[0] == "dump_tensor_data: 1 file of no readable record left"
+    assert names(folder) == ["a.pt", "of the record that was refused.pt"]
+
+
+@pytest.mark.parametrize("target", ["inside", "outside"])
+def test_tensor_files_behind_a_link_stay(target: str, tmp_path: Path) -> None:
+    dump = tmp_path / "dump"
+    other = write_rank(dump / "step1" / "rank", with_files("a.pt"))
+    touch(other, "a.pt", "b.pt", ".c.pt.tmp")
+    outside = touch(tmp_path, "a.pt", "b.pt", ".c.pt.tmp")
+    killed = write_killed_rank(dump / "step0" / "rank", with_files())
+    (killed / "dump_tensor_data").symlink_to(outside if target == "outside" else other / "dump_tensor_data")
+    recover_dump(dump)
+    assert (killed / "dump.json").exists()
+    for folder in (outside, other / "dump_tensor_data"):
+        assert names(folder) == [".c.pt.tmp", "a.pt", "b.pt"]
+
+
+def test_a_lock_that_is_no_file_of_ours_stays_and_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_killed_rank(tmp_path / "dump" / "step0" / "rank", model_records())
+    (tmp_path / "mine").write_text("precious")
+    (tmp_path / "dump" / ".rank.lock").symlink_to(tmp_path / "mine")
+    (tmp_path / "dump" / ".rank1.lock").mkdir()
+    (tmp_path / "dump" / ".rank2.lock").write_text("1")
+    (tmp_path / "dump" / ".ranking.lock").write_text("of somebody")
+    done = recover_dump(tmp_path / "dump")
+    assert [recovery.actions for recovery in done][-1] == (".rank2.lock: removed",)
+    assert names(tmp_path / "dump") == [".rank.lock", ".rank1.lock", ".ranking.lock", "step0"]
+    assert (tmp_path / "mine").read_text() == "precious"
+    assert [message.rpartition("/")[2] for message in caplog.messages] == [
+        ".rank.lock is not a lock file that a run has left: it stays",
+        ".rank1.lock is not a lock file that a run has left: it stays",
+    ]
+
+
 def test_tensor_files_that_are_missing_are_said(tmp_path: Path) -> None:
     write_killed_rank(tmp_path, with_files("a.pt", "b.pt", "c.pt"))
     touch(tmp_path, "a.pt")

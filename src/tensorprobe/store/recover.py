@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
-import tempfile
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -21,9 +20,12 @@ from typing import Any
 from tensorprobe.errors import DumpError
 from tensorprobe.store import journal, layout, side_file
 from tensorprobe.store.api_dump_reader import STACK_TYPES
+from tensorprobe.store.earlier_run import put_back_unreplaced
+from tensorprobe.store.folder import Folder
 from tensorprobe.store.rank_lock import remove_left_locks
 from tensorprobe.store.reader import RankDump, open_dump
 from tensorprobe.store.record_file import load_whole
+from tensorprobe.store.running import is_running
 
 _PARTS = (layout.CONSTRUCT_FILE, layout.STACK_FILE, layout.DEBUG_FILE, layout.DUMP_FILE)
 """In the order in which they are closed: while dump.json is a part, everybody sees that the work is not done."""
@@ -50,14 +52,15 @@ def recover_dump(path: str | Path, *, force: bool = False, on_folder: OnFolder |
     `force` also takes a dump whose process seems to be alive: its number may belong to another process by now.
     """
     path = Path(path)
-    dump = open_dump(path.parent if path.is_file() else path)
+    path = path.parent if path.is_file() else path
+    done = _put_back(path)
+    dump = open_dump(path).select()
     waiting = [rank for rank in dump.ranks() if _find_parts(rank) or _was_cut_off(rank)]
     for rank in waiting:
         if not force:
             _refuse_live_run(rank)
         _refuse_to_lose(rank)
         _rehearse(rank)
-    done = []
     for rank in waiting:
         try:
             done.append(Recovery(rank.folder, tuple(_recover_rank(rank))))
@@ -87,6 +90,25 @@ def _remove_locks(dump_path: Path, done: list[Recovery]) -> list[str]:
         return []
     done.extend(Recovery(dump_path, (f"{name}: removed",)) for name in left)
     return left
+
+
+def _put_back(path: Path) -> list[Recovery]:
+    """A run that another one was to replace, and did not."""
+    try:
+        actions = put_back_unreplaced(path) if path.is_dir() else []
+    except OSError as error:
+        raise DumpError(f"{path} cannot be recovered ({error}). Nothing in it is lost.") from error
+    return [Recovery(path, tuple(actions))] if actions else []
+
+
+def _open_folder(rank: RankDump) -> Folder:
+    """To be written to: no link in the dump is followed."""
+    root, path = Folder(rank.root), rank.folder
+    if path.resolve() == rank.root:
+        return root
+    return (
+        root.child(path.name) if path.parent.resolve() == rank.root else root.child(path.parent.name).child(path.name)
+    )
 
 
 def _find_parts(rank: RankDump) -> list[str]:
@@ -119,23 +141,27 @@ def _recover_rank(rank: RankDump) -> Iterator[str]:
     yield from _remove_temporary_files(rank)
     yield from _match_tensor_files(rank)
     yield from _mark_run(rank)
-    if rank.api_dump is not None and _cut_half_line(rank.folder / rank.api_dump.info_file):
+    folder = _open_folder(rank)
+    if rank.api_dump is not None and _cut_half_line(folder, rank.api_dump.info_file):
         yield f"{rank.api_dump.info_file}: half a line at its end removed"
     for name in _find_parts(rank):
-        path, part = rank.folder / name, rank.folder / (name + layout.PART_SUFFIX)
+        part = rank.folder / (name + layout.PART_SUFFIX)
         said = _describe_part(part, name)
-        write_aside(path, part, _render_part(rank, name))
+        write_aside(folder, name, part.name, _render_part(rank, name))
         yield said
-        part.unlink(missing_ok=True)
+        folder.unlink(part.name)
 
 
-def _cut_half_line(path: Path) -> bool:
+def _cut_half_line(folder: Folder, name: str) -> bool:
     """A file of lines ends with a whole one."""
-    data = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
-    if not data or data.endswith(b"\n"):
+    if not folder.is_file(name):
         return False
-    os.truncate(path, data.rfind(b"\n") + 1)
-    return True
+    with os.fdopen(folder.open(name, os.O_RDWR), "r+b") as file:
+        data = file.read()
+        is_cut = bool(data) and not data.endswith(b"\n")
+        if is_cut:
+            file.truncate(data.rfind(b"\n") + 1)
+    return is_cut
 
 
 def _render_part(rank: RankDump, name: str) -> Iterator[bytes]:
@@ -229,41 +255,42 @@ def _render_stacks(rank: RankDump) -> Iterator[bytes]:
 
 def _mark_run(rank: RankDump) -> Iterator[str]:
     """Say in run.json that what the run still held in memory is missing."""
-    path = rank.folder / layout.RUN_FILE
-    if path.exists() and not rank.run:
+    folder = _open_folder(rank)
+    if folder.exists(layout.RUN_FILE) and not rank.run:
         yield f"{layout.RUN_FILE}: cannot be read, left as it is"
     elif rank.run.get("recovered") is not True:
         run = {**rank.run, "recovered": True}
-        write_aside(path, path if path.exists() else None, [json.dumps(run, indent=1).encode() + b"\n"])
+        write_aside(folder, layout.RUN_FILE, layout.RUN_FILE, [json.dumps(run, indent=1).encode() + b"\n"])
         yield f"{layout.RUN_FILE}: marked as recovered"
 
 
 def _remove_temporary_files(rank: RankDump) -> Iterator[str]:
-    for folder in (rank.folder, rank.folder / rank.tensor_folder):
-        if not folder.is_dir() or (folder != rank.folder and folder.is_symlink()):
-            continue
-        unfinished = [name for name in _files_in(folder) if name[0] == "." and name.endswith(layout.TEMPORARY_SUFFIX)]
+    folder = _open_folder(rank)
+    folders = [folder, folder.child(rank.tensor_folder)] if folder.is_folder(rank.tensor_folder) else [folder]
+    for one in folders:
+        names = [name for name in one.names() if name.startswith(".") and name.endswith(layout.TEMPORARY_SUFFIX)]
+        unfinished = [name for name in names if one.is_file(name)]
         for name in unfinished:
-            (folder / name).unlink(missing_ok=True)
+            one.unlink(name)
         if unfinished:
-            yield f"{folder.name}: {count_noun(len(unfinished), 'unfinished file', 'unfinished files')} removed"
+            yield f"{one.path.name}: {count_noun(len(unfinished), 'unfinished file', 'unfinished files')} removed"
 
 
 def _match_tensor_files(rank: RankDump) -> Iterator[str]:
     """A tensor file comes before its record: those of the records that were lost have no use any more."""
-    folder = rank.folder / rank.tensor_folder
+    folder = _open_folder(rank).child(rank.tensor_folder)
     unnamed, missing = _compare_tensor_files(rank)
     coverage = rank.run.get("coverage")
     has_failed = isinstance(coverage, dict) and bool(coverage.get("failed"))  # a full disk: the record is what is lost
     if unnamed and (has_failed or any(file.has_bad_lines for file in (rank.dump_file, rank.debug_file) if file)):
-        yield f"{folder.name}: {count_noun(len(unnamed), 'file', 'files')} of no readable record left"
+        yield f"{rank.tensor_folder}: {count_noun(len(unnamed), 'file', 'files')} of no readable record left"
     elif unnamed:
         for name in unnamed:
-            (folder / name).unlink(missing_ok=True)
-        yield f"{folder.name}: {count_noun(len(unnamed), 'file', 'files')} of records that were lost removed"
+            folder.unlink(name)
+        yield f"{rank.tensor_folder}: {count_noun(len(unnamed), 'file', 'files')} of records that were lost removed"
     if missing:
         words = count_noun(len(missing), "file that a record names is", "files that records name are")
-        yield f"{folder.name}: {words} missing, the first is {min(missing)}"
+        yield f"{rank.tensor_folder}: {words} missing, the first is {min(missing)}"
 
 
 def _compare_tensor_files(rank: RankDump) -> tuple[set[str], set[str]]:
@@ -303,42 +330,24 @@ def count_noun(count: int, singular: str, plural: str) -> str:
     return f"{count:,} {singular if count == 1 else plural}"
 
 
-def write_aside(path: Path, like: Path | None, pieces: Iterable[bytes]) -> None:
+def write_aside(folder: Folder, name: str, like: str, pieces: Iterable[bytes]) -> None:
     """Write a file under another name, bring it to disk, and rename it; it gets the permissions of `like`."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=layout.TEMPORARY_SUFFIX)
-    temporary = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            for piece in pieces:
-                file.write(piece)
-            file.flush()
-            os.fsync(file.fileno())
-        if like is not None:
-            shutil.copymode(like, temporary)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    mode = folder.status(like).st_mode if folder.is_file(like) else None
+    with folder.open_whole(name) as file:
+        for piece in pieces:
+            file.write(piece)
+        file.flush()
+        os.fsync(file.fileno())
+        if mode is not None and hasattr(os, "fchmod"):  # not on Windows
+            os.fchmod(file.fileno(), stat.S_IMODE(mode))
 
 
 def _refuse_live_run(rank: RankDump) -> None:
     pid, host = rank.run.get("pid"), rank.run.get("host")
     if not isinstance(pid, int) or isinstance(pid, bool) or pid <= 0:
         return
-    if host in (None, socket.gethostname()) and _is_alive(pid):
+    if host in (None, socket.gethostname()) and is_running(pid):
         raise DumpError(
             f"{rank.folder} is being written by process {pid}, which is alive on this host. Wait until it has ended, "
             "or, if that number belongs to another process by now, use --force (force=True)."
         )
-
-
-def _is_alive(pid: int) -> bool:
-    if os.name == "nt":
-        return True  # there os.kill would end the process; --force decides
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except OSError:
-        return True
-    return True
