@@ -404,7 +404,7 @@ def test_what_is_nested_as_deeply_as_a_dump_can_be_is_recovered(tmp_path: Path) 
     assert next(open_dump(tmp_path).ranks()).record_count == 1
 
 
-@pytest.mark.parametrize("name", ["dump.json", "construct.json", "stack.json"])
+@pytest.mark.parametrize("name", ["dump.json", "construct.json", "stack.json", ".run.json.tmp", ".dump.json.tmp"])
 def test_a_folder_where_a_file_has_to_go_is_refused_and_nothing_changed(tmp_path: Path, name: str) -> None:
     write_killed_rank(tmp_path, with_files("a.pt"))
     touch(tmp_path, "a.pt", "lost.pt", ".b.pt.tmp")
@@ -437,7 +437,6 @@ def test_folders_that_are_called_like_files_stay(tmp_path: Path) -> None:
     folder = touch(tmp_path, "a.pt", "lost.pt")
     (folder / "folder.pt").mkdir()
     (folder / ".folder.pt.tmp").mkdir()
-    (tmp_path / ".run.json.tmp").mkdir()
     recover_dump(tmp_path)
     assert names(folder) == [".folder.pt.tmp", "a.pt", "folder.pt"]
 

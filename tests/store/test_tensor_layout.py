@@ -63,7 +63,7 @@ def test_the_last_element_may_end_with_the_storage_and_no_later() -> None:
 
 
 def test_an_empty_tensor_is_read_wherever_it_lies() -> None:
-    for begin, offset in ((0, 0), (32, 0), (32, 1 << 70)):
+    for begin, offset in ((0, 0), (32, 0), (32, 1 << 40)):
         found = make_array(CONTENT, TensorLayout("float32", (3, 0), (0, 1), begin, 0, offset))
         assert (found.shape, found.dtype) == ((3, 0), np.float32)
 

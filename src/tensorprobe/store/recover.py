@@ -127,12 +127,14 @@ def _was_cut_off(rank: RankDump) -> bool:
 def _rehearse(rank: RankDump) -> None:
     """Read all that is going to be read, and look at what is going to be replaced."""
     _compare_tensor_files(rank)
-    for name in _find_parts(rank):
-        if (rank.folder / name).is_dir():
-            raise DumpError(
-                f"{rank.folder / name} is a folder, and a file has to go there. Move it out of the dump, then recover "
-                "again."
-            )
+    parts = _find_parts(rank)
+    for name in (*parts, layout.RUN_FILE):
+        for path in (rank.folder / name, layout.temporary_path(rank.folder / name)):
+            if path.is_dir():
+                raise DumpError(
+                    f"{path} is a folder, and a file has to go there. Move it out of the dump, then recover again."
+                )
+    for name in parts:
         for _ in _render_part(rank, name):
             pass
 
