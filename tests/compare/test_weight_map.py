@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -304,3 +306,32 @@ def test_the_other_direction_gives_the_same_pairs(names: list[str], others: list
     }
 
     assert there == back
+
+
+WORDS = [*"q", "conv", "fc", "norm", "layers", "block", "attn", "mlp", "up", "down", "encoder", "gate", "post", ""]
+PATHS = st.lists(
+    st.lists(
+        st.tuples(st.sampled_from(WORDS), st.sampled_from(["", "0", "1", "2"])).map("".join).filter(bool),
+        min_size=1,
+        max_size=3,
+    ).map(".".join),
+    min_size=1,
+    max_size=10,
+    unique=True,
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(PATHS, st.data())
+def test_names_that_mean_nothing_are_never_paired_wrongly(paths: list[str], data: st.DataObject) -> None:
+    """Every word has another one in the target, which no table has; numbers and structure are the same."""
+    words = dict(zip(WORDS, data.draw(st.permutations([f"z{letter}x" for letter in "abcdefghijklmno"])), strict=False))
+    shapes = [data.draw(st.sampled_from([(4,), (4, 4), (8, 4)])) for _ in paths]
+    renamed = [re.sub("[a-z]+", lambda found: words[found[0]], path) for path in paths]
+    source = [weight(f"{path}.weight", *shape) for path, shape in zip(paths, shapes, strict=True)]
+    target = [weight(f"{path}.weight", *shape) for path, shape in zip(renamed, shapes, strict=True)]
+
+    found = pairs_of(map_weights(source, target, ("pytorch", "pytorch")))
+
+    right = {one.name: other.name for one, other in zip(source, target, strict=True)}
+    assert {name: right[name] for name in found} == found

@@ -15,7 +15,16 @@ from tensorprobe import mindspore as mindspore_face
 from tensorprobe import pytorch as pytorch_face
 from tensorprobe.migrator import convert_weight
 from tests.migrator.test_weight_choice import IDS, IMAGE, losses
-from tests.migrator.weight_network import CellLlama, CellUnet, TorchLlama, TorchUnet, randomize
+from tests.migrator.test_weight_join import DATA, assert_same
+from tests.migrator.weight_network import (
+    CellLlama,
+    CellSplit,
+    CellUnet,
+    TorchFused,
+    TorchLlama,
+    TorchUnet,
+    randomize,
+)
 
 ms.runtime.launch_blocking()
 STAGES = ("stage_a", "stage_b", "stage_c", "stage_d", "stage_e")
@@ -87,6 +96,20 @@ def test_layers_that_take_the_same_input_are_not_paired_by_who_is_called_first(t
 
     pairs = {row.source.name: (row.target.name, row.rule) for row in result.rows}
     assert pairs["model.layers.0.self_attn.q_proj.weight"] == ("layers.0.attention.wq.weight", "alike")
+
+
+@pytest.mark.parametrize("is_in_blocks", [True, False])
+def test_how_a_recorded_step_cuts_query_key_and_value_decides(is_in_blocks: bool, tmp_path: Path) -> None:
+    module, cell = randomize(TorchFused("qkv", is_in_blocks)), CellSplit()
+    dumps = record_both(module, cell, DATA, tmp_path, "L1")
+
+    there = convert_weight(module, cell, load=True, dumps=dumps)
+    back = convert_weight(cell, module, dumps=dumps[::-1])
+
+    assert bool(there) == bool(back) == is_in_blocks
+    if is_in_blocks:
+        assert_same(module, cell)
+        assert all(torch.equal(back.state_dict[key], value) for key, value in module.state_dict().items())
 
 
 @pytest.mark.parametrize(

@@ -203,9 +203,10 @@ class CellPair(nn.Cell):
 class TorchFused(torch.nn.Module):
     """An attention with one matrix for query, key and value: nn.MultiheadAttention's, or a layer of another name."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, is_in_blocks: bool = True) -> None:
         super().__init__()
         self.kind = kind
+        self.is_in_blocks = is_in_blocks
         if kind == "in_proj":
             self.attn: Any = torch.nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
         else:
@@ -216,7 +217,11 @@ class TorchFused(torch.nn.Module):
     def forward(self, x: Any) -> Any:
         if self.kind == "in_proj":
             return self.attn(x, x, x, need_weights=False)[0]
-        parts = [_torch_heads(part) for part in self.attn[self.kind](x).chunk(3, -1)]
+        joined = self.attn[self.kind](x)
+        if self.is_in_blocks:
+            parts = [_torch_heads(part) for part in joined.chunk(3, -1)]
+        else:
+            parts = joined.view(*x.shape[:2], HEADS, 3, WIDTH // HEADS).permute(3, 0, 2, 1, 4).unbind()
         mixed = functional.scaled_dot_product_attention(*parts)
         return self.attn["out_proj"](mixed.transpose(1, 2).flatten(2))
 

@@ -68,7 +68,7 @@ def map_weights(
     pairing.pair_last()
     pairing.pair_tied()
     pairing.pair_recorded(recorded.layers)
-    pairing.pair_joined()
+    pairing.pair_joined(recorded.cut)
     pairing.pair_layers()
     pairing.pair_single()
     pairing.pair_tied()

@@ -115,13 +115,15 @@ class WeightPairing:
             if other is not None and layer.signature == other.signature:
                 self._pair_layer(layer, other, RECORDED)
 
-    def pair_joined(self) -> None:
+    def pair_joined(self, cut: tuple[Collection[str], Collection[str]]) -> None:
+        """`cut`: layers of each side whose result is known to be cut into parts that lie one after the other."""
         namings = self.source.naming, self.target.naming
         for joint in find_joints(self.source.layers(), self.target.layers(), namings):
             if any(one.name in self.source.taken for one in joint.sources):
                 continue
             rows = make_rows(joint, SPLIT if joint.is_source_whole else JOINED)
-            if rows is not None and joint.is_in_blocks:
+            is_cut = unwrap(joint.whole.path) in cut[0 if joint.is_source_whole else 1]
+            if rows is not None and (joint.is_in_blocks or is_cut):
                 self._take_rows(rows)
             else:
                 self._doubt(joint)

@@ -1,16 +1,19 @@
 """What recorded steps of two networks say of their weights. The candidate's weights need not be converted yet.
 
-Two things are certain enough:
+Three things are certain enough:
 
 - Numbers that two weights have, and no others: the same largest and smallest, mean and norm. Constants, such as those
   of a fresh norm, tell nothing.
 - The place in the computation: calls of both runs are paired as `compare` pairs them, and so are the modules that made
   them. Of layers that take the same input, such as query, key and value, either may be called first: the order of the
   calls says nothing of them, and only what uses their results does.
+- How the result of a layer is cut: into parts that lie one after the other (`chunk`, `split`, a `view` as
+  [..., 3, heads, size]), as query, key and value do in one matrix.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterator
 from dataclasses import dataclass, field
@@ -30,6 +33,8 @@ from tensorprobe.store.slot import TensorSlot
 
 _STATE = ("parameters.", "buffers.")
 _DIGITS = 5
+_PARTS = 3
+"""Query, key and value."""
 _BEGIN, _END = "<begin>", "<end>"
 
 
@@ -41,6 +46,8 @@ class RecordedPairs:
     """Weights with the same numbers."""
     layers: dict[str, str] = field(default_factory=dict)
     """Modules with the same place in the computation."""
+    cut: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
+    """Of each side, modules whose result is cut into parts that lie one after the other."""
 
 
 def pair_recorded(source: str | Path, target: str | Path) -> RecordedPairs:
@@ -49,7 +56,7 @@ def pair_recorded(source: str | Path, target: str | Path) -> RecordedPairs:
     if not pairs:
         raise UsageError(f"{source} and {target} have no step and rank in common; record the same step of both")
     runs = filter_alike(read_run(pairs[0].reference), read_run(pairs[0].candidate))
-    return RecordedPairs(_pair_values(*runs), _pair_layers(*runs))
+    return RecordedPairs(_pair_values(*runs), _pair_layers(*runs), (_find_cut(runs[0]), _find_cut(runs[1])))
 
 
 def _pair_values(source: Run, target: Run) -> dict[str, str]:
@@ -122,6 +129,36 @@ def _find_parallel(run: Run) -> set[str]:
             given = first.source or (first.shape, first.max, first.min, first.mean, first.norm)
             found.setdefault((call.kind, call.word, given, outputs[0]), {})[call.name] = call.module_path
     return {name for paths in found.values() if len(set(paths.values())) > 1 for name in paths}
+
+
+def _find_cut(run: Run) -> frozenset[str]:
+    found: dict[str, set[bool]] = {}
+    for call in run.calls:
+        taken = next((slot for slot in call.tensors if slot.is_input), None)
+        maker = run.by_name.get(taken.source) if taken is not None and taken.source else None
+        if call.direction != FORWARD or taken is None or maker is None or maker.module_path in (None, call.module_path):
+            continue
+        made = [slot.shape or () for slot in call.tensors if not slot.is_input]
+        verdict = _is_cut(taken.shape or (), made)
+        if verdict is not None:
+            found.setdefault(unwrap(maker.module_path or ""), set()).add(verdict)
+    return frozenset(path for path, verdicts in found.items() if verdicts == {True})
+
+
+def _is_cut(shape: tuple[int, ...], made: list[tuple[int, ...]]) -> bool | None:
+    """Into parts that lie one after the other? False: head by head. None: that is not what the call does.
+
+    >>> _is_cut((2, 24), [(2, 8)] * 3), _is_cut((2, 24), [(2, 3, 4, 2)]), _is_cut((2, 24), [(2, 4, 3, 2)])
+    (True, True, False)
+    """
+    before = shape[:-1]
+    if len(made) > 1:
+        is_along_last = all(part[:-1] == before and part for part in made)
+        return True if is_along_last and sum(part[-1] for part in made) == shape[-1] else None
+    rest = made[0][len(before) :] if made and made[0][: len(before)] == before else ()
+    if len(rest) != 3 or not shape or math.prod(rest) != shape[-1] or (rest[0] == _PARTS) == (rest[1] == _PARTS):
+        return None
+    return rest[0] == _PARTS
 
 
 _Layers = dict[str, tuple[tuple[int, ...], ...]]
