@@ -68,7 +68,7 @@ def record(model: torch.nn.Module, run_step: Callable[[], torch.Tensor], level: 
     optimizer.step()
     debugger.stop()
     debugger.step()
-    PrecisionDebugger._reset()
+    PrecisionDebugger.reset()
     return read_run(next(open_dump(folder).ranks()))
 
 

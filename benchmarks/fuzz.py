@@ -3,16 +3,19 @@
     python benchmarks/fuzz.py pt --seconds 60          mutate valid files at random
     python benchmarks/fuzz.py pt --atheris CORPUS      guided by coverage, where atheris is installed
 
-Targets: `records` (dump.json, read as `show` and `compare` do), `npy`, `pt` (tensor files), `mapping` (the YAML file of
-names), `compare` (two whole dumps, one of them spoilt). A reader may refuse a file with a TensorprobeError, and nothing
-else: any other exception is printed with the path of the file that caused it. The file is written before it is read, so
-that it is there even when the process dies of it.
+Targets: `records` (dump.json, as `show` and `compare` read it), `npy` and `pt` (tensor files), `weights` (.pt and
+.safetensors of convert_weight), `print` (what MindSpore printed), `stacks` and `run` (what lies beside the records, for
+`show` and `recover`), `mapping` and `apis` (YAML files of users), `config` (config.json), `compare` (two whole dumps,
+one of them spoilt). A reader may refuse a file with a TensorprobeError, and nothing else: any other exception is
+printed with the path of the file that caused it. The file is written before it is read, so that it is there even when
+the process dies of it.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import io
 import json
 import math
 import random
@@ -27,27 +30,27 @@ from pathlib import Path
 import numpy as np
 
 TESTS = Path(__file__).resolve().parents[1] / "tests" / "store"
-NUMBERS = (b"0", b"-1", b"1e999", b"99999999999999999999", b"NaN", b"null", b"true", b'""', b"[]", b"{}", b"[[[[[[[[")
+sys.path.insert(0, str(TESTS.parents[1]))
+NUMBERS = (
+    *(
+        b"0",
+        b"-1",
+        b"1e999",
+        b"99999999999999999999",
+        b"9" * 5_000,
+        b"NaN",
+        b"Infinity",
+        b"null",
+        b"true",
+        b'""',
+        b"[]",
+    ),
+    *(b"{}", b"[[[[[[[[", b"[" * 600, b"[" * 3_000, b'"\\ud800"', b'"\\u0000"', b"!!int x", b"&a", b"*a", b"1:1:1"),
+)
 BYTES = (0x00, 0x01, 0x7F, 0x80, 0xFF, 0x28, 0x29, 0x2E, 0x51, 0x52, 0x63, 0x74, 0x85, 0x8A)
 ODD = (
-    *(
-        None,
-        True,
-        -1,
-        0,
-        3,
-        1 << 70,
-        -(1 << 70),
-        0.0,
-        -1.5,
-        math.nan,
-        math.inf,
-        -math.inf,
-        "",
-        "x",
-        "../../x",
-        "torch.int3",
-    ),
+    *(None, True, -1, 0, 3, 1 << 70, -(1 << 70), 0.0, -1.5, math.nan, math.inf, -math.inf),
+    *("", "x", "../../x", "torch.int3", "\ud800", "a\0b", "1" * 5_000, "\x1b[2J"),
     *([], {}, [[]], [{}], {"": {}}, {"type": 3}, {"type": "x"}, {"shape": [2]}, {"dtype": "x", "type": "torch.Tensor"}),
     *([-1], [1 << 70, 2], [True], [0], ["2"], {"type": "torch.Tensor", "shape": [2], "Max": math.nan, "Norm": -1}),
     *({"type": "int", "value": []}, {"type": "slice", "value": 1}, {"type": "torch.Tensor", "data_name": "../x"}),
@@ -195,14 +198,17 @@ def read_records(folder: Path, content: bytes) -> None:
 
 
 def compare_dumps(folder: Path, content: bytes) -> None:
-    from tensorprobe.compare.engine import compare
+    from rich.console import Console
+
+    import tensorprobe
+    from tensorprobe.report.compare_text import print_comparison
 
     for side, text in (("reference", dump_seeds()[0]), ("candidate", content)):
         (folder / side).mkdir(exist_ok=True)
         (folder / side / "dump.json").write_bytes(text)
-    compare(folder / "reference", folder / "candidate", processes=1)
-    for side in ("reference", "candidate"):
-        shutil.rmtree(folder / side)
+    comparison = tensorprobe.compare(folder / "reference", folder / "candidate", processes=1)
+    print_comparison(Console(file=io.StringIO()), comparison)
+    assert all(row.status for row in comparison.rows)
 
 
 def read_names(folder: Path, content: bytes) -> None:
@@ -211,6 +217,70 @@ def read_names(folder: Path, content: bytes) -> None:
     path = folder / "mapping.yaml"
     path.write_bytes(content)
     read_mapping(path)
+
+
+def read_apis(folder: Path, content: bytes) -> None:
+    from tensorprobe.config import load_api_list
+
+    path = folder / "apis.yaml"
+    path.write_bytes(content)
+    load_api_list(path)
+
+
+def read_config(folder: Path, content: bytes) -> None:
+    from tensorprobe.config import load_config
+
+    path = folder / "config.json"
+    path.write_bytes(content)
+    load_config(path)
+
+
+def read_weights(folder: Path, content: bytes) -> None:
+    from tensorprobe.store.weight_file import read_weight_file
+
+    path = folder / "x.safetensors"
+    path.write_bytes(content)
+    for stored in read_weight_file(path):
+        stored.read()
+        assert len(stored.weight.shape) <= 32
+        stored.weight.name.encode()
+
+
+def convert_printed(folder: Path, content: bytes) -> None:
+    from tensorprobe.widget.convert import convert
+
+    path = folder / "printed"
+    path.write_bytes(content)
+    try:
+        convert(path, folder / "out")
+    finally:
+        shutil.rmtree(folder / "out", ignore_errors=True)
+
+
+def recover_beside(name: str) -> Callable[[Path, bytes], None]:
+    """`show` and `recover` of a killed run with this file; what is refused is left as it was."""
+
+    def read(folder: Path, content: bytes) -> None:
+        from tensorprobe.errors import TensorprobeError
+        from tensorprobe.report.rank import build_rank_report
+        from tensorprobe.store.reader import open_dump
+        from tensorprobe.store.recover import recover_dump
+
+        shutil.rmtree(folder / "rank", ignore_errors=True)
+        (folder / "rank").mkdir()
+        record = b'{"task": "tensor", "data": {\n"Torch.sin.0.forward": {"input_args": [], "output": []},\n'
+        (folder / "rank" / "dump.json.part").write_bytes(record)
+        (folder / "rank" / name).write_bytes(content)
+        before = {path.name: path.read_bytes() for path in (folder / "rank").iterdir()}
+        build_rank_report(next(open_dump(folder / "rank").ranks()))
+        try:
+            recover_dump(folder / "rank", force=True)
+        except TensorprobeError:
+            assert before == {path.name: path.read_bytes() for path in (folder / "rank").iterdir()}
+            raise
+        assert not list((folder / "rank").glob("*.part"))
+
+    return read
 
 
 def tensor_seeds() -> list[bytes]:
@@ -241,14 +311,83 @@ def mapping_seeds() -> list[bytes]:
     ]
 
 
+def weight_seeds() -> list[bytes]:
+    from tests.store.torch_archive import tensor_pickle, text, write_archive
+
+    seeds = []
+    entries = {"a.weight": ([2, 3], [0, 24]), "a.bias": ([3], [24, 36]), "n": ([], [36, 40])}
+    header = {name: {"dtype": "F32", "shape": shape, "data_offsets": at} for name, (shape, at) in entries.items()}
+    encoded = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
+    seeds.append(len(encoded).to_bytes(8, "little") + encoded + bytes(40))
+    with tempfile.TemporaryDirectory() as name:
+        inner = b"".join(text(f"w{n}") + tensor_pickle((2, n), (n, 1))[2:-1] for n in range(1, 4))
+        for pickled in (
+            b"}(" + inner + b"u",
+            b"}q\x01(" + text("model") + b"}(" + inner + b"u" + text("x") + b"h\x01u",
+        ):
+            seeds.append(write_archive(Path(name) / "x.pt", b"\x80\x02" + pickled + b".", bytes(24)).read_bytes())
+    return seeds
+
+
+def print_seeds() -> list[bytes]:
+    from tests.store.print_bytes import array_value, tensor_value, text_value
+
+    mark = text_value("_TS_SAVE_NAME:add")
+    printed = "_TS_SAVE_NAME:x\nTensor(shape=[2, 2], dtype=Float32, value=\n[[1 2]\n [3 4]])"
+    packed = tensor_value("Int32", (1, 2), bytes(8), is_packed=True)
+    return [mark + array_value(np.zeros((2, 3), np.float32)), text_value(printed), mark + packed]
+
+
+def stack_seeds() -> list[bytes]:
+    lines = ['["stack", 0, ["File a.py, line 1, in f, \\n x"]]', '["call", 0, "Torch.sin.0.forward"]']
+    return ["\n".join([*lines, *lines, ""]).encode()]
+
+
+def run_seeds() -> list[bytes]:
+    coverage = {"seen": 1, "recorded": 1, "failed": 0, "unseen": {"x": 1}}
+    return [json.dumps({"pid": 1, "host": "x", "versions": {"torch": "2"}, "coverage": coverage}).encode()]
+
+
+def config_seeds() -> list[bytes]:
+    section = {"scope": [], "list": ["relu"], "data_mode": ["all"], "summary_mode": "md5"}
+    return [
+        json.dumps({"task": "statistics", "rank": [0, "2-4"], "step": 3, "level": "L1", "statistics": section}).encode()
+    ]
+
+
+def api_seeds() -> list[bytes]:
+    return [
+        b"functional: [conv1d, conv2d]\ntensor: {remove: [view]}\n",
+        b"torch:\n  add:\n    - size\n  remove: [abs]\n",
+    ]
+
+
 TARGETS: dict[str, Callable[[Path, bytes], None]] = {
     "records": read_records,
     "npy": read_tensor,
     "pt": read_tensor,
+    "weights": read_weights,
+    "print": convert_printed,
+    "stacks": recover_beside("stack.json.part"),
+    "run": recover_beside("run.json"),
+    "config": read_config,
+    "apis": read_apis,
     "mapping": read_names,
     "compare": compare_dumps,
 }
-SEEDS = {"records": dump_seeds, "npy": npy_seeds, "pt": tensor_seeds, "mapping": mapping_seeds, "compare": dump_seeds}
+SEEDS = {
+    "records": dump_seeds,
+    "npy": npy_seeds,
+    "pt": tensor_seeds,
+    "weights": weight_seeds,
+    "print": print_seeds,
+    "stacks": stack_seeds,
+    "run": run_seeds,
+    "config": config_seeds,
+    "apis": api_seeds,
+    "mapping": mapping_seeds,
+    "compare": dump_seeds,
+}
 
 if __name__ == "__main__":
     main()

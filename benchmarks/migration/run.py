@@ -43,7 +43,7 @@ def record_pytorch(name: str, level: str, folder: Path, steps: int = STEPS) -> W
 def _record_pytorch(name: str, level: str, folder: Path, steps: int) -> Weights:
     network, compute_loss = train_pytorch.build(name)
     weights = {key: value.clone() for key, value in network.state_dict().items()}
-    pytorch_face.PrecisionDebugger._reset()
+    pytorch_face.PrecisionDebugger.reset()
     debugger = pytorch_face.PrecisionDebugger(dump_path=str(folder), level=level, task="tensor")
     train_pytorch.train(debugger, name, network, compute_loss, steps)
     return weights
@@ -60,7 +60,7 @@ def _record_mindspore(name: str, level: str, folder: Path, weights: Weights, fau
     module = load_network(name, folder, fault)
     network = module.Network()
     convert_weight(weights if fault is None else _change(weights, fault), network, load=True)
-    mindspore_face.PrecisionDebugger._reset()
+    mindspore_face.PrecisionDebugger.reset()
     debugger = mindspore_face.PrecisionDebugger(dump_path=str(folder), level=level, task="tensor")
     train_mindspore.train(debugger, name, network, module.compute_loss, steps)
 

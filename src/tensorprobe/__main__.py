@@ -17,6 +17,7 @@ import traceback
 from typing import Any
 
 from tensorprobe.errors import TensorprobeError
+from tensorprobe.foreign_text import clean_lines
 
 _COMMAND_LINE_PACKAGES = ("typer", "rich", "click", "shellingham")
 
@@ -46,13 +47,13 @@ def run() -> int:
         return _flush(error.code if isinstance(error.code, int) else int(error.code is not None))
     except TensorprobeError as error:
         _flush(0)
-        print(f"error: {_visible(str(error))}", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return 2
     except (StoppedError, BrokenPipeError) as error:
         _silence_stdout()
         return 130 if isinstance(error.__cause__, KeyboardInterrupt) else 0
     except Exception:
-        traceback.print_exc()
+        print(clean_lines(traceback.format_exc()), end="", file=sys.stderr)
         return 2
     return 0
 
@@ -74,11 +75,6 @@ def _flush(code: int) -> int:
 def _silence_stdout() -> None:
     """The interpreter flushes stdout once more when it ends: let that go nowhere."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _visible(text: str) -> str:
-    """An error may quote a name from a dump, which must not steer the terminal; line breaks are ours."""
-    return "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in text)
 
 
 if __name__ == "__main__":

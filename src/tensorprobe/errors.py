@@ -10,9 +10,19 @@ Libraries raise these; only `main` turns them into a message and an exit code. A
 once it runs, never raises into the user's program: it is logged once and counted.
 """
 
+from __future__ import annotations
+
+from tensorprobe.foreign_text import clean_lines
+
 
 class TensorprobeError(Exception):
-    """Base of all errors that tensorprobe raises on purpose; its text says what to do instead."""
+    """Base of all errors that tensorprobe raises on purpose; its text says what to do instead.
+
+    It may quote a name from a dump, and whoever shows it (a traceback, a log, `main`) shows it as it is.
+    """
+
+    def __str__(self) -> str:
+        return clean_lines(super().__str__())
 
 
 class ConfigError(TensorprobeError):

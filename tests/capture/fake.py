@@ -39,6 +39,9 @@ class FakeReader:
     def lend(self, tensor: Numbers) -> Numbers | None:
         return tensor
 
+    def hold(self, tensor: Numbers) -> Numbers:
+        return tensor
+
     def content_key(self, tensor: Numbers) -> None:
         return None
 

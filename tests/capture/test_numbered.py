@@ -211,6 +211,21 @@ def test_a_folder_that_cannot_be_made_is_said_once_and_the_program_goes_on(caplo
     assert record.getMessage().startswith("x in file/out could not be written (NotADirectoryError")
 
 
+def test_no_link_below_the_folder_is_followed(
+    use: Callable[..., NumberedFiles], caplog: pytest.LogCaptureFixture
+) -> None:
+    use(replace(PLAIN, current_rank=lambda: 3))
+    Path("outside").mkdir()
+    Path("mine").write_text("precious")
+    Path("out").mkdir()
+    Path("out/rank3").symlink_to(Path("outside").absolute())
+    Path("out/.rank3.lock").symlink_to(Path("mine").absolute())
+    save("out/x", plain(1))
+    save_now.files.drain()
+    assert not list(Path("outside").iterdir()) and Path("mine").read_text() == "precious"
+    assert "out/rank3 is a link, and no link inside a dump_path is followed" in caplog.text
+
+
 @pytest.mark.usefixtures("use")
 def test_a_disk_that_takes_no_more_is_said_once_with_its_reason(
     caplog: pytest.LogCaptureFixture, file_limit: Callable[[int], None]

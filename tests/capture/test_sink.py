@@ -16,6 +16,7 @@ from tensorprobe.capture.deferral import Deferral
 from tensorprobe.capture.failure import Failures
 from tensorprobe.capture.sink import FLUSH_RECORDS, FlushTimer, Sink
 from tensorprobe.capture.stack import Stack
+from tensorprobe.store.folder import Folder
 from tensorprobe.store.writer import RankWriter
 
 HEADER = {"task": "statistics", "level": "mix"}
@@ -35,7 +36,7 @@ def make(
     failures: Failures | None = None,
     files: Written | None = None,
 ) -> Sink:
-    writer = RankWriter(folder, HEADER, has_construct=True, has_extra=True)
+    writer = RankWriter(Folder(folder), HEADER, has_construct=True, has_extra=True)
     return Sink(writer, fetch, files or Written(), failures or Failures(), Deferral())
 
 
@@ -187,8 +188,9 @@ def test_records_that_cannot_be_written_are_counted_and_said_once(
 
 
 def test_discard_leaves_nothing(tmp_path: Path) -> None:
-    folder = tmp_path / "step0" / "rank"
-    sink = make(folder)
+    folder = Folder(tmp_path).child("step0").child("rank")
+    writer = RankWriter(folder, HEADER, has_construct=True, has_extra=True)
+    sink = Sink(writer, lambda: None, Written(), Failures(), Deferral())
     sink.open({})
     sink.open_dump()
     sink.discard()

@@ -10,6 +10,7 @@ import pytest
 
 from tensorprobe.capture.snapshot import Snapshots, Watch, check_arguments, write_array
 from tensorprobe.errors import UsageError
+from tensorprobe.store.folder import Folder
 
 
 class Numbers(list[float]):
@@ -68,6 +69,34 @@ def test_a_watch_that_has_been_let_go_is_not_ended_again() -> None:
     assert ended == [1]
 
 
+def test_files_of_an_earlier_run_are_said_once_before_the_first_is_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = make()
+    for name in ("x", "y"):
+        first.save(tmp_path, name, Numbers([1.0]))
+    first.step()
+    first.save(tmp_path, "x", Numbers([1.0]))
+    assert caplog.messages == []
+    second = make()
+    for _ in range(2):
+        second.save(tmp_path, "x", Numbers([2.0]))
+    assert caplog.messages == [
+        f"{tmp_path} holds 3 .npy files of an earlier run, in rank0 of 2 steps: files that get the same name now are "
+        "replaced, the others stay"
+    ]
+
+
+@pytest.mark.parametrize("place", ["step0", "step0/rank0"])
+def test_no_link_below_save_dir_is_followed(place: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    outside, link = tmp_path / "outside", tmp_path / "out" / place
+    outside.mkdir()
+    link.parent.mkdir(parents=True)
+    link.symlink_to(outside)
+    make().save(tmp_path / "out", "x", Numbers([1.0]))
+    assert files(outside) == [] and f"{link} is a link, and no link inside a dump_path is followed" in caplog.text
+
+
 def test_no_half_file_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(file: Any, *_: object, **__: object) -> None:
         file.write(b"half of it")
@@ -75,7 +104,7 @@ def test_no_half_file_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(np, "save", fail)
     with pytest.raises(OSError, match="No space left"):
-        write_array(tmp_path / "x.npy", np.ones(2))
+        write_array(Folder(tmp_path), "x.npy", np.ones(2))
     assert files(tmp_path) == []
 
 

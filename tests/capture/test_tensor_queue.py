@@ -12,7 +12,8 @@ from typing import BinaryIO
 import pytest
 
 from tensorprobe.capture.failure import Failures
-from tensorprobe.capture.tensor_queue import TensorQueue, link_file
+from tensorprobe.capture.tensor_queue import TensorQueue
+from tensorprobe.store.folder import Folder
 
 
 class Disk:
@@ -44,7 +45,7 @@ def disk() -> Disk:
 @pytest.fixture
 def queue(disk: Disk, tmp_path: Path) -> Iterator[TensorQueue]:
     made = TensorQueue(disk.write, 100_000, Failures())
-    made.folder = tmp_path / "tensors"
+    made.folder = Folder(tmp_path / "tensors")
     yield made
     disk.may_write.set()
     made.close()
@@ -68,19 +69,19 @@ def test_a_further_name_is_a_link_to_the_same_file(queue: TensorQueue, tmp_path:
 
 
 def test_where_links_fail_a_further_name_is_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise OSError(31, "Too many links")
 
     (tmp_path / "a").write_bytes(b"content")
     monkeypatch.setattr(os, "link", refuse)
-    link_file(tmp_path / "a", tmp_path / "b")
+    Folder(tmp_path).link("a", "b")
     assert (tmp_path / "b").read_bytes() == b"content" and not (tmp_path / "a").samefile(tmp_path / "b")
 
 
 def test_a_link_replaces_what_is_there(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"new")
     (tmp_path / "b").write_bytes(b"old")
-    link_file(tmp_path / "a", tmp_path / "b")
+    Folder(tmp_path).link("a", "b")
     assert (tmp_path / "b").read_bytes() == b"new"
 
 
@@ -119,7 +120,7 @@ def test_a_failure_is_said_once_in_the_words_of_the_system_and_the_rest_is_writt
 ) -> None:
     failures = Failures()
     queue = TensorQueue(disk.write, 1000, failures)
-    queue.folder = tmp_path
+    queue.folder = Folder(tmp_path)
     for name, content in (("a.pt", b"bad"), ("b.pt", b"bad"), ("c.pt", b"good")):
         queue.put_tensor(name, content, 4)
     queue.close()
@@ -132,7 +133,7 @@ def test_a_failure_is_said_once_in_the_words_of_the_system_and_the_rest_is_writt
 def test_what_follows_goes_to_the_folder_that_is_set_then(queue: TensorQueue, disk: Disk, tmp_path: Path) -> None:
     disk.may_write.clear()
     queue.put_tensor("a.pt", b"first", 5)
-    queue.folder = tmp_path / "next"
+    queue.folder = Folder(tmp_path / "next")
     queue.put_tensor("a.pt", b"second", 6)
     disk.may_write.set()
     queue.drain()
@@ -200,7 +201,7 @@ def test_further_names_of_a_value_that_could_not_be_written_are_counted_and_not_
 
 def test_where_every_core_computes_files_are_written_at_once_and_without_a_thread(disk: Disk, tmp_path: Path) -> None:
     queue = TensorQueue(disk.write, 100_000, Failures(), writes_at_once=True)
-    queue.folder = tmp_path / "tensors"
+    queue.folder = Folder(tmp_path / "tensors")
     before = threading.active_count()
     queue.write_tensor("first.pt", b"first")
     queue.put_link("first.pt", "second.pt")
@@ -210,7 +211,7 @@ def test_where_every_core_computes_files_are_written_at_once_and_without_a_threa
 
 def test_a_link_to_a_file_that_still_waits_comes_after_it(disk: Disk, tmp_path: Path) -> None:
     queue = TensorQueue(disk.write, 100_000, Failures(), writes_at_once=True)
-    queue.folder = tmp_path / "tensors"
+    queue.folder = Folder(tmp_path / "tensors")
     disk.may_write.clear()
     queue.put_tensor("first.pt", b"first", 10)  # of a device: it is copied to the host by the thread
     queue.put_link("first.pt", "second.pt")
@@ -222,7 +223,7 @@ def test_a_link_to_a_file_that_still_waits_comes_after_it(disk: Disk, tmp_path: 
 def test_a_failure_to_write_at_once_is_noted_and_leaves_nothing(disk: Disk, tmp_path: Path) -> None:
     failures = Failures()
     queue = TensorQueue(disk.write, 100_000, failures, writes_at_once=True)
-    queue.folder = tmp_path / "tensors"
+    queue.folder = Folder(tmp_path / "tensors")
     queue.write_tensor("bad.pt", b"bad")
     queue.put_link("bad.pt", "second.pt")
     assert failures.count == 2 and names(tmp_path / "tensors") == []

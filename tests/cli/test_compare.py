@@ -11,6 +11,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,72 @@ def test_too_little_coverage_is_exit_code_2_and_said(
     )
     assert "no partner" in required.stdout
     assert run_here(capfd, "compare", *paths, "--require-coverage", "0.4").returncode == is_different
+
+
+def edit_first_leaf(run: Path, edit: Callable[[dict[str, Any]], Any]) -> None:
+    """Change what dump.json says of the result of the first call."""
+    path = run / "step0" / "rank" / "dump.json"
+    content = json.loads(path.read_text())
+    edit(content["data"]["Torch.add.0.forward"]["output"][0])
+    path.write_text(json.dumps(content))
+
+
+def lose_first_file(tmp_path: Path, edit: Callable[[dict[str, Any]], Any]) -> list[Path]:
+    """The same run twice, four values each; one tensor file of the second is lost, and its record is edited."""
+    paths = [write_tensor_run(tmp_path / name, 2.0, 8, 4) for name in ("good", "bad")]
+    (paths[1] / "step0/rank/dump_tensor_data/Torch.add.0.forward.output.0.npy").unlink()
+    edit_first_leaf(paths[1], edit)
+    return paths
+
+
+def forget_numbers(leaf: dict[str, Any]) -> None:
+    for key in ("Max", "Min", "Mean", "Norm"):
+        leaf.pop(key)
+
+
+def test_a_lost_tensor_whose_record_contradicts_is_exit_code_1(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    paths = lose_first_file(tmp_path, lambda leaf: leaf.update(Max=99999))
+    done = run_here(capfd, "compare", *paths, "--require-coverage", 1)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.startswith("The runs first part at Torch.add.0.forward")
+    assert "compared only by what was recorded of them: Torch.add.0.forward.output.0.npy is missing (1)" in done.stdout
+
+
+def test_a_lost_tensor_whose_record_agrees_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    done = run_here(capfd, "compare", *lose_first_file(tmp_path, lambda leaf: None), "--require-coverage", 1)
+    assert done.returncode == 0
+    assert "1 only by what was recorded of them: Torch.add.0.forward.output.0.npy is missing" in done.stdout
+
+
+def test_what_could_not_be_compared_is_exit_code_2_unless_it_is_allowed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    paths = lose_first_file(tmp_path, forget_numbers)
+    done = run_here(capfd, "compare", *paths)
+    assert (done.returncode, done.stderr) == (2, "")
+    assert done.stdout.startswith("1 value could not be compared, and the results depend on it: Torch.add.0.forward.")
+    assert run_here(capfd, "compare", *paths, "--allow-uncompared").returncode == 0
+
+
+def test_the_required_coverage_counts_values_too(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    paths = lose_first_file(tmp_path, forget_numbers)
+    done = run_here(capfd, "compare", *paths, "--allow-uncompared", "--require-coverage", 0.8)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error: only 75 % of the values of step0/rank were compared, and 80 % is required. "
+        '"not compared" says why the others were not.\n'
+    )
+    assert run_here(capfd, "compare", *paths, "--allow-uncompared", "--require-coverage", 0.75).returncode == 0
+
+
+def test_two_programs_are_exit_code_2(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    other = {f"Torch.fft_fft.{n}.forward": forward(tensor(shape=(9,)), output=tensor(shape=(7,))) for n in range(9)}
+    other["Functional.linear.0.forward"] = forward(tensor(shape=(9, 9)), output=tensor(3.0, shape=(9, 9)))
+    done = run_here(capfd, "compare", *write_runs(tmp_path, candidate=other))
+    assert (done.returncode, done.stderr) == (2, "")
+    assert done.stdout.startswith("These do not look like the same program: 1 of 3 calls of the reference and 1 of 10")
 
 
 def test_a_step_that_only_one_run_has_is_not_covered(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

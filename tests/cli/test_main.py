@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,9 @@ import pytest
 
 from tensorprobe._version import __version__
 from tests.cli.command import COMMAND, run_command
-from tests.report.dump_files import forward, write_rank
+from tests.report.dump_files import forward, tensor, write_killed_rank, write_rank
+
+TENSOR_FILES = Path(__file__).parents[1] / "store" / "tensor_file"
 
 
 def run_python(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -47,6 +50,55 @@ def test_an_expected_error_is_one_line(tmp_path: Path) -> None:
 def test_an_error_cannot_steer_the_terminal(tmp_path: Path) -> None:
     (tmp_path / "dump.json").write_text('{"data": {"\\u001b[31m": 3}}')
     assert "\x1b" not in run_command("show", tmp_path).stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("show", "dump"),
+        ("show", "dump", "--filter", "sin"),
+        ("show", "nothing"),
+        ("show", "broken"),
+        ("compare", "dump", "dump"),
+        ("compare", "dump", "broken"),
+        ("compare", "dump", "dump", "-o", "result"),
+        ("compare-dirs", "arrays", "arrays"),
+        ("compare-dirs", "arrays", "others"),
+        ("compare-dirs", "arrays", "others", "--by", "number"),
+        ("recover", "dump"),
+        ("recover", "killed"),
+        ("convert", "tensors", "npy"),
+        ("convert", "tensors/good\x1b[2J.pt", "npy"),
+        ("convert", "killed", "npy"),
+    ],
+)
+def test_no_command_lets_the_name_of_a_file_steer_the_terminal(tmp_path: Path, command: tuple[str, ...]) -> None:
+    place = tmp_path / "\x1b[31m"
+    hostile = {"Torch.sin\x1b[2J.0.forward": forward(output=tensor(data_name="\x1b[2J.npy"))}
+    write_rank(place / "dump\x1b[2J", hostile)
+    write_killed_rank(place / "killed\x1b[2J", hostile)
+    (place / "broken\x1b[2J").mkdir()
+    (place / "broken\x1b[2J" / "dump.json").write_text('{"data": {"\\u001b[2J": 3}}')
+    for name in ("arrays", "others"):
+        (place / f"{name}\x1b[2J").mkdir()
+        for file in ("cut\x1b[2J.npy", f"{name}\x1b[2J.npy"):
+            (place / f"{name}\x1b[2J" / file).write_bytes(b"\x93NUMPY")
+    (place / "tensors\x1b[2J").mkdir()
+    (place / "tensors\x1b[2J" / "bad\x1b[2J.pt").write_bytes(b"")
+    shutil.copy(TENSOR_FILES / "float32.pt", place / "tensors\x1b[2J" / "good\x1b[2J.pt")
+    words = [
+        word if word in ("--filter", "sin", "-o", "--by", "number") else spell(place, word) for word in command[1:]
+    ]
+    done = run_command(command[0], *words)
+    assert done.stdout or done.stderr
+    assert "Traceback" not in done.stderr
+    assert not set(done.stdout + done.stderr) & {"\x1b", "\x9b", "\x07"}
+
+
+def spell(place: Path, name: str) -> Path:
+    """Where a thing of the test above lies."""
+    folder, _, file = name.partition("/")
+    return place / f"{folder}\x1b[2J" / file
 
 
 def test_an_unexpected_exception_keeps_its_traceback(tmp_path: Path) -> None:

@@ -171,6 +171,14 @@ class Recording:
         return path
 
 
+def forget_statistics(run: Recording) -> None:
+    """Leave the tensors to their files, as TroubleShooter does, or to their checksums."""
+    for record in run.records.values():
+        for leaf in [*record["input_args"], *record["output"]]:
+            for key in ("Max", "Min", "Mean", "Norm"):
+                leaf.pop(key, None)
+
+
 def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 

@@ -22,5 +22,18 @@ def test_a_setting_that_one_run_of_a_framework_lacks_is_a_difference() -> None:
     assert compare_circumstances(TORCH, other) == (("settings.threads", 2, None),)
 
 
+def test_a_table_that_only_one_run_has_is_one_difference() -> None:
+    without = {"framework": "pytorch", "versions": "unknown"}
+    settings = TORCH["settings"]
+    expected = [("versions", {"torch": "2.13.0"}, "unknown"), ("settings", settings, None)]
+    assert list(compare_circumstances(TORCH, without)) == expected
+    assert [key for key, _, _ in compare_circumstances(without, TORCH)] == ["versions", "settings"]
+
+
+def test_differences_are_named_by_their_path_to_a_depth_of_four() -> None:
+    nested = [{"settings": {"a": {"b": {"c": {"d": {"e": value}}}}}} for value in (1, 2)]
+    assert compare_circumstances(*nested) == (("settings.a.b.c.d", {"e": 1}, {"e": 2}),)
+
+
 def test_a_run_without_circumstances_has_no_differences() -> None:
     assert compare_circumstances(TORCH, {}) == ()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tensorprobe.compare import edit_distance
@@ -46,6 +46,9 @@ def least_price(reference: list[object], candidate: list[object], costs: EditCos
     return of(len(reference), len(candidate))
 
 
+@example([(2, 3), (3,), (), (4,)], [(4,), (3,), (2, 3), (4,)], EditCosts())
+@example([(), (3,), (4,)], [(2, 3), (3,), (), (4,)], EditCosts())
+@example([(2, 3), (3,), (), (4,)], [(), (3,), (4,)], EditCosts())
 @given(values, values, costs)
 def test_the_alignment_has_every_entry_once_in_order_at_the_least_cost(
     reference: list[object], candidate: list[object], costs: EditCosts
@@ -67,6 +70,12 @@ def test_a_cheap_replacement_pairs_what_is_not_equal() -> None:
 
 def test_what_is_not_known_is_equal_to_nothing() -> None:
     assert sorted(align_sequences([None], [None]), key=str) == [(0, None), (None, 0)]
+
+
+def test_positions_are_plain_integers() -> None:
+    positions = [position for pair in align_sequences("abxcd", "aycd") for position in pair if position is not None]
+    assert len(positions) == 9
+    assert {type(position) for position in positions} == {int}
 
 
 @pytest.mark.parametrize("cost", [-1, float("nan"), float("inf"), "1", True])

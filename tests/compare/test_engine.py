@@ -12,7 +12,8 @@ import pytest
 import tensorprobe
 from tensorprobe.compare.result import Comparison
 from tensorprobe.errors import DumpError, UsageError
-from tests.compare.recording import Recording, Traced
+from tensorprobe.report.compare_summary import summarize
+from tests.compare.recording import Recording, Traced, forget_statistics
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((4, 8)).astype(np.float32)
@@ -145,10 +146,7 @@ def test_every_row_has_the_source_line_of_its_call(tmp_path: Path) -> None:
 def test_with_checksums_equality_is_all_that_is_known(tmp_path: Path) -> None:
     def program(run: Recording, wrong: float = 0.0) -> None:
         three_calls(run, wrong=wrong)
-        for record in run.records.values():
-            for leaf in [*record["input_args"], *record["output"]]:
-                for key in ("Max", "Min", "Mean", "Norm"):
-                    leaf.pop(key)
+        forget_statistics(run)
 
     same = compare_edited(tmp_path / "same", program, {}, "statistics", checksum=True)
     assert same and same.ranks[0].bases == {"checksum": 8}
@@ -461,6 +459,20 @@ def test_undefined_memory_is_never_compared(tmp_path: Path) -> None:
     assert result.ranks[0].value_counts["not comparable"] == 2
 
 
+def test_tensors_that_say_that_they_are_undefined_are_never_compared(tmp_path: Path) -> None:
+    def program(run: Recording, garbage: float = 1.0) -> None:
+        shown = run.api("Tensor.view", run.data(np.full((4, 8), garbage, np.float32)), output=np.full((32,), garbage))
+        run.api("Torch.add", run.data(X), shown, output=X)
+        view, add = run.records["Tensor.view.0.forward"], run.records["Torch.add.0.forward"]
+        for leaf in (view["input_args"][0], view["output"][0], add["input_args"][1]):
+            leaf["note"] = "undefined memory"
+
+    result = compare_edited(tmp_path, program, {"garbage": 5.0})
+    assert result
+    assert result.ranks[0].value_counts == {"equal": 2, "not comparable": 3}
+    assert {value.reason for call in result.ranks[0].calls for value in call.values} == {"", "undefined memory"}
+
+
 def test_calls_of_the_optimizer_are_kept_out_of_the_verdict_but_not_out_of_sight(tmp_path: Path) -> None:
     def program(run: Recording, wrong: float = 0.0) -> None:
         three_calls(run)
@@ -472,6 +484,8 @@ def test_calls_of_the_optimizer_are_kept_out_of_the_verdict_but_not_out_of_sight
     assert (
         "All calls of the program agree; the first difference is in a call of the optimizer" in result.verdict.headline
     )
+    assert result.verdict.kind == "framework"
+    assert summarize(result).matrix.kinds == {(0, "rank"): "framework"}  # not the word for a call of the program
     assert result.ranks[0].coverage.reference_calls == 3
 
 
@@ -633,19 +647,58 @@ def test_a_missing_tensor_file_is_one_row_and_not_the_end(tmp_path: Path) -> Non
     (tmp_path / "c/step0/rank/dump_tensor_data/Functional.linear.0.forward.input.1.npy").unlink()
     result = tensorprobe.compare(tmp_path / "r", tmp_path / "c")
     assert named(result) == "Functional.relu.0.forward"
-    assert any("not compared before it: 1 value" in line for line in result.verdict.evidence)
+    lost = result.ranks[0].calls[0].values[1]
+    assert (lost.status, lost.reason) == ("equal", "Functional.linear.0.forward.input.1.npy is missing")
 
 
-def test_an_agreement_says_what_could_not_be_compared(tmp_path: Path) -> None:
-    run = Recording()
-    three_calls(run)
-    for step in (0, 1):
+def without_file(tmp_path: Path, run: Recording, name: str, steps: tuple[int, ...] = (0,)) -> tuple[Path, Path]:
+    """The same run twice; one tensor file of the candidate is lost."""
+    for step in steps:
         for side in "rc":
             run.write(tmp_path / side, step)
-        (tmp_path / f"c/step{step}/rank/dump_tensor_data/Functional.relu.0.forward.output.0.npy").unlink()
-    whole, one = (tensorprobe.compare(tmp_path / "r", tmp_path / "c", step=step) for step in (None, 0))
-    assert "3 calls are paired, and 7 of 8 values agree, bit for bit; 1 could not be compared" in one.verdict.headline
-    assert "6 calls, 16 values, of which 2 could not be compared" in whole.verdict.headline
+        (tmp_path / f"c/step{step}/rank/dump_tensor_data/{name}").unlink()
+    return tmp_path / "r", tmp_path / "c"
+
+
+def test_an_agreement_says_what_agrees_only_by_its_record(tmp_path: Path) -> None:
+    run = Recording()
+    three_calls(run)
+    paths = without_file(tmp_path, run, "Functional.relu.0.forward.output.0.npy", (0, 1))
+    whole, one = (tensorprobe.compare(*paths, step=step) for step in (None, 0))
+    assert one and whole
+    assert "all 8 values agree, 8 of them equal; 1 only by what was recorded of them: Functional.relu.0.forward" in (
+        one.verdict.headline
+    )
+    assert "6 calls, 16 values; 2 only by what was recorded of them" in whole.verdict.headline
+    assert one.ranks[0].bases == {"tensor": 7, "statistics": 1}
+
+
+def test_what_was_recorded_of_a_lost_tensor_can_contradict(tmp_path: Path) -> None:
+    run = Recording()
+    three_calls(run)
+    run.write(tmp_path / "r")
+    run.records["Functional.relu.0.forward"]["output"][0]["Max"] = 99999
+    run.write(tmp_path / "c")
+    (tmp_path / "c/step0/rank/dump_tensor_data/Functional.relu.0.forward.output.0.npy").unlink()
+    result = tensorprobe.compare(tmp_path / "r", tmp_path / "c")
+    assert named(result) == "Functional.relu.0.forward" and result.verdict.kind == "source"
+    assert any(
+        line.startswith("result output.0: differs: Functional.relu.0.forward.output.0.npy is missing, relative error")
+        and line.endswith("by statistics only")
+        for line in result.verdict.evidence
+    )
+
+
+def test_a_permutation_in_a_lost_tensor_shows_in_the_call_that_takes_it(tmp_path: Path) -> None:
+    for side in "rc":
+        run = Recording()
+        a = run.api("Functional.relu", run.data(X), output=X if side == "r" else X[::-1])
+        run.api("Functional.linear", a, run.data(W), output=a.array @ W.T)
+        run.write(tmp_path / side)
+    (tmp_path / "c/step0/rank/dump_tensor_data/Functional.relu.0.forward.output.0.npy").unlink()
+    verdict = tensorprobe.compare(tmp_path / "r", tmp_path / "c").verdict
+    assert verdict.kind == "entered"
+    assert "what Functional.relu.0.forward returned agrees, but only by what was recorded of it (" in verdict.headline
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "\ud800.npy", "loop.npy"])
@@ -657,7 +710,9 @@ def test_a_name_that_no_file_can_have_is_one_row_and_not_the_end(tmp_path: Path,
     reference.write(tmp_path / "r")
     (candidate.write(tmp_path / "c") / "step0/rank/dump_tensor_data/loop.npy").symlink_to("loop.npy")
     result = tensorprobe.compare(tmp_path / "r", tmp_path / "c")
-    assert [value.status for value in result.ranks[0].calls[1].values] == ["not comparable", "equal"]
+    value = result.ranks[0].calls[1].values[0]
+    assert value.status == "equal" and value.reason
+    assert value.measurement is not None and value.measurement.basis == "statistics"
 
 
 def test_numbers_beyond_all_reason_are_taken_as_absent(tmp_path: Path) -> None:
@@ -674,13 +729,10 @@ def test_numbers_beyond_all_reason_are_taken_as_absent(tmp_path: Path) -> None:
 
 
 def test_a_call_whose_result_cannot_be_read_is_not_called_clean(tmp_path: Path) -> None:
-    reference, candidate = Recording(), Recording()
-    three_calls(reference)
-    three_calls(candidate)
-    reference.write(tmp_path / "r")
-    candidate.write(tmp_path / "c")
-    (tmp_path / "c/step0/rank/dump_tensor_data/Functional.relu.0.forward.output.0.npy").unlink()
-    result = tensorprobe.compare(tmp_path / "r", tmp_path / "c")
+    run = Recording()
+    three_calls(run)
+    forget_statistics(run)
+    result = tensorprobe.compare(*without_file(tmp_path, run, "Functional.relu.0.forward.output.0.npy"))
     assert roles(result)["Functional.relu.0.forward"] == "not compared"
 
 
@@ -755,5 +807,7 @@ def test_wrong_arguments_are_refused_in_words(tmp_path: Path) -> None:
         tensorprobe.compare(tmp_path, tmp_path, processes="2")
     with pytest.raises(UsageError, match="atol is 'small'"):
         tensorprobe.compare(tmp_path, tmp_path, atol="small")
+    with pytest.raises(UsageError, match=r"allow_uncompared is 1\. Give True or False"):
+        tensorprobe.compare(tmp_path, tmp_path, allow_uncompared=1)
     with pytest.raises(UsageError, match=r"tolerance.*is not an option.*rtol"):
         tensorprobe.compare(tmp_path, tmp_path, tolerance=1)

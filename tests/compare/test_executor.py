@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from tensorprobe.compare import executor, worker_pool
+from tensorprobe.compare import task as task_file
 from tensorprobe.compare.executor import MeasureTask, make_task, measure_task, run_tasks
 from tensorprobe.compare.measurement import Measurement
 from tensorprobe.errors import UsageError
@@ -128,6 +129,49 @@ def test_two_slots_of_dumps_become_a_task(tmp_path: Path) -> None:
     rank = RankDump(tmp_path, tmp_path.resolve(), 0, None, None, None)
     made = make_task(make_slot(data_name="x.npy"), make_slot(), rank, rank, 0.5, 0.25)
     assert (made.reference_path, made.candidate_path, made.rtol, made.atol) == (path, None, 0.5, 0.25)
+
+
+def test_a_linked_file_that_cannot_be_read_is_judged_by_each_of_its_records(tmp_path: Path) -> None:
+    reference = write(tmp_path / "r.npy", 1.0)
+    (tmp_path / "first.npy").write_bytes(reference.read_bytes()[:-1])
+    (tmp_path / "second.npy").hardlink_to(tmp_path / "first.npy")
+    one = make_slot(shape=(3,), max=1.0, min=1.0, mean=1.0, norm=3**0.5)
+    other = make_slot(shape=(3,), max=99999.0, min=1.0, mean=1.0, norm=3**0.5)
+    records = (("first.npy", one), ("second.npy", other))
+    linked = [MeasureTask(one, record, reference, tmp_path / name, 1e-4, 1e-4) for name, record in records]
+    found = list(run_tasks(linked))
+    assert [measured.is_equal for measured in found] == [True, False]
+    assert [measured.fallback for measured in found] == ["first.npy is cut off", "second.npy is cut off"]
+
+
+def test_a_tensor_too_large_for_the_memory_is_judged_by_its_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_out(*_: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(task_file, "measure_slots", run_out)
+    found = measure_task(task(write(tmp_path / "r.npy", 1.0), write(tmp_path / "c.npy", 1.0), max=1.0, min=1.0))
+    assert (found.basis, found.is_equal) == ("statistics", True)
+    assert found.fallback == "too large for the memory of this machine"
+
+
+@pytest.mark.usefixtures("in_processes")
+def test_what_a_killed_worker_was_at_is_measured_again(tasks: list[MeasureTask], tmp_path: Path) -> None:
+    for number in (7, 60):
+        shape = DeadlyShape((3,), scar=tmp_path / f"scar{number}")
+        tasks[number] = task(tasks[number].reference_path, tasks[number].candidate_path, shape=shape)
+    assert errors(run_tasks(tasks, processes=2)) == list(map(float, range(100)))
+    assert (tmp_path / "scar7").exists() and (tmp_path / "scar60").exists()
+
+
+@pytest.mark.usefixtures("in_processes")
+def test_what_kills_every_worker_is_judged_by_its_record(tasks: list[MeasureTask]) -> None:
+    fields = {"max": 1.0, "min": 1.0, "shape": DeadlyShape((3,))}
+    tasks[7] = task(tasks[7].reference_path, tasks[7].candidate_path, **fields)
+    found = list(run_tasks(tasks, processes=2))[7]
+    assert (found.basis, found.is_equal) == ("statistics", True)
+    assert found.fallback == "the process that measured it died (exit code -9), 3 times: too little memory?"
 
 
 @pytest.mark.usefixtures("in_processes")

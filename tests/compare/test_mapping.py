@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,13 @@ from hypothesis import strategies as st
 from tensorprobe.compare.align import align_calls
 from tensorprobe.compare.alignment import Alignment, Match
 from tensorprobe.compare.call import Run
+from tensorprobe.compare.mapped_name import match_wildcards
 from tensorprobe.compare.mapping import read_mapping
 from tensorprobe.compare.slot_pair import pair_match_slots
 from tensorprobe.errors import UsageError
 from tests.compare.program import Transformer
 from tests.compare.run_builder import RunBuilder
+from tests.config.test_api_list import SCALARS
 
 
 def make_runs(candidate: Transformer | None = None, level: str = "mix") -> tuple[Run, Run]:
@@ -71,6 +75,14 @@ def test_a_wildcard_stands_for_the_same_on_both_sides() -> None:
     assert match_of(alignment, "Functional.gelu.0.forward").candidate[0].name == "Functional.gelu.3.forward", (
         "a name that is written out comes first"
     )
+
+
+def test_what_a_name_that_is_written_out_has_taken_a_wildcard_leaves_alone() -> None:
+    alignment = align_with({"calls": {"Functional.*.0": "Functional.*.1", "Functional.gelu.3": "Functional.gelu.1"}})
+    assert match_of(alignment, "Functional.gelu.3.forward").candidate[0].name == "Functional.gelu.1.forward"
+    assert match_of(alignment, "Functional.gelu.0.forward").rule != "mapping"
+    taken = [match.candidate[0].name for match in alignment.matches]
+    assert len(taken) == len(set(taken))
 
 
 def test_modules_are_mapped_with_all_below_them() -> None:
@@ -165,7 +177,16 @@ def test_a_file_is_read_as_its_content(tmp_path: Path) -> None:
     mapping = read_mapping(file)
     assert mapping.calls == {"Functional.gelu.0": "Functional.gelu.1"}
     assert mapping.modules == {"0": "1"}
+    assert mapping.tensors == {}, "a section without names"
     assert mapping.origin == str(file)
+
+
+@pytest.mark.parametrize("content", ["", "# nothing yet\n", "---\n"])
+def test_an_empty_file_maps_nothing(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "mapping.yaml"
+    file.write_text(content)
+    mapping = read_mapping(file)
+    assert (mapping.calls, mapping.modules, mapping.tensors, mapping.origin) == ({}, {}, {}, str(file))
 
 
 @pytest.mark.parametrize(
@@ -188,6 +209,44 @@ def test_a_file_that_is_no_mapping_is_refused_with_its_line(tmp_path: Path, cont
     with pytest.raises(UsageError) as error:
         read_mapping(file)
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize("scalar", SCALARS)
+@pytest.mark.parametrize("content", ["calls:\n  {}: a\n", "calls:\n  a: {}\n", "calls:\n  a: {{a: {}}}\n"])
+def test_a_value_that_is_not_what_its_tag_says_is_refused_with_its_line(
+    tmp_path: Path, content: str, scalar: str
+) -> None:
+    file = tmp_path / "mapping.yaml"
+    file.write_text(content.format(f"? {scalar}\n  " if content.endswith("}: a\n") else scalar))
+    with pytest.raises(UsageError, match=r"is not YAML, line 2: .* put a name in quotes"):
+        read_mapping(file)
+
+
+@pytest.mark.parametrize("tag", ["!!map", "!!set", "!!omap", "!!pairs", "!!seq", "!!binary", "!!merge", "!!value"])
+def test_a_text_that_its_tag_calls_something_else_is_refused(tmp_path: Path, tag: str) -> None:
+    file = tmp_path / "mapping.yaml"
+    file.write_text(f"calls: {tag} abc\n")
+    with pytest.raises(UsageError):
+        read_mapping(file)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no pipes in its file system")
+def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "mapping.yaml")
+    with pytest.raises(UsageError, match=r"cannot be read \(not a regular file\)"):
+        read_mapping(tmp_path / "mapping.yaml")
+
+
+def test_a_name_of_many_wildcards_is_held_against_a_long_one_once() -> None:
+    assert match_wildcards("*a" * 1_000 + "*b", "a" * 100_000) is None
+    assert match_wildcards("*a" * 3 + "*", "aaaa") == ["a", "", "", ""]
+    assert match_wildcards("layers.*.q", "layers.0.1.q") is None
+
+
+@given(st.text("a*.b", max_size=7), st.text("ab.", max_size=8))
+def test_a_wildcard_stands_for_what_a_regular_expression_would_find(pattern: str, name: str) -> None:
+    found = re.fullmatch("([^.]*)".join(map(re.escape, pattern.split("*"))), name)
+    assert match_wildcards(pattern, name) == (None if found is None else list(found.groups()))
 
 
 def test_a_file_that_would_blow_up_is_refused_at_once(tmp_path: Path) -> None:

@@ -41,6 +41,12 @@ def test_a_file_against_statistics_is_compared_by_statistics(files: tuple[Path, 
     assert (found.basis, found.is_equal, found.relative_max) == ("statistics", False, 0.25)
 
 
+def test_a_record_that_has_statistics_needs_no_file(tmp_path: Path) -> None:
+    for paths in ((tmp_path / "gone.npy", None), (None, tmp_path / "gone.npy")):
+        found = measure(STATISTICS, STATISTICS, *paths)
+        assert (found.basis, found.is_equal, found.problem) == ("statistics", True, None)
+
+
 def test_checksums_come_before_statistics() -> None:
     found = measure({"checksum": "0" * 8, **STATISTICS}, {"checksum": "0" * 8, **STATISTICS})
     assert (found.basis, found.is_equal) == ("checksum", True)
@@ -60,9 +66,12 @@ def test_empty_tensors_are_equal_on_any_basis() -> None:
     assert found.is_equal and found.element_count == 0
 
 
-@pytest.mark.parametrize("fields", [{}, STATISTICS, {"checksum": "0" * 8}])
-def test_other_shapes_are_a_problem_on_any_basis(fields: dict[str, Any], files: tuple[Path, Path]) -> None:
+@pytest.mark.parametrize(
+    ("fields", "basis"), [({}, "structure"), (STATISTICS, "statistics"), ({"checksum": "0" * 8}, "checksum")]
+)
+def test_other_shapes_are_a_problem_on_any_basis(fields: dict[str, Any], basis: str, files: tuple[Path, Path]) -> None:
     found = measure({"shape": (2, 3), **fields}, {"shape": (3, 2), **fields})
+    assert found.basis == basis
     assert found.problem == "shape [2, 3] against [3, 2]" and found.is_equal is None
     assert measure({"shape": None, **fields}, {"shape": (3, 2), **fields}).problem == "shape unknown against [3, 2]"
     np.save(files[1], np.ones((3, 1)))
@@ -99,3 +108,36 @@ def test_a_torch_file_is_compared_with_a_numpy_file(tmp_path: Path) -> None:
     shape = {"shape": (4, 2, 3)}
     found = measure(shape, shape, FILES / "transposed.pt", tmp_path / "x.npy")
     assert found.is_equal and found.element_count == 24
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_tensor_that_is_lost_is_compared_by_its_record(files: tuple[Path, Path], side: int) -> None:
+    files[side].unlink()
+    same, other = measure(STATISTICS, STATISTICS, *files), measure(STATISTICS, {**STATISTICS, "max": 99999.0}, *files)
+    assert (same.basis, same.is_equal, same.problem) == ("statistics", True, None)
+    assert (other.basis, other.is_equal, other.max_abs_error) == ("statistics", False, 99996.0)
+    assert same.fallback == other.fallback == f"{files[side].name} is missing"
+
+
+def test_checksums_serve_for_a_lost_tensor_too(files: tuple[Path, Path]) -> None:
+    files[1].write_bytes(b"nothing")
+    for checksum in ("0" * 8, "1" * 8):
+        found = measure({"checksum": "0" * 8}, {"checksum": checksum}, *files)
+        assert (found.basis, found.is_equal) == ("checksum", checksum == "0" * 8)
+        assert "candidate.npy" in str(found.fallback)
+
+
+def test_other_shapes_in_the_records_of_a_lost_tensor_are_a_difference(files: tuple[Path, Path]) -> None:
+    files[1].unlink()
+    assert measure(STATISTICS, {**STATISTICS, "shape": (4,)}, *files).problem == "shape [3] against [4]"
+
+
+def test_what_the_record_of_a_readable_tensor_lacks_is_computed(files: tuple[Path, Path]) -> None:
+    files[1].unlink()
+    found = measure({}, STATISTICS, *files)
+    assert (found.basis, found.is_equal, found.fallback) == ("statistics", True, "candidate.npy is missing")
+
+
+def test_a_lost_tensor_of_which_nothing_was_recorded_is_a_problem(files: tuple[Path, Path]) -> None:
+    files[1].unlink()
+    assert measure(STATISTICS, {}, *files) == Measurement("tensor", problem="candidate.npy is missing")

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
@@ -54,6 +54,9 @@ def test_the_cosine_of_two_zeros_is_1_and_of_one_zero_0() -> None:
     assert cosine(ScaledSum(), ScaledSum(4.0), ScaledSum()) == 0.0
 
 
+@example([(1.0, 0), (1.0, 2)])
+@example([(1.0, 2), (1.0, 0)])
+@example([(1.0, 800), (1.0, -800)])
 @given(st.lists(st.tuples(st.floats(0, 1e10), st.integers(-400, 400).map(lambda half: half * 2)), max_size=10))
 def test_scaled_sums_add_up_in_any_order(terms: list[tuple[float, int]]) -> None:
     total = ScaledSum()

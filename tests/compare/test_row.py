@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import subprocess
 import sys
@@ -42,9 +43,25 @@ def test_a_row_says_where_it_stands_and_why() -> None:
     assert row.reference_requires_grad is row.candidate_requires_grad is False
 
 
+def test_what_has_no_direction_leaves_the_column_empty() -> None:
+    saved = call("x.0.debug", kind="saved", direction="")
+    alone = rank_result(call_result(), only_reference=(Unpaired(saved, None, ""),))
+    assert build_rows(comparison(alone))[-1].direction is None
+
+
+def test_a_value_of_a_group_stands_under_the_call_that_has_it() -> None:
+    first, last = (
+        call(name, tensor("input.0"), tensor("output.0")) for name in ("Torch.mul.0.forward", "Torch.add.0.forward")
+    )
+    values = [pair(first.slots[0], tensor("input.0"), "equal"), pair(last.slots[1], tensor("output.0"), "equal")]
+    group = dataclasses.replace(call_result(values=values), reference=(first, last))
+    rows = build_rows(comparison(rank_result(group)))
+    assert [row.reference_name for row in rows] == ["Torch.mul.0.forward.input.0", "Torch.add.0.forward.output.0"]
+
+
 def test_every_number_of_the_measurement_is_a_column() -> None:
     numbers: dict[str, Any] = {
-        name: index for index, name in enumerate(Measurement.__slots__) if name not in ("basis", "problem")
+        name: index for index, name in enumerate(Measurement.__slots__) if name not in ("basis", "problem", "fallback")
     }
     row = rows_of(pair(tensor(), tensor(), "different", measurement=Measurement("tensor", **numbers)))[0]
     kept = {name: value for name, value in numbers.items() if not name.startswith("norm_")}

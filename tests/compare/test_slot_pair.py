@@ -18,9 +18,9 @@ def plain(kind: str, value: Any) -> dict[str, Any]:
     return {"type": kind, "value": value}
 
 
-def call(direction: str = "forward", **fields: Any) -> Call:
+def call(direction: str = "forward", op: str = "op", **fields: Any) -> Call:
     slots = tuple(iter_record_slots(fields))
-    return Call(f"Torch.op.0.{direction}", 0, "api", "Torch", "op", 0, direction, "", None, None, slots)
+    return Call(f"Torch.{op}.0.{direction}", 0, "api", "Torch", op, 0, direction, "", None, None, slots)
 
 
 def names(pairs: list[SlotPair]) -> list[tuple[str | None, str | None]]:
@@ -55,6 +55,23 @@ def test_what_only_one_call_has_stands_alone() -> None:
         ("kwargs.eps", None),
         (None, "kwargs.weight"),
     ]
+
+
+def test_numbers_under_other_names_are_paired_only_where_they_are_the_same() -> None:
+    reference = call(input_args=[tensor(4)], input_kwargs={"eps": plain("float", 1e-5)})
+    same, other = (call(input_args=[tensor(4)], input_kwargs={"e": plain("float", value)}) for value in (1e-5, 0.1))
+    assert names(pair_slots(reference, same))[1:] == [("kwargs.eps", "kwargs.e")]
+    assert names(pair_slots(reference, other))[1:] == [("kwargs.eps", None), (None, "kwargs.e")]
+    whole = call(input_args=[tensor(4)], input_kwargs={"e": plain("int", 1)})
+    one = call(input_args=[tensor(4)], input_kwargs={"eps": plain("float", 1.0)})
+    assert names(pair_slots(one, whole))[1:] == [("kwargs.eps", None), (None, "kwargs.e")]
+
+
+def test_the_same_place_is_the_same_argument_unless_both_calls_name_it_otherwise() -> None:
+    ours = call(op="my_softmax", input_args=[tensor(4), plain("int", 1)])
+    theirs = call(op="softmax", input_args=[tensor(4), plain("int", 0)])
+    expected = [("input.0", "input.0"), ("input.1", "input.1")]
+    assert names(pair_slots(ours, theirs)) == names(pair_slots(theirs, ours)) == expected
 
 
 def test_a_result_never_stands_against_an_argument() -> None:

@@ -27,6 +27,8 @@ def call(name: str) -> Call:
         ("Tensor.__getitem__", "Tensor.__getitem__"),
         ("Tensor.pow", "Tensor.__pow__"),
         ("Tensor.eq", "Tensor.__eq__"),
+        ("Tensor.invert", "Tensor.__invert__"),
+        ("Tensor._", "Tensor._"),
     ],
 )
 def test_one_operation_in_many_spellings(names: tuple[str, ...]) -> None:
@@ -42,7 +44,8 @@ def test_one_operation_in_many_spellings(names: tuple[str, ...]) -> None:
         ("Tensor.matmul", "Tensor.__rmatmul__"),
         ("Torch.add", "Torch.addmm"),
         ("Tensor.__getitem__", "Tensor.__setitem__"),
-        ("Tensor.index", "Tensor.ndex"),
+        ("Tensor.__index__", "Tensor.ndex"),
+        ("Tensor._", "Tensor.__"),
         ("Ops.mylib.add.default", "Tensor.add"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 from tensorprobe.compare.call import Call
 from tensorprobe.compare.operation import is_a
 from tensorprobe.compare.spelling import canonical_op
-from tensorprobe.compare.vocabulary import common_op, common_slot, vocabulary
+from tensorprobe.compare.vocabulary import common_op, common_slot, is_made_with, vocabulary
 
 
 def call(name: str, framework: str = "mindspore") -> Call:
@@ -92,6 +92,12 @@ def test_the_words_of_pytorch_and_of_msadapter_stay_as_they_are() -> None:
     for framework in ("pytorch", "mindtorch", ""):
         assert common_op(framework, "api", "Torch", "gather") == "gather"
         assert common_op(framework, "module", "Module", "Dense") == "Dense"
+
+
+def test_only_a_primitive_may_have_been_made_with_what_it_is_not_called_with() -> None:
+    assert is_made_with(call("Primitive.softmax.Softmax"), "kwargs.dim")
+    for other in (call("Mint.softmax"), call("Functional.softmax"), call("Torch.softmax", "pytorch")):
+        assert not is_made_with(other, "kwargs.unheard_of")
 
 
 def test_a_jitted_function_keeps_the_name_that_the_user_gave_it() -> None:

@@ -31,7 +31,7 @@ path = sys.argv[1]
 exec(compile(open(path, encoding="utf-8").read(), path, "exec"))
 
 import msprobe.pytorch as theirs, tensorprobe.pytorch as ours
-assert all(getattr(theirs, name) is getattr(ours, name) for name in ours.__all__)
+assert all(getattr(theirs, name) is getattr(ours, name) for name in ours.__all__ if name != 'seed_all')
 print(sorted(theirs.__all__))
 """
 GRAPH = """
@@ -55,9 +55,29 @@ print(ms.grad(net)(x))
 run("step", epochs=2, train_one_epoch=lambda: ms.grad(net)(x))
 
 import msprobe.mindspore as theirs, tensorprobe.mindspore as ours
-assert all(getattr(theirs, name) is getattr(ours, name) for name in ours.__all__)
+assert all(getattr(theirs, name) is getattr(ours, name) for name in ours.__all__ if name != 'seed_all')
 print(sorted(theirs.__all__))
 """
+
+
+SEED = """
+import inspect
+from msprobe.{face} import seed_all
+from tensorprobe.{face} import seed_all as ours
+
+print(inspect.signature(seed_all), inspect.signature(ours))
+handle = seed_all()
+{dropped}
+handle.restore()
+with ours():
+    {dropped}
+with seed_all(rm_dropout=False):
+    {dropped}
+"""
+DROPPED = {
+    "pytorch": "import torch; print(bool((torch.nn.functional.dropout(torch.ones(64)) == 1).all()))",
+    "mindspore": "import mindspore.ops as ops; print(bool((ops.dropout(ops.ones(64)) == 1).all()))",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -100,6 +120,20 @@ def test_values_and_gradients_inside_a_graph_are_saved(folder: Path) -> None:
         "dump_data/step0/rank0/grad_grad_float32_1.npy",
         "dump_data/step0/rank0/input_float32_0.npy",
         "dump_data/step1/rank0/grad_grad_float32_0.npy",
+    ]
+
+
+@pytest.mark.parametrize("face", DROPPED)
+def test_seed_all_turns_dropout_off_as_in_msprobe_and_says_so(face: str) -> None:
+    ended = run_program("-c", SEED.format(face=face, dropped=DROPPED[face]))
+    signatures, *kept = succeed(ended).splitlines()
+    theirs, ours = (
+        f"(seed: 'int' = 1234, mode: 'bool' = False, rm_dropout: 'bool' = {each})" for each in (True, False)
+    )
+    assert signatures == f"{theirs} -> 'SeedHandle' {ours} -> 'SeedHandle'"
+    assert kept == ["True", "False", "False"]
+    assert [line for line in ended.stderr.splitlines() if line.startswith("[tensorprobe]")] == [
+        "[tensorprobe] seed_all: dropout is off from here on, because rm_dropout is True; rm_dropout=False leaves it on"
     ]
 
 

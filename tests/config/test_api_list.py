@@ -13,6 +13,20 @@ from tensorprobe.errors import ConfigError
 from tensorprobe.model.name import API_PREFIXES
 
 APIS = Path("apis.yaml")
+SCALARS = (
+    *(
+        '!!int ""',
+        "!!int x",
+        "!!bool x",
+        '!!float ""',
+        "!!float x",
+        "!!timestamp x",
+        "!!timestamp 2001-99-99",
+        "2001-99-99",
+    ),
+    *("1:" * 100_000 + "1", "0x" + "f" * 10_000, "9" * 5_000, "!!null " + "x" * 101),
+)
+"""What pyyaml's safe loader meets with any exception, or with a number that takes minutes."""
 
 
 def read(text: str) -> ApiList:
@@ -134,8 +148,20 @@ def test_what_pyyaml_cannot_take_is_an_error_about_the_file(content: str) -> Non
 
 
 def test_a_file_that_contains_itself_is_an_error_about_the_file() -> None:
-    with pytest.raises(ConfigError, match="is not the name of an API"):
+    with pytest.raises(ConfigError, match=r"anchors are not used \(line 1, column 16\)"):
         read("torch: &names [*names]")
+
+
+def test_a_few_lines_that_stand_for_more_than_memory_holds_are_refused_at_once() -> None:
+    lines = ["a: &a0 [x, x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 30))]
+    with pytest.raises(ConfigError, match="anchors are not used"):
+        read("\n".join([*lines, "torch: *a29"]))
+
+
+@pytest.mark.parametrize("scalar", SCALARS)
+def test_a_value_that_is_not_what_its_tag_says_is_an_error_with_its_line(scalar: str) -> None:
+    with pytest.raises(ConfigError, match=r"is no \w+; put a name in quotes \(line 2, column"):
+        read(f"torch:\n  - {scalar}")
 
 
 def test_a_byte_order_mark_is_no_error() -> None:

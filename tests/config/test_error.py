@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -187,8 +188,9 @@ def test_an_unknown_key_in_the_file(write_config: WriteConfig, keys: dict[str, A
 
 
 def test_an_unknown_argument() -> None:
-    accepted = f"Accepted arguments: {COMMON_KEYS}, {SECTION_KEYS}"
+    accepted = f"Accepted arguments: config_path, {COMMON_KEYS}, {SECTION_KEYS}"
     assert error_of(summry_mode="md5") == f'unknown argument "summry_mode"; did you mean "summary_mode"? {accepted}'
+    assert error_of(confg_path="a") == f'unknown argument "confg_path"; did you mean "config_path"? {accepted}'
     assert error_of(seed=1234) == f'unknown argument "seed". {accepted}'
 
 
@@ -249,3 +251,20 @@ def test_a_long_value_does_not_hide_the_rest() -> None:
     text = error_of(level="x" * 10_000)
     assert len(text) < 200
     assert text.endswith('… is not one of L0, L1, mix, debug (argument "level")')
+
+
+@pytest.mark.parametrize("depth", [900, 3_000, 100_000])
+@pytest.mark.parametrize("text", ["%s", '{"level": %s}', '{"statistics": {"scope": %s}}', '{"rank": [%s]}'])
+def test_a_file_that_is_nested_beyond_all_reason_is_one_error(write_config: WriteConfig, text: str, depth: int) -> None:
+    assert len(error_of(write_config(text % ("[" * depth + "]" * depth)))) < 300
+
+
+def test_an_integer_of_thousands_of_digits_is_one_error(write_config: WriteConfig) -> None:
+    assert error_of(rank=[[10**5_000]]) == f'rank a list that is too large {NUMBER} (argument "rank")'
+    assert "config.json cannot be read as JSON" in error_of(write_config(f'{{"rank": {"9" * 5_000}}}'))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no pipes in its file system")
+def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(folder: Path) -> None:
+    os.mkfifo(folder / "config.json")
+    assert error_of("config.json") == ("config.json cannot be read: not a regular file; give a file that you may read")

@@ -1,8 +1,8 @@
 """One rank of the distributed programs of the tests: each is trained without and with capture, and must end alike.
 
-Run by torchrun: `distributed_worker.py FOLDER SCENARIO…`. Dumps go to FOLDER/SCENARIO/LEVEL, and of one rank only to
-FOLDER/SCENARIO/one; what is not bit for bit the same to FOLDER/SCENARIO.rank{R}.json, and what was observed without
-capture to FOLDER/SCENARIO.rank{R}.pt.
+Run by torchrun: `distributed_worker.py FOLDER SCENARIO…`. Where a scenario is poisoned, memory that nobody has written
+to holds NaN. Dumps go to FOLDER/SCENARIO/LEVEL, and of one rank only to FOLDER/SCENARIO/one; what is not bit for bit
+the same to FOLDER/SCENARIO.rank{R}.json, and what was observed without capture to FOLDER/SCENARIO.rank{R}.pt.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from tensorprobe.capture.context import make_session
 from tensorprobe.capture.session import Session
 from tensorprobe.config import load_config
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # it is run as a file
+from tests.capture.torch.poison import poisoned
 
 STEPS = 2
 Observed = dict[str, torch.Tensor]
@@ -127,6 +130,11 @@ def train_fsdp2(around: Callable[[Any], Any]) -> Observed:
     return train(shard_fully(make_model(), mesh), make_batches(), around)
 
 
+def train_fsdp2_poisoned(around: Callable[[Any], Any]) -> Observed:
+    with poisoned():
+        return train_fsdp2(around)
+
+
 def split_blocks(model: Net, mesh: Any) -> Net:
     for block in model.blocks:
         parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
@@ -181,6 +189,7 @@ SCENARIOS: dict[str, Train] = {
     "fsdp1": train_fsdp1,
     "fsdp1_flat": train_fsdp1_flat,
     "fsdp2": train_fsdp2,
+    "fsdp2_poisoned": train_fsdp2_poisoned,
     "tensor_parallel": train_tensor_parallel,
     "two_dimensions": train_two_dimensions,
     "pipeline": train_pipeline,
@@ -192,6 +201,13 @@ CAPTURES: dict[str, dict[str, Any]] = {
     "L1": {"level": "L1"},
     "mix": {"level": "mix", "task": "tensor"},
     "one": {"level": "mix", "task": "tensor", "rank": [0]},  # a capture that communicates would wait for ever
+}
+
+
+STOPPED_BY_NAN: dict[str, dict[str, Any]] = {
+    "stop": {"level": "mix", "on_nonfinite": "stop"},
+    "first": {"level": "mix", "task": "tensor"},
+    "second": {"level": "mix", "task": "tensor"},
 }
 
 
@@ -223,7 +239,7 @@ def main() -> None:
     for scenario in scenarios:
         reference = SCENARIOS[scenario](nothing)
         changed = {}
-        for name, options in CAPTURES.items():
+        for name, options in (STOPPED_BY_NAN if scenario.endswith("poisoned") else CAPTURES).items():
             session = make_session(load_config(None, dump_path=folder / scenario / name, **options), "torch")
             candidate = SCENARIOS[scenario](make_recording(session))
             session.close()

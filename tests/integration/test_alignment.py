@@ -172,9 +172,9 @@ def test_recomputed_calls_stand_against_recomputed_ones(record: Record) -> None:
 def test_the_same_program_recorded_by_msprobe(tmp_path: Path, case: str) -> None:
     import tensorprobe.pytorch as tool
 
-    tool.PrecisionDebugger._reset()
+    tool.PrecisionDebugger.reset()
     record_case(tool, tmp_path, case)
-    tool.PrecisionDebugger._reset()
+    tool.PrecisionDebugger.reset()
     ours, theirs = (read_run(next(open_dump(folder / case).ranks())) for folder in (tmp_path, MSPROBE_DUMPS))
     alignment = align_calls(ours, theirs)
     paired = {match.reference[0].name: match.candidate[0].name for match in alignment.matches}

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tensorprobe.store.reader import open_dump
 from tests.integration.torchrun import run_torchrun
 
 SCRIPT = """
@@ -84,6 +85,39 @@ def dump(request: pytest.FixtureRequest, dumps: Path) -> Path:
 
 def read(dump: Path, rank: int, name: str = "dump.json") -> Any:
     return json.loads((dump / "step0" / f"rank{rank}" / name).read_text())
+
+
+AGAIN = """
+import sys, torch, torch.distributed as dist, tensorprobe
+from tensorprobe.pytorch import PrecisionDebugger
+
+dist.init_process_group("gloo")
+debugger = PrecisionDebugger(dump_path=sys.argv[1], level="L1")
+for step in range(int(sys.argv[2])):
+    debugger.start()
+    torch.sin(torch.ones(2))
+    debugger.stop()
+    debugger.step()
+for _ in range(2):
+    with tensorprobe.capture(None, sys.argv[1] + "/contexts", level="L1"):
+        torch.sin(torch.ones(2))
+dist.destroy_process_group()
+"""
+
+
+def test_ranks_share_the_id_of_their_run_and_the_next_run_replaces_all_of_them(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(AGAIN)
+    dump, seen = tmp_path / "dump", set()
+    for ranks, steps in ((2, 3), (1, 1), (2, 2)):
+        run_torchrun(ranks, tmp_path / "train.py", str(dump), str(steps))
+        found = list(open_dump(dump).select().ranks())
+        assert [rank.name for rank in found] == [f"step{s}/rank{r}" for s in range(steps) for r in range(ranks)]
+        (run_id,) = {rank.run["run_id"] for rank in found}
+        (second,) = {rank.run["run_id"] for rank in open_dump(dump / "contexts").select().ranks()}
+        assert second.endswith(".2")
+        seen.add(run_id)
+        assert sorted(path.name for path in dump.iterdir()) == ["contexts", *(f"step{s}" for s in range(steps))]
+    assert len(seen) == 3
 
 
 def test_each_rank_has_its_folder(dump: Path) -> None:

@@ -10,12 +10,19 @@ from typing import Any
 import pytest
 import torch
 
+from tensorprobe import compare
+from tensorprobe.report.compare_summary import summarize
+from tensorprobe.report.rank import build_rank_report
+from tensorprobe.store.reader import open_dump
+from tensorprobe.store.slot import TensorSlot
 from tests.capture.torch.dump import DumpOnDisk
 from tests.integration.torchrun import run_torchrun
 
 WORKER = Path(__file__).with_name("distributed_worker.py")
 ON_TWO = ("plain", "ddp", "ddp_bucket_view", "fsdp1", "fsdp1_flat", "fsdp2", "tensor_parallel", "pipeline")
 ON_FOUR = ("ddp", "fsdp2", "two_dimensions")
+POISONED = "fsdp2_poisoned"
+"""Memory that nobody has written to holds NaN."""
 WRAPPERS = ("_fsdp_wrapped_module.", "module.")
 
 
@@ -43,7 +50,7 @@ class Run:
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("two")
-    run_torchrun(2, WORKER, str(folder), *ON_TWO)
+    run_torchrun(2, WORKER, str(folder), *ON_TWO, POISONED)
     return Run(folder, 2)
 
 
@@ -126,6 +133,41 @@ def test_a_weight_that_fsdp2_gathers_again_is_not_taken_for_the_old_one(two: Run
         assert torch.equal(dump.tensor(after), torch.cat(shards))
         assert before["Norm"] != after["Norm"]
         assert after["Norm"] == pytest.approx(float(torch.cat(shards).norm()), rel=1e-6)
+
+
+def test_a_healthy_fsdp2_run_is_not_stopped_by_nan_in_buffers_that_nobody_has_written_to(two: Run) -> None:
+    for rank in (0, 1):
+        assert two.changed(POISONED, rank) == {"stop": [], "first": [], "second": []}
+
+
+def test_buffers_of_fsdp2_that_nobody_has_written_to_are_not_shown_as_nan(two: Run) -> None:
+    ranks = list(open_dump(two.folder / POISONED / "first").ranks())
+    assert len(ranks) == 4
+    for rank in ranks:
+        report = build_rank_report(rank)
+        assert report.non_finite.calls == ()
+        slots = [slot for record in rank.records() for slot in record.slots() if isinstance(slot, TensorSlot)]
+        assert any(slot.is_undefined and slot.has_nan for slot in slots)
+
+
+def test_what_fsdp2_gathers_is_data_once_it_has_come(two: Run) -> None:
+    records = two.dump(POISONED, step=1, capture="first").records
+    gathered = [name for name in records if name.startswith(("Distributed.all_gather", "Functional.linear"))]
+    assert len(gathered) > 20
+    for name in gathered:
+        assert not any("note" in leaf for leaf in records[name]["output"])
+    weight = records["Functional.linear.0.forward"]["input_args"][1]
+    assert "note" not in weight
+    bias = records["Functional.linear.0.forward"]["input_args"][2]
+    assert bias["source"].startswith("Ops.fsdp.split_with_sizes_copy")  # not the call that handed out its memory
+
+
+def test_two_identical_runs_of_fsdp2_agree_on_every_rank(two: Run) -> None:
+    comparison = compare(two.folder / POISONED / "first", two.folder / POISONED / "second")
+    assert comparison, comparison.verdict.headline
+    assert set(summarize(comparison).matrix.kinds.values()) == {"agree"}
+    roles = {call.role for rank in comparison.ranks for call in rank.calls}
+    assert roles == {"clean", "not compared"}
 
 
 @pytest.mark.parametrize("scenario", ["ddp", "fsdp1", "fsdp2", "tensor_parallel", "pipeline"])

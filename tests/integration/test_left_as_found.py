@@ -188,7 +188,7 @@ model.zero_grad()
 after = surroundings()
 changed = [str(key) for key in before.keys() | after.keys()
            if (before.get(key) is not after.get(key)) and before.get(key) != after.get(key)]
-PrecisionDebugger._reset()
+PrecisionDebugger.reset()
 print(json.dumps({"early": early, "late": late, "changed": changed, "threads": len(threading.enumerate())}))
 """
 )

@@ -65,7 +65,7 @@ def record(folder: Path, net: nn.Cell, level: str) -> Path:
         debugger.stop()
         debugger.step()
     finally:
-        PrecisionDebugger._reset()
+        PrecisionDebugger.reset()
     return folder
 
 

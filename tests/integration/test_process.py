@@ -137,10 +137,49 @@ debugger.step()
 """
     run_script(tmp_path, PREAMBLE + script, "killed", code=-signal.SIGKILL)
     ended = run_script(tmp_path, PREAMBLE + script, "whole")
-    assert messages(ended)[0] == f"{tmp_path}/dump/step0/rank held an earlier dump, which is replaced"
+    assert messages(ended)[0].startswith(f"{tmp_path}/dump held an earlier run (step0/rank), which is now in ")
     (rank,) = open_dump(tmp_path / "dump").ranks()
     assert rank.name == "step0/rank" and rank.is_complete
     assert [path.name for path in (tmp_path / "dump").iterdir()] == ["step0"]
+
+
+STEPS = """
+debugger = PrecisionDebugger(dump_path="dump", level="L1", task="tensor")
+for step in range(int(sys.argv[1])):
+    debugger.start(model)
+    torch.sin(x)
+    if sys.argv[2] == "crash":
+        raise ValueError("of the program")
+    debugger.stop()
+    debugger.step()
+"""
+
+
+def test_five_steps_and_then_two_into_one_folder_are_two_steps_of_one_run(tmp_path: Path) -> None:
+    run_script(tmp_path, PREAMBLE + STEPS, "5", "whole")
+    (old,) = {rank.run["run_id"] for rank in open_dump(tmp_path / "dump").ranks()}
+    ended = run_script(tmp_path, PREAMBLE + STEPS, "2", "whole")
+    ranks = list(open_dump(tmp_path / "dump").select().ranks())
+    assert [rank.name for rank in ranks] == ["step0/rank", "step1/rank"]
+    assert len({rank.run["run_id"] for rank in ranks}) == 1 and ranks[0].run["run_id"] != old
+    replaced = f"{tmp_path}/dump/replaced_{old}"
+    assert messages(ended)[:2] == [
+        f"{tmp_path}/dump held an earlier run (step0/rank … step4/rank, 5 folders), which is now in {replaced}; it is "
+        "removed when a step of this run is complete. To keep it, rename that folder",
+        f"{replaced}, an earlier run, is removed: this run has replaced it",
+    ]
+    assert sorted(path.name for path in (tmp_path / "dump").iterdir()) == ["step0", "step1"]
+
+
+def test_a_crash_in_the_first_step_leaves_the_earlier_run_whole_beside_what_it_recorded(tmp_path: Path) -> None:
+    run_script(tmp_path, PREAMBLE + STEPS, "3", "whole")
+    run_script(tmp_path, PREAMBLE + STEPS, "3", "crash", code=1)
+    (crashed,) = open_dump(tmp_path / "dump").select().ranks()
+    assert crashed.record_count == 1 and "of the program" in crashed.run["ended"]
+    (replaced,) = (tmp_path / "dump").glob("replaced_*")
+    ranks = list(open_dump(replaced).select().ranks())
+    assert len(ranks) == 3 and all(rank.is_complete for rank in ranks)
+    assert all(rank.tensor_path("Torch.sin.0.forward.output.0.pt").exists() for rank in ranks)
 
 
 # Trains twice from one seed, without capture and with it, and says whether the numbers are the same.
@@ -188,6 +227,42 @@ def prepare():
     if os.getuid() == 0:
         os.setuid(65534)  # to root every folder is open
 """
+
+
+PLANT = """
+def prepare():
+    for place, target in {links}:
+        os.makedirs(os.path.dirname("dump/" + place), exist_ok=True)
+        os.symlink(os.path.abspath(target), "dump/" + place)
+"""
+IN_NOBODYS_WAY = [
+    (".rank.lock", "mine.txt"),
+    (".run.lock", "mine.txt"),
+    ("step0/rank/dump_tensor_data", "outside"),
+    ("step0/rank/dump.json.part", "mine.txt"),
+    ("step0/rank/run.json", "mine.txt"),
+    ("step0/rank/.run.json.tmp", "mine.txt"),
+]
+
+
+@pytest.mark.parametrize("links", [IN_NOBODYS_WAY, [("step0", "outside")], [("step0/rank", "outside")]])
+def test_a_link_that_somebody_planted_is_not_followed_and_training_goes_on_bit_for_bit(
+    links: list[tuple[str, str]], tmp_path: Path
+) -> None:
+    (tmp_path / "mine.txt").write_text("precious")
+    (tmp_path / "outside").mkdir()
+    for name in ("weights.pt", "data.npy", "dump.json", "run.json"):
+        (tmp_path / "outside" / name).write_text("precious")
+    ended = run_script(tmp_path, PLANT.format(links=links) + TWICE, "dump", "tensor")
+    assert ended.stdout == "identical\n" and (tmp_path / "mine.txt").read_text() == "precious"
+    left = {path.name: path.read_text() for path in (tmp_path / "outside").iterdir()}
+    assert left == dict.fromkeys(("weights.pt", "data.npy", "dump.json", "run.json"), "precious")
+    if links is IN_NOBODYS_WAY:  # or with what was moved aside: everything is recorded
+        ranks = [rank.name for rank in open_dump(tmp_path / "dump").ranks()]
+        assert ranks == ["step0/rank", "step1/rank", "step2/rank"]
+    else:
+        said = [line for line in messages(ended) if f"{links[0][0]} is a link, and no link inside a dump_path" in line]
+        assert len(said) == 1 and said[0].endswith("training goes on, further failures of this kind are counted")
 
 
 @pytest.mark.parametrize("task", ["statistics", "tensor"])

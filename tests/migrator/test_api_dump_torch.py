@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from functools import cache
@@ -128,6 +129,21 @@ def test_a_loss_beside_the_net_is_a_layer_too(output: Path) -> None:
     with window():
         loss(net(X), torch.ones(2, 2))
     assert Dumped(output, "torch").calls[-1] == "NN_MSELoss_0_forward"
+
+
+def test_a_second_init_replaces_what_the_first_has_recorded_as_soon_as_its_window_ends(output: Path) -> None:
+    dump(Net(), output)
+    first = json.loads((output / "rank0" / "run.json").read_text())["run_id"]
+    layer = nn.Linear(3, 2)
+    api_dump_init(layer, output)
+    api_dump_start()
+    assert (output / f"replaced_{first}" / "rank0" / "torch_api_dump_info.pkl").exists()
+    layer(X)
+    api_dump_stop()
+    assert json.loads((output / "rank0" / "run.json").read_text())["run_id"] == f"{first}.2"
+    assert sorted(path.name for path in output.iterdir() if path.suffix != ".lock") == ["rank0"]
+    files = [path.name for path in (output / "rank0" / "torch_api_dump").iterdir()]
+    assert files and all(name.startswith("NN_Linear_0_forward") for name in files)
 
 
 def test_counters_go_on_over_windows_and_the_files_are_whole_after_each(output: Path) -> None:

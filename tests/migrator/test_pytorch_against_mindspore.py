@@ -74,8 +74,8 @@ def _strip(path: Path) -> Path:
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
     yield Recorded(tmp_path_factory.mktemp("pairs"))
-    pytorch_face.PrecisionDebugger._reset()
-    mindspore_face.PrecisionDebugger._reset()
+    pytorch_face.PrecisionDebugger.reset()
+    mindspore_face.PrecisionDebugger.reset()
 
 
 def compared(paths: tuple[Path, Path], first: bool = False) -> Comparison:

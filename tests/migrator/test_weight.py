@@ -219,8 +219,8 @@ def test_layers_of_other_names_are_paired_by_what_they_hold_and_that_is_said() -
 
     result = convert_weight(module, cell, load=True)
 
-    assert result and {row.rule for row in result.rows} == {"alike", "order"}
-    assert "paired by their shapes, because their names differ" in str(result.report)
+    assert result and {row.rule for row in result.rows} == {"shape"}
+    assert "paired although their names differ: look at them" in str(result.report)
     np.testing.assert_allclose(
         cell(ms.Tensor(x)).asnumpy(), module(torch.from_numpy(x)).detach().numpy(), rtol=1e-4, atol=1e-5
     )
@@ -248,14 +248,27 @@ def test_a_name_that_fits_with_a_shape_that_does_not_is_a_row_of_its_own() -> No
     assert list(result.arrays) == ["a.bias"]
 
 
-def test_a_matrix_is_turned_only_if_that_makes_it_fit_and_a_square_one_never() -> None:
+def test_a_matrix_is_turned_only_if_that_makes_it_fit_and_a_square_one_only_if_the_caller_says_so() -> None:
     source = {"a.weight": torch.randn(3, 5), "b.weight": torch.randn(4, 4)}
+    cell = nn.CellDict({"a": nn.Dense(3, 5, has_bias=False), "b": nn.Dense(4, 4, has_bias=False)})
+
+    unclear = convert_weight(source, cell)
+    as_it_is = convert_weight(source, cell, mapping={"b.weight": "b.weight"})
+    turned = convert_weight(source, cell, mapping={"b.weight": "b.weight.T"})
+
+    assert not unclear and list(unclear.arrays) == ["a.weight"] and as_it_is and turned
+    np.testing.assert_array_equal(unclear.arrays["a.weight"], source["a.weight"].numpy().T)
+    np.testing.assert_array_equal(as_it_is.arrays["b.weight"], source["b.weight"].numpy())
+    np.testing.assert_array_equal(turned.arrays["b.weight"], source["b.weight"].numpy().T)
+
+
+def test_a_square_matrix_stays_as_it_is_where_no_other_is_turned() -> None:
+    source = {"a.weight": torch.randn(5, 3), "b.weight": torch.randn(4, 4)}
     cell = nn.CellDict({"a": nn.Dense(3, 5, has_bias=False), "b": nn.Dense(4, 4, has_bias=False)})
 
     result = convert_weight(source, cell)
 
-    assert [row.layout for row in result.rows] == ["transposed", ""]
-    np.testing.assert_array_equal(result.arrays["a.weight"], source["a.weight"].numpy().T)
+    assert result
     np.testing.assert_array_equal(result.arrays["b.weight"], source["b.weight"].numpy())
 
 

@@ -22,8 +22,8 @@ mindspore.runtime.launch_blocking()
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
-    PrecisionDebugger._reset()
+    PrecisionDebugger.reset()
     yield tmp_path
-    PrecisionDebugger._reset()
+    PrecisionDebugger.reset()
     executor.clear_res()  # half a graph is left where an operation has failed
     mindspore.set_context(mode=mindspore.PYNATIVE_MODE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import logging
@@ -12,7 +13,9 @@ import pytest
 from mindspore import nn, ops
 
 from tensorprobe import ConfigError, UsageError
+from tensorprobe.config import CaptureConfig, load_config
 from tensorprobe.mindspore import PrecisionDebugger
+from tests.capture.mindspore.dump import only_step
 from tests.mindspore.program import DUMP, Net, dump_of, files_in, make_net, train_step
 
 METHODS = {
@@ -60,7 +63,8 @@ def test_a_second_construction_with_other_arguments_is_an_error_that_says_so() -
         PrecisionDebugger(dump_path="dump", level="L1", step=[3])
     assert str(error.value) == (
         "there is a PrecisionDebugger in this process already, with other options: level='L1', where it has 'mix'; "
-        "step=[3], where it has [0]. Construct it once, and use PrecisionDebugger() or the class in other files"
+        "step=[3], where it has [0]. Use PrecisionDebugger() or the class for the one that exists, or call "
+        "PrecisionDebugger.reset() first, which completes its files, to begin anew"
     )
 
 
@@ -69,6 +73,76 @@ def test_a_second_construction_with_another_file_is_an_error_that_says_so() -> N
     Path("config.json").write_text(json.dumps({"dump_path": "elsewhere", "async_dump": True}))
     with pytest.raises(UsageError, match=r"dump_path='elsewhere', where it has 'dump'; async_dump=True"):
         PrecisionDebugger("config.json")
+
+
+KEYWORDS = {
+    "rank": [0, 1],
+    "async_dump": True,
+    "extra_info": False,
+    "scope": ["Tensor.sin.0.forward", "Tensor.cos.0.forward"],
+    "list": ["relu"],
+    "data_mode": ["forward"],
+    "summary_mode": "md5",
+    "tensor_list": ["relu"],
+    "api_yaml": "apis.yaml",
+    "on_nonfinite": "stop",
+}
+POSITIONS = {"task", "dump_path", "level", "step"}
+
+
+def test_every_key_of_the_configuration_is_a_keyword() -> None:
+    assert KEYWORDS.keys() | POSITIONS == {field.name for field in dataclasses.fields(CaptureConfig)}
+    Path("apis.yaml").write_text("functional: [relu]")
+    config = config_of(PrecisionDebugger(dump_path="dump", **KEYWORDS))
+    assert config == load_config(dump_path="dump", **KEYWORDS)
+    assert all(getattr(config, name) != getattr(CaptureConfig(), name) for name in KEYWORDS)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [("on_nonfinit", "on_nonfinite"), ("lst", "list"), ("dumppath", "dump_path"), ("conf_path", "config_path")],
+)
+def test_a_misspelt_keyword_is_an_error_that_suggests_the_right_one(wrong: str, right: str) -> None:
+    with pytest.raises(ConfigError, match=rf'unknown argument "{wrong}"; did you mean "{right}"\?'):
+        PrecisionDebugger(**{wrong: "stop"})
+    PrecisionDebugger()
+    with pytest.raises(ConfigError, match=rf'unknown argument "{wrong}"; did you mean "{right}"\?'):
+        PrecisionDebugger(**{wrong: None})
+
+
+def test_a_second_construction_with_another_keyword_is_an_error_that_says_so() -> None:
+    first = PrecisionDebugger(dump_path="dump", on_nonfinite="stop")
+    assert PrecisionDebugger(on_nonfinite="stop") is first
+    with pytest.raises(UsageError, match=r"on_nonfinite='tensors', where it has 'stop'"):
+        PrecisionDebugger(on_nonfinite="tensors")
+
+
+def test_after_reset_a_debugger_with_other_options_begins_anew_and_the_files_of_the_first_are_complete() -> None:
+    first = PrecisionDebugger(dump_path=DUMP, level="L1")
+    first.step()
+    first.start()
+    ops.ones(2)
+    PrecisionDebugger.reset()
+    ops.ones(3)  # recorded by nobody
+    second = PrecisionDebugger(dump_path="other", level="mix", step=[0])
+    model, x = make_net()
+    second.start(model)
+    train_step(model, x)
+    second.stop()
+    assert second is not first and second is PrecisionDebugger()
+    assert list(dump_of(step=1).records) == ["Functional.ones.0.forward"]
+    assert dump_of(step=1).read("run.json")["complete"] is True
+    assert "Cell.Net.forward.0" in only_step(Path("other"), 0).records
+
+
+def test_after_reset_there_is_no_debugger() -> None:
+    PrecisionDebugger.reset()
+    PrecisionDebugger(dump_path=DUMP)
+    PrecisionDebugger.reset()
+    PrecisionDebugger.reset()
+    with pytest.raises(UsageError, match="before there is a debugger"):
+        PrecisionDebugger.start()
+    assert not DUMP.exists()
 
 
 def test_a_wrong_argument_is_an_error_and_leaves_no_debugger_behind() -> None:
@@ -202,7 +276,7 @@ def test_a_dump_of_an_earlier_run_is_replaced_with_a_warning(caplog: pytest.LogC
     debugger.start()
     ops.ones(2)
     debugger.stop()
-    assert "held an earlier dump, which is replaced" in caplog.text
+    assert "held an earlier run (step0/rank), which is now in" in caplog.text
     assert list(dump_of().records) == ["Functional.ones.0.forward"]
     assert not (folder / "debug.json").exists() and not (folder / "dump_tensor_data" / "old.npy").exists()
     assert (folder / "notes.txt").read_text() == "from an earlier run"

@@ -74,7 +74,7 @@ def record(mode: str, dump_path: str, steps: int = 1) -> tuple[list[bytes], list
     run = ms.value_and_grad(compiled(mode, net), 0, net.trainable_params())
     before = bits_of(run(Tensor(X)))
     Path("config.json").write_text(json.dumps({"task": "tensor", "level": "L0", "dump_path": dump_path}))
-    PrecisionDebugger._reset()
+    PrecisionDebugger.reset()
     debugger = PrecisionDebugger("config.json")
     during = []
     for _ in range(steps):

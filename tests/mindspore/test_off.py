@@ -215,7 +215,7 @@ def test_hooks_of_parameters_are_gone_when_a_window_is_closed_in_which_nothing_h
 
     def compute(image: Tensor) -> Tensor:
         debugger.start(model)
-        PrecisionDebugger._reset()
+        PrecisionDebugger.reset()
         assert hooks_and_attributes(model) == objects
         return model(image).square().sum()
 

@@ -17,7 +17,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     from tensorprobe.mindspore import PrecisionDebugger
 
     monkeypatch.chdir(tmp_path)
-    PrecisionDebugger._reset()
+    PrecisionDebugger.reset()
     executor.set_grad_flag(True)  # as MSAdapter does when it is imported; value_and_grad takes it back for good
     yield tmp_path
-    PrecisionDebugger._reset()
+    PrecisionDebugger.reset()

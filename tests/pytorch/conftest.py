@@ -13,6 +13,6 @@ from tensorprobe.pytorch import PrecisionDebugger
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
-    PrecisionDebugger._reset()
+    PrecisionDebugger.reset()
     yield tmp_path
-    PrecisionDebugger._reset()
+    PrecisionDebugger.reset()

@@ -25,6 +25,36 @@ def test_what_runs_in_the_block_is_recorded_step_by_step() -> None:
     assert "Module.fc.Linear.parameters_grad" in dump_of(1).records
 
 
+def record_steps(count: int) -> None:
+    with tensorprobe.capture(dump_path=DUMP, level="L1", task="tensor") as run:
+        for _ in range(count):
+            torch.ones(2)
+            run.step()
+
+
+def test_a_second_block_in_one_process_is_a_run_of_its_own_that_replaces_the_first() -> None:
+    record_steps(3)
+    first = dump_of().read("run.json")["run_id"]
+    record_steps(2)
+    assert files_in(DUMP) == ["step0", "step1"]
+    assert {dump_of(step).read("run.json")["run_id"] for step in (0, 1)} == {f"{first}.2"}
+
+
+def test_a_block_in_which_nothing_happens_leaves_an_earlier_run_as_it_was() -> None:
+    record_steps(2)
+    before = {path: path.stat().st_mtime_ns for path in DUMP.rglob("*.*")}
+    with tensorprobe.capture(dump_path=DUMP, level="L1"):
+        pass
+    assert {path: path.stat().st_mtime_ns for path in DUMP.rglob("*.*")} == before
+
+
+def test_single_points_replace_an_earlier_run_too() -> None:
+    record_steps(2)
+    with tensorprobe.capture(dump_path=DUMP, level="debug") as run:
+        run.save(torch.ones(2), "x")
+    assert files_in(DUMP) == ["step0"] and files_in(DUMP / "step0" / "rank") == ["debug.json", "run.json"]
+
+
 def test_without_step_everything_is_in_step0() -> None:
     model, x = make_net()
     with tensorprobe.capture(model, DUMP):

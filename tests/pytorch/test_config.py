@@ -151,7 +151,7 @@ def test_async_dump_stores_the_same_tensors() -> None:
     def contents(**keys: Any) -> dict[str, Any]:
         dump = record_step(level="mix", task="tensor", **keys)
         found = {leaf["data_name"]: dump.tensor(leaf) for leaf in all_leaves(dump)}
-        PrecisionDebugger._reset()
+        PrecisionDebugger.reset()
         return found
 
     follows, late = contents(), contents(async_dump=True)
@@ -240,7 +240,7 @@ def test_indexes_count_calls_that_are_filtered_out() -> None:
 
 def test_an_empty_list_is_no_filter() -> None:
     everything = record_step(level="mix").records.keys()
-    PrecisionDebugger._reset()
+    PrecisionDebugger.reset()
     assert record_step(level="mix", scope=[], list=[], data_mode=[], rank=[], step=[]).records.keys() == everything
 
 
@@ -252,7 +252,7 @@ def test_an_empty_list_is_no_filter() -> None:
 )
 def test_data_mode_takes_one_direction(mode: str, is_kept: Any) -> None:
     everything = record_step(level="mix").records
-    PrecisionDebugger._reset()
+    PrecisionDebugger.reset()
     assert set(record_step(level="mix", data_mode=[mode]).records) == {name for name in everything if is_kept(name)}
 
 

@@ -87,6 +87,24 @@ def test_undefined_memory_does_not_count(tmp_path: Path) -> None:
     assert find(tmp_path, records).calls == ()
 
 
+def test_a_tensor_that_says_that_it_is_undefined_does_not_count_whoever_made_it(tmp_path: Path) -> None:
+    undefined = {**NAN, "note": "undefined memory"}
+    records = {
+        "Tensor.view.0.forward": forward(undefined, output=undefined),
+        "Ops.fsdp.all_gather_copy_in.0.forward": {**forward(tensor()), "output": [tensor(), undefined]},
+        "Tensor.view.0.backward": backward(tensor(), output={**NAN, "note": "quantized; undefined memory"}),
+    }
+    assert find(tmp_path, records).calls == ()
+
+
+def test_what_was_written_into_undefined_memory_unseen_counts(tmp_path: Path) -> None:
+    records = {
+        "Torch.empty.0.forward": forward(output=tensor(5.0), note="undefined memory"),
+        "Torch.exp.0.forward": forward({**NAN, "source": "Torch.empty.0.forward"}, output=NAN),
+    }
+    assert origins(find(tmp_path, records)) == {"Torch.exp.0.forward": {"NaN": "enters"}}
+
+
 def test_saved_values_count(tmp_path: Path) -> None:
     folder = write_rank(tmp_path, {})
     write_lines(folder / "debug.json", HEADER, {"x.0.debug": NAN}, "}}")

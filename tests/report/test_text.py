@@ -128,6 +128,16 @@ def test_a_mask_is_one_finding_however_many_layers_use_it(tmp_path: Path) -> Non
     assert text.count("/x/a.py:3") == 1
 
 
+def test_undefined_memory_is_named_once_and_nothing_is_made_of_what_it_holds(tmp_path: Path) -> None:
+    garbage = {**tensor(0.0), "shape": [], "Max": float("nan"), "nan_count": 1, "note": "undefined memory"}
+    records = {"Torch.empty.0.forward": forward(output=garbage, note="undefined memory")}
+    write_rank(tmp_path / "step0" / "rank0", records)
+    text = render(tmp_path, width=200)
+    (line,) = [line for line in text.splitlines() if line.startswith("Torch.empty.0")]
+    assert line.count("undefined memory") == 1
+    assert "NaN" not in text and "scalars" not in text
+
+
 def test_a_killed_run_says_how_to_close_it(tmp_path: Path) -> None:
     folder = write_killed_rank(tmp_path / "a b" / "step0" / "rank", model_records())
     text = render(tmp_path / "a b")

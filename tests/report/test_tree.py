@@ -5,8 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from tensorprobe.report.rank import RankReport, ShowOptions, build_rank_report
-from tensorprobe.report.tree import Row, fold_framework_calls
+from tensorprobe.report.table import UNICODE_GUIDES, iter_lines
+from tensorprobe.report.tree import Row, fold_framework_calls, mark_last
 from tensorprobe.store.reader import open_dump
 from tests.report.dump_files import forward, model_parents, model_records, tensor, write_killed_rank, write_rank
 
@@ -90,6 +94,36 @@ def test_nesting_deeper_than_pythons_stack_is_shown(tmp_path: Path) -> None:
     parents: dict[str, str | None] = {f"Module.a.A.forward.{i}": f"Module.a.A.forward.{i + 1}" for i in range(5_000)}
     rows = read(write_rank(tmp_path, {"Module.a.A.forward.0": forward()}, parents)).rows
     assert (len(rows), rows[-1].depth) == (5_001, 5_000)
+
+
+def test_lines_of_a_deep_nesting_begin_with_a_bounded_number_of_marks(tmp_path: Path) -> None:
+    parents: dict[str, str | None] = {f"Module.a.A.forward.{i}": f"Module.a.A.forward.{i + 1}" for i in range(5_000)}
+    rows = read(write_rank(tmp_path, {"Module.a.A.forward.0": forward()}, parents)).rows
+    lines = list(iter_lines(rows, UNICODE_GUIDES, None))
+    assert len(lines) >= 5_001 and max(len(line.guide) for line in lines) <= 603
+
+
+def test_a_path_of_a_hundred_thousand_modules_is_one_level(tmp_path: Path) -> None:
+    """Each level of a path has a name that repeats all before it: their number is bounded."""
+    deep = ".".join(["a"] * 100_000)
+    records = {
+        "Torch.sin.0.forward": forward(module_path=deep),
+        "Torch.sin.1.forward": forward(module_path=deep),
+        "Torch.sin.2.forward": forward(module_path=f"{deep}.b"),
+        "Torch.sin.3.forward": forward(module_path="a.b"),
+    }
+    rows = read(write_rank(tmp_path, records)).rows
+    assert [row.record for row in rows if row.kind == "call"] == list(records)
+    assert len(rows) <= 8
+
+
+@given(st.lists(st.integers(0, 5), max_size=30))
+def test_the_last_row_of_each_parent_is_marked(depths: list[int]) -> None:
+    rows = mark_last([Row(str(n), "", "call", None, depth, None, None) for n, depth in enumerate(depths)])
+    for number, row in enumerate(rows):
+        after = depths[number + 1 :]
+        end = next((place for place, depth in enumerate(after) if depth < row.depth), len(after))
+        assert row.is_last == (row.depth not in after[:end])
 
 
 def test_names_that_follow_no_grammar_are_shown_as_they_are(tmp_path: Path) -> None:

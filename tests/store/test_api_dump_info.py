@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -101,6 +102,21 @@ def test_a_name_is_taken_apart_where_it_was_put_together(call: str, role: str, p
 def test_whatever_a_line_holds_it_is_a_leaf_or_nothing(line: Any) -> None:
     parsed = parse_line(line)
     assert parsed is None or isinstance(parsed[3], dict)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["no name of a record", 1, [], "torch.float32", [2], [1.0, 0.0, 0.5]],
+        ["NN_X_0_forward_weight", 1, [], "torch.float32", [2], [1.0, 0.0, 0.5]],
+        ["NN_X_0_forward_output", 1, [], "torch.float32", [2]],
+        [7, 1, [], "torch.float32", [2], [1.0, 0.0, 0.5]],
+        "NN_X_0_forward_output",
+    ],
+    ids=str,
+)
+def test_a_line_that_names_no_place_of_a_record_is_none(line: Any) -> None:
+    assert parse_line(line) is None
 
 
 def test_later_versions_add_a_checksum_and_a_norm() -> None:

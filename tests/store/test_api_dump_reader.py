@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tensorprobe.errors import DumpError
 from tensorprobe.store.reader import RankDump, open_dump
+from tensorprobe.store.slot import TensorSlot
 
 LINES = [
     ["NN_Conv2d_0_forward_input.0", 1, [], "torch.float32", [2, 3], [3.0, 1.0, 2.0]],
@@ -113,3 +114,15 @@ def test_whatever_is_in_the_file_it_is_read_or_counted(tmp_path_factory: pytest.
     folder = tmp_path_factory.mktemp("dump")
     (folder / "torch_api_dump_info.pkl").write_bytes(data)
     assert read(folder).record_count == 0
+
+
+def test_a_folder_of_tensors_that_is_a_link_is_not_looked_into(tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "NN_Conv2d_0_forward_output.npy").touch()
+    folder = write(tmp_path / "dump" / "rank0", LINES)
+    (folder / "torch_api_dump").symlink_to(tmp_path / "outside", target_is_directory=True)
+    rank = read(tmp_path / "dump")
+    assert rank.header["task"] == "statistics"
+    assert not any(
+        slot.data_name for slot in rank.record("NN_Conv2d_0_forward").slots() if isinstance(slot, TensorSlot)
+    )

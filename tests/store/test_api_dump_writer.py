@@ -9,6 +9,7 @@ from typing import Any
 from tensorprobe.model.record import Stats, TensorLeaf, Value
 from tensorprobe.store.api_dump_layout import ApiDumpLayout, layout_of
 from tensorprobe.store.api_dump_writer import ApiDumpWriter
+from tensorprobe.store.folder import Folder
 from tensorprobe.store.reader import open_dump
 from tensorprobe.store.recover import recover_dump
 
@@ -17,7 +18,7 @@ FRAME = "File net.py, line 8, in forward, \n y = self.fc(x)"
 
 
 def make_writer(folder: Path, framework: str = "pytorch") -> ApiDumpWriter:
-    return ApiDumpWriter(folder, {**HEADER, "framework": framework}, layout_of(framework))
+    return ApiDumpWriter(Folder(folder), {**HEADER, "framework": framework}, layout_of(framework))
 
 
 def fields(dtype: str = "torch.float32") -> dict[str, Any]:
@@ -59,27 +60,12 @@ def test_the_filter_may_change_between_two_windows(tmp_path: Path) -> None:
     assert rank.record_count == 2
 
 
-def test_what_an_earlier_run_left_is_replaced_whatever_its_framework(tmp_path: Path) -> None:
-    folder = tmp_path / "rank0"
-    for framework in ("mindspore", "pytorch"):
-        writer = make_writer(folder, framework)
-        writer.open({})
-        write(writer, "NN_Old_0_forward")
-        tensors = folder / layout_of(framework).tensor_folder
-        tensors.mkdir()
-        (tensors / "NN_Old_0_forward_output.npy").touch()
-        writer.close({}, is_finished=True)
-    (folder / "notes.txt").touch()
-    make_writer(folder).open({})
-    assert sorted(path.name for path in folder.rglob("*") if path.is_file()) == ["notes.txt", "run.json"]
-
-
 def test_a_window_in_which_nothing_happened_leaves_nothing(tmp_path: Path) -> None:
-    writer = make_writer(tmp_path / "dump" / "rank0")
+    writer = ApiDumpWriter(Folder(tmp_path).child("rank0"), HEADER, layout_of("pytorch"))
     writer.open({})
     writer.append_records([])
     writer.discard()
-    assert not (tmp_path / "dump").exists()
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_killed_run_is_recovered(tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ from tensorprobe.store import layout
 
 
 def test_outside_distributed_runs_the_folder_has_no_number() -> None:
-    assert layout.rank_folder(Path("d"), 3, None) == Path("d/step3/rank")
-    assert layout.rank_folder(Path("d"), 0, 12) == Path("d/step0/rank12")
+    assert layout.rank_name(None) == "rank" and layout.rank_name(12) == "rank12"
 
 
 @pytest.mark.parametrize("name", ["dump.json", "x" * 243, "长" * 80 + ".pt", "a b+ü.npy"])
@@ -37,16 +36,3 @@ def test_a_file_in_the_place_of_a_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(NotADirectoryError):
         layout.make_folder(tmp_path / "file" / "rank")
-
-
-def test_an_empty_folder_has_nothing_to_clear(tmp_path: Path) -> None:
-    assert not layout.clear_folder(tmp_path / "missing")
-    assert not layout.clear_folder(tmp_path)
-
-
-def test_only_empty_folders_are_removed(tmp_path: Path) -> None:
-    rank = tmp_path / "step0" / "rank"
-    (rank / "dump_tensor_data").mkdir(parents=True)
-    (tmp_path / "step0" / "rank1").mkdir()
-    layout.remove_empty_folders(rank)
-    assert not rank.exists() and (tmp_path / "step0" / "rank1").exists()

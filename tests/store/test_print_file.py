@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from tensorprobe.store import print_file
 from tensorprobe.store.print_file import PrintedTensor, make_array, read_values
 from tensorprobe.store.tensor_layout import Unreadable
 from tests.store.print_bytes import array_value, field, tensor_value, text_value, varint
@@ -115,6 +116,7 @@ def test_a_single_number_has_no_dimension_however_it_was_written() -> None:
         (tensor_value("String", (1,), b"x"), "of the type 'String', which is not converted"),
         (tensor_value("Float32", ((1 << 64) - 1,), b""), "impossible dimensions"),
         (tensor_value("Float32", (1,) * 33, bytes(4)), "impossible dimensions"),
+        (tensor_value("Float32", (1,) * 33, bytes(4), is_packed=True), "impossible dimensions"),
         (field(1, field(2, varint(3 << 3 | 2) + varint(1 << 60))), "is cut off"),
         (b"\x0b", "makes no sense at byte 0"),
         (b"\x80" * 11, "makes no sense at byte 0"),
@@ -126,3 +128,18 @@ def test_what_a_file_claims_is_not_believed(value: bytes, words: str) -> None:
         for one in read_values(value):
             assert isinstance(one, PrintedTensor)
             make_array(value, one)
+
+
+def test_of_millions_of_dimensions_only_the_first_ones_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[int] = []
+    read_varint = print_file._read_varint
+
+    def count(content: print_file.Content, position: int, end: int) -> tuple[int, int]:
+        reads.append(position)
+        return read_varint(content, position, end)
+
+    monkeypatch.setattr(print_file, "_read_varint", count)
+    file = field(1, field(2, field(1, b"\x01" * 5_000_000)))
+    with pytest.raises(Unreadable, match="impossible dimensions"):
+        list(read_values(file))
+    assert len(reads) < 50

@@ -63,3 +63,15 @@ def test_any_text_is_read_or_refused(shape: str, values: str) -> None:
 def test_what_is_no_tensor_is_refused_with_its_reason(text: str, words: str) -> None:
     with pytest.raises(Unreadable, match=words):
         parse_tensor(text)
+
+
+def test_what_is_no_number_is_not_repeated_at_length() -> None:
+    for dtype in ("Float32", "Int8", "Bool", "Complex64"):
+        with pytest.raises(Unreadable) as caught:
+            parse_tensor(f"Tensor(shape=[1], dtype={dtype}, value=[{'x' * 1_000_000}])")
+        assert len(str(caught.value)) < 300
+    with pytest.raises(Unreadable, match="no Int64"):
+        parse_tensor(f"Tensor(shape=[1], dtype=Int64, value=[{'9' * 5_000}])")
+    with pytest.raises(Unreadable) as caught:
+        parse_tensor(f"Tensor(shape=[1], dtype={'x' * 1_000_000}, value=[1])")
+    assert len(str(caught.value)) < 300

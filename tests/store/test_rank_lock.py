@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorprobe.store import rank_lock
+from tensorprobe.store import file_lock, rank_lock
 from tensorprobe.store.rank_lock import RankLock
 from tests.integration.script import SOURCE
 
@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from tensorprobe.store.rank_lock import RankLock
 lock = RankLock(Path(sys.argv[1]), None)
-print(lock.folder(0).name, flush=True)
+print(lock.name, flush=True)
 sys.stdin.read()
 """
 
@@ -52,12 +52,12 @@ def test_the_first_process_has_the_rank_and_the_second_says_where_its_records_go
         with caplog.at_level(logging.WARNING, "tensorprobe"):
             lock = RankLock(tmp_path, None)
         assert other.folder_name == "rank"
-        assert lock.folder(3) == tmp_path / "step3" / f"proc{os.getpid()}"
+        assert lock.name == f"proc{os.getpid()}"
         assert caplog.messages == [
             f"process {other.process.pid}, which is still running, records into rank in {tmp_path}; "
             f"the records of this process go to proc{os.getpid()} beside it"
         ]
-        assert RankLock(tmp_path, 1).folder(3) == tmp_path / "step3" / "rank1"  # another rank is another folder
+        assert RankLock(tmp_path, 1).name == "rank1"  # another rank is another folder
     finally:
         other.kill()
 
@@ -66,7 +66,7 @@ def test_a_lock_ends_with_its_process_and_what_a_killed_one_leaves_does_not_matt
     OtherProcess(tmp_path).kill()
     assert [path.name for path in tmp_path.iterdir()] == [".rank.lock"]
     lock = RankLock(tmp_path, None)
-    assert lock.folder(0) == tmp_path / "step0" / "rank"
+    assert lock.name == "rank"
     lock.release()
     assert not list(tmp_path.iterdir())
 
@@ -74,7 +74,7 @@ def test_a_lock_ends_with_its_process_and_what_a_killed_one_leaves_does_not_matt
 def test_sessions_of_one_process_share_the_rank_until_the_last_has_ended(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path, target_is_directory=True)
     first, second = RankLock(tmp_path, None), RankLock(tmp_path / "link", None)
-    assert second.folder(0) == tmp_path / "link" / "step0" / "rank"
+    assert second.name == "rank"
     first.release()
     assert OtherProcess(tmp_path).folder_name.startswith("proc")
     second.release()
@@ -97,7 +97,7 @@ def test_a_forked_child_that_outlives_its_parent_does_not_keep_the_rank(tmp_path
     assert {started.stdout.readline(), started.stdout.readline()} == {"rank\n", "child\n"}
     assert started.wait() == 0
     lock = RankLock(tmp_path, None)
-    assert lock.folder(0).name == "rank"
+    assert lock.name == "rank"
     lock.release()
     started.communicate()
 
@@ -111,20 +111,36 @@ def test_where_nothing_can_be_locked_that_is_said_once(
 
     monkeypatch.setattr(rank_lock, "_is_said", False)
     if reason == "platform":
-        monkeypatch.setattr(rank_lock, "fcntl", None)
+        monkeypatch.setattr(file_lock, "fcntl", None)
     else:
-        monkeypatch.setattr(rank_lock.fcntl, "flock", refuse)
+        monkeypatch.setattr(file_lock.fcntl, "flock", refuse)
     with caplog.at_level(logging.WARNING, "tensorprobe"):
         locks = [RankLock(tmp_path, None), RankLock(tmp_path, 1)]
-    assert [lock.folder(0).name for lock in locks] == ["rank", "rank1"]
+    assert [lock.name for lock in locks] == ["rank", "rank1"]
     assert len(caplog.messages) == 1
     assert "cannot be locked here" in caplog.text and "give each process a dump_path of its own" in caplog.text
     for lock in locks:
         lock.release()
 
 
+@pytest.mark.parametrize("kind", ["link", "folder"])
+def test_a_link_or_a_folder_in_the_place_of_the_lock_is_said_and_left_alone(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "dump" / ".rank.lock"
+    path.parent.mkdir()
+    (tmp_path / "mine").write_text("precious")
+    path.symlink_to(tmp_path / "mine") if kind == "link" else path.mkdir()
+    lock = RankLock(tmp_path / "dump", None)
+    lock.release()
+    assert lock.name == "rank" and (tmp_path / "mine").read_text() == "precious" and path.exists()
+    (message,) = caplog.messages
+    assert message.startswith(f"{path} is {'a link' if kind == 'link' else 'not a plain file'}")
+    assert message.endswith("until then nothing keeps a second process out of this dump_path")
+
+
 def test_a_folder_that_cannot_be_written_is_no_error_here(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     lock = RankLock(tmp_path / "file" / "dump", None)
-    assert lock.folder(0) == tmp_path / "file" / "dump" / "step0" / "rank"
+    assert lock.name == "rank"
     lock.release()

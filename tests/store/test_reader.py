@@ -146,6 +146,7 @@ def test_what_msprobe_writes_is_read(tmp_path: Path) -> None:
     rank = only_rank(tmp_path)
     assert [record.name for record in rank.records()] == list(data)
     assert rank.header["framework"] == "mindspore"
+    assert "data" not in rank.header, "the records are no part of it"
     assert [slot.slot for slot in rank.record("Module.conv.Conv2d.parameters_grad.0").slots()] == ["weight"]
     output = list(rank.record("Functional.conv2d.0.forward").slots())[1]
     assert isinstance(output, TensorSlot)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tensorprobe.store.folder import Folder
 from tensorprobe.store.reader import RankDump, open_dump
 from tensorprobe.store.recover import recover_dump
 from tensorprobe.store.writer import RankWriter
@@ -21,7 +22,7 @@ def only_rank(folder: Path) -> RankDump:
 
 @pytest.fixture
 def writer(tmp_path: Path) -> RankWriter:
-    return RankWriter(tmp_path / "step0" / "rank", HEADER, has_construct=True, has_extra=True)
+    return RankWriter(Folder(tmp_path / "step0" / "rank"), HEADER, has_construct=True, has_extra=True)
 
 
 def append(writer: RankWriter, name: str) -> dict[str, Any]:
@@ -44,30 +45,30 @@ def check(folder: Path, records: dict[str, Any]) -> RankDump:
 
 def test_at_every_moment_the_dump_is_readable(writer: RankWriter) -> None:
     records = {name: append(writer, name) for name in ("Torch.é.0.forward", "Torch.add.0.forward")}
-    assert not check(writer.folder, records).is_complete
+    assert not check(writer.folder.path, records).is_complete
     writer.close({"complete": False}, is_finished=False)
-    check(writer.folder, records)
+    check(writer.folder.path, records)
     records["Torch.add.0.backward"] = append(writer, "Torch.add.0.backward")
-    assert not check(writer.folder, records).is_complete
+    assert not check(writer.folder.path, records).is_complete
     writer.close({"complete": True}, is_finished=True)
-    assert check(writer.folder, records).is_complete
-    assert recover_dump(writer.folder) == []
+    assert check(writer.folder.path, records).is_complete
+    assert recover_dump(writer.folder.path) == []
 
 
 def test_after_a_kill_it_is_recovered(writer: RankWriter) -> None:
     records = {name: append(writer, name) for name in ("Torch.é.0.forward", "Torch.add.0.forward")}
     writer.append_debug([("x.0.debug", {"a": [tensor(), None]})])
     writer.abandon()
-    assert recover_dump(writer.folder)
-    rank = check(writer.folder, records)
+    assert recover_dump(writer.folder.path)
+    rank = check(writer.folder.path, records)
     assert [value.name for value in rank.saved_values()] == ["x.0.debug"]
-    assert not list(writer.folder.glob("*.part"))
+    assert not list(writer.folder.path.glob("*.part"))
 
 
 def test_a_window_in_which_nothing_happened(writer: RankWriter) -> None:
     writer.append_records([])
     writer.append_parents([])
-    assert only_rank(writer.folder).record_count == 0
+    assert only_rank(writer.folder.path).record_count == 0
     writer.close({"complete": True}, is_finished=True)
-    rank = only_rank(writer.folder)
+    rank = only_rank(writer.folder.path)
     assert (rank.record_count, rank.is_complete, rank.problems) == (0, True, ())

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorprobe.store.disk import write_all
+from tensorprobe.store.folder import Folder
 from tensorprobe.store.stack_file import StackFile
 
 WINDOWS = st.lists(st.lists(st.tuples(st.integers(0, 4), st.text(max_size=12)), max_size=12), min_size=1, max_size=12)
@@ -30,7 +31,7 @@ def groups(path: Path) -> dict[str, Any]:
 
 
 def record(folder: Path, windows: list[list[tuple[int, str]]], *, in_one: bool) -> StackFile:
-    file = StackFile(folder / "stack.json")
+    file = StackFile(Folder(folder), "stack.json")
     expected: dict[str, list[str]] = {}
     for window in windows:
         for stack, name in window:
@@ -74,7 +75,7 @@ class Traffic:
 
 @pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="the system does not count bytes")
 def test_a_stop_late_in_a_step_moves_no_more_bytes_than_an_early_one(tmp_path: Path) -> None:
-    file, traffic = StackFile(tmp_path / "stack.json"), Traffic()
+    file, traffic = StackFile(Folder(tmp_path), "stack.json"), Traffic()
     moved: list[int] = []
     for window in range(1024):
         for stack in range(10):
@@ -87,7 +88,7 @@ def test_a_stop_late_in_a_step_moves_no_more_bytes_than_an_early_one(tmp_path: P
 
 
 def test_a_file_that_somebody_took_away_or_changed_is_made_anew(tmp_path: Path) -> None:
-    file, path = StackFile(tmp_path / "stack.json"), tmp_path / "stack.json"
+    file, path = StackFile(Folder(tmp_path), "stack.json"), tmp_path / "stack.json"
     for number, spoil in enumerate([lambda: None, path.unlink, lambda: path.write_text("{"), lambda: None]):
         file.add(f"call.{number}", 1, frames(1))
         spoil()
@@ -96,7 +97,7 @@ def test_a_file_that_somebody_took_away_or_changed_is_made_anew(tmp_path: Path) 
 
 
 def test_after_a_full_disk_it_is_whole_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file, path = StackFile(tmp_path / "stack.json"), tmp_path / "stack.json"
+    file, path = StackFile(Folder(tmp_path), "stack.json"), tmp_path / "stack.json"
     for window in range(3):
         file.add(f"call.{window}", 1, frames(1))
         file.close()

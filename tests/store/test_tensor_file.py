@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import pickle
+import struct
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from hypothesis.extra import numpy as npst
 from tensorprobe.errors import DumpError
 from tensorprobe.store import npy_file, torch_file
 from tensorprobe.store.tensor_file import NotDenseError, open_tensor
+from tensorprobe.store.tensor_layout import Unreadable
 from tests.store.torch_archive import name, sequence, tensor_pickle, text, write_archive
 
 FOLDER = Path(__file__).with_name("tensor_file")
@@ -169,12 +172,21 @@ def test_an_archive_made_by_hand_is_read_as_one_of_torch(tmp_path: Path) -> None
     assert open_tensor(path).tolist() == [[1.0, 2.0], [3.0, 4.0]]
 
 
+def test_two_entries_of_one_name_are_refused(tmp_path: Path) -> None:
+    path = write_archive(tmp_path / "x.pt", tensor_pickle((2,), (1,)), bytes(8))
+    with pytest.warns(UserWarning, match="Duplicate name"), zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("archive/data/0", bytes(range(8)))
+    assert reason(path) == "x.pt is damaged: two of its entries have one name"
+
+
 LAYOUTS = {
     "larger than its storage": (((3,), (1,), 0), "too short for its shape [3]"),
     "begins too late": (((2,), (1,), 1), "too short"),
     "steps too far": (((2,), (2,), 0), "too short"),
     "10 GB": (((2500000000,), (1,), 0), "too short"),
-    "beyond any address": (((1 << 70,), (1 << 70,), 0), "too short"),
+    "beyond any address": (((1 << 70,), (1 << 70,), 0), "makes no sense"),
+    "strides beyond any address": (((1,), (1 << 70,), 0), "makes no sense"),
+    "begins beyond any address": (((1,), (1,), 1 << 70), "makes no sense"),
     "steps back": (((2,), (-1,), 1), "makes no sense"),
     "begins before": (((1,), (1,), -1), "makes no sense"),
     "negative size": (((-2,), (1,), 0), "makes no sense"),
@@ -188,6 +200,50 @@ LAYOUTS = {
 def test_no_size_is_believed(tmp_path: Path, layout: tuple[Any, Any, int], words: str) -> None:
     path = write_archive(tmp_path / "x.pt", tensor_pickle(*layout), bytes(8))
     assert words in reason(path)
+
+
+def test_a_file_that_is_too_short_for_any_directory_is_cut_off(tmp_path: Path) -> None:
+    (tmp_path / "x.pt").write_bytes(b"PK\x03\x04" + b"PK\x05\x06" + bytes(5))
+    assert reason(tmp_path / "x.pt") == "x.pt is cut off"
+
+
+def test_comments_of_entries_are_stepped_over(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.pt", "w") as archive:
+        for entry, content in (
+            ("data.pkl", tensor_pickle((2,), (1,))),
+            ("data/0", np.array([1.0, 2.0], "<f4").tobytes()),
+        ):
+            info = zipfile.ZipInfo(f"archive/{entry}")
+            info.comment = b"why not"
+            archive.writestr(info, content)
+    assert open_tensor(tmp_path / "x.pt").tolist() == [1.0, 2.0]
+
+
+def test_numbers_of_more_than_32_bits_stand_in_a_field_that_may_follow_others() -> None:
+    time_field = struct.pack("<HHB", 0x5455, 1, 0)
+    wide = struct.pack("<HHQQ", 1, 16, 1 << 33, 1 << 34)
+    too_large = 0xFFFFFFFF
+    assert torch_file._widen(b"", 5, 6, 7) == (5, 6, 7)
+    assert torch_file._widen(time_field + wide, too_large, 6, too_large) == (1 << 33, 6, 1 << 34)
+    for extra in (b"", time_field, wide[:12], struct.pack("<HHQ", 1, 8, 1 << 33)):
+        with pytest.raises(Unreadable, match="its directory makes no sense"):
+            torch_file._widen(extra, too_large, 6, too_large)
+
+
+def count_open_files() -> int:
+    gc.collect()
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="this system does not list open files")
+def test_no_file_stays_open_behind_a_tensor(tmp_path: Path) -> None:
+    (tmp_path / "x.npy").write_bytes(b"no array")
+    before = count_open_files()
+    held = [open_tensor(FOLDER / "float32.pt") for _ in range(3)]
+    for _ in range(3):
+        reason(tmp_path / "x.npy")
+    # A mapping keeps one, until its array is gone.
+    assert count_open_files() <= before + len(held)
 
 
 def test_nothing_in_a_file_is_executed(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from tensorprobe.store import writer as writer_module
 from tensorprobe.store.disk import write_over, write_whole
+from tensorprobe.store.folder import Folder
 from tensorprobe.store.stack_file import StackFile
 from tensorprobe.store.writer import AppendedObject, RankWriter
 
@@ -18,7 +19,7 @@ FULL = OSError(28, "No space left on device")
 
 
 def make_object(folder: Path) -> AppendedObject:
-    return AppendedObject(folder / "dump.json", '{"task": "tensor", "data": {', "}}")
+    return AppendedObject(Folder(folder), "dump.json", '{"task": "tensor", "data": {', "}}")
 
 
 def entries(*numbers: int) -> list[str]:
@@ -170,7 +171,7 @@ F, G = ("File a.py, line 1, in f, \n x()",), ("File a.py, line 2, in g, \n y()",
 
 
 def test_each_distinct_stack_stands_once_with_the_calls_that_have_it(tmp_path: Path) -> None:
-    file = StackFile(tmp_path / "stack.json")
+    file = StackFile(Folder(tmp_path), "stack.json")
     for number, (name, frames) in enumerate([("a", F), ("b", G), ("c", F)]):
         file.add(name, 10 + number, frames)
     file.add("d", 11, G)
@@ -179,7 +180,7 @@ def test_each_distinct_stack_stands_once_with_the_calls_that_have_it(tmp_path: P
 
 
 def test_its_part_is_a_journal_that_stays_until_the_step_is_over(tmp_path: Path) -> None:
-    file = StackFile(tmp_path / "stack.json")
+    file = StackFile(Folder(tmp_path), "stack.json")
     file.add("a", 7, F)
     file.close()
     file.add("b", 7, F)
@@ -192,7 +193,7 @@ def test_its_part_is_a_journal_that_stays_until_the_step_is_over(tmp_path: Path)
 
 
 def test_it_is_made_again_only_when_there_is_something_new(tmp_path: Path) -> None:
-    file = StackFile(tmp_path / "stack.json")
+    file = StackFile(Folder(tmp_path), "stack.json")
     file.add("a", 7, F)
     file.close()
     before = (tmp_path / "stack.json").stat().st_ino
@@ -201,7 +202,7 @@ def test_it_is_made_again_only_when_there_is_something_new(tmp_path: Path) -> No
 
 
 def test_a_stack_whose_line_did_not_fit_is_written_with_the_next_calls(disk: Disk, tmp_path: Path) -> None:
-    file = StackFile(tmp_path / "stack.json")
+    file = StackFile(Folder(tmp_path), "stack.json")
     file.add("lost", 7, F)
     disk.room_bytes = 5
     with pytest.raises(OSError, match="No space left"):
@@ -216,7 +217,7 @@ def test_a_stack_whose_line_did_not_fit_is_written_with_the_next_calls(disk: Dis
 
 
 def make_rank(folder: Path, *, has_construct: bool = True, has_extra: bool = True) -> RankWriter:
-    return RankWriter(folder, {"task": "tensor"}, has_construct=has_construct, has_extra=has_extra)
+    return RankWriter(Folder(folder), {"task": "tensor"}, has_construct=has_construct, has_extra=has_extra)
 
 
 def fill(rank: RankWriter) -> None:
@@ -287,16 +288,30 @@ def test_abandon_leaves_the_files_as_they_are(tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_open_takes_the_folder_over_and_leaves_what_it_does_not_know(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "dump_tensor_data").mkdir()
-    for name in ("dump.json.part", "debug.json", "dump_tensor_data/a.pt", "dump_tensor_data/.b.pt.tmp", "mine.txt"):
+@pytest.mark.parametrize("name", ["dump.json.part", "debug.json", "dump_tensor_data", ".dump.json.tmp", "stack.json"])
+def test_where_files_of_an_earlier_run_are_nothing_is_written_and_nothing_removed(name: str, tmp_path: Path) -> None:
+    if name == "stack.json":
+        (tmp_path / name).symlink_to(tmp_path / "nowhere")
+    elif name == "dump_tensor_data":
+        (tmp_path / name).mkdir()
+    else:
         (tmp_path / name).write_text("old")
-    (tmp_path / "stack.json").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "mine.txt").write_text("mine")
+    rank = make_rank(tmp_path)
+    words = rf"{name} of an earlier run, which could not be moved aside: remove it, or give another dump_path"
+    with pytest.raises(FileExistsError, match=words):
+        rank.open({})
+    with pytest.raises(FileExistsError, match=words):
+        rank.append_records([("call.0", {})])
+    with pytest.raises(FileExistsError, match=words):
+        rank.folder.child("dump_tensor_data").create("a.pt")
+    assert names(tmp_path) == sorted([name, "mine.txt"])
+
+
+def test_files_that_belong_to_no_dump_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
     make_rank(tmp_path).open({})
-    assert names(tmp_path) == ["dump_tensor_data", "mine.txt", "run.json"]
-    assert names(tmp_path / "dump_tensor_data") == [] and "is replaced" in caplog.text
+    assert names(tmp_path) == ["mine.txt", "run.json"]
 
 
 def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
@@ -314,15 +329,16 @@ def test_no_temporary_file_is_left_when_the_disk_is_full(tmp_path: Path, monkeyp
     def fail(*_: object) -> None:
         raise FULL
 
-    monkeypatch.setattr(Path, "replace", fail)
+    monkeypatch.setattr(os, "replace", lambda *_, **__: fail())
     with pytest.raises(OSError, match="No space left"):
-        write_whole(tmp_path / "run.json", "text")
+        write_whole(Folder(tmp_path), "run.json", "text")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_small_file_is_written_over_where_it_fits_into_its_block(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     path.write_text("{" + " " * 100 + "}")
-    assert write_over(path, '{"longer": "' + "x" * 3000 + '"}') and path.read_text().endswith('x"}')
-    assert write_over(path, "{}") and path.read_text() == "{}"
-    assert not write_over(path, "x" * 5000) and path.read_text() == "{}"
+    folder = Folder(tmp_path)
+    assert write_over(folder, "run.json", '{"longer": "' + "x" * 3000 + '"}') and path.read_text().endswith('x"}')
+    assert write_over(folder, "run.json", "{}") and path.read_text() == "{}"
+    assert not write_over(folder, "run.json", "x" * 5000) and path.read_text() == "{}"

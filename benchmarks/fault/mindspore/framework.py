@@ -74,7 +74,7 @@ class MindSpore:
                 optimizer(gradients)
                 debugger.step()
         finally:
-            PrecisionDebugger._reset()
+            PrecisionDebugger.reset()
 
     def kernels(self, dtype: str) -> AbstractContextManager[None]:
         return nullcontext()

@@ -78,7 +78,7 @@ class PyTorch:
                 optimizer.zero_grad()
                 debugger.step()
         finally:
-            PrecisionDebugger._reset()
+            PrecisionDebugger.reset()
 
     def kernels(self, dtype: str) -> AbstractContextManager[None]:
         return onednn(dtype == "float32")

@@ -22,6 +22,7 @@ class Call:
         "is_backward_listed",
         "is_forward_listed",
         "is_recorded",
+        "is_undefined",
         "keeps_backward",
         "keeps_forward",
         "kept_fields",
@@ -48,6 +49,8 @@ class Call:
         self.is_backward_listed = True
         self.is_recorded = True
         """False for the call of a module that is only followed, so that what it contains knows its path."""
+        self.is_undefined = False
+        """It has read undefined memory: so its results mean nothing, and neither do its gradients."""
         self.fields: dict[str, Any] = {}
         self.original: Call | None = None
         """The forward call that this one repeats in a recomputation."""
@@ -149,6 +152,15 @@ class GradientRecord:
         if slot.share is not None:
             slot.leaf = self._recorder.describe_gradient(self, slot)
             slot.share = None
+
+
+def container_of(call: Call) -> str | None:
+    """The record of the module call around it; a recomputation runs in the backward of the modules around it."""
+    parent = call.parent
+    if parent is None:
+        return None
+    is_outermost_repetition = call.original is not None and parent.original is None
+    return parent.backward_name if is_outermost_repetition else parent.forward_name
 
 
 def iter_slots(*trees: Any) -> Any:

@@ -3,16 +3,15 @@ other reason."""
 
 from __future__ import annotations
 
-import datetime
 import os
 import platform
-import socket
 import sys
 from typing import Any
 
 import numpy as np
 
 from tensorprobe._version import __version__
+from tensorprobe.store.run_place import describe_process
 
 # Variables that change numbers, or which device and algorithm computes them. Others are not written: they may hold
 # secrets.
@@ -54,7 +53,5 @@ def describe_circumstances(framework: str, details: dict[str, Any]) -> dict[str,
         "command": list(getattr(sys, "orig_argv", sys.argv)),
         "settings": details.get("settings", {}),
         "environment": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        **describe_process(),
     }

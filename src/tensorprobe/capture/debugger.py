@@ -34,11 +34,12 @@ class Debugger:
         dump_path: StrPath | None = None,
         level: str | None = None,
         step: Any = None,
+        **options: Any,
     ) -> Face:
         existing = cast("Face | None", cls._instance)
-        arguments = {"task": task, "dump_path": dump_path, "level": level, "step": step}
+        arguments = {"task": task, "dump_path": dump_path, "level": level, "step": step, **options}
         given = {name for name, value in arguments.items() if value is not None}
-        if existing is not None and config_path is None and not given:
+        if existing is not None and config_path is None and not given and not options:
             return existing
         config = load_config(config_path, **arguments)
         if existing is not None and not existing._session.is_closed:
@@ -90,9 +91,9 @@ class Debugger:
         return cls._instance._session
 
     @classmethod
-    def _reset(cls) -> None:
-        """Close the debugger and forget it, so that another can be made in the same process: for tests and
-        notebooks."""
+    def reset(cls) -> None:
+        """Stop recording, complete the files and forget the debugger, so that another can be made in this process, with
+        other options. Without a debugger it does nothing."""
         existing, cls._instance = cls._instance, None
         if existing is not None:
             existing._session.close()
@@ -108,7 +109,8 @@ def _check_same(existing: CaptureConfig, wanted: CaptureConfig, names: set[str])
     if differences:
         raise UsageError(
             f"there is a PrecisionDebugger in this process already, with other options: {'; '.join(differences)}. "
-            "Construct it once, and use PrecisionDebugger() or the class in other files"
+            "Use PrecisionDebugger() or the class for the one that exists, or call PrecisionDebugger.reset() first, "
+            "which completes its files, to begin anew"
         )
 
 

@@ -109,7 +109,7 @@ class Describer:
     def _is_stored(self, file_name: str, tensor: Any) -> bool:
         """In verify mode a file is read again before it gets a further name."""
         self._queue.drain()
-        is_stored = self._reader.holds(self._queue.folder / file_name, tensor)
+        is_stored = self._reader.holds(self._queue.folder.path / file_name, tensor)
         if not is_stored:
             self.note_stale(file_name, "the content of the file")
         return is_stored

@@ -33,6 +33,9 @@ class TensorReader(Protocol):
     def lend(self, tensor: Any) -> Any | None:
         """Its content without a copy, to be written by `write_file` at once; None if it is not on the host."""
 
+    def hold(self, tensor: Any) -> Any:
+        """The same content, to be kept for a while: a framework may take note of who else holds a gradient."""
+
     def content_key(self, tensor: Any) -> Any:
         """What only equal contents share, for a framework in which no value is known to be the same as before; None
         where `read` tells that by itself."""

@@ -6,6 +6,8 @@ from __future__ import annotations
 import logging
 import sys
 
+from tensorprobe.foreign_text import clean_lines
+
 _SHOWN_LEVEL = logging.INFO - 1  # lets INFO through, and is no level that a program would choose itself
 
 
@@ -15,7 +17,7 @@ class StandardError(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         is_alone = logging.getLogger("tensorprobe").handlers == [self] and not logging.getLogger().handlers
         if is_alone and sys.stderr is not None:
-            print(self.format(record), file=sys.stderr, flush=True)
+            print(clean_lines(self.format(record)), file=sys.stderr, flush=True)
 
 
 def show_messages() -> None:

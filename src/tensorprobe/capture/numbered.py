@@ -26,7 +26,7 @@ from tensorprobe.capture.npy import write_npy
 from tensorprobe.capture.save_target import PRINT_MARK, SaveTarget
 from tensorprobe.capture.tensor_queue import QUEUE_BYTES, TensorQueue
 from tensorprobe.model.name import slot_file_name
-from tensorprobe.store import layout
+from tensorprobe.store.folder import Folder
 from tensorprobe.store.rank_lock import RankLock
 
 logger = logging.getLogger("tensorprobe")
@@ -73,7 +73,7 @@ class NumberedFiles:
         self._queue = TensorQueue(write_content, QUEUE_BYTES, self._failures)
         self._work = Deferral()
         self._next_id = 0
-        self._places: dict[tuple[Path, int | None], Path] = {}
+        self._places: dict[tuple[Path, int | None], str | None] = {}
         self._locks: list[RankLock] = []
         self._said: set[str] = set()
         self._kinds: list[TensorKind] = []
@@ -189,27 +189,30 @@ class NumberedFiles:
             self._is_recording = True
             process.begin_recording(self)
 
-    def _find_place(self, folder: Path, rank: int | None) -> Path:
-        place = self._places.get((folder, rank))
-        if place is None:
-            place = folder if rank is None else folder / layout.rank_name(rank)
-            layout.make_folder(place)
-            lock = RankLock(folder, rank)
+    def _find_place(self, path: Path, rank: int | None) -> Folder:
+        """Opened anew for each file: the folder may have been moved since the last one."""
+        folder = Folder(path)
+        folder.make()
+        is_known = (path, rank) in self._places
+        if not is_known:
+            lock = RankLock(path, rank)
             self._locks.append(lock)
-            if lock.is_second:
-                place = folder / layout.process_name()
-                layout.make_folder(place)
+            has_own_folder = lock.is_second or rank is not None
+            self._places[(path, rank)] = lock.name if has_own_folder else None
+        name = self._places[(path, rank)]
+        place = folder if name is None else folder.child(name)
+        place.make()
+        if not is_known:
             self._say_what_is_there(place)
-            self._places[(folder, rank)] = place
         return place
 
-    def _say_what_is_there(self, place: Path) -> None:
-        names = sorted((entry.name for entry in place.glob("*.npy")), key=_number_first)
+    def _say_what_is_there(self, place: Folder) -> None:
+        names = sorted((name for name in place.names() if name.endswith(".npy")), key=_number_first)
         if names:
             shown = ", ".join(names[:_SHOWN_NAMES]) + (", …" if len(names) > _SHOWN_NAMES else "")
             self.say_once(
-                f"{place} holds {len(names)} .npy file{'s' * (len(names) > 1)} of an earlier run ({shown}): files that "
-                "get the same name now are replaced, the others stay"
+                f"{place.path} holds {len(names)} .npy file{'s' * (len(names) > 1)} of an earlier run ({shown}): "
+                "files that get the same name now are replaced, the others stay"
             )
 
 

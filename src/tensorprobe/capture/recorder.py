@@ -15,7 +15,7 @@ from itertools import count
 from types import FrameType
 from typing import Any
 
-from tensorprobe.capture.call import Call, GradientRecord, Slot, slots_to_leaves
+from tensorprobe.capture.call import Call, GradientRecord, Slot, container_of, slots_to_leaves
 from tensorprobe.capture.coverage import Coverage
 from tensorprobe.capture.describe import Describer, Listener
 from tensorprobe.capture.failure import ProgramError
@@ -24,6 +24,7 @@ from tensorprobe.capture.recompute import Recomputation, ThreadState
 from tensorprobe.capture.selector import Selector
 from tensorprobe.capture.sink import Sink
 from tensorprobe.capture.stack import StackTable
+from tensorprobe.capture.undefined_gradient import UndefinedGradients
 from tensorprobe.capture.watch import Watch, Watched, changes_inputs
 from tensorprobe.config import CaptureConfig
 from tensorprobe.errors import NonFiniteError
@@ -68,6 +69,7 @@ class Recorder:
         self._parameter_gradients: dict[str, dict[str, Any]] = {}
         self.backward_passes: list[dict[str, Any]] = []
         """From which values gradients were asked for, in this step."""
+        self._undefined = UndefinedGradients()
         self._logged: set[str] = set()
         describer.note_failure, describer.note_stale = self.note_failure, self.note_stale
 
@@ -197,7 +199,6 @@ class Recorder:
         finding = None
         if note is not None:
             call.fields["note"] = note
-            self._watch.pass_over(call.forward_name)
         else:
             arguments = [call.fields[key] for key in ("input_args", "input_kwargs") if key in call.fields]
             finding = self._watch.find(call.forward_name, call.watched, outputs, arguments or None)
@@ -260,9 +261,10 @@ class Recorder:
         stores = self._selector.stores_tensors(call.backward_name)
         name = self._slot(call.backward_name, slot.path, record)
         leaf = self._describer.describe_tensor(slot.share, name, None if is_input else call.backward_name, stores)
+        self._undefined.note(call, leaf)
         listen = self._watch.listen(record.watched[0 if is_input else 1])
         if listen is not None:
-            listen(leaf, name, slot.share)
+            listen(leaf, name, self.reader.hold(slot.share))
         return leaf
 
     def add_parameter_gradient(self, stem: str, parameter: str, gradient: Any) -> None:
@@ -272,6 +274,7 @@ class Recorder:
         if self._selector.begin(name) and is_wanted:
             stores = self._selector.stores_tensors(name)
             leaf = self._describer.describe_tensor(gradient, f"{name}.{parameter}", None, stores)
+            self._undefined.note(None, leaf)
             self._parameter_gradients.setdefault(stem, {})[parameter] = [leaf]
 
     def end_nested_pass(self, backward_pass: int) -> None:
@@ -300,6 +303,7 @@ class Recorder:
         self.coverage = Coverage()
         self.backward_passes = []
         self._counts.clear()
+        self._undefined.clear()
         self._describer.begin_step()
         self._selector.restart()
 
@@ -400,7 +404,7 @@ class Recorder:
             self.recomputation.add_check(call.original, fields, self.coverage)
         elif self._threads.regions:
             call.kept_fields = fields
-        self._emit(call.forward_name, fields, _container_of(call), call)
+        self._emit(call.forward_name, fields, container_of(call), call)
         self._selector.end(call.forward_name)
 
     def _add_context(self, call: Call, fields: dict[str, Any]) -> None:
@@ -414,15 +418,6 @@ class Recorder:
         if sink is not None:
             self.coverage.recorded += 1
             sink.add_record(name, fields, parent, call.stack if call is not None else None)
-
-
-def _container_of(call: Call) -> str | None:
-    """The record of the module call around it; a recomputation runs in the backward of the modules around it."""
-    parent = call.parent
-    if parent is None:
-        return None
-    is_outermost_repetition = call.original is not None and parent.original is None
-    return parent.backward_name if is_outermost_repetition else parent.forward_name
 
 
 def _inherits(parent: Call | None, flag: str) -> bool:

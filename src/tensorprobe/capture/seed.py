@@ -7,6 +7,7 @@ to that handle, so that the last one to be restored brings back the state before
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import threading
@@ -18,6 +19,7 @@ from types import TracebackType
 
 import numpy as np
 
+from tensorprobe.capture.message import show_messages
 from tensorprobe.errors import UsageError
 
 Undo = Callable[[], object]
@@ -27,6 +29,7 @@ Changes = Iterator[tuple[str, Undo]]
 MAX_SEED = 2**32 - 1
 """The largest that numpy and PYTHONHASHSEED take."""
 
+_logger = logging.getLogger("tensorprobe")
 _lock = threading.RLock()
 _handles: list[weakref.ref[SeedHandle]] = []
 """The handles not yet restored, oldest first; one that nobody holds any more can never be restored, and drops out."""
@@ -103,6 +106,12 @@ def seed_python(seed: int) -> Changes:
     undo = partial(np.random.set_state, np.random.get_state())
     np.random.seed(seed)
     yield "numpy", undo
+
+
+def tell_of_dropout() -> None:
+    """Without dropout another training runs: nobody gets that without a word."""
+    show_messages()
+    _logger.warning("seed_all: dropout is off from here on, because rm_dropout is True; rm_dropout=False leaves it on")
 
 
 def set_environment(name: str, value: str) -> Undo:

@@ -10,7 +10,6 @@ import logging
 import shlex
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from tensorprobe.capture import process
@@ -28,7 +27,8 @@ from tensorprobe.capture.tensor_queue import ASYNC_QUEUE_BYTES, QUEUE_BYTES, Ten
 from tensorprobe.config import CaptureConfig
 from tensorprobe.errors import UsageError
 from tensorprobe.store import layout
-from tensorprobe.store.rank_lock import RankLock
+from tensorprobe.store.folder import Folder
+from tensorprobe.store.run_place import RunPlace
 from tensorprobe.store.writer import RankWriter
 
 logger = logging.getLogger("tensorprobe")
@@ -58,7 +58,8 @@ class Session:
         self._sink: Sink | None = None
         self._undo: Undo | None = None
         self._timer: FlushTimer | None = None
-        self._locks: dict[int | None, RankLock] = {}
+        self._places: dict[int | None, RunPlace] = {}
+        self._place: RunPlace | None = None
         self._clock = Clock()
         self._circumstances: dict[str, Any] = {}
         self._work = Deferral()
@@ -131,6 +132,8 @@ class Session:
         self.stop()
         if self._sink is not None and is_untouched:
             self._attempt("the end of a window in which nothing happened", self._sink.discard)
+            if self._place is not None:
+                self._attempt("the earlier run in this folder", self._place.leave)
             self._release()
             self._attempt("the end of this step", self.recorder.end_step)
             self._attempt("what this step had hooked", self.framework.end_step)
@@ -139,8 +142,8 @@ class Session:
         if self._timer is not None:
             self._timer.close()
         self._attempt("the last tensor files", self._queue.close)
-        for lock in self._locks.values():
-            lock.release()
+        for place in self._places.values():
+            place.release()
 
     def abandon(self) -> None:
         """In a forked child: the dump belongs to the parent, so nothing is written and nothing stays installed."""
@@ -190,7 +193,7 @@ class Session:
     def _make_recorder(self, describer: Describer, stacks: StackTable) -> Recorder:
         return Recorder(self.config, self._reader, describer, stacks)
 
-    def _make_writer(self, folder: Path, header: dict[str, Any]) -> RankWriter:
+    def _make_writer(self, folder: Folder, header: dict[str, Any]) -> RankWriter:
         has_construct = self.config.level != "L1"
         return RankWriter(folder, header, has_construct=has_construct, has_extra=self.config.extra_info)
 
@@ -215,13 +218,14 @@ class Session:
 
     def _begin_step(self) -> None:
         config = self.config
-        folder = self._take_folder()
-        tensors = folder / self._tensor_folder()
+        place = self._place = self._take_place()
+        folder = place.open(*self._folder_places(place.name))
+        tensors = folder.child(self._tensor_folder())
         header = {
             "task": config.task,
             "level": config.level,
             "framework": self.framework.name,
-            "dump_data_dir": str(tensors) if config.stores_any_tensor else None,
+            "dump_data_dir": str(tensors.path) if config.stores_any_tensor else None,
         }
         writer = self._make_writer(folder, header)
         sink = self._sink = Sink(writer, self._reader.fetch, self._queue, self._failures, self._work)
@@ -234,16 +238,17 @@ class Session:
         self._attempt("the beginning of this step", lambda: sink.open(self._run(is_complete=False)))
         process.begin_recording(self)
 
-    def _take_folder(self) -> Path:
-        """Where the records of this step go."""
-        return self._take_lock().folder(self._step)
+    def _folder_places(self, name: str) -> tuple[str, ...]:
+        """The folder of this step and this process, from the dump_path down."""
+        return layout.step_name(self._step), name
 
-    def _take_lock(self) -> RankLock:
+    def _take_place(self) -> RunPlace:
         """The rank is known later than this session in some programs."""
         rank = self.framework.rank()
-        if rank not in self._locks:
-            self._locks[rank] = RankLock(self._dump_path, rank)
-        return self._locks[rank]
+        if rank not in self._places:
+            run_id = next((place.run_id for place in self._places.values()), None)
+            self._places[rank] = RunPlace(self._dump_path, rank, run_id)
+        return self._places[rank]
 
     def _end_step(self, ending: str | None = None) -> None:
         sink = self._sink
@@ -254,8 +259,13 @@ class Session:
             self._attempt("the end of this step", self.recorder.end_step)
             self._attempt("what this step had hooked", self.framework.end_step)
             self._close_sink(sink, is_finished=True, ending=ending)
+            self._attempt("the earlier run in this folder", lambda: self._end_place(sink, ending))
             self._release()
         self._report(sink)
+
+    def _end_place(self, sink: Sink, ending: str | None) -> None:
+        if self._place is not None:
+            self._place.end_step(is_complete=ending is None and not sink.lost_count and sink.writer.has_records)
 
     def _release(self) -> None:
         self._sink = None
@@ -283,8 +293,16 @@ class Session:
         coverage["recorded"] -= self._sink.lost_count if self._sink is not None else 0
         coverage["failed"] += self._failures.count
         choices = {"task": self.config.task, "level": self.config.level}
+        identity = {"run_id": self._place.run_id if self._place is not None else None}
         passes = {"backward_passes": self.recorder.backward_passes} if self.recorder.backward_passes else {}
-        return {**self._circumstances, **choices, **passes, "coverage": coverage, "complete": is_complete}
+        return {
+            **identity,
+            **self._circumstances,
+            **choices,
+            **passes,
+            "coverage": coverage,
+            "complete": is_complete,
+        }
 
     def _attempt(self, what: str, action: Callable[[], None]) -> bool:
         """What goes wrong inside capture does not reach the user's program; False if something did."""
@@ -304,8 +322,8 @@ class Session:
             count_noun(coverage.recorded - sink.lost_count, "record"),
             f" and {count_noun(failed, 'failure')}" if failed else "",
             self._clock.seconds,
-            sink.writer.folder,
-            shlex.quote(str(sink.writer.folder)),
+            sink.writer.folder.path,
+            shlex.quote(str(sink.writer.folder.path)),
         )
 
 

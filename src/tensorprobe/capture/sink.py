@@ -220,7 +220,7 @@ class Sink:
         try:
             write()
         except Exception as error:
-            self._failures.note(str(self.writer.folder), error, count)
+            self._failures.note(str(self.writer.folder.path), error, count)
             return False
         return True
 

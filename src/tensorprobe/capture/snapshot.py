@@ -21,6 +21,8 @@ from tensorprobe.errors import UsageError
 from tensorprobe.model.name import slot_file_name
 from tensorprobe.model.tree import map_tree
 from tensorprobe.store import layout
+from tensorprobe.store.folder import Folder
+from tensorprobe.store.own_name import STEP
 
 logger = logging.getLogger("tensorprobe")
 
@@ -39,6 +41,7 @@ class Snapshots:
         self._said: set[str] = set()
         self._step = 0
         self._counts: dict[tuple[Path, str], int] = {}
+        self._looked_at: set[tuple[Path, str]] = set()
         self._watches: set[Watch] = set()
         self._lock = threading.Lock()
 
@@ -69,9 +72,8 @@ class Snapshots:
     def save_array(self, save_dir: Path, name: str, array: np.ndarray[Any, Any], dtype: str) -> None:
         """Save the content of one tensor, where something else has taken it."""
         try:
-            path = self._next_path(save_dir, f"{name}_{dtype}")
-            layout.make_folder(path.parent)
-            write_array(path, array)
+            folder, file_name = self._next_file(save_dir, f"{name}_{dtype}")
+            write_array(folder, file_name, array)
         except Exception as error:
             self._failures.note(f"{name} in {save_dir}", error)
 
@@ -99,12 +101,31 @@ class Snapshots:
         else:
             self.save_array(save_dir, name, array, dtype)
 
-    def _next_path(self, save_dir: Path, stem: str) -> Path:
+    def _next_file(self, save_dir: Path, stem: str) -> tuple[Folder, str]:
+        rank_name = f"rank{self._rank_of() or 0}"
+        self._say_what_is_there(save_dir, rank_name)
         with self._lock:
-            folder = save_dir / f"step{self._step}" / f"rank{self._rank_of() or 0}"
-            count = self._counts.get((folder, stem), 0)
-            self._counts[(folder, stem)] = count + 1
-        return folder / slot_file_name(f"{stem}_{count}", "npy")
+            folder = Folder(save_dir).child(layout.step_name(self._step)).child(rank_name)
+            count = self._counts.get((folder.path, stem), 0)
+            self._counts[(folder.path, stem)] = count + 1
+        return folder, slot_file_name(f"{stem}_{count}", "npy")
+
+    def _say_what_is_there(self, save_dir: Path, rank_name: str) -> None:
+        """Before the first file: an earlier run may have left others, which would be taken for some of this one."""
+        with self._lock:
+            if (save_dir, rank_name) in self._looked_at:
+                return
+            self._looked_at.add((save_dir, rank_name))
+        root = Folder(save_dir)
+        steps = [root.child(name) for name in root.names() if STEP.fullmatch(name) and root.is_folder(name)]
+        ranks = [step.child(rank_name) for step in steps if step.is_folder(rank_name)]
+        count = sum(name.endswith(".npy") for rank in ranks for name in rank.names())
+        if count:
+            self.say_once(
+                f"{save_dir} holds {count} .npy file{'s' * (count > 1)} of an earlier run, in {rank_name} of "
+                f"{len(ranks)} step{'s' * (len(ranks) > 1)}: files that get the same name now are replaced, the others "
+                "stay"
+            )
 
 
 class Watch:
@@ -120,17 +141,10 @@ class Watch:
             undo()
 
 
-def write_array(path: Path, array: np.ndarray[Any, Any]) -> None:
+def write_array(folder: Folder, name: str, array: np.ndarray[Any, Any]) -> None:
     """A .npy file that is there whole or not at all."""
-    temporary = layout.temporary_path(path)
-    try:
-        descriptor = layout.open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        with os.fdopen(descriptor, "wb") as file:
-            np.save(file, array, allow_pickle=False)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with folder.open_whole(name) as file:
+        np.save(file, array, allow_pickle=False)
 
 
 def check_arguments(function: str, save_dir: Any, name: Any) -> None:

@@ -8,8 +8,6 @@ were put, so that a record can wait until those that it names are there.
 
 from __future__ import annotations
 
-import os
-import shutil
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -21,7 +19,7 @@ import numpy as np
 
 from tensorprobe.capture.failure import Failures
 from tensorprobe.capture.npy import write_npy
-from tensorprobe.store import layout
+from tensorprobe.store.folder import Folder
 
 QUEUE_BYTES = 256 * 2**20
 """How much may wait when tensor files follow their calls."""
@@ -54,19 +52,19 @@ class TensorQueue:
         self._condition = threading.Condition()
         self._thread: threading.Thread | None = None
         self._failed: dict[Path, Exception] = {}
-        self._folder = Path()
+        self._folder = Folder(Path())
 
     @property
-    def folder(self) -> Path:
+    def folder(self) -> Folder:
         """Where the files of what comes next go."""
         return self._folder
 
     @folder.setter
-    def folder(self, folder: Path) -> None:
+    def folder(self, folder: Folder) -> None:
         self._folder = folder
         self._failed = {}
 
-    def put_tensor(self, name: str, copy: Any, size_bytes: int, folder: Path | None = None) -> None:
+    def put_tensor(self, name: str, copy: Any, size_bytes: int, folder: Folder | None = None) -> None:
         """Write `copy` as `name`, into `folder` if one is given; waits while too much is in the queue."""
         place = folder or self.folder
         self._put(lambda: self._write(place, name, copy), size_bytes)
@@ -76,7 +74,7 @@ class TensorQueue:
         folder, array = self.folder, np.asarray(number)
         self._put(lambda: self._write(folder, name, array, _write_array), 0)
 
-    def write_tensor(self, name: str, content: Any, folder: Path | None = None) -> bool:
+    def write_tensor(self, name: str, content: Any, folder: Folder | None = None) -> bool:
         """Write `content` as `name`, now; False if that failed."""
         place = folder or self.folder
         return self._do(lambda: self._write(place, name, content))
@@ -84,8 +82,7 @@ class TensorQueue:
     def put_link(self, existing: str, name: str) -> None:
         """Give the file `existing` a further name."""
         if existing != name:
-            folder = self._folder
-            link = partial(self._link, folder / existing, folder / name)
+            link = partial(self._link, self._folder, existing, name)
             if self.writes_at_once and self._put_count == self._done_count:
                 self._do(link)
             else:
@@ -174,46 +171,20 @@ class TensorQueue:
                 self._done_count += 1
                 self._condition.notify_all()
 
-    def _write(self, folder: Path, name: str, copy: Any, write_file: WriteFile | None = None) -> None:
+    def _write(self, folder: Folder, name: str, copy: Any, write_file: WriteFile | None = None) -> None:
         try:
-            if not os.path.isdir(folder):  # noqa: PTH112  for each file, and a tenth of the time
-                layout.make_folder(folder)
-            self._write_aside(folder / name, copy, write_file or self._write_file)
+            with folder.open_whole(name) as file:
+                (write_file or self._write_file)(copy, file)
         except Exception as error:
-            self._failed[folder / name] = error
+            self._failed[folder.path / name] = error
             raise
 
-    def _write_aside(self, path: Path, copy: Any, write_file: WriteFile) -> None:
-        temporary = layout.temporary_path(path)
-        try:
-            descriptor = layout.open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            with os.fdopen(descriptor, "wb") as file:
-                write_file(copy, file)
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-
-    def _link(self, existing: Path, new: Path) -> None:
-        if existing in self._failed:
-            raise self._failed[existing]  # the same failure, and not that there is no such file
-        link_file(existing, new)
+    def _link(self, folder: Folder, existing: str, new: str) -> None:
+        failure = self._failed.get(folder.path / existing)
+        if failure is not None:
+            raise failure  # the same failure, and not that there is no such file
+        folder.link(existing, new)
 
 
 def _write_array(array: np.ndarray[Any, Any], file: BinaryIO) -> None:
     write_npy(file, array.dtype, array.shape, array.tobytes())
-
-
-def link_file(existing: Path, new: Path) -> None:
-    """A hard link that replaces what is there; a copy where links fail (another file system, 65,000 links on ext4)."""
-    try:
-        os.link(existing, new)
-        return
-    except OSError:  # it is there already, or links fail
-        temporary = layout.temporary_path(new)
-    temporary.unlink(missing_ok=True)
-    try:
-        os.link(existing, temporary)
-    except OSError:
-        shutil.copyfile(existing, temporary)
-    temporary.replace(new)

@@ -20,6 +20,7 @@ from tensorprobe.capture.stack import Stack
 from tensorprobe.config.capture_config import OnNonfinite
 from tensorprobe.errors import NonFiniteError
 from tensorprobe.model.record import TensorLeaf
+from tensorprobe.model.undefined import is_undefined
 
 logger = logging.getLogger("tensorprobe")
 
@@ -61,16 +62,10 @@ class Watch:
         self._describer = describer
         self._reader = reader
         self._is_over = action is None
-        self._undefined: set[str] = set()
 
     def listen(self, tensors: list[Watched]) -> Listener | None:
         """Holds the tensors of a call until it has ended."""
         return None if self._is_over else lambda leaf, slot, tensor: tensors.append(Watched(leaf, slot, tensor))
-
-    def pass_over(self, record: str) -> None:
-        """This call returned memory that nobody has written to: what is in it means nothing."""
-        if not self._is_over:
-            self._undefined.add(record)
 
     def keep_copies(self, inputs: list[Watched]) -> None:
         """Before a call that changes what it is given."""
@@ -84,15 +79,12 @@ class Watch:
         if self._is_over or not (inputs or outputs):
             return None
         self._reader.fetch()
-        defined = [watched for watched in inputs if watched.leaf.source not in self._undefined]
-        finding = find_nonfinite(record, defined, outputs, arguments)
+        finding = find_nonfinite(record, inputs, outputs, arguments)
         if finding is None:
             return None
         self._is_over = True
-        for watched in inputs:
-            self._store_input(watched)
-        for watched in outputs:
-            self._describer.store(watched.leaf, watched.slot, watched.tensor)
+        for watched in (*inputs, *outputs):
+            self._store(watched)
         return finding
 
     def act(self, finding: Finding | None, stack: Stack | None) -> None:
@@ -104,7 +96,7 @@ class Watch:
             raise NonFiniteError(f'{text}. The program stops here because of on_nonfinite "stop"')
         logger.error("%s. The program goes on", text)
 
-    def _store_input(self, watched: Watched) -> None:
+    def _store(self, watched: Watched) -> None:
         leaf = watched.leaf
         if leaf.data_name is not None:
             return
@@ -132,7 +124,10 @@ def changes_inputs(stem: str, kwargs: Any) -> bool:
 
 
 def find_nonfinite(record: str, inputs: list[Watched], outputs: list[Watched], arguments: Any) -> Finding | None:
-    """NaN before Inf, what is given before what comes out."""
+    """NaN before Inf, what is given before what comes out. Undefined memory may hold anything."""
+    inputs, outputs = (
+        [watched for watched in tensors if not is_undefined(watched.leaf.note)] for tensors in (inputs, outputs)
+    )
     for is_given, tensors in ((True, inputs), (False, outputs)):
         held = tuple(watched for watched in tensors if _count(watched, "nan_count"))
         if held:
@@ -147,7 +142,7 @@ def has_infinity(tree: Any) -> bool:
     """Is one of the plain arguments infinite, or an array with infinities?"""
     if isinstance(tree, TensorLeaf):
         stats = tree.value.stats
-        return stats is not None and bool(stats.inf_count)
+        return stats is not None and bool(stats.inf_count) and not is_undefined(tree.note)
     if isinstance(tree, dict):
         return any(has_infinity(item) for item in tree.values())
     if isinstance(tree, list):

@@ -14,13 +14,13 @@ from rich.console import Console
 from tensorprobe.cli.progress import total_progress_bar
 from tensorprobe.compare.engine import compare_runs
 from tensorprobe.compare.option import CompareOptions
-from tensorprobe.compare.result import Comparison
+from tensorprobe.compare.result import NO_ANSWER, Comparison
 from tensorprobe.compare.row import iter_rows
 from tensorprobe.errors import UsageError
 from tensorprobe.report.compare_file import Written, prepared_folder, write_files
 from tensorprobe.report.compare_json import iter_compare_json
 from tensorprobe.report.compare_statement import format_share
-from tensorprobe.report.compare_summary import find_lowest_coverage
+from tensorprobe.report.compare_summary import find_lowest_coverage, find_lowest_value_coverage
 from tensorprobe.report.compare_text import print_comparison
 from tensorprobe.report.escape import clean
 
@@ -59,8 +59,19 @@ def compare(
     first: Annotated[bool, typer.Option("--first", help="Stop at the first call that went wrong.")] = False,
     require_coverage: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="Exit code 2 if a smaller share of the calls has a partner: 0.95."),
+        typer.Option(
+            min=0,
+            max=1,
+            help="Exit code 2 if a smaller share of the calls has a partner, or of their values was compared: 0.95.",
+        ),
     ] = None,
+    allow_uncompared: Annotated[
+        bool,
+        typer.Option(
+            "--allow-uncompared",
+            help="Exit code 0, not 2, if all agrees but something that the results depend on could not be compared.",
+        ),
+    ] = False,
     output_format: Annotated[Format, typer.Option("--format", help="What is printed.")] = Format.TEXT,
     processes: Annotated[int | None, typer.Option(min=1, help="As many as there are cores, if left out.")] = None,
 ) -> None:
@@ -80,7 +91,7 @@ def compare(
 
     Exit codes: 0 the runs agree, 1 they differ, 2 they could not be compared.
     """
-    options = CompareOptions(mapping, step, rank, rtol, atol, first, processes)
+    options = CompareOptions(mapping, step, rank, rtol, atol, first, processes, allow_uncompared)
     with ExitStack() as stack:
         if output is not None:
             stack.enter_context(prepared_folder(output, (reference, candidate)))
@@ -129,9 +140,15 @@ def _check_coverage(comparison: Comparison, required: float | None) -> None:
             f"only {format_share(share)} of the calls of {name} have a partner, and {format_share(required)} is "
             "required. The list of calls without a partner says which do not; a mapping file can pair them."
         )
+    name, share = find_lowest_value_coverage(comparison)
+    if required is not None and share < required:
+        raise UsageError(
+            f"only {format_share(share)} of the values of {name} were compared, and {format_share(required)} is "
+            'required. "not compared" says why the others were not.'
+        )
 
 
 def _exit_code(comparison: Comparison) -> int:
-    if comparison.verdict.kind == "not compared":
+    if comparison.verdict.kind in NO_ANSWER:
         return _NOT_COMPARED
     return _AGREE if comparison else _DIFFER

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,6 +23,7 @@ from tensorprobe.migrator.npy_dir import (
     get_name_map_list_by_shape_edit_distance,
     warn_of_atol,
 )
+from tensorprobe.regular_file import open_regular
 from tensorprobe.report.npy_dir import check_csv_place, format_table, iter_json, write_csv
 
 _AGREE, _DIFFER, _NOT_COMPARED = 0, 1, 2
@@ -108,7 +110,7 @@ def _choose_pairs(reference: Path, candidate: Path, pair_by: PairBy, name_map: P
 def _read_name_map(path: Path) -> list[NamePair]:
     """Two names a line; an empty one has no partner."""
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with io.TextIOWrapper(open_regular(path), encoding="utf-8", newline="") as file:
             lines = [[cell.strip() for cell in line] for line in csv.reader(file)]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"--map {path} cannot be read ({getattr(error, 'strerror', None) or error}).") from error

@@ -9,6 +9,7 @@ import typer
 
 from tensorprobe.cli.progress import total_progress_bar
 from tensorprobe.errors import DumpError
+from tensorprobe.foreign_text import clean
 from tensorprobe.widget.convert import convert as convert_files
 
 
@@ -35,6 +36,6 @@ def convert(
     """
     with total_progress_bar("converting") as reach:
         done = convert_files(file, folder, reach)
-    typer.echo(f"{len(done.written)} file{'s' * (len(done.written) != 1)} written to {folder}")
+    typer.echo(f"{len(done.written)} file{'s' * (len(done.written) != 1)} written to {clean(str(folder))}")
     if done.errors:
         raise DumpError("\n".join(done.errors))

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from tensorprobe.cli.progress import progress_bar
+from tensorprobe.foreign_text import clean
 from tensorprobe.store.recover import recover_dump
 
 
@@ -28,8 +29,8 @@ def recover(
     with progress_bar("recovering", is_long=True, every=1) as advance:
         done = recover_dump(path, force=force, on_folder=lambda _: advance())
     for recovery in done:
-        typer.echo(recovery.folder)
+        typer.echo(clean(str(recovery.folder)))
         for action in recovery.actions:
-            typer.echo(f"  {action}")
+            typer.echo(f"  {clean(action)}")
     next_command = f"next: tensorprobe show {shlex.quote(str(path))}"
-    typer.echo(next_command if done else f"nothing to do: every file of {path} is complete")
+    typer.echo(clean(next_command if done else f"nothing to do: every file of {path} is complete"))

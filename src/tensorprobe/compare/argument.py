@@ -24,6 +24,7 @@ from tensorprobe.compare.vocabulary import (
     is_silent,
 )
 from tensorprobe.model.dtype import short_dtype
+from tensorprobe.model.name import is_index
 from tensorprobe.store.slot import PlainSlot, Slot
 
 _INCOMPARABLE_TYPES = ("device", "Generator", "ProcessGroup", "Stream", "Event", "DeviceMesh")
@@ -59,14 +60,9 @@ _ALL_DIMENSIONS = frozenset(("flatten", "flip", "moveaxis", "movedim", "permute"
 _SIZE_KEYWORDS = frozenset(("output_size", "scale_factor", "shape", "size", "sizes"))
 
 
-def compare_arguments(reference: PlainSlot, candidate: PlainSlot, op: str, dimensions: int | None) -> ValuePair:
-    """One plain argument of a call against another; `dimensions` is the rank of its tensors: dim=-1 may be dim=2."""
-    status, reason = _compare(reference, candidate, dimensions if _is_dimension(reference.slot, op) else None)
-    return ValuePair(reference, candidate, status, None, reason=reason)
-
-
 def compare_said(reference: PlainSlot, candidate: PlainSlot, calls: Calls) -> ValuePair:
-    """One plain argument of a call against that of its partner, both in the words of PyTorch."""
+    """One plain argument of a call against that of its partner, both in the words of PyTorch. The rank of the call's
+    tensors counts: dim=-1 may be dim=2."""
     dimensions = next((len(slot.shape) for slot in calls[0].tensors if slot.shape is not None), None)
     said = [_say(slot, call) for slot, call in zip((reference, candidate), calls, strict=True)]
     one, other = (_element(said[0], said[1].slot), _element(said[1], said[0].slot))
@@ -111,7 +107,7 @@ def _judge_lone(slot: Slot, call: Call, other: Call, side: str) -> tuple[Status,
         return "equal", "changes nothing"
     keyword, _, place = name.removeprefix("kwargs.").partition(".")
     default = default_value(other, keyword)
-    if place.isdecimal() and isinstance(default, tuple) and int(place) < len(default):
+    if is_index(place) and isinstance(default, tuple) and int(place) < len(default):
         default = default[int(place)]
     if _compare(said, PlainSlot(name, type(default).__name__, default), None)[0] == "equal":
         return "equal", "the default"
@@ -133,7 +129,7 @@ def _say(slot: PlainSlot, call: Call) -> PlainSlot:
 def _element(slot: PlainSlot, other: str) -> PlainSlot:
     """Of a whole shape, the size that the other argument, `kwargs.shape.1`, is."""
     rest = other.removeprefix(f"{slot.slot}.")
-    if rest == other or not rest.isdigit() or not isinstance(slot.value, list) or int(rest) >= len(slot.value):
+    if rest == other or not is_index(rest) or not isinstance(slot.value, list) or int(rest) >= len(slot.value):
         return slot
     return PlainSlot(other, "int", slot.value[int(rest)], slot.is_input)
 

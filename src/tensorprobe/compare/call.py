@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 from tensorprobe.compare.layer_word import layer_word
 from tensorprobe.compare.signature import MINDSPORE
@@ -86,14 +86,6 @@ class Run:
     rank: RankDump
     calls: list[Call]
     by_name: dict[str, Call] = field(repr=False)
-
-    @property
-    def name(self) -> str:
-        return self.rank.name
-
-    @property
-    def header(self) -> Mapping[str, Any]:
-        return self.rank.header
 
     @property
     def framework(self) -> str:

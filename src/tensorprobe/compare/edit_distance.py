@@ -70,7 +70,7 @@ def _align(reference: Sequence[Any], candidate: Sequence[Any], costs: EditCosts)
     pairs: list[IndexPair] = []
     row, column = len(reference), len(candidate)
     while row or column:
-        move = moves[row, column]
+        move = int(moves[row, column])  # of numpy's kind it would make numpy's kind of positions
         row -= move != _INSERT
         column -= move != _DELETE
         pairs.append((None if move == _INSERT else row, None if move == _DELETE else column))

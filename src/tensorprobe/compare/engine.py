@@ -17,6 +17,7 @@ from typing import Any
 from tensorprobe.compare.align import align_calls
 from tensorprobe.compare.alignment import Alignment, Unpaired
 from tensorprobe.compare.call import Run, is_across_frameworks, read_run
+from tensorprobe.compare.choice import choose_verdict, has_source
 from tensorprobe.compare.circumstance import compare_circumstances
 from tensorprobe.compare.course import Course, Past
 from tensorprobe.compare.evidence import Finding
@@ -27,17 +28,21 @@ from tensorprobe.compare.judge import Judge
 from tensorprobe.compare.lost_source import forget_data_calls, restore_sources
 from tensorprobe.compare.mapping import Mapping as NameMapping
 from tensorprobe.compare.mapping import read_mapping
+from tensorprobe.compare.measure import SHAPE_PROBLEM
 from tensorprobe.compare.option import DEFAULT_ATOL, DEFAULT_RTOL, CompareOptions
 from tensorprobe.compare.pairing import PairedCall, RunSide, pair_calls
+from tensorprobe.compare.relation import doubt_verdict, relate_runs
 from tensorprobe.compare.result import Comparison, Coverage, RankResult, ValuePair, Verdict
+from tensorprobe.compare.same_run import note_same_run
 from tensorprobe.compare.signature import MINDSPORE
 from tensorprobe.compare.slot_pair import pair_match_slots
+from tensorprobe.compare.status import is_unknown
 from tensorprobe.compare.step import RankPair, pair_ranks
 from tensorprobe.compare.value import make_value
 from tensorprobe.compare.verdict import find_sources, give_verdict, make_result
-from tensorprobe.errors import UsageError
+from tensorprobe.errors import DumpError, UsageError
 from tensorprobe.store.reader import open_dump
-from tensorprobe.store.slot import TensorSlot
+from tensorprobe.store.slot import TensorSlot, is_count
 
 Progress = Callable[[int, int], None]
 """Called with how many values were measured and how many there are."""
@@ -61,66 +66,36 @@ def _compare_dumps(
     pasts: dict[int | None, Past] = {}
     unknown: dict[tuple[str, str], UsageError] | None = None
     for pair in pairs:
-        if options.first and any(_has_source(found) and found.step != pair.step for found in results):
+        if options.first and any(has_source(found) and found.step != pair.step for found in results):
             break  # all ranks of one step: the difference of another one may have arisen before
-        aligned = _align(pair, mapping)
+        try:
+            aligned = _align(pair, mapping)
+        except DumpError as error:
+            if len(pairs) == 1:
+                raise
+            results.append(_unreadable_result(pair, error))
+            continue
         here = aligned.alignment.unknown_names
         unknown = here if unknown is None else {name: unknown[name] for name in unknown if name in here}
         if unknown and pair is pairs[-1]:  # no step and no rank has it
             raise next(iter(unknown.values()))
         result, pasts[pair.rank] = _compare_ranks(pair, aligned, options, pasts.get(pair.rank, Past()), progress)
         results.append(result)
-    verdict = _choose(results)
+    verdict = choose_verdict(results, options.allow_uncompared)
     if verdict.kind == "agree" and problems:
         verdict = replace(verdict, headline=f"{verdict.headline} But {'; '.join(problems[:3])}.")
     return Comparison(str(reference), str(candidate), tuple(results), verdict, tuple(problems))
 
 
-def _has_source(result: RankResult) -> bool:
-    return result.verdict.kind not in ("agree", "not compared")
-
-
-def _choose(results: Sequence[RankResult]) -> Verdict:
-    """The earliest over all steps and ranks; of one step, the rank whose difference arose first."""
-    if not results:
-        return Verdict("not compared", "Nothing could be compared: the two dumps have no step and rank in common.")
-    for kinds in (("unequal start",), ("source", "entered", "random", "missing"), ("discontinuity", "drift")):
-        differing = [result for result in results if result.verdict.kind in kinds]
-        if differing:
-            first_step = min(result.step or 0 for result in results if _has_source(result))
-            early = [result for result in differing if (result.step or 0) == first_step]
-            if early:
-                return _locate(min(early, key=_arisen), results)
-    for result in results:
-        if _has_source(result):
-            return _locate(result, results)
-    compared = [result for result in results if result.verdict.kind == "agree"]
-    if not compared:
-        return results[0].verdict
-    if len(results) == 1:
-        return compared[0].verdict
-    calls = sum(result.coverage.paired_reference for result in compared)
-    values, known = (
-        sum(getattr(result.coverage, name) for result in compared) for name in ("values", "compared_values")
+def _unreadable_result(pair: RankPair, error: DumpError) -> RankResult:
+    """One rank that cannot be read says so in its place; the others are compared all the same."""
+    verdict = Verdict(
+        "not compared", f"{pair.reference.name} could not be compared: {error}", (), pair.step, pair.reference.name
     )
-    unknown = f", of which {values - known:,} could not be compared" if known < values else ""
-    words = f"{len(compared)} of {len(results)} steps and ranks, {calls:,} calls, {values:,} values{unknown}"
-    return replace(compared[0].verdict, headline=f"The runs agree: {words}.", step=None, rank_name=None)
-
-
-def _arisen(result: RankResult) -> int:
-    """When the difference arose, as far as the runs of two processes can be held side by side: by their calls."""
-    call = result.verdict.call
-    if call is not None:
-        return call.reference[-1].position
-    return min((suspect.position for suspect in result.verdict.suspects), default=0)
-
-
-def _locate(result: RankResult, results: Sequence[RankResult]) -> Verdict:
-    """Its verdict, and where that is, if there are several."""
-    if len(results) == 1:
-        return result.verdict
-    return replace(result.verdict, headline=f"{result.verdict.headline.removesuffix('.')} ({result.reference_name}).")
+    nothing = Coverage(0, 0, 0, 0, 0, 0)
+    problems = (f"{pair.reference.name}: {error}",)
+    names = (pair.reference.name, pair.candidate.name)
+    return RankResult(pair.step, *names, (), (), (), verdict, (), nothing, Counter(), problems=problems)
 
 
 @dataclass(frozen=True)
@@ -153,8 +128,9 @@ def _compare_ranks(
     course = Course(reference, candidate, options, past)
     judged = _measure_and_judge(pairs, pair, Judge(course), options, progress)
     is_cut_short = len(judged) < len(pairs)
-    finding = Finding(judged, alignment, reference, candidate, past, is_cut_short)
-    verdict = replace(give_verdict(finding), step=pair.step, rank_name=pair.reference.name)
+    finding = Finding(judged, alignment, reference, candidate, past, is_cut_short, options.allow_uncompared)
+    verdict = doubt_verdict(give_verdict(finding), relate_runs(pairs, alignment))
+    verdict = replace(note_same_run(verdict, pair), step=pair.step, rank_name=pair.reference.name)
     return _make_result(pair, finding, verdict), course.end()
 
 
@@ -193,7 +169,7 @@ def _take(value: ValuePair, measurement: Any) -> None:
     value.measurement = measurement
     if measurement.problem is not None:
         value.reason = measurement.problem
-        value.is_mismatch = measurement.problem.startswith("shape ")
+        value.is_mismatch = measurement.problem.startswith(SHAPE_PROBLEM)
 
 
 def _schedule(pairs: list[PairedCall], ranks: RankPair, options: CompareOptions) -> Iterator[_Scheduled]:
@@ -254,6 +230,7 @@ def _count_coverage(alignment: Alignment, pairs: Sequence[PairedCall], reference
         idle_candidate=_count_idle(alignment.only_candidate),
         compared_values=sum(value.status in ("equal", "close", "different") for value in values),
         values=len(values),
+        uncompared_values=sum(map(is_unknown, values)),
         unseen_reference=_unseen(reference),
         unseen_candidate=_unseen(candidate),
     )
@@ -273,7 +250,7 @@ def _unseen(run: Run) -> dict[str, int]:
     unseen = coverage.get("unseen") if isinstance(coverage, dict) else None
     if not isinstance(unseen, dict):
         return {}
-    return {str(reason): count for reason, count in unseen.items() if isinstance(count, int)}
+    return {str(reason): count for reason, count in unseen.items() if is_count(count)}
 
 
 def _describe_problems(pair: RankPair) -> Iterator[str]:

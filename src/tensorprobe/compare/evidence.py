@@ -32,6 +32,8 @@ class Finding:
     past: Past
     """What the steps before this one explain."""
     is_cut_short: bool = False
+    allows_uncompared: bool = False
+    """Is it an agreement, too, if something could not be compared?"""
 
 
 def describe_place(pair: PairedCall) -> str:
@@ -74,6 +76,12 @@ def describe_values(pair: PairedCall) -> list[str]:
 def _describe_value(value: ValuePair) -> str:
     if value.is_bad:
         return f"differs: {describe_difference(value)}"
+    if value.measurement is not None and value.measurement.fallback is not None:
+        return f"{_describe_agreement(value)}, only by what was recorded of it: {value.measurement.fallback}"
+    return _describe_agreement(value)
+
+
+def _describe_agreement(value: ValuePair) -> str:
     if value.status == "equal":
         return "equal"
     if value.status == "close" and value.tolerance is None:

@@ -6,15 +6,16 @@ The seam for anything larger: tasks are plain data, and `measure_task` is all th
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tensorprobe.compare.measure import SHAPE_PROBLEM
 from tensorprobe.compare.measurement import Measurement
-from tensorprobe.compare.task import MeasureTask, make_task, measure_task
+from tensorprobe.compare.task import MeasureTask, make_task, measure_task, measure_without_files
 from tensorprobe.compare.worker_pool import measure_in_processes
+from tensorprobe.foreign_text import clean
 
 __all__ = ["MeasureTask", "make_task", "measure_task", "run_tasks"]
 
@@ -42,7 +43,7 @@ def run_tasks(
                 known[index] = next(measured) if task.has_file else measure_task(task)
             if progress is not None:
                 progress()
-            yield _rename(known[first], tasks[first], task)
+            yield _reuse(known[first], tasks[first], task)
 
 
 class _Plan:
@@ -94,16 +95,17 @@ def _status(path: Path | None) -> os.stat_result | None:
         return None
 
 
-def _rename(measurement: Measurement, first: MeasureTask, task: MeasureTask) -> Measurement:
-    """A problem names the file of the task that was measured; another task has another name for it."""
-    if measurement.problem is None or first is task:
+def _reuse(measurement: Measurement, first: MeasureTask, task: MeasureTask) -> Measurement:
+    """What was measured of the same files. Where they could not be compared, each task has a name of its own for them,
+    and records of its own."""
+    problem = measurement.problem or measurement.fallback
+    if problem is None or problem.startswith(SHAPE_PROBLEM) or first is task:
         return measurement
-    problem = measurement.problem
     for there, here in ((first.reference_path, task.reference_path), (first.candidate_path, task.candidate_path)):
-        if there is not None and here is not None and problem.startswith(there.name):
-            problem = here.name + problem[len(there.name) :]
+        if there is not None and here is not None and problem.startswith(clean(there.name)):
+            problem = clean(here.name) + problem.removeprefix(clean(there.name))
             break
-    return dataclasses.replace(measurement, problem=problem)
+    return measure_without_files(task, problem)
 
 
 def _count_cores() -> int:

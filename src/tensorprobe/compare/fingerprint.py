@@ -8,7 +8,6 @@ the rounded is the rounded largest). Checksums serve where there are no statisti
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from itertools import islice
@@ -103,10 +102,7 @@ def _range_codes(slots: Sequence[TensorSlot], bits: tuple[int, int]) -> list[int
 
 def _floats(numbers: list[Number]) -> npt.NDArray[np.float64]:
     """NaN for what is absent."""
-    try:
-        return np.array(numbers, dtype=np.float64)
-    except OverflowError:  # an integer that is larger than all floating-point numbers
-        return np.array([math.inf if isinstance(one, int) and abs(one) > 2**64 else one for one in numbers], float)
+    return np.array(numbers, dtype=np.float64)
 
 
 def _leaves(slots: Sequence[TensorSlot], values: list[int], has_flow: bool) -> list[int]:

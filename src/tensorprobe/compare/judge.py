@@ -20,13 +20,12 @@ from tensorprobe.compare.result import ValuePair
 from tensorprobe.compare.role import RoleGiver
 from tensorprobe.compare.status import (
     MADE_ELSEWHERE,
-    UNDEFINED_MEMORY,
     is_same_value,
     leave_out,
     leave_undefined,
     settle,
 )
-from tensorprobe.model.undefined import is_undefined_result
+from tensorprobe.model.undefined import is_undefined, is_undefined_result
 from tensorprobe.store.slot import TensorSlot
 
 
@@ -94,7 +93,7 @@ class Judge:
     def _judge_input(self, pair: PairedCall, value: ValuePair, origin: Origin) -> None:
         slot, candidate = value.reference, value.candidate
         assert isinstance(slot, TensorSlot) and isinstance(candidate, TensorSlot)
-        if origin.is_undefined:
+        if origin.is_undefined or slot.is_undefined or candidate.is_undefined:
             leave_undefined(value)
             return
         if self._ends.is_elsewhere(pair, value):
@@ -124,7 +123,7 @@ class Judge:
 
     def _judge_outputs(self, pair: PairedCall, noise: Noise) -> None:
         call = pair.reference
-        if UNDEFINED_MEMORY in (pair.reference.note, pair.candidate.note):
+        if is_undefined(pair.reference.note) or is_undefined(pair.candidate.note):
             for value in pair.outputs:
                 leave_undefined(value)
             return
@@ -140,7 +139,8 @@ class Judge:
                 continue
             slot, candidate = value.reference, value.candidate
             assert isinstance(slot, TensorSlot) and isinstance(candidate, TensorSlot)
-            if is_undefined_result(call.prefix, call.op, call.direction, slot.slot):
+            is_unfilled = is_undefined_result(call.prefix, call.op, call.direction, slot.slot)
+            if is_unfilled or slot.is_undefined or candidate.is_undefined:
                 leave_undefined(value)
                 continue
             if self._ends.is_elsewhere(pair, value):

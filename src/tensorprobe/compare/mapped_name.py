@@ -6,7 +6,6 @@ one with a `*`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Iterator
 from difflib import get_close_matches
 
@@ -20,6 +19,7 @@ from tensorprobe.model.name import module_stem
 
 Role = tuple[str, int]
 """Direction and index: which records of two names belong together."""
+_MAX_NEAR_CHARACTERS = 300
 
 
 class MappedNames:
@@ -103,7 +103,8 @@ class MappedNames:
             other_side = "candidate" if side == "reference" else "reference"
             hint = f"It is {what} of the {other_side}: the reference's name comes first."
         else:
-            near = get_close_matches(name, names, n=3, cutoff=0.3)
+            short = [one for one in names if len(one) <= _MAX_NEAR_CHARACTERS]  # the cost grows with the square
+            near = get_close_matches(name[:_MAX_NEAR_CHARACTERS], short, n=3, cutoff=0.3)
             hint = f"Nearest there: {', '.join(near)}." if near else "It has none."
         return UsageError(f"{self._mapping.origin}: {section}: {name} is not {what} of the {side}. {hint}")
 
@@ -115,12 +116,11 @@ def _expand_entry(
         if name in names and other_name in other_names:
             yield name, other_name
         return
-    pattern = _pattern(name)
     for found in names:
-        fitting = pattern.fullmatch(found)
-        if fitting is not None:
-            pieces = iter(fitting.groups())
-            wanted = re.sub(r"\*", lambda _, pieces=pieces: next(pieces), other_name)  # type: ignore[misc]
+        pieces = match_wildcards(name, found)
+        if pieces is not None:
+            between = other_name.split("*")
+            wanted = between[0] + "".join(piece + text for piece, text in zip(pieces, between[1:], strict=True))
             if wanted in other_names:
                 yield found, wanted
 
@@ -128,12 +128,44 @@ def _expand_entry(
 def _matching(name: str, names: Collection[str]) -> bool:
     if "*" not in name:
         return name in names
-    pattern = _pattern(name)
-    return any(pattern.fullmatch(found) for found in names)
+    return any(match_wildcards(name, found) is not None for found in names)
 
 
-def _pattern(name: str) -> re.Pattern[str]:
-    return re.compile("([^.]*)".join(map(re.escape, name.split("*"))))
+def match_wildcards(pattern: str, name: str) -> list[str] | None:
+    """What each * stands for, the first as much as it can; None if the name does not fit.
+
+    Part by part and without trying again: a pattern of many * may be wrong in more ways than there is time for.
+
+    >>> match_wildcards("layers.*.a*c", "layers.0.abbc")
+    ['0', 'bb']
+    """
+    parts, found_parts = pattern.split("."), name.split(".")
+    if len(parts) != len(found_parts):
+        return None
+    pieces: list[str] = []
+    for part, found in zip(parts, found_parts, strict=True):
+        texts = part.split("*")
+        inner = _match_part(texts, found) if len(texts) > 1 else None
+        if inner is None and part != found:
+            return None
+        pieces += inner or []
+    return pieces
+
+
+def _match_part(texts: list[str], found: str) -> list[str] | None:
+    """From the right, each text at its last place, so that the first * gets the most."""
+    first, last = texts[0], texts[-1]
+    if len(found) < len(first) + len(last) or not found.startswith(first) or not found.endswith(last):
+        return None
+    end = len(found) - len(last)
+    pieces: list[str] = []
+    for text in reversed(texts[1:-1]):
+        at = found.rfind(text, len(first), end)
+        if at < 0:
+            return None
+        pieces.append(found[at + len(text) : end])
+        end = at
+    return [found[len(first) : end], *reversed(pieces)]
 
 
 def _names_of_calls(side: Side) -> dict[str, dict[Role, int]]:

@@ -18,8 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tensorprobe.config.plain_yaml import plain_loader
 from tensorprobe.config.suggestion import suggest
 from tensorprobe.errors import UsageError
+from tensorprobe.regular_file import open_regular
 
 SECTIONS = ("calls", "modules", "tensors")
 _MAX_BYTES = 1_000_000
@@ -54,7 +56,7 @@ def read_mapping(source: str | Path | dict[str, Any] | None) -> Mapping:
 
 def _load(path: Path) -> Any:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             content = file.read(_MAX_BYTES + 1)
     except OSError as error:
         raise UsageError(f"The mapping file {path} cannot be read ({error.strerror or error}).") from None
@@ -71,32 +73,15 @@ def _parse(content: bytes, origin: str) -> Any:
             'A mapping file needs pyyaml: pip install "tensorprobe[compare]"; or give the mapping as a dict.'
         ) from None
 
-    class PlainLoader(yaml.SafeLoader):
-        """Safe, without anchors, and a name may stand once only."""
-
-        def compose_node(self, parent: Any, index: Any) -> Any:
-            if self.check_event(yaml.AliasEvent):
-                event = self.peek_event()  # type: ignore[no-untyped-call]
-                raise yaml.constructor.ConstructorError(None, None, "anchors are not used", event.start_mark)
-            return super().compose_node(parent, index)
-
-        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            seen = set()
-            for key, _ in node.value:
-                if key.value.__hash__ and key.value in seen:
-                    raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} stands twice", key.start_mark)
-                seen.add(key.value if isinstance(key.value, str) else id(key))
-            return super().construct_mapping(node, deep)
-
     try:
-        return yaml.load(content.decode("utf-8-sig"), PlainLoader)
+        return yaml.load(content.decode("utf-8-sig"), plain_loader())
     except UnicodeDecodeError as error:
         raise UsageError(f"{origin} is not UTF-8 at byte {error.start}. Save it as UTF-8.") from None
     except RecursionError:
         raise UsageError(f"{origin} is nested too deeply. {_EXAMPLE}") from None
     except yaml.YAMLError as error:
         raise UsageError(f"{origin} is not YAML{_place(error)}.") from None
-    except ValueError as error:  # a date such as 2024-99-99
+    except ValueError as error:  # an escape that is no character
         raise UsageError(f"{origin} is not YAML: {error}. Put names in quotes.") from None
 
 

@@ -18,6 +18,8 @@ class Measurement:
     """Bit for bit (on checksums: their equality; on statistics: all four equal)."""
     problem: str | None = None
     """Why there are no numbers: "shape [2, 3] against [3, 2]", "x.pt is missing", "x.pt is cut off"."""
+    fallback: str | None = None
+    """Why the tensors themselves were not compared, although both were saved: the numbers are those of the records."""
     element_count: int | None = None
     cosine: float | None = None
     """Of two all-zero tensors 1, of one 0."""

@@ -19,6 +19,7 @@ from tensorprobe.compare.executor import MeasureTask, run_tasks
 from tensorprobe.compare.measurement import Measurement
 from tensorprobe.compare.name_map import NamePair, Shape, dtype_in_name
 from tensorprobe.errors import DumpError, UsageError
+from tensorprobe.foreign_text import clean
 from tensorprobe.store.slot import TensorSlot, iter_slots
 from tensorprobe.store.tensor_file import open_tensor
 
@@ -156,7 +157,7 @@ def _look(folder: Path, name: str | None) -> _File:
         slot = _make_slot(dtype_in_name(name) or _BYTES_OF_TWO)
         array = open_tensor(path, slot.dtype)
     except DumpError as error:
-        return _File(name, problem=str(error).removeprefix(path.name).strip())
+        return _File(name, problem=str(error).removeprefix(clean(path.name)).strip())
     except (OSError, RuntimeError, ValueError) as error:  # a link to itself, a name that is too long
         return _File(name, problem=f"cannot be read ({getattr(error, 'strerror', None) or error})")
     return _File(name, path, slot, array.shape, array.dtype.kind in "biu")

@@ -27,6 +27,8 @@ class CompareOptions:
     """Stop at the first source."""
     processes: int | None = None
     """None: as many as there are cores and work for them."""
+    allow_uncompared: bool = False
+    """Runs may agree although something that their results depend on could not be compared."""
 
     def __post_init__(self) -> None:
         for name in ("rtol", "atol"):
@@ -37,6 +39,9 @@ class CompareOptions:
             value = getattr(self, name)
             if value is not None and not _is_number(value, Integral):
                 raise UsageError(f"{name} is {value!r}. Give one whole number, or leave it out.")
+        for name in ("first", "allow_uncompared"):
+            if not isinstance(getattr(self, name), bool):
+                raise UsageError(f"{name} is {getattr(self, name)!r}. Give True or False, or leave it out.")
         if self.processes is not None and not (_is_number(self.processes, Integral) and self.processes >= 1):
             raise UsageError(f"processes is {self.processes!r}. Give 1 or more, or leave it out.")
 

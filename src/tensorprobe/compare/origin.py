@@ -14,7 +14,8 @@ from tensorprobe.compare.course import Course
 from tensorprobe.compare.noise import GAIN, SILENCE, Noise, loudest
 from tensorprobe.compare.pairing import PairedCall
 from tensorprobe.compare.result import ValuePair
-from tensorprobe.compare.status import UNDEFINED_MEMORY, is_same_value
+from tensorprobe.compare.status import is_same_value
+from tensorprobe.model.undefined import UNDEFINED_MEMORY
 from tensorprobe.store.slot import TensorSlot
 
 STEP_GAIN = 1000.0
@@ -187,6 +188,10 @@ def _describe_other_result(producer: PairedCall, value: ValuePair) -> str:
     name = producer.reference.name
     if len(taken[0]) == len(taken[1]) == 1 and taken[0] != taken[1]:
         return f"it is {taken[1][0]} of {name} where the reference took {taken[0][0]}"
+    fallbacks = (found.measurement.fallback for found in producer.outputs if found.measurement is not None)
+    lost = next((reason for reason in fallbacks if reason is not None), None)
+    if lost is not None:
+        return f"what {name} returned agrees, but only by what was recorded of it ({lost})"
     return f"what {name} returned agrees, but it was changed before this call"
 
 

@@ -12,7 +12,7 @@ from tensorprobe.compare.call import Call
 from tensorprobe.compare.measurement import Measurement
 from tensorprobe.compare.noise import SILENCE, Noise
 from tensorprobe.errors import UsageError
-from tensorprobe.store.slot import PlainSlot, Slot, TensorSlot
+from tensorprobe.store.slot import Slot, TensorSlot
 
 if TYPE_CHECKING:  # row.py builds on this file
     from tensorprobe.compare.row import Row
@@ -20,8 +20,21 @@ if TYPE_CHECKING:  # row.py builds on this file
 Status = Literal["equal", "close", "different", "not comparable"]
 Role = Literal["clean", "source", "entered", "drift", "discontinuity", "propagated", "not compared"]
 VerdictKind = Literal[
-    "agree", "unequal start", "source", "entered", "discontinuity", "random", "drift", "missing", "not compared"
+    "agree",
+    "unequal start",
+    "source",
+    "entered",
+    "framework",
+    "discontinuity",
+    "random",
+    "drift",
+    "missing",
+    "incomplete",
+    "unrelated",
+    "not compared",
 ]
+NO_ANSWER: tuple[VerdictKind, ...] = ("incomplete", "unrelated", "not compared")
+"""Neither that the runs agree nor that they differ."""
 
 STATUSES: tuple[Status, ...] = ("equal", "close", "different", "not comparable")
 ROLES: tuple[Role, ...] = ("source", "entered", "drift", "discontinuity", "propagated", "clean", "not compared")
@@ -87,11 +100,6 @@ class ValuePair:
         found = self.reference or self.candidate
         assert found is not None
         return found.is_input
-
-    @property
-    def plain_values(self) -> tuple[Any, Any]:
-        """The two arguments, where they are no tensors."""
-        return tuple(slot.value if isinstance(slot, PlainSlot) else None for slot in (self.reference, self.candidate))  # type: ignore[return-value]
 
 
 @dataclass(slots=True)
@@ -162,6 +170,9 @@ class Coverage:
     idle_reference: int = 0
     """Calls that need no partner, because they change nothing."""
     idle_candidate: int = 0
+    uncompared_values: int = 0
+    """Values that both runs recorded, and of which it is not known whether they agree: a file is missing, for example.
+    Not among them: what means nothing, such as undefined memory, and what only one run has."""
     unseen_reference: Mapping[str, int] = field(default_factory=dict)
     """What capture could not see, by reason."""
     unseen_candidate: Mapping[str, int] = field(default_factory=dict)
@@ -171,6 +182,12 @@ class Coverage:
         """Of all calls of both runs that need one, those that have a partner; 0 when there are none."""
         calls = self.reference_calls + self.candidate_calls - self.idle_reference - self.idle_candidate
         return (self.paired_reference + self.paired_candidate) / calls if calls else 0.0
+
+    @property
+    def value_share(self) -> float:
+        """Of all values of paired calls that both runs recorded, those that were compared; 1 when there are none."""
+        values = self.compared_values + self.uncompared_values
+        return self.compared_values / values if values else 1.0
 
 
 @dataclass(frozen=True)
@@ -209,7 +226,7 @@ class RankResult:
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """True when all that was compared agrees."""
+    """True when the runs agree: nothing differs, and nothing that the results depend on is unknown."""
 
     reference: str
     candidate: str

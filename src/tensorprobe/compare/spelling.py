@@ -15,7 +15,6 @@ WRAPPER_CLASSES: frozenset[str] = frozenset(vocabulary()["wrapper_classes"])
 
 _REFLECTED_SAME = frozenset({"add", "mul", "and", "or", "xor"})  # the order of their operands does not matter
 _OTHER_WORDS: dict[str, str] = vocabulary()["words"]
-_IN_PLACE_EXCEPTIONS = frozenset({"requires_grad_", "retain_grad_"})
 
 
 def canonical_op(call: Call) -> str:
@@ -34,8 +33,8 @@ def _canonical_api(is_aten: bool, op: str) -> str:
         op = op.split(".")[op.split(".").index("aten") + 1]
     if op.startswith("__") and op.endswith("__") and len(op) > 4:
         op = _canonical_dunder(op[2:-2])
-    elif op.endswith("_") and not op.endswith("__") and op not in _IN_PLACE_EXCEPTIONS:
-        op = op.rstrip("_") or op
+    elif not op.endswith("__"):
+        op = op.removesuffix("_") or op
     return _OTHER_WORDS.get(op, op)
 
 

@@ -9,11 +9,18 @@ from tensorprobe.compare.option import CompareOptions
 from tensorprobe.compare.precision import unit_roundoff
 from tensorprobe.compare.result import ValuePair
 from tensorprobe.model.dtype import short_dtype
+from tensorprobe.model.undefined import UNDEFINED_MEMORY
 from tensorprobe.store.slot import TensorSlot
 
-UNDEFINED_MEMORY = "undefined memory"
 MADE_ELSEWHERE = "the two modules end at different calls"
 STRUCTURE_ONLY = "no values were recorded"
+_WITHOUT_NUMBERS = frozenset(
+    (
+        *("meta tensor", "fake tensor", "not initialized", "not yet initialised", "memory not allocated"),
+        *("inside a function transform", "result of an asynchronous collective, not waited for yet"),
+    )
+)
+"""What capture says of a tensor that has no numbers, or none yet; not that it failed to read them."""
 
 
 def leave_undefined(value: ValuePair) -> None:
@@ -24,6 +31,19 @@ def leave_undefined(value: ValuePair) -> None:
 def leave_out(value: ValuePair, reason: str) -> None:
     """It was measured, and that says nothing."""
     value.status, value.reason, value.is_mismatch = "not comparable", reason, False
+
+
+def is_unknown(value: ValuePair) -> bool:
+    """Did both runs record this tensor, and does nothing say whether it is the same?
+
+    What means nothing, or has no numbers in either run, is no such value.
+    """
+    if value.status != "not comparable" or value.is_mismatch or value.measurement is None:
+        return False
+    if value.reason in (UNDEFINED_MEMORY, MADE_ELSEWHERE):
+        return False
+    slots = value.reference, value.candidate
+    return not all(isinstance(slot, TensorSlot) and slot.reason in _WITHOUT_NUMBERS for slot in slots)
 
 
 def settle(
@@ -38,6 +58,7 @@ def settle(
     if measurement.basis == "structure" and measurement.is_equal is None:
         value.status, value.reason = "not comparable", STRUCTURE_ONLY
         return
+    value.reason = measurement.fallback or ""
     value.coarsest = coarsest
     value.errors, value.tolerances, value.scale = (
         tolerance.error_of(measurement),
@@ -62,9 +83,9 @@ def _note_dtypes(value: ValuePair, options: CompareOptions) -> None:
     if len(set(dtypes)) < 2 or "" in dtypes:
         return
     if value.is_across_frameworks and all(map(_is_whole, dtypes)):
-        value.reason = ""
         return
-    value.reason = f"{dtypes[1]} where the reference has {dtypes[0]}"
+    reason = f"{dtypes[1]} where the reference has {dtypes[0]}"
+    value.reason = f"{reason}; {value.reason}" if value.reason else reason
     if not options.has_fixed_tolerance:
         value.status = "different"
 

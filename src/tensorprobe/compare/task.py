@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensorprobe.compare.measure import measure_slots
+from tensorprobe.compare.measure import measure_recorded, measure_slots
 from tensorprobe.compare.measurement import Measurement
 from tensorprobe.errors import DumpError
 from tensorprobe.store.reader import RankDump
@@ -49,13 +49,18 @@ def make_task(
 def measure_task(task: MeasureTask) -> Measurement:
     """Measure one pair. Needs nothing but its task, so that any process, on any machine with the files, can do it."""
     if task.problem is not None:
-        return Measurement("tensor", problem=task.problem)
+        return measure_without_files(task, task.problem)
     try:
         return measure_slots(
             task.reference, task.candidate, task.reference_path, task.candidate_path, task.rtol, task.atol
         )
     except MemoryError:
-        return Measurement("tensor", problem="too large for the memory of this machine")
+        return measure_without_files(task, "too large for the memory of this machine")
+
+
+def measure_without_files(task: MeasureTask, problem: str) -> Measurement:
+    """By what the records say, because the tensors cannot be compared."""
+    return measure_recorded(task.reference, task.candidate, problem)
 
 
 def _find(slot: TensorSlot, rank: RankDump) -> Path | None:

@@ -56,16 +56,7 @@ class Explained:
 
 def error_of(measurement: Measurement) -> Noise | None:
     """The errors that are judged. None when only equality is known; infinite for a NaN or Inf of one side."""
-    if measurement.problem is not None:
-        return None
-    if any(
-        (
-            measurement.nan_only_reference,
-            measurement.nan_only_candidate,
-            measurement.inf_only_reference,
-            measurement.inf_only_candidate,
-        )
-    ):
+    if _has_one_sided_nonfinite(measurement):
         return Noise(math.inf, math.inf)
     if measurement.is_equal:
         return SILENCE
@@ -75,19 +66,39 @@ def error_of(measurement: Measurement) -> Noise | None:
     return Noise(norm or 0.0, peak or 0.0)
 
 
+def _has_one_sided_nonfinite(measurement: Measurement) -> bool:
+    return any(
+        (
+            measurement.nan_only_reference,
+            measurement.nan_only_candidate,
+            measurement.inf_only_reference,
+            measurement.inf_only_candidate,
+        )
+    )
+
+
 def is_within_fixed(value: ValuePair, options: CompareOptions) -> bool:
-    """With tolerances that the user gave: every element within them, or every statistic, if there is no more."""
-    if value.measurement is not None and value.measurement.allclose is not None:
-        return value.measurement.allclose
+    """With tolerances that the user gave: every element within them, or every statistic, if there is no more. A NaN or
+    Inf of one side is within none."""
+    measurement = value.measurement
+    if measurement is not None and measurement.allclose is not None:
+        return measurement.allclose
+    if measurement is not None and _has_one_sided_nonfinite(measurement):
+        return False
     rtol, atol = options.rtol or 0.0, options.atol or 0.0
     for name in ("max", "min", "mean", "norm"):
         reference, candidate = (_number(getattr(slot, name)) for slot in (value.reference, value.candidate))
         if reference is None or candidate is None:
             if reference is not candidate:
                 return False
-        elif reference != candidate and not abs(reference - candidate) <= atol + rtol * abs(reference):
+        elif reference != candidate and not _is_near(reference, candidate, rtol, atol):
             return False
     return True
+
+
+def _is_near(reference: float, candidate: float, rtol: float, atol: float) -> bool:
+    """An infinite reference would make any candidate near."""
+    return math.isfinite(reference) and abs(reference - candidate) <= atol + rtol * abs(reference)
 
 
 def explain(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
+from tensorprobe.compare.agreement import word_agreement
 from tensorprobe.compare.call import BACKWARD, FORWARD, Call, Run
 from tensorprobe.compare.evidence import (
     MAX_NAMES,
@@ -20,8 +21,7 @@ from tensorprobe.compare.evidence import (
 from tensorprobe.compare.operation import is_a
 from tensorprobe.compare.pairing import PairedCall
 from tensorprobe.compare.result import CallResult, ValuePair, Verdict, VerdictKind
-from tensorprobe.compare.status import STRUCTURE_ONLY
-from tensorprobe.store.reader import RankDump
+from tensorprobe.compare.uncompared import is_filtered, is_unfinished
 from tensorprobe.store.slot import TensorSlot
 
 
@@ -50,7 +50,7 @@ def give_verdict(finding: Finding) -> Verdict:
     differing.sort(key=lambda pair: (pair.is_framework_made, pair.event_place))
     if differing:
         return _word_milder(differing[0], finding)
-    return _word_agreement(finding)
+    return word_agreement(finding)
 
 
 # ---------------------------------------------------------------------------------------------- what is to be said
@@ -119,7 +119,7 @@ def _find_missing_gradients(finding: Finding) -> list[tuple[int, Call]]:
         (pair.reference.position for pair in finding.pairs if pair.reference.direction == BACKWARD), default=-1
     )
     rank = finding.candidate.run.rank
-    is_cut_off = is_unfinished(rank) or _is_filtered(rank)
+    is_cut_off = is_unfinished(rank) or is_filtered(rank)
     has_apis = any(pair.reference.kind == "api" and not pair.is_framework_made for pair in finding.pairs)
     kind = "api" if has_apis else "module"  # at level L0
     found = []
@@ -136,17 +136,6 @@ def _find_missing_gradients(finding: Finding) -> list[tuple[int, Call]]:
         ):
             found.append((finding.reference.places[call.name], call))
     return sorted(found, key=lambda one: one[0])
-
-
-def is_unfinished(rank: RankDump) -> bool:
-    """Killed, ended by an exception, or still running: what follows is not known."""
-    return not rank.is_complete or bool(rank.run.get("ended"))
-
-
-def _is_filtered(rank: RankDump) -> bool:
-    """Was the capture told to leave calls out? Then a backward may have run unrecorded."""
-    coverage = rank.run.get("coverage")
-    return not isinstance(coverage, dict) or bool(coverage.get("filtered"))
 
 
 # ---------------------------------------------------------------------------------------------- putting it into words
@@ -214,49 +203,7 @@ def _word_framework(pair: PairedCall, finding: Finding) -> Verdict:
     caller = pair.reference.caller or pair.candidate.caller
     headline = f"{program}; the first difference is in a call of the {caller}, {describe_place(pair)}: {pair.because}."
     evidence = [*describe_lines(pair, finding), *describe_values(pair), *describe_not_compared(pair, finding)]
-    return _verdict("entered", headline, evidence, pair, finding)
-
-
-def _word_agreement(finding: Finding) -> Verdict:
-    own = [pair for pair in finding.pairs if not pair.is_framework_made] or finding.pairs
-    values = [value for pair in own for value in pair.values if value.is_tensor]
-    compared = [value for value in values if value.status in ("equal", "close")]
-    if not compared and not any(pair.values for pair in own):
-        return Verdict("not compared", "Nothing could be compared: no call of one run has a partner in the other.")
-    if not compared and all(value.reason == STRUCTURE_ONLY for value in values):
-        words = f"{len(finding.pairs):,} calls are paired, their shapes and arguments agree, no values were recorded"
-        return Verdict("not compared", f"Only the structure could be compared: {words}.")
-    if not compared and values:
-        reasons = sorted({value.reason for value in values if value.reason})[:MAX_NAMES]
-        return Verdict("not compared", f"Nothing could be compared: {'; '.join(reasons) or 'no value has a partner'}.")
-    equal = sum(value.status == "equal" for value in compared)
-    worst = max((value.error or 0.0 for value in compared), default=0.0)
-    calls = len(own)
-    detail = "bit for bit" if equal == len(compared) and _is_bitwise(compared) else f"{equal:,} of them equal"
-    if equal < len(compared):
-        detail += f", the others within what rounding explains, at most {worst:.2g}"
-    share = f"all {len(values):,}" if len(compared) == len(values) else f"{len(compared):,} of {len(values):,}"
-    words = f"{calls:,} calls are paired, and {share} values agree, {detail}{_word_exceptions(values)}"
-    sides = {"reference": finding.reference, "candidate": finding.candidate}
-    cut = " and ".join(f"the {word}" for word, side in sides.items() if is_unfinished(side.run.rank))
-    how_far = f" as far as {cut} {'go' if ' and ' in cut else 'goes'}, which ended early" if cut else ""
-    return Verdict("agree", f"The runs agree{how_far}: {words}.")
-
-
-def _word_exceptions(values: Sequence[ValuePair]) -> str:
-    """What does not agree although no call is to blame."""
-    different = sum(value.is_bad for value in values)
-    unknown = sum(value.status == "not comparable" and not value.is_bad for value in values)
-    words = (
-        f"; {different:,} that went in {'differs' if different == 1 else 'differ'}, without an effect"
-        if different
-        else ""
-    )
-    return f"{words}; {unknown:,} could not be compared" if unknown else words
-
-
-def _is_bitwise(values: Iterable[ValuePair]) -> bool:
-    return all(value.measurement is not None and value.measurement.basis in ("tensor", "checksum") for value in values)
+    return _verdict("framework" if is_only else "entered", headline, evidence, pair, finding)
 
 
 def _verdict(kind: VerdictKind, headline: str, evidence: list[str], pair: PairedCall, finding: Finding) -> Verdict:

@@ -38,10 +38,12 @@ from importlib.resources import files
 from typing import Any, Protocol
 
 from tensorprobe.compare.signature import MINDSPORE, MISSING, PRIMITIVE, Argument, Signature, find_signature
+from tensorprobe.model.name import is_index
 
 _WORD_BEGIN = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _DIMENSIONS = re.compile(r"(?<=\d)D(?=[A-Z]|$)")
-_VARIANT = re.compile(r"(?:Ext|View|V\d)+$")  # another kernel, or a view: the same operation
+_VARIANT = re.compile(r"(?:Ext|View|V\d)$")  # another kernel, or a view: the same operation
+_LONGEST_VARIANT = len("View")
 _SLOT_PARTS = ("parameters", "buffers")
 _DIGITS = 12  # 1 - 0.9 is 0.1
 ASIDE = "aside"
@@ -211,7 +213,7 @@ def _find_argument(call: Spoken, slot: str) -> Argument | None:
 def _find(signature: Signature, is_keyword: bool, place: str) -> Argument | None:
     if is_keyword:
         return signature.by_keyword(place)
-    return signature.by_position(int(place)) if place.isdecimal() else None  # a damaged dump has anything here
+    return signature.by_position(int(place)) if is_index(place) else None  # a damaged dump has anything here
 
 
 def _common_value(argument: Argument, value: Any) -> Any:
@@ -228,7 +230,7 @@ def _common_result(framework: str, prefix: str, op: str, slot: str) -> str:
     places = results.get(prefix, {}).get(_own_name(prefix, op))
     part, _, rest = slot.partition(".")
     first, dot, below = rest.partition(".")
-    if places is None or not first.isdigit():
+    if places is None or not is_index(first):
         return slot
     place = places[int(first)] if int(first) < len(places) else None
     return f"{part}.{ASIDE}.{rest}" if place is None else f"{part}.{place}{dot}{below}"
@@ -245,8 +247,16 @@ def _word_of_function(op: str, own: dict[str, str]) -> str:
 
 def _word_of_primitive(name: str) -> str:
     primitives = vocabulary()[MINDSPORE]["primitives"]
-    for spelling in (name, _VARIANT.sub("", name), _VARIANT.sub("", name.removeprefix("Inplace"))):
+    for spelling in (name, _without_variants(name), _without_variants(name.removeprefix("Inplace"))):
         if spelling in primitives:
             return str(primitives[spelling])
-    plain = _DIMENSIONS.sub("d", _VARIANT.sub("", name.removeprefix("Inplace")) or name)
+    plain = _DIMENSIONS.sub("d", _without_variants(name.removeprefix("Inplace")) or name)
     return _word_of_function(_WORD_BEGIN.sub("_", plain).lower(), {})
+
+
+def _without_variants(name: str) -> str:
+    """From the end on, piece by piece: a pattern of many of them would be tried at every place of a long name."""
+    end = len(name)
+    while found := _VARIANT.search(name, max(end - _LONGEST_VARIANT, 0), end):
+        end = found.start()
+    return name[:end]

@@ -45,6 +45,12 @@ def name_in_mindspore(weight: Weight, beside: Mapping[str, Weight]) -> tuple[str
     return ".".join((*path, _own_leaf(kind, leaf))), rests_on
 
 
+def named_by(weights: Sequence[Weight]) -> str:
+    """Whose words a dictionary of arrays uses: MindSpore's, if it has one that only MindSpore has."""
+    words = {*vocabulary()[MINDSPORE]["parameters"], *vocabulary()[MINDSPORE]["buffers"]}
+    return MINDSPORE if any(weight.leaf in words for weight in weights) else PYTORCH
+
+
 def group_by_layer(weights: Sequence[Weight]) -> dict[str, dict[str, Weight]]:
     """Layer by layer, in their order: the weights of each by their own names."""
     layers: dict[str, dict[str, Weight]] = {}

@@ -1,7 +1,8 @@
 """Several worker processes, each fed by a thread of this one; the answers come out in the order of the tasks.
 
-A worker that dies, for want of memory for example, costs the one pair that it was at. When no worker can be started,
-the work is done here.
+When a worker dies, for want of memory for example, the pair that it was at is measured again by a fresh one, a few
+times; then only its records are compared. It is not measured here, where it would end the comparison. When no worker
+can be started, the work is done here.
 """
 
 from __future__ import annotations
@@ -12,20 +13,21 @@ import queue
 import subprocess
 import sys
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
 from tensorprobe.compare.measurement import Measurement
-from tensorprobe.compare.task import MeasureTask, measure_task
+from tensorprobe.compare.task import MeasureTask, measure_task, measure_without_files
 from tensorprobe.compare.worker import READY, Answer
 
 _BATCH_TASKS = 32
 _BATCH_BYTES = 16 << 20
 _START = "import sys; sys.path[:] = sys.argv[1:]; from tensorprobe.compare.worker import main; main()"
 _ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-_DIED = "the process that measured it died (exit code {code}): too little memory?"
+_MAX_TRIES = 3
+_DIED = f"the process that measured it died (exit code {{code}}), {_MAX_TRIES} times: too little memory?"
 
 
 def measure_in_processes(tasks: Sequence[MeasureTask], count: int) -> Generator[Measurement, None, None]:
@@ -51,6 +53,8 @@ class _Pool:
         """What has arrived before its turn."""
         self._workers: list[_Worker] = []
         self._threads: list[threading.Thread] = []
+        self._tries: Counter[int] = Counter()
+        """How often a worker died at a task."""
         self._is_stopped = False
 
     def start(self, count: int) -> None:
@@ -114,9 +118,14 @@ class _Pool:
         code = self._end(worker)
         if self._is_stopped:
             return
-        self._arrived.put((batch.popleft(), Measurement("tensor", problem=_DIED.format(code=code))))
+        index = batch.popleft()
         if batch:
             self._batches.appendleft(batch)
+        self._tries[index] += 1
+        if self._tries[index] < _MAX_TRIES:
+            self._batches.append(deque([index]))  # last, when the others no longer need the memory
+        else:
+            self._arrived.put((index, measure_without_files(self._tasks[index], _DIED.format(code=code))))
 
     def _start_worker(self) -> _Worker | None:
         if not sys.executable or hasattr(sys, "frozen"):

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tensorprobe.config.plain_yaml import plain_loader
 from tensorprobe.config.setting import show_value
 from tensorprobe.config.suggestion import suggest
 from tensorprobe.config.text_file import read_text
@@ -138,8 +139,8 @@ def _read_yaml(path: Path) -> Any:
         raise ConfigError(f"{path} is YAML, and pyyaml is not installed; run: pip install pyyaml") from None
     text = read_text(str(path))
     try:
-        _refuse_duplicates(yaml.compose(text, Loader=yaml.SafeLoader), path)
-        return yaml.safe_load(text)
+        _refuse_duplicates(yaml.compose(text, Loader=plain_loader()), path)
+        return yaml.load(text, plain_loader())
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""

@@ -57,7 +57,7 @@ def check_section_keys(keys: Iterable[str], source: Source) -> None:
 
 def check_arguments(names: Iterable[str]) -> None:
     """Arguments are written for this package, so a key that only msprobe knows is refused too."""
-    accepted = (*COMMON_READERS, *SECTION_READERS)
+    accepted = ("config_path", *COMMON_READERS, *SECTION_READERS)
     for name in names:
         if name not in accepted:
             raise _unknown_error(f'unknown argument "{name}"', suggest(name, accepted), "arguments", accepted)

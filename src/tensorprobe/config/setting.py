@@ -50,5 +50,8 @@ class Setting:
 
 def show_value(value: object) -> str:
     """The value as Python writes it, cut where it would hide the rest of the message."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # nested beyond all reason; an integer of thousands of digits
+        text = f"a {type(value).__name__} that is too large"
     return text if len(text) <= _MAX_SHOWN_CHARACTERS else text[:_MAX_SHOWN_CHARACTERS] + "…"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tensorprobe.errors import ConfigError
+from tensorprobe.regular_file import open_regular
 
 
 def read_text(file: str) -> str:
@@ -12,7 +13,8 @@ def read_text(file: str) -> str:
     path = Path(file)
     try:
         # utf-8-sig also takes the mark that Windows editors put first.
-        return path.read_bytes().decode("utf-8-sig")
+        with open_regular(path) as content:
+            return content.read().decode("utf-8-sig")
     except FileNotFoundError:
         raise ConfigError(f"{file} does not exist (looked for {path.absolute()}); correct the path") from None
     except IsADirectoryError:

@@ -12,6 +12,7 @@ import logging
 import sys
 
 from tensorprobe.capture.message import StandardError
+from tensorprobe.foreign_text import clean_lines
 
 _NAME = "tensorprobe.migrator"
 _logger = logging.getLogger(_NAME)
@@ -28,7 +29,7 @@ def call_attention(message: str) -> None:
     """Say it once, now."""
     if not _logger.isEnabledFor(logging.WARNING):
         return
-    words = f"[*User Attention*] {message}"
+    words = clean_lines(f"[*User Attention*] {message}")
     if _is_configured():
         _logger.warning("%s", words)
     elif sys.stderr is not None:

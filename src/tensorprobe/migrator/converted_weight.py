@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorprobe.compare.weight_map import MAPPED, RESHAPED, TRANSPOSED, WeightRow
+from tensorprobe.compare.weight_row import MAPPED, RESHAPED, TRANSPOSED, WeightRow
 from tensorprobe.errors import UsageError
 from tensorprobe.migrator.weight import weight_module
 from tensorprobe.report.weight import WeightReport
@@ -42,7 +42,17 @@ class ConvertedWeights:
     @cached_property
     def arrays(self) -> dict[str, Array]:
         """By name, in numpy; bfloat16 and float8 as float32, which holds them exactly."""
-        return {row.target.name: self._array(row) for row in self.rows if row.status == MAPPED and row.target}
+        found: dict[str, Array] = {}
+        for row in self.rows:
+            if row.status != MAPPED or row.target is None:
+                continue
+            array = self._array(row)
+            if row.piece is None or row.piece.is_of_source:
+                found[row.target.name] = array
+            else:
+                whole = found.setdefault(row.target.name, np.empty(row.target.shape, array.dtype))
+                whole[row.piece.place] = array
+        return found
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -88,6 +98,8 @@ class ConvertedWeights:
         array = self._readers[row.source.name]()
         if row.source.dtype in _BY_FLOAT32:
             array = array.astype(np.float32)
+        if row.piece is not None and row.piece.is_of_source:
+            array = array[row.piece.place]
         if row.layout == RESHAPED:
             return array.reshape(row.target.shape)
         return array.T if row.layout == TRANSPOSED else array

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensorprobe.errors import UsageError
+from tensorprobe.foreign_text import clean
 from tensorprobe.migrator.attention import call_attention
 
 if TYPE_CHECKING:
@@ -189,8 +190,6 @@ def _warn_of_unpaired(pairs: list[NamePair]) -> None:
 
 
 def _list_names(names: Sequence[str | None]) -> str:
-    from tensorprobe.report.escape import clean
-
     shown = [clean(str(name)) for name in names[:_NAMES_SHOWN]]
     return ", ".join([*shown, "…"] if len(names) > _NAMES_SHOWN else shown) or "nothing"
 

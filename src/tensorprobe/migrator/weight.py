@@ -6,14 +6,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tensorprobe.errors import UsageError
 
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from tensorprobe.compare.weight_mapping import WeightMapping
     from tensorprobe.migrator.converted_weight import ConvertedWeights
     from tensorprobe.store.weight_file import StoredWeight
 
+Array = np.ndarray[Any, Any]
 _FRAMEWORKS = {"pytorch": "torch", "mindspore": "mindspore"}
 _OTHER = {"pytorch": "mindspore", "mindspore": "pytorch"}
 
@@ -24,38 +28,45 @@ def convert_weight(
     *,
     output: str | Path | None = None,
     load: bool = False,
-    mapping: Mapping[str, str] | None = None,
+    mapping: WeightMapping | None = None,
     to: str | None = None,
+    dumps: tuple[str | Path, str | Path] | None = None,
 ) -> ConvertedWeights:
     """The weights of `source` under the names, and in the layouts, of `target`.
 
     source   a torch.nn.Module, its state_dict or a file of it (.pt, .pth, .bin, .safetensors); a mindspore.nn.Cell, a
-             dictionary of its parameters or a checkpoint (.ckpt)
+             dictionary of its parameters or a checkpoint (.ckpt); a dictionary of numpy arrays
     target   the network that they are for, or what can be a source. Without it names are converted by the classes of
              the layers, which a Module or a Cell knows; of a bare dictionary what had to be assumed is in the report
     output   a file to write them into: .ckpt for MindSpore, .pt or .pth for PyTorch
     load     put them into the target
-    mapping  names of the source and names of the target that belong together, before all else
+    mapping  names of the source and names of the target that belong together, before all else: weights, or layers with
+             all that is below them; a `*` is one part of a name; a list of names is one weight cut into several
     to       "mindspore" or "pytorch", where there is no target; otherwise it is the other framework
+    dumps    a recorded step of the source's network and one of the target's, for what names and shapes leave open
 
-    The result is true if every weight found its place; `print(result.report)` says what did not, and why.
+    The result is true if every weight found its place; `print(result.report)` says what did not, and why. What has more
+    than one place is left out, and the report lists the choices. The order of the weights decides nothing.
     """
     from tensorprobe.compare.weight_map import map_weights, name_weights
+    from tensorprobe.compare.weight_record import pair_recorded
     from tensorprobe.migrator.converted_weight import ConvertedWeights
 
     weights, framework = _read(source, "source")
     if target is None:
-        into = _checked(to) if to is not None else _OTHER[framework]
+        into = _checked(to) if to is not None else _other(framework, source)
         if load:
             raise UsageError("convert_weight(load=True) needs a target: the Cell or Module to load into")
         if mapping:
             raise UsageError("convert_weight(mapping=...) needs a target whose names it can speak of")
+        if dumps:
+            raise UsageError("convert_weight(dumps=...) needs a target: the dumps say which of its weights are meant")
         rows = name_weights([one.weight for one in weights], framework) if into != framework else _keep(weights)
     else:
         others, into = _read(target, "target")
-        _check_names(mapping, weights, others)
         sides = [[one.weight for one in side] for side in (weights, others)]
-        rows = map_weights(sides[0], sides[1], (framework, into), mapping)
+        recorded = pair_recorded(*_two(dumps)) if dumps is not None else None
+        rows = map_weights(sides[0], sides[1], (framework, into), mapping, recorded)
     result = ConvertedWeights(into, tuple(rows), {one.weight.name: one.read for one in weights})
     if load:
         result.load_into(target)
@@ -66,13 +77,18 @@ def convert_weight(
 
 def _read(value: Any, what: str) -> tuple[list[StoredWeight], str]:
     """All weights, and whose they are."""
+    from tensorprobe.compare.weight_name import named_by
+
     if isinstance(value, (str, Path)):
         return _read_path(Path(value))
+    if isinstance(value, Mapping) and value and all(isinstance(one, np.ndarray) for one in value.values()):
+        arrays = [_stored(str(name), array) for name, array in value.items()]
+        return arrays, named_by([one.weight for one in arrays])
     framework = _framework_of(value)
     if framework is None:
         raise UsageError(
             f"{what} is a {type(value).__name__}; it must be a torch.nn.Module, a mindspore.nn.Cell, a dictionary of "
-            "names and tensors, or the path of a .pt, .pth, .bin, .safetensors or .ckpt file"
+            "names and tensors or numpy arrays, or the path of a .pt, .pth, .bin, .safetensors or .ckpt file"
         )
     reader = weight_module(framework)
     if isinstance(value, Mapping):
@@ -92,6 +108,26 @@ def _read_path(path: Path) -> tuple[list[StoredWeight], str]:
     if path.suffix not in SUFFIXES:
         raise UsageError(f"{path} is none of {', '.join((*SUFFIXES, '.ckpt'))}")
     return _some(read_weight_file(path), str(path)), "pytorch"
+
+
+def _stored(name: str, array: Array) -> StoredWeight:
+    from tensorprobe.model.weight import Weight
+    from tensorprobe.store.weight_file import StoredWeight
+
+    return StoredWeight(Weight(name, array.shape, str(array.dtype)), lambda: array)
+
+
+def _other(framework: str, source: Any) -> str:
+    """Arrays have no framework; a name such as gamma says whose they are, the lack of one says nothing."""
+    if isinstance(source, Mapping) and framework == "pytorch" and _framework_of(source) is None:
+        raise UsageError('a dictionary of numpy arrays has no framework: pass a target, or to="mindspore" or "pytorch"')
+    return _OTHER[framework]
+
+
+def _two(dumps: Any) -> tuple[str | Path, str | Path]:
+    if not isinstance(dumps, (tuple, list)) or len(dumps) != 2:
+        raise UsageError(f"dumps={dumps!r} must be two: the dump of the source's network and that of the target's")
+    return dumps[0], dumps[1]
 
 
 def _some(weights: list[StoredWeight], what: str) -> list[StoredWeight]:
@@ -131,21 +167,6 @@ def _checked(framework: str) -> str:
 
 
 def _keep(weights: list[StoredWeight]) -> list[Any]:
-    from tensorprobe.compare.weight_map import MAPPED, WeightRow
+    from tensorprobe.compare.weight_row import MAPPED, WeightRow
 
     return [WeightRow(one.weight, one.weight, MAPPED, "same name") for one in weights]
-
-
-def _check_names(mapping: Mapping[str, str] | None, source: list[StoredWeight], target: list[StoredWeight]) -> None:
-    """A name that is nowhere would be passed over in silence."""
-    from difflib import get_close_matches
-
-    for side, names, known in (
-        ("source", list(mapping or ()), [one.weight.name for one in source]),
-        ("target", list((mapping or {}).values()), [one.weight.name for one in target]),
-    ):
-        for name in names:
-            if name not in known:
-                near = get_close_matches(name, known, 3, 0.3)
-                hint = f"; nearest: {', '.join(near)}" if near else ""
-                raise UsageError(f"mapping speaks of {name!r}, which the {side} does not have{hint}")

@@ -10,8 +10,10 @@ from tensorprobe.capture.debugger import Debugger
 class PrecisionDebugger(Debugger):
     """Records what a MindSpore program computes, between `start` and `stop`.
 
-    Arguments win over the configuration file; without either, statistics of every API call go to `./dump_path`. All
-    methods work on the class as well, from any file: `PrecisionDebugger.start(model)`.
+    Arguments win over the configuration file; without either, statistics of every API call go to `./dump_path`. Besides
+    the five that have a position, every key of the configuration is a keyword: `rank`, `list`, `scope`, `data_mode`,
+    `summary_mode`, `tensor_list`, `async_dump`, `extra_info`, `api_yaml`, `on_nonfinite`. All methods work on the class
+    as well, from any file: `PrecisionDebugger.start(model)`.
     """
 
     framework: ClassVar[str] = "mindspore"

@@ -43,6 +43,7 @@ RECOMPUTE: Direction = "recompute"
 _DIRECTIONS: dict[str, Direction] = {"forward": FORWARD, "backward": "backward", "recompute": RECOMPUTE}
 _UNDERSCORED = re.compile(r"([A-Z][A-Za-z0-9]*)_(.+)_([0-9]+)_(forward|backward|recompute)", re.ASCII | re.DOTALL)
 _UNSAFE_IN_FILE_NAMES = re.compile(r'[/\\:*?"<>|%\x00-\x1f\x7f]')
+_MAX_INDEX_DIGITS = 18
 _MAX_FILE_NAME_BYTES = 240  # ext4 and NTFS end at 255; the suffix and a hash need room
 
 
@@ -149,7 +150,7 @@ def slot_file_name(slot_name: str, suffix: str) -> str:
 
 
 def _parse_debug(parts: list[str]) -> DebugName | None:
-    if len(parts) >= 3 and parts[-1] == "debug" and _is_index(parts[-2]):
+    if len(parts) >= 3 and parts[-1] == "debug" and is_index(parts[-2]):
         return DebugName(".".join(parts[:-2]), int(parts[-2]))
     return None
 
@@ -158,9 +159,9 @@ def _parse_module(parts: list[str]) -> ModuleName | ParametersGradName | None:
     if parts[0] not in MODULE_PREFIXES:
         return None
     prefix = parts[0]
-    if len(parts) >= 4 and parts[-2] in _DIRECTIONS and _is_index(parts[-1]):
+    if len(parts) >= 4 and parts[-2] in _DIRECTIONS and is_index(parts[-1]):
         return ModuleName(prefix, ".".join(parts[1:-3]), parts[-3], _DIRECTIONS[parts[-2]], int(parts[-1]))
-    if len(parts) >= 4 and parts[-2] == PARAMETERS_GRAD and _is_index(parts[-1]):
+    if len(parts) >= 4 and parts[-2] == PARAMETERS_GRAD and is_index(parts[-1]):
         parts = parts[:-1]
     if len(parts) >= 3 and parts[-1] == PARAMETERS_GRAD:
         return ParametersGradName(prefix, ".".join(parts[1:-2]), parts[-2])
@@ -168,18 +169,23 @@ def _parse_module(parts: list[str]) -> ModuleName | ParametersGradName | None:
 
 
 def _parse_api(parts: list[str]) -> ApiName | None:
-    if len(parts) >= 4 and parts[-1] in _DIRECTIONS and _is_index(parts[-2]):
+    if len(parts) >= 4 and parts[-1] in _DIRECTIONS and is_index(parts[-2]):
         return ApiName(parts[0], ".".join(parts[1:-2]), int(parts[-2]), _DIRECTIONS[parts[-1]])
     return None
 
 
 def _parse_underscored(text: str) -> ApiName | None:
     found = _UNDERSCORED.fullmatch(text)
-    if found is None:
+    if found is None or not is_index(found[3]):
         return None
     prefix, name, index, direction = found.groups()
     return ApiName(prefix, name, int(index), _DIRECTIONS[direction], "_")
 
 
-def _is_index(text: str) -> bool:
-    return text.isascii() and text.isdecimal()
+def is_index(text: str) -> bool:
+    """A count that a program can have reached; Python refuses to read a number of thousands of digits.
+
+    >>> is_index("12"), is_index("²"), is_index("1" * 5000)
+    (True, False, False)
+    """
+    return text.isascii() and text.isdecimal() and len(text) <= _MAX_INDEX_DIGITS

@@ -46,7 +46,7 @@ class Stats:
 class Value:
     """One content of one tensor at one moment."""
 
-    __slots__ = ("digest", "digest_kind", "file_name", "source", "stats")
+    __slots__ = ("digest", "digest_kind", "file_name", "stats")
 
     def __init__(self, stats: Stats | None) -> None:
         self.stats = stats
@@ -55,8 +55,6 @@ class Value:
         self.digest_kind = "md5"
         self.file_name: str | None = None
         """The first file that holds it; further names are links to that one."""
-        self.source: str | None = None
-        """The record that produced it; None when nothing that was recorded did."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,7 +196,8 @@ def _describe(value: ValuePair) -> str | None:
         is_shape = value.measurement.problem.startswith("shape ")
         return "Shape is inconsistent" if is_shape else clean(value.measurement.problem)
     if value.measurement is not None and value.measurement.allclose is None:
-        return f"compared by {value.measurement.basis}: {value.status}"
+        words = f"compared by {value.measurement.basis}: {value.status}"
+        return f"{clean(value.measurement.fallback)}; {words}" if value.measurement.fallback else words
     return None
 
 

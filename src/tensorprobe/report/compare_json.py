@@ -52,6 +52,7 @@ def _describe(comparison: Comparison) -> dict[str, Any]:
             "arguments": summary.arguments,
             "bases": summary.bases,
             "obstacles": summary.obstacles,
+            "fallbacks": summary.fallbacks,
         },
         "coverage": _describe_coverage(summary.coverage),
         "matrix": _describe_matrix(summary.matrix),
@@ -98,6 +99,7 @@ def _describe_source(source: Source) -> dict[str, Any]:
 def _describe_coverage(coverage: Coverage) -> dict[str, Any]:
     return {
         "share": coverage.share,
+        "value_share": coverage.value_share,
         "reference_calls": coverage.reference_calls,
         "candidate_calls": coverage.candidate_calls,
         "paired_reference": coverage.paired_reference,
@@ -106,6 +108,7 @@ def _describe_coverage(coverage: Coverage) -> dict[str, Any]:
         "idle_candidate": coverage.idle_candidate,
         "values": coverage.values,
         "compared_values": coverage.compared_values,
+        "uncompared_values": coverage.uncompared_values,
         "unseen_reference": dict(coverage.unseen_reference),
         "unseen_candidate": dict(coverage.unseen_candidate),
     }

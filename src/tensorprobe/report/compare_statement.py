@@ -99,15 +99,21 @@ def _coverage_statements(summary: Summary) -> Iterator[Statement]:
 
 
 def _not_covered(coverage: Coverage, summary: Summary) -> Iterator[str]:
+    if summary.fallbacks:
+        yield f"compared only by what was recorded of them: {_count_reasons(summary.fallbacks)}"
     if summary.obstacles:
-        obstacles = tuple(f"{shorten_name(reason)} ({count:,})" for reason, count in summary.obstacles.items())
-        yield f"not compared: {_join_some(obstacles, _MAX_REASONS)}"
+        yield f"not compared: {_count_reasons(summary.obstacles)}"
     for side, unseen in (("reference", coverage.unseen_reference), ("candidate", coverage.unseen_candidate)):
         if unseen:
             reasons = ", ".join(f"{reason} ({count:,})" for reason, count in unseen.items())
             yield f"NOT SEEN when the {side} was recorded: {reasons}"
     if summary.cut_short:
         yield f"--first: nothing was compared after the first source in {_join_some(summary.cut_short)}"
+
+
+def _count_reasons(reasons: Mapping[str, int]) -> str:
+    words = tuple(f"{shorten_name(reason)} ({count:,})" for reason, count in reasons.items())
+    return _join_some(words, _MAX_REASONS)
 
 
 def _circumstance_statement(found: Circumstance) -> Statement:

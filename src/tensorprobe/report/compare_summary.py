@@ -98,6 +98,8 @@ class Summary:
     coverage: Coverage
     obstacles: dict[str, int]
     """Why tensors of paired calls could not be compared, the most frequent reason first."""
+    fallbacks: dict[str, int]
+    """Why tensors were compared only by what was recorded of them, although both were saved."""
     unpaired: tuple[UnpairedCall, ...]
     idle: tuple[UnpairedCall, ...]
     """Besides those: calls that need no partner, because they change nothing."""
@@ -133,6 +135,7 @@ def summarize(comparison: Comparison) -> Summary:
         bases=_in_order(BASIS_WORDS, (basis for rank in ranks for basis in rank.bases.elements())),
         coverage=add_coverage(rank.coverage for rank in ranks),
         obstacles=_count_obstacles(values),
+        fallbacks=_count_fallbacks(values),
         unpaired=tuple(one for one in unpaired if one.found.call.caller is None and not one.found.is_idle),
         idle=tuple(one for one in unpaired if one.found.call.caller is None and one.found.is_idle),
         framework_unpaired=tuple(one for one in unpaired if one.found.call.caller is not None),
@@ -147,7 +150,7 @@ def add_coverage(parts: Iterable[Coverage]) -> Coverage:
     listed = list(parts)
     counts = (
         *("reference_calls", "candidate_calls", "paired_reference", "paired_candidate"),
-        *("idle_reference", "idle_candidate", "compared_values", "values"),
+        *("idle_reference", "idle_candidate", "compared_values", "uncompared_values", "values"),
     )
     return Coverage(
         **{name: sum(getattr(part, name) for part in listed) for name in counts},
@@ -159,6 +162,13 @@ def add_coverage(parts: Iterable[Coverage]) -> Coverage:
 def find_lowest_coverage(comparison: Comparison) -> tuple[str, float]:
     """The step and rank of which the smallest share of calls has a partner; one good rank must not hide a bad one."""
     shares = [(rank.coverage.share, rank.reference_name) for rank in comparison.ranks]
+    share, name = min(shares, default=(0.0, comparison.reference))
+    return name, share
+
+
+def find_lowest_value_coverage(comparison: Comparison) -> tuple[str, float]:
+    """The same for the values of the calls that have a partner: the share that was compared."""
+    shares = [(rank.coverage.value_share, rank.reference_name) for rank in comparison.ranks]
     share, name = min(shares, default=(0.0, comparison.reference))
     return name, share
 
@@ -191,6 +201,11 @@ def _add(counts: Iterable[Any]) -> Counter[str]:
 def _count_obstacles(values: Iterable[ValuePair]) -> dict[str, int]:
     missing = (value for value in values if value.is_tensor and value.status == "not comparable")
     return dict(Counter(value.reason or "no reason is known" for value in missing).most_common())
+
+
+def _count_fallbacks(values: Iterable[ValuePair]) -> dict[str, int]:
+    found = (value.measurement.fallback for value in values if value.measurement is not None)
+    return dict(Counter(reason for reason in found if reason is not None).most_common())
 
 
 def _find_places(comparison: Comparison) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.text import Text
 
-from tensorprobe.compare.result import Comparison
+from tensorprobe.compare.result import NO_ANSWER, Comparison
 from tensorprobe.report.compare_statement import Statement, iter_statements
 from tensorprobe.report.compare_summary import Matrix, Summary, summarize
 from tensorprobe.report.console import Fact, print_command, print_facts, print_lines
@@ -24,7 +24,7 @@ _MAX_LINE_TEXT = 2000
 _MAX_FILTER_TEXT = 200
 _MAX_RANK_TEXT = 24
 _MAX_STEPS = 40
-_KIND_STYLES = {"agree": "green", "not compared": "yellow"}
+_KIND_STYLES: dict[str, str] = {"agree": "green", **dict.fromkeys(NO_ANSWER, "yellow")}
 _DIFFERENT_STYLE = "red"
 _PLACE = re.compile(r"(?:step(?P<step>\d+)/)?(?:rank(?P<rank>\d*)|.*)", re.ASCII | re.DOTALL)
 _MARK_STYLES = {"bad": "red", "doubtful": "yellow", "aside": "dim", "": ""}

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tensorprobe.model.name import ApiName, ModuleName, ParametersGradName
-from tensorprobe.model.undefined import is_undefined_result
+from tensorprobe.model.undefined import is_undefined, is_undefined_result
 from tensorprobe.report.call import Call
 from tensorprobe.store.slot import TensorSlot
 
@@ -96,7 +96,8 @@ class _History:
         self._parents = parents
         self._records: set[tuple[str, Quality]] = set()
         self._qualities: set[Quality] = set()
-        self._undefined: set[str] = set()
+        self._undefined: dict[str, set[tuple[object, ...]]] = {}
+        """The numbers that calls returned which hand out memory as they found it."""
 
     def has(self, record: str, quality: Quality) -> bool:
         """Did this record hold it, or, for a module, something inside it?"""
@@ -107,15 +108,19 @@ class _History:
 
     def defined_slots(self, call: Call) -> list[TensorSlot]:
         """Its tensors, without those that are, or come from, undefined memory."""
-        if call.note is not None and "undefined" in call.note:
-            self._undefined.add(call.record)
-        known = [
-            slot for slot in call.tensors if (call.record if not slot.is_input else slot.source) not in self._undefined
-        ]
+        if is_undefined(call.note):
+            self._undefined[call.record] = {_numbers(slot) for slot in call.tensors if not slot.is_input}
+        return [slot for slot in call.tensors if not self._is_undefined(call, slot)]
+
+    def _is_undefined(self, call: Call, slot: TensorSlot) -> bool:
+        if slot.is_undefined:
+            return True
+        if slot.is_input:  # still what the call returned; in an older dump nothing else tells
+            return slot.source in self._undefined and _numbers(slot) in self._undefined[slot.source]
         name = call.name
-        if not isinstance(name, ApiName):
-            return known
-        return [slot for slot in known if not is_undefined_result(name.prefix, name.name, name.direction, slot.slot)]
+        return call.record in self._undefined or (
+            isinstance(name, ApiName) and is_undefined_result(name.prefix, name.name, name.direction, slot.slot)
+        )
 
     def add(self, call: Call, quality: Quality) -> None:
         self._qualities.add(quality)
@@ -123,6 +128,11 @@ class _History:
         while record is not None and (record, quality) not in self._records:
             self._records.add((record, quality))
             record = self._parents.get(record)
+
+
+def _numbers(slot: TensorSlot) -> tuple[object, ...]:
+    """As texts, because NaN is not equal to itself."""
+    return slot.element_count, slot.nan_count, slot.inf_count, repr(slot.max), repr(slot.min)
 
 
 def _find_origin(call: Call, quality: Quality, history: _History) -> Origin | None:

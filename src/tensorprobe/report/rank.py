@@ -149,6 +149,8 @@ def _find_scalars(calls: Mapping[str, Call]) -> tuple[tuple[str, float], ...]:
 
 
 def _scalar(slot: TensorSlot) -> float | None:
+    if slot.is_undefined:
+        return None
     if slot.has_nan:
         return math.nan
     return slot.max if isinstance(slot.max, float) else None
@@ -158,6 +160,6 @@ def _iter_gradients(calls: Mapping[str, Call]) -> Iterator[Gradient]:
     for call in calls.values():
         if isinstance(call.name, ParametersGradName):
             for slot in call.tensors:
-                if isinstance(slot.norm, float):
+                if isinstance(slot.norm, float) and not slot.is_undefined:
                     name = f"{call.name.path}.{slot.slot}" if call.name.path else slot.slot
                     yield Gradient(name, slot.norm, not (slot.has_nan or slot.has_inf))

@@ -26,6 +26,8 @@ Guides = tuple[str, str, str, str]
 UNICODE_GUIDES: Guides = ("├─ ", "└─ ", "│  ", "   ")
 ASCII_GUIDES: Guides = ("|- ", "`- ", "|  ", "   ")
 
+_MAX_GUIDES = 200
+"""Rows that lie deeper stand at this level: every line begins with a mark for each level around it."""
 _MAX_NUMBER_TEXT = 12
 _MAX_VALUE_TEXT = 60
 _MAX_SHAPE_TEXT = 40
@@ -53,7 +55,7 @@ def iter_lines(rows: Sequence[Row], guides: Guides, details: Mapping[str, str] |
             heading = _heading_of(row, heading)
             yield Line("", heading, COLUMNS, "heading")
         del open_levels[row.depth :]
-        before = "".join(guides[2] if is_open else guides[3] for is_open in open_levels[1:])
+        before = "".join(guides[2] if is_open else guides[3] for is_open in open_levels[1:_MAX_GUIDES])
         branch = (guides[1] if row.is_last else guides[0]) if row.depth else ""
         open_levels.append(not row.is_last)
         inside = guides[2] if open_levels[-1] else guides[3]
@@ -131,7 +133,10 @@ def _slot_cells(slot: Slot, remarks: str) -> tuple[tuple[str, ...], Mark]:
     dtype = (slot.dtype or "").removeprefix("torch.").removeprefix("mindspore.")
     kind = (dtype, format_shape(slot.shape), slot.slot, slot.checksum or "")
     mark: Mark = "nan" if slot.has_nan else "inf" if slot.has_inf else ""
-    return (*numbers, describe_counts(slot), *kind, " · ".join(filter(None, said))), mark
+    counts = describe_counts(slot)
+    if slot.is_undefined:
+        mark, counts = "", ""
+    return (*numbers, counts, *kind, " · ".join(dict.fromkeys(filter(None, said)))), mark
 
 
 def _plain_cells(slot: PlainSlot, remarks: str) -> tuple[str, ...]:

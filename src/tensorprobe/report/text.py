@@ -20,6 +20,7 @@ from tensorprobe.report.rank import Gradient, RankReport
 from tensorprobe.report.table import ASCII_GUIDES, COLUMNS, UNICODE_GUIDES, Line, format_number, iter_lines
 from tensorprobe.report.tree import fold_framework_calls
 from tensorprobe.store.recover import count_noun
+from tensorprobe.store.slot import is_count
 
 _LABEL_WIDTH = 12
 _MAX_NAME_WIDTH = 64
@@ -130,7 +131,7 @@ def _coverage_fact(report: RankReport) -> Fact:
 
 def _count_of(coverage: Mapping[str, Any], key: str, words: str) -> str:
     count = coverage.get(key)
-    return f"{count:,} {words}" if isinstance(count, int) else ""
+    return f"{count:,} {words}" if is_count(count) else ""
 
 
 def _finding_facts(report: RankReport) -> Iterator[Fact]:

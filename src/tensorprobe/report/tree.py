@@ -19,6 +19,8 @@ Kind = Literal["call", "module", "gradients", "path", "absent", "saved", "folded
 """`path` is a module that is known only by its path; `absent` a module call that has no record, because it was killed
 or filtered; `folded` stands for several calls, of which it holds the first."""
 
+_MAX_PATH_PARTS = 500
+"""A longer path is one level: each level of a path has a name that repeats all before it."""
 FOLD_FROM = 4
 """So many calls in a row that the framework made itself are shown as one line."""
 
@@ -109,10 +111,14 @@ def fold_framework_calls(rows: list[Row], notable: Collection[str]) -> list[Row]
 def mark_last(rows: list[Row]) -> list[Row]:
     """Set `is_last`, which lines of a tree need."""
     marked: list[Row] = []
-    depths_below: set[int] = set()
+    depths_below: list[int] = []  # ascending
     for row in reversed(rows):
-        marked.append(replace(row, is_last=row.depth not in depths_below))
-        depths_below = {depth for depth in depths_below if depth < row.depth} | {row.depth}
+        while depths_below and depths_below[-1] > row.depth:
+            depths_below.pop()
+        is_last = not depths_below or depths_below[-1] < row.depth
+        if is_last:
+            depths_below.append(row.depth)
+        marked.append(replace(row, is_last=is_last))
     return marked[::-1]
 
 
@@ -192,6 +198,8 @@ def _nest_by_path(calls: Iterable[Call]) -> list[_Node]:
 def _inner_paths(outer: str, path: str) -> list[str]:
     """From `layers` to `layers.0.fc`: `layers.0`, `layers.0.fc`."""
     parts = path.split(".") if path else []
+    if len(parts) > _MAX_PATH_PARTS:
+        return [path] if path != outer else []
     known = len(outer.split(".")) if outer else 0
     return [".".join(parts[: count + 1]) for count in range(known, len(parts))]
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tensorprobe.compare.weight_map import AS_IT_IS, DROPPED, KEPT, MAPPED, MISFIT, UNMAPPED, WeightRow
+from tensorprobe.compare.weight_row import AMBIGUOUS, AS_IT_IS, DROPPED, KEPT, MAPPED, MISFIT, UNMAPPED, WeightRow
 from tensorprobe.report.escape import clean
 
 COLUMNS = ("source", "target", "status", "rule", "layout", "note")
 _MAX_LINES = 200
-_BY_SHAPE = ("alike", "order")
+_MAX_CHOICES = 4
+_BY_SHAPE = ("alike", "shape")
+_TURNED = ".T"
+_NUMBER = re.compile(r"(?<=\.)[0-9]+(?=\.)")
 
 
 @dataclass(frozen=True)
@@ -25,7 +30,7 @@ class WeightReport:
         return not any(row.is_bad for row in self.rows)
 
     def having(self, *statuses: str) -> list[WeightRow]:
-        """Those with one of these: mapped, dropped, kept, unmapped, shape."""
+        """Those with one of these: mapped, dropped, kept, unmapped, ambiguous, shape."""
         return [row for row in self.rows if row.status in statuses]
 
     def table(self) -> list[dict[str, str]]:
@@ -42,7 +47,7 @@ class WeightReport:
 
 
 def _lines(report: WeightReport) -> list[str]:
-    told = [row for row in report.rows if _is_worth_a_look(row)]
+    told = sorted((row for row in report.rows if _is_worth_a_look(row)), key=lambda row: not row.is_bad)
     lines = [_summary(report), *_remarks(report)]
     if told:
         cells = [COLUMNS, *(_cells(row) for row in told[:_MAX_LINES])]
@@ -56,6 +61,8 @@ def _lines(report: WeightReport) -> list[str]:
 
 
 def _is_worth_a_look(row: WeightRow) -> bool:
+    if row.status == AMBIGUOUS and row.source is None:
+        return False  # it is among the choices of one of the source
     return row.status != MAPPED or row.layout != AS_IT_IS or bool(row.note) or row.rule in _BY_SHAPE
 
 
@@ -69,6 +76,8 @@ def _summary(report: WeightReport) -> str:
             counts.append(f"{len(found)} {word}")
     if unsure := sum(row.note.startswith("uncertain") for row in mapped):
         counts.append(f"{unsure} uncertain")
+    if unclear := report.having(AMBIGUOUS):
+        counts.append(f"{len(unclear)} ambiguous")
     lost = report.having(UNMAPPED)
     if source := sum(row.source is not None for row in lost):
         counts.append(f"{source} of the source go nowhere")
@@ -78,10 +87,42 @@ def _summary(report: WeightReport) -> str:
 
 
 def _remarks(report: WeightReport) -> list[str]:
-    by_order = sum(row.rule in _BY_SHAPE for row in report.having(MAPPED))
-    if not by_order:
-        return []
-    return [f"{by_order} were paired by their shapes, because their names differ: look at them, or pass mapping="]
+    lines = []
+    if by_shape := sum(row.rule in _BY_SHAPE for row in report.having(MAPPED)):
+        lines.append(f"{by_shape} were paired although their names differ: look at them, or pass mapping=")
+    if entries := list(dict.fromkeys(_suggest(row) for row in report.having(AMBIGUOUS))):
+        lines.append(
+            "What is ambiguous was left out. Say what is right (a module stands for all below it), or pass dumps=:"
+        )
+        lines += [f"  mapping={{{clean(entry)}}}" for entry in entries[:_MAX_LINES] if entry]
+    return lines
+
+
+def _suggest(row: WeightRow) -> str:
+    """What to write into the mapping; "" for what another row says as well."""
+    name = row.source.name if row.source else row.target.name if row.target else ""
+    if row.choices[-1].endswith(_TURNED):
+        name, *choices = _star(name, *row.choices)
+        return f'"{name}": {_one_of(choices)}'
+    name, *choices = _star(*[one.rpartition(".")[0] or one for one in (name, *row.choices)])
+    if not row.note:
+        return f'"{name}": {_one_of(choices)}' if row.source else ""
+    listed = ", ".join(f'"{choice}"' for choice in choices)
+    if len(choices) == 1:
+        return ""
+    return f'"{name}": [{listed}]' if row.source else f'({listed}): "{name}"'
+
+
+def _one_of(names: Sequence[str]) -> str:
+    distinct = list(dict.fromkeys(names))
+    more = f" or {len(distinct) - _MAX_CHOICES} more" if len(distinct) > _MAX_CHOICES else ""
+    return " or ".join(f'"{name}"' for name in distinct[:_MAX_CHOICES]) + more
+
+
+def _star(*names: str) -> list[str]:
+    """With a * for each number that all have in common, if they have no others."""
+    numbers = {tuple(_NUMBER.findall(f".{name}.")) for name in names}
+    return [_NUMBER.sub("*", f".{name}.").strip(".") for name in names] if len(numbers) == 1 else list(names)
 
 
 def _cells(row: WeightRow) -> tuple[str, ...]:
@@ -91,5 +132,5 @@ def _cells(row: WeightRow) -> tuple[str, ...]:
         row.status,
         row.rule,
         row.layout,
-        clean(row.note),
+        clean(row.note or (f"may be {_one_of(row.choices)}" if row.choices else "")),
     )

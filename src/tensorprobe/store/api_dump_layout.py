@@ -12,8 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensorprobe.store import layout
-
 _WORDS = {"pytorch": "torch"}
 WORDS = ("torch", "mindspore", "mindtorch")
 FRAMEWORKS = {"torch": "pytorch", "mindspore": "mindspore", "mindtorch": "mindtorch"}
@@ -58,16 +56,3 @@ def find_layout(folder: Path) -> ApiDumpLayout | None:
             if (folder / found.info_file).is_file():
                 return found
     return None
-
-
-def clear_folder(folder: Path) -> bool:
-    """Remove what an earlier api_dump left in a rank folder, of any framework; True if there was something."""
-    found = False
-    for known in map(ApiDumpLayout, WORDS):
-        for name in (known.info_file, known.stack_file, known.stack_file + layout.PART_SUFFIX):
-            path = folder / name
-            if path.exists() or path.is_symlink():
-                path.unlink()
-                found = True
-        found = layout.clear_tensors(folder / known.tensor_folder) or found
-    return found

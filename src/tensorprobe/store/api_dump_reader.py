@@ -107,7 +107,8 @@ class InfoFile:
     def _files(self) -> frozenset[str]:
         folder = self.path.parent / self.names_of_files.tensor_folder
         try:
-            return frozenset(path.name for path in folder.iterdir())
+            # A link may lead out of the dump: nothing is looked for behind it.
+            return frozenset() if folder.is_symlink() else frozenset(path.name for path in folder.iterdir())
         except OSError:  # only statistics
             return frozenset()
 

@@ -7,27 +7,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
-from tensorprobe.store import api_dump_layout, layout
 from tensorprobe.store.api_dump_info import iter_lines
 from tensorprobe.store.api_dump_layout import ApiDumpLayout
 from tensorprobe.store.disk import append_whole
 from tensorprobe.store.encode import encode_entry
+from tensorprobe.store.folder import Folder
 from tensorprobe.store.writer import AppendedObject, RankWriter, run_all
 
 
 class ApiDumpWriter(RankWriter):
     """dump.json and run.json as everywhere, and TroubleShooter's files beside them."""
 
-    def __init__(self, folder: Path, header: dict[str, Any], names: ApiDumpLayout) -> None:
+    def __init__(self, folder: Folder, header: dict[str, Any], names: ApiDumpLayout) -> None:
         super().__init__(folder, header, has_construct=False, has_extra=False)
         self.is_filtered = True
         """Have the records that are written from now on no line for what is no tensor of floating-point numbers?"""
         self._names = names
-        self._info = folder / names.info_file
-        self._stacks = AppendedObject(folder / names.stack_file, "{", "}")
+        self._stacks = AppendedObject(folder, names.stack_file, "{", "}")
         self._stack_entries: list[str] = []
 
     def append_records(self, records: Iterable[tuple[str, Any]]) -> None:
@@ -48,22 +46,16 @@ class ApiDumpWriter(RankWriter):
 
     def discard(self) -> None:
         self._stacks.discard()
-        self._info.unlink(missing_ok=True)
-        tensors = self.folder / self._names.tensor_folder
-        if tensors.is_dir() and not any(tensors.iterdir()):
-            tensors.rmdir()
+        self.folder.unlink(self._names.info_file)
+        self.folder.remove_folder(self._names.tensor_folder)
         super().discard()
 
     def abandon(self) -> None:
         self._stacks.abandon()
         super().abandon()
 
-    def _clear_folder(self) -> bool:
-        found = api_dump_layout.clear_folder(self.folder)
-        return super()._clear_folder() or found
-
     def _append_info(self, lines: Sequence[str]) -> None:
-        descriptor = layout.open_private(self._info, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        descriptor = self.folder.open(self._names.info_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
             append_whole(descriptor, "".join(f"{line}\n" for line in lines).encode())
         finally:

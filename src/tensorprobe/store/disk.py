@@ -10,19 +10,21 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tensorprobe.store import layout
+from tensorprobe.store.folder import Folder
 
 _BLOCK_BYTES = 4096  # of ext4, xfs, tmpfs
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(folder: Folder, name: str, text: str) -> None:
     """Write a file aside and rename it: it is there whole or not at all."""
-    with open_whole(path) as file:
+    with folder.open_whole(name) as file:
         file.write(text.encode("utf-8", "backslashreplace"))
 
 
 @contextmanager
 def open_whole(path: Path) -> Iterator[BinaryIO]:
-    """The same for a file that is written in pieces: it appears when the block ends well, and replaces an older one."""
+    """The same for a file of no dump, where the user wants it: it is written in pieces, appears when the block ends
+    well, and replaces an older one."""
     temporary = layout.temporary_path(path)
     try:
         descriptor = layout.open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -34,11 +36,11 @@ def open_whole(path: Path) -> Iterator[BinaryIO]:
         raise
 
 
-def write_over(path: Path, text: str) -> bool:
+def write_over(folder: Folder, name: str, text: str) -> bool:
     """Write a small file in place, into the block that it has: the way that is left on a full disk. False if it does
     not fit."""
     data = text.encode("utf-8", "backslashreplace")
-    descriptor = os.open(path, os.O_WRONLY)
+    descriptor = folder.open(name, os.O_WRONLY)
     try:
         blocks = -(-os.fstat(descriptor).st_size // _BLOCK_BYTES)
         if len(data) > blocks * _BLOCK_BYTES:

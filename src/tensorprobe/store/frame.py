@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import re
+from tensorprobe.foreign_text import shorten
 
-_FRAME = re.compile(r"File (?P<file>.+), line (?P<line>\d+), in (?P<function>.+?),?\s*\n\s*(?P<code>.*)", re.DOTALL)
+_MAX_CHARACTERS = 4000
 
 
 def describe_frame(frame: str) -> str:
-    """`model.py:18 in forward: x = self.fc(x)`; a frame of another form as it is."""
-    found = _FRAME.match(frame)
-    if found is None:
-        return frame.strip()
-    place = f"{found['file']}:{found['line']} in {found['function']}"
-    code = found["code"].strip()
-    return f"{place}: {code}" if code else place
+    """`model.py:18 in forward: x = self.fc(x)`; a frame of another form as it is.
+
+    >>> describe_frame("File model.py, line 18, in forward, \\n x = self.fc(x)")
+    'model.py:18 in forward: x = self.fc(x)'
+    """
+    head, has_code, code = frame.partition("\n")
+    start, _, function = head.rstrip().removesuffix(",").rpartition(", in ")
+    file, _, line = start.rpartition(", line ")
+    if not (has_code and file.startswith("File ") and line.isdecimal() and function):
+        return shorten(frame.strip(), _MAX_CHARACTERS)
+    place = f"{file.removeprefix('File ')}:{line} in {function}"
+    code = code.strip()
+    return shorten(f"{place}: {code}" if code else place, _MAX_CHARACTERS)

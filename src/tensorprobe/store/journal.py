@@ -17,9 +17,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from tensorprobe.errors import DumpError
+from tensorprobe.regular_file import open_regular
 
 Types = tuple[type, ...]
 
@@ -29,6 +30,9 @@ PARENT_TYPES: Types = (str, type(None))
 
 _KEY = re.compile(rb'\s*("[^"\\]*(?:\\.[^"\\]*)*")\s*:')
 _HEADER_LIMIT_BYTES = 2**20
+_MAX_NESTING = 500
+"""Beyond this no file is a dump. Python's own limit is another one in every version and at every place of its stack;
+below this one, whatever is made of a file (its text, a comparison, JSON again) has room for it."""
 _ENDS_OF_VALUES = (b"}", b"]", b'"', b"null")
 _CLOSINGS = (b"}", b"}}")
 
@@ -50,9 +54,27 @@ class Outline:
 def parse_json(data: bytes, path: Path) -> Any:
     """JSON in the dialect of this format; ValueError when it is none, DumpError when it is nested beyond all reason."""
     try:
-        return json.loads(data.decode("utf-8"))
+        content = json.loads(data.decode("utf-8"))
+        is_too_deep = data.count(b"[") + data.count(b"{") > _MAX_NESTING and _is_nested_beyond(content, _MAX_NESTING)
     except RecursionError:
-        raise DumpError(f"{path} is nested too deeply to be a dump. Do not trust it; make the dump again.") from None
+        is_too_deep = True
+    if is_too_deep:
+        raise DumpError(f"{path} is nested too deeply to be a dump. Do not trust it; make the dump again.")
+    return content
+
+
+def _is_nested_beyond(content: Any, depth: int) -> bool:
+    """Level by level, because Python's stack may end before the nesting does."""
+    level = [content] if isinstance(content, (dict, list)) else []
+    while level and depth >= 0:
+        depth -= 1
+        level = [
+            item
+            for node in level
+            for item in (node.values() if isinstance(node, dict) else node)
+            if isinstance(item, (dict, list))
+        ]
+    return bool(level)
 
 
 def parse_entry(line: bytes, types: Types, path: Path) -> tuple[str, Any]:
@@ -138,12 +160,12 @@ def iter_lines(path: Path, first_limit: int = -1) -> Iterator[tuple[int, int, by
     """Number (from 1), offset and bytes of every line; a first line beyond `first_limit` comes in pieces."""
     offset, number = 0, 1
     with open_for_reading(path) as file:
-        line = file.readline(first_limit)
+        line = _read_line(file, path, first_limit)
         while line:
             yield number, offset, line
             offset += len(line)
             number += 1
-            line = file.readline()
+            line = _read_line(file, path)
 
 
 def iter_entries(path: Path, outline: Outline, types: Types) -> Iterator[tuple[str, Any]]:
@@ -151,24 +173,31 @@ def iter_entries(path: Path, outline: Outline, types: Types) -> Iterator[tuple[s
     with open_for_reading(path) as file:
         for key, offset in outline.offsets.items():
             file.seek(offset)
-            yield key, _parse_known(file.readline(), key, types, path)
+            yield key, _parse_known(_read_line(file, path), key, types, path)
 
 
 def read_entry(path: Path, outline: Outline, key: str, types: Types) -> Any:
     """One entry by its key."""
     with open_for_reading(path) as file:
         file.seek(outline.offsets[key])
-        return _parse_known(file.readline(), key, types, path)
+        return _parse_known(_read_line(file, path), key, types, path)
 
 
-def open_for_reading(path: Path) -> Any:
+def open_for_reading(path: Path) -> BinaryIO:
     """A binary file; DumpError instead of OSError."""
     try:
-        return path.open("rb")
+        return open_regular(path)
     except OSError as error:
         raise DumpError(
             f"{path} cannot be opened ({error.strerror}). If a run is writing this dump, try again when it has ended."
         ) from error
+
+
+def _read_line(file: BinaryIO, path: Path, limit: int = -1) -> bytes:
+    try:
+        return file.readline(limit)
+    except OSError as error:  # a disk, or a network, that fails
+        raise DumpError(f"{path} cannot be read ({error.strerror or error}). Copy the dump to another disk.") from error
 
 
 def _parse_known(line: bytes, key: str, types: Types, path: Path) -> Any:

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from tensorprobe.foreign_text import shorten
 from tensorprobe.model.dtype import short_dtype
 from tensorprobe.store import narrow_float
-from tensorprobe.store.tensor_layout import MAX_DIMENSIONS, Unreadable, is_numpy_dtype
+from tensorprobe.store.tensor_layout import MAX_DIMENSIONS, Unreadable, is_numpy_dtype, quote
 
 Array = np.ndarray[Any, Any]
 
@@ -18,6 +19,7 @@ TENSOR_SIGN = "Tensor(shape="
 """How such a text begins."""
 _TENSOR = re.compile(r"Tensor\(shape=\[([^\]]*)\],\s*dtype=(\w+),\s*value=(.*)\)\s*", re.DOTALL)
 _BETWEEN = re.compile(r"[\s,\[\]]+")
+_MAX_REASON_CHARACTERS = 100
 _BOOLS = {"True": True, "true": True, "1": True, "False": False, "false": False, "0": False}
 
 
@@ -43,14 +45,15 @@ def parse_tensor(text: str) -> Array:
     try:
         return _make_array(words, short_dtype(tensor_type), tensor_type).reshape(dims)
     except (ValueError, KeyError, OverflowError) as error:
-        raise Unreadable(f"holds the text of a tensor that is no {tensor_type} ({error})") from None
+        reason = shorten(str(error), _MAX_REASON_CHARACTERS)
+        raise Unreadable(f"holds the text of a tensor that is no {tensor_type} ({reason})") from None
 
 
 def _make_array(words: list[str], dtype: str, tensor_type: str) -> Array:
     if narrow_float.item_bytes(dtype) is not None:
         dtype = "float32"
     if not is_numpy_dtype(dtype):
-        raise Unreadable(f"holds a tensor of the type {tensor_type!r}, which is not converted")
+        raise Unreadable(f"holds a tensor of the type {quote(tensor_type)}, which is not converted")
     if dtype == "bool":
         return np.array([_BOOLS[word] for word in words], bool)
     if np.dtype(dtype).kind in "iu":

@@ -1,35 +1,28 @@
 """Two processes that record into one dump_path at the same time must not mix or replace each other's files.
 
-The first to come has the rank's folders, in every step, and holds a lock of the operating system on `.rank.lock` in the
-dump_path: it ends with the process, however that ends. Another process writes into `proc{PID}` beside them. Sessions of
-one process follow each other and share its lock. Where nothing can be locked (Windows, some network file systems) that
-is said once, and the folders are taken unprotected.
+The first to come has the rank's folders, in every step, and holds a lock on `.rank.lock` in the dump_path. Another
+process writes into `proc{PID}` beside them. Sessions of one process follow each other and share its lock. Where nothing
+can be locked that is said once, and the folders are taken unprotected.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import logging
 import os
+import re
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tensorprobe.store import layout
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+from tensorprobe.store import file_lock, layout
+from tensorprobe.store.file_lock import LockedByAnotherError, NoLocksError
+from tensorprobe.store.folder import Folder, LinkError
 
 logger = logging.getLogger("tensorprobe")
 
-_HELD_BY_ANOTHER = (errno.EWOULDBLOCK, errno.EACCES, errno.EAGAIN)
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL)
-
-
-class LockedByAnotherError(Exception):
-    """Another process has this rank."""
+_LOCK_NAME = re.compile(r"\.(?:rank\d*|run)\.lock")
+_ATTEMPTS = 5
+_PAUSE_SECONDS = 0.02
 
 
 @dataclass
@@ -50,8 +43,8 @@ class RankLock:
 
     def __init__(self, dump_path: Path, rank: int | None) -> None:
         self.rank = rank
-        self._dump_path = dump_path
-        self._path = dump_path.resolve() / f".{layout.rank_name(rank)}.lock"
+        self._folder = Folder(dump_path.resolve())
+        self._lock_name = lock_name(layout.rank_name(rank))
         self._is_second = False
         try:
             self._take()
@@ -59,7 +52,7 @@ class RankLock:
             self._is_second = True
             logger.warning(
                 "%s, which is still running, records into %s in %s; the records of this process go to %s beside it",
-                error,
+                f"process {error}" if str(error) else "another process",
                 layout.rank_name(rank),
                 dump_path,
                 layout.process_name(),
@@ -75,12 +68,6 @@ class RankLock:
         """What the folder of this process is called."""
         return layout.process_name() if self._is_second else layout.rank_name(self.rank)
 
-    def folder(self, step: int) -> Path:
-        """Where the records of this step go."""
-        if self._is_second:
-            return layout.process_folder(self._dump_path, step)
-        return layout.rank_folder(self._dump_path, step, self.rank)
-
     def release(self) -> None:
         """The session has ended; the lock goes with the last one of this process that needs it."""
         held = _held.get(self._path)
@@ -89,88 +76,70 @@ class RankLock:
         held.users.discard(self)
         if not held.users:
             del _held[self._path]
-            with contextlib.suppress(OSError):  # the folder may be gone by now
-                self._path.unlink()
-            os.close(held.descriptor)
+            file_lock.give_lock(self._folder, self._lock_name, held.descriptor)
+
+    @property
+    def _path(self) -> Path:
+        return self._folder.path / self._lock_name
 
     def _take(self) -> None:
         held = _held.get(self._path)
         if held is None:
             try:
-                descriptor = _lock(self._path)
+                descriptor = _take_patiently(self._folder, self._lock_name)
+            except NoLocksError:
+                _say_no_locks(self._folder.path)
+                return
+            except LinkError as error:
+                logger.warning("%s; until then nothing keeps a second process out of this dump_path", error.strerror)
+                return
             except OSError as error:  # whatever is wrong with this folder is said when the first record is written
                 logger.debug("%s could not be locked: %s", self._path, error)
-                return
-            if descriptor is None:
                 return
             _follow_forks()
             held = _held[self._path] = _HeldLock(descriptor)
         held.users.add(self)
 
 
+def lock_name(folder_name: str) -> str:
+    """The file that is locked by whoever writes to folders of this name."""
+    return f".{folder_name}.lock"
+
+
 def remove_left_locks(dump_path: Path) -> list[str]:
-    """Remove the lock files that killed processes left in a dump_path; what a living process holds stays."""
-    removed = []
-    for path in sorted(dump_path.glob(".rank*.lock")) if fcntl is not None else []:
-        descriptor = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
+    """Remove the lock files that killed processes left in a dump_path; what a living process holds stays, and so does
+    what is no file of ours."""
+    folder, removed = Folder(dump_path), []
+    for name in filter(_LOCK_NAME.fullmatch, folder.names()):
+        if not folder.is_file(name):
+            logger.warning("%s is not a lock file that a run has left: it stays", dump_path / name)
+            continue
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink()
-            removed.append(path.name)
-        except OSError as error:
-            logger.debug("%s stays: %s", path, error)
-        finally:
-            os.close(descriptor)
+            file_lock.give_lock(folder, name, file_lock.take_lock(folder, name))
+            removed.append(name)
+        except (LockedByAnotherError, NoLocksError, OSError) as error:
+            logger.debug("%s stays: %s", dump_path / name, error)
     return removed
 
 
-def _lock(path: Path) -> int | None:
-    """A descriptor that holds the lock; None where there are no locks."""
-    if fcntl is None:
-        _say_no_locks(path)
-        return None
-    layout.make_folder(path.parent)
-    while True:
-        descriptor = layout.open_private(path, os.O_RDWR | os.O_CREAT)
+def _take_patiently(folder: Folder, name: str) -> int:
+    """Who only looks whether a lock is held has it for a moment."""
+    for _ in range(_ATTEMPTS - 1):
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_same_file(descriptor, path):
-                _sign(descriptor)
-                return descriptor
-        except OSError as error:
-            owner = os.pread(descriptor, 20, 0).decode("ascii", "replace")
-            os.close(descriptor)
-            if error.errno in _HELD_BY_ANOTHER:
-                raise LockedByAnotherError(f"process {owner}" if owner else "another process") from None
-            if error.errno in _NO_LOCKS:
-                _say_no_locks(path)
-                return None
-            raise
-        os.close(descriptor)  # its owner has ended in between, and has removed it
+            return file_lock.take_lock(folder, name)
+        except LockedByAnotherError:
+            time.sleep(_PAUSE_SECONDS)
+    return file_lock.take_lock(folder, name)
 
 
-def _sign(descriptor: int) -> None:
-    """Say in the file whose it is, for the message that another process gives."""
-    with contextlib.suppress(OSError):  # a full disk: the lock holds all the same
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-
-
-def _is_same_file(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _say_no_locks(path: Path) -> None:
+def _say_no_locks(dump_path: Path) -> None:
     global _is_said
     if not _is_said:
         _is_said = True
         logger.warning(
             "files in %s cannot be locked here: if another process records into it at the same time, the two spoil "
             "each other's files; give each process a dump_path of its own",
-            path.parent,
+            dump_path,
         )
 
 

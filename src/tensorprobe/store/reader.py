@@ -24,11 +24,12 @@ from tensorprobe.model.name import PARAMETERS_GRAD
 from tensorprobe.store import journal, layout, side_file
 from tensorprobe.store.api_dump_layout import ApiDumpLayout, find_layout
 from tensorprobe.store.api_dump_reader import InfoFile, stack_reading
+from tensorprobe.store.mixture import refuse_mixture, refuse_part
+from tensorprobe.store.own_name import RANK, STEP
 from tensorprobe.store.record_file import RecordFile
+from tensorprobe.store.run_id import REPLACED
 from tensorprobe.store.slot import Slot, iter_gradient_slots, iter_record_slots, iter_slots
 
-_STEP = re.compile(r"step(\d+)")
-_RANK = re.compile(r"(?:rank|proc)(\d*)")
 _TYPES = {layout.DUMP_FILE: journal.RECORD_TYPES, layout.DEBUG_FILE: journal.SAVED_TYPES}
 
 
@@ -181,6 +182,11 @@ class RankDump:
         """run.json; empty when there is none."""
         return self._run.content
 
+    @property
+    def is_run_readable(self) -> bool:
+        """False if run.json cannot be read; True if there is none."""
+        return not self._run.problems
+
     def tensor_path(self, data_name: str) -> Path:
         """The file of a tensor, if it lies in this dump. It need not exist."""
         if not data_name or data_name in (".", "..") or set("/\\\0") & set(data_name):
@@ -244,7 +250,8 @@ class Dump:
             yield from step.ranks
 
     def select(self, step: int | None = None, rank: int | None = None) -> Dump:
-        """Only one step, or one rank; DumpError, with what there is, when it was not recorded."""
+        """Only one step, or one rank; DumpError, with what there is, when it was not recorded, or when what is left is
+        not of one run."""
         steps = tuple(
             StepDump(found.number, found.folder, tuple(one for one in found.ranks if one.is_rank(rank)))
             for found in self.steps
@@ -255,7 +262,11 @@ class Dump:
             wanted = " ".join(f"{word} {number}" for word, number in asked.items() if number is not None)
             there = ", ".join(one.name for one in self.ranks())
             raise DumpError(f"{self.path} has no {wanted}. It has: {there}.")
-        return Dump(self.path, steps)
+        selected = Dump(self.path, steps)
+        refuse_mixture(self.path, selected.ranks())
+        if step is None:
+            refuse_part(self.path, selected.ranks())
+        return selected
 
 
 def open_dump(path: str | Path) -> Dump:
@@ -274,8 +285,20 @@ def _open_path(path: Path) -> Dump:
     dump = Dump(path, _find_steps(path, path.resolve()))
     if not any(rank.dump_file or rank.debug_file or rank.is_begun for rank in dump.ranks()):
         found = ", ".join(sorted(entry.name for entry in path.iterdir())[:8]) or "nothing"
-        raise DumpError(f"{path} holds no dump: there is no step0/rank/dump.json or the like in it, but {found}.")
+        raise DumpError(
+            f"{path} holds no dump: there is no step0/rank/dump.json or the like in it, but {found}.{_hint(path)}"
+        )
     return dump
+
+
+def _hint(path: Path) -> str:
+    replaced = sorted(entry.name for entry in path.iterdir() if REPLACED.fullmatch(entry.name) and entry.is_dir())
+    if not replaced:
+        return ""
+    return (
+        f" An earlier run is in {replaced[-1]}, because the one that was to replace it ended too early: give that "
+        f"folder, or put it back with: tensorprobe recover {path}"
+    )
 
 
 def _open_file(path: Path) -> Dump:
@@ -305,14 +328,14 @@ def _find_steps(path: Path, root: Path) -> tuple[StepDump, ...]:
         return (StepDump(rank.step, path, (rank,)),)
     ranks = _find_ranks(path, root)
     if ranks:
-        return (StepDump(_number(_STEP, path), path, ranks),)
-    folders = _folders(path, _STEP, root)
-    steps = [StepDump(_number(_STEP, folder), folder, _find_ranks(folder, root)) for folder in folders]
+        return (StepDump(_number(STEP, path), path, ranks),)
+    folders = _folders(path, STEP, root)
+    steps = [StepDump(_number(STEP, folder), folder, _find_ranks(folder, root)) for folder in folders]
     return tuple(sorted(steps, key=lambda step: step.number or 0))
 
 
 def _find_ranks(path: Path, root: Path) -> tuple[RankDump, ...]:
-    ranks = [_open_rank(folder, root) for folder in _folders(path, _RANK, root)]
+    ranks = [_open_rank(folder, root) for folder in _folders(path, RANK, root)]
     return tuple(sorted(ranks, key=lambda rank: (-1 if rank.rank is None else rank.rank, rank.folder.name)))
 
 
@@ -346,13 +369,13 @@ def _is_rank_folder(folder: Path) -> bool:
 
 
 def _step_of(rank_folder: Path) -> int | None:
-    return _number(_STEP, rank_folder.resolve().parent)
+    return _number(STEP, rank_folder.resolve().parent)
 
 
 def _rank_of(rank_folder: Path) -> int | None:
     """msprobe's `proc123` is a process outside distributed runs: it has no rank."""
     name = rank_folder.resolve().name
-    return _number(_RANK, rank_folder) if name.startswith("rank") else None
+    return _number(RANK, rank_folder) if name.startswith("rank") else None
 
 
 def _number(pattern: re.Pattern[str], folder: Path) -> int | None:

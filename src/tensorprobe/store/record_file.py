@@ -72,10 +72,6 @@ class RecordFile:
         """A file without entries is still a file."""
         return True
 
-    def names(self) -> Iterator[str]:
-        """The keys in order, without reading the values."""
-        return iter(self._whole[1] if self._outline is None else self._outline.offsets)
-
     def items(self) -> Iterator[tuple[str, Any]]:
         """All entries in the order in which they were written."""
         if self._outline is None:
@@ -113,8 +109,11 @@ class RecordFile:
 
 def load_whole(path: Path) -> dict[str, Any]:
     """A JSON object in any layout, at once."""
-    with journal.open_for_reading(path) as file:
-        data = file.read()
+    try:
+        with journal.open_for_reading(path) as file:
+            data = file.read()
+    except OSError as error:
+        raise DumpError(f"{path} cannot be read ({error.strerror or error}). Copy the dump to another disk.") from error
     try:
         content = journal.parse_json(data, path)
     except ValueError as error:

@@ -30,8 +30,8 @@ class SideFile(Generic[Content]):
 class StackJournal:
     """stack.json.part while it is read: stacks by number, and the records that have them."""
 
-    frames: dict[Any, list[str]]
-    calls: list[tuple[Any, str]]
+    frames: dict[int, Frames]
+    calls: list[tuple[int, str]]
     bad_lines: int = 0
 
 
@@ -70,7 +70,7 @@ def read_stacks(folder: Path, root: Path) -> SideFile[dict[str, Frames]]:
     if part is None:
         return SideFile(stacks)
     found = read_stack_journal(part)
-    stacks.update({name: tuple(found.frames.get(number, ())) for number, name in found.calls})
+    stacks.update({name: found.frames.get(number, ()) for number, name in found.calls})
     return SideFile(stacks, (f"{part.name}: {found.bad_lines} lines cannot be read",) if found.bad_lines else ())
 
 
@@ -79,14 +79,25 @@ def read_stack_journal(path: Path) -> StackJournal:
     found = StackJournal({}, [])
     for _, _, line in journal.iter_lines(path):
         try:
-            kind, number, content = journal.parse_json(line, path)
-            if kind == "stack":
-                found.frames[number] = list(_texts(content))
-            elif isinstance(content, str):
-                found.calls.append((number, content))
-        except (ValueError, TypeError):
-            found.bad_lines += line.endswith(b"\n")
+            is_read = _add_journal_line(found, journal.parse_json(line, path))
+        except ValueError:
+            is_read = False
+        found.bad_lines += not is_read and line.endswith(b"\n")
     return found
+
+
+def _add_journal_line(found: StackJournal, line: Any) -> bool:
+    """`["stack", 0, ["File …", …]]` or `["call", 0, "Functional.linear.0.forward"]`; False for everything else."""
+    if not isinstance(line, list) or len(line) != 3 or type(line[1]) is not int:
+        return False
+    kind, number, content = line
+    if kind == "stack" and isinstance(content, list):
+        found.frames[number] = tuple(_texts(content))
+        return True
+    if kind == "call" and isinstance(content, str):
+        found.calls.append((number, content))
+        return True
+    return False
 
 
 def read_run(folder: Path, root: Path) -> SideFile[dict[str, Any]]:

@@ -11,9 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 from tensorprobe.model.record import Number
+from tensorprobe.model.undefined import is_undefined
 
 # A backward call gives its keyword arguments their gradients: there they are results.
 _SLOT_OF_FIELD = {"input_args": "input", "input_kwargs": "kwargs", "output_kwargs": "kwargs"}
@@ -23,6 +25,8 @@ _NO_SLOTS = frozenset({"autocast", "tuples", "generator_state", "mask"})
 _MAX_INTEGER = 2**64  # no dtype holds a larger one
 _MAX_COUNT = 2**63
 _MAX_DIMENSIONS = 64  # torch and numpy have no more
+_MAX_NAME_CHARACTERS = 250
+"""Every leaf repeats the keys above it: one long key and many leaves would be more than memory holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,11 @@ class TensorSlot:
         if self.inf_count is None:
             return _is_inf(self.max) or _is_inf(self.min)
         return self.inf_count > 0
+
+    @property
+    def is_undefined(self) -> bool:
+        """Does its content mean nothing, because nobody has written to its memory, or because it comes from such?"""
+        return is_undefined(self.note)
 
     @property
     def element_count(self) -> int | None:
@@ -135,7 +144,11 @@ def _read_tensor(slot: str, leaf: dict[str, Any], is_input: bool) -> TensorSlot:
 
 
 def _join(place: str, key: str) -> str:
-    return f"{place}.{key}" if place else key
+    name = f"{place}.{key}" if place else key
+    if len(name) <= _MAX_NAME_CHARACTERS:
+        return name
+    digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    return f"{name[: _MAX_NAME_CHARACTERS - 20]}~{digest}"
 
 
 def _text(value: Any) -> str | None:
@@ -150,19 +163,20 @@ def _number(value: Any) -> Number:
 
 
 def _count(value: Any, has_counts: bool) -> int | None:
-    if _is_count(value):
+    if is_count(value):
         return int(value)
     return 0 if has_counts else None
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:
     """Only one that a tensor can have: its number of elements fits into 64 bits."""
-    if not isinstance(value, list) or len(value) > _MAX_DIMENSIONS or not all(map(_is_count, value)):
+    if not isinstance(value, list) or len(value) > _MAX_DIMENSIONS or not all(map(is_count, value)):
         return None
     return tuple(value) if math.prod(value) <= _MAX_COUNT else None
 
 
-def _is_count(value: Any) -> bool:
+def is_count(value: Any) -> bool:
+    """A number of things that a run can have counted."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_COUNT
 
 

@@ -18,10 +18,10 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from tensorprobe.store import layout
 from tensorprobe.store.disk import append_whole, read_at, write_at, write_whole
+from tensorprobe.store.folder import Folder
 
 _END = b"\n}\n"
 
@@ -29,9 +29,10 @@ _END = b"\n}\n"
 class StackFile:
     """The journal, and the file that is made from it."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._part = path.with_name(path.name + layout.PART_SUFFIX)
+    def __init__(self, folder: Folder, name: str) -> None:
+        self._folder = folder
+        self._name = name
+        self._part = name + layout.PART_SUFFIX
         self._descriptor: int | None = None
         self._numbers: dict[int, int] = {}
         self._texts: dict[tuple[str, ...], int] = {}
@@ -63,7 +64,7 @@ class StackFile:
         lines, self._lines = self._lines, []
         try:
             if self._descriptor is None:
-                self._descriptor = layout.open_private(self._part, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+                self._descriptor = self._folder.open(self._part, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             append_whole(self._descriptor, ("\n".join(lines) + "\n").encode())
         except BaseException:
             self._lines = [line for line in lines if line.startswith('["stack"')]  # later calls may have them too
@@ -86,13 +87,14 @@ class StackFile:
         self.close()
         if self._groups is not None and self._groups.has_room:
             self._groups = self._make_groups()
-        self._part.unlink(missing_ok=True)
+        self._folder.unlink(self._part)
 
     def discard(self) -> None:
         """Remove the file."""
         self.abandon()
-        self._part.unlink(missing_ok=True)
-        self._path.unlink(missing_ok=True)
+        self._folder.unlink(self._part)
+        if self._groups is not None:
+            self._folder.unlink(self._name)
         self._groups, self._placed_bytes = None, 0
 
     def abandon(self) -> None:
@@ -102,13 +104,13 @@ class StackFile:
 
     def _make_groups(self) -> StackGroups:
         calls, self._placed_bytes = self._read_journal(0)
-        return StackGroups(self._path, calls, self._frames)
+        return StackGroups(self._folder, self._name, calls, self._frames)
 
     def _read_journal(self, start: int) -> tuple[dict[int, list[str]], int]:
         """The calls of each stack from `start` on, and how far the journal goes."""
-        if not self._part.exists():
+        if not self._folder.is_file(self._part):
             return {}, 0
-        with self._part.open("rb") as file:
+        with os.fdopen(self._folder.open(self._part, os.O_RDONLY), "rb") as file:
             file.seek(start)
             data = file.read()
         return group_calls(data.decode().splitlines()), start + len(data)
@@ -139,8 +141,11 @@ class Group:
 class StackGroups:
     """stack.json, whole, and how it is extended."""
 
-    def __init__(self, path: Path, calls: Mapping[int, list[str]], frames: Sequence[tuple[str, ...]]) -> None:
-        self._path = path
+    def __init__(
+        self, folder: Folder, name: str, calls: Mapping[int, list[str]], frames: Sequence[tuple[str, ...]]
+    ) -> None:
+        self._folder = folder
+        self._name = name
         self._groups: dict[int, Group] = {}
         self._end = len(b"{")
         entries: list[bytes] = []
@@ -149,12 +154,12 @@ class StackGroups:
         self._size_bytes = self._end + len(_END)
         self.has_room = False
         text = b"{" + b"".join(entries) + _END if entries else b"{}\n"
-        write_whole(path, text.decode())
+        write_whole(folder, name, text.decode())
 
     def is_as_left(self) -> bool:
         """Nobody has changed the file, or taken it away; one without entries is made anew."""
         try:
-            return bool(self._groups) and self._path.stat().st_size == self._size_bytes
+            return bool(self._groups) and self._folder.status(self._name).st_size == self._size_bytes
         except OSError:
             return False
 
@@ -162,7 +167,7 @@ class StackGroups:
         """Add calls. The file is not whole while this runs: the journal is."""
         if not calls:
             return
-        descriptor = layout.open_private(self._path, os.O_RDWR)
+        descriptor = self._folder.open(self._name, os.O_RDWR)
         try:
             self._extend(descriptor, calls, frames)
         finally:

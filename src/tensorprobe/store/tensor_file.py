@@ -2,20 +2,20 @@
 
 A file may come from anyone. Nothing in it is unpickled, no size in it is believed before it was held against the size
 of the file, and what cannot be read is a DumpError that fits into a cell of a table: "x.pt is cut off". The path was
-checked by `RankDump.tensor_path`; here only regular files are opened, because a pipe would wait for ever.
+checked by `RankDump.tensor_path`.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-import stat
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tensorprobe.errors import DumpError
+from tensorprobe.regular_file import NOT_REGULAR, open_regular
 from tensorprobe.store import npy_file, torch_file
 from tensorprobe.store.tensor_layout import NotDense, Unreadable, make_array
 
@@ -39,8 +39,6 @@ def open_tensor(path: Path, dtype: str | None = None) -> np.ndarray[Any, Any]:
         raise DumpError(f"{path.name} {error}") from None
     except OSError as error:
         raise DumpError(f"{path.name} cannot be read ({error.strerror or error})") from error
-    except UnicodeEncodeError as error:  # half of a surrogate pair
-        raise DumpError(f"{path.name!r} is no name of a file") from error
 
 
 def forget_pages(array: np.ndarray[Any, Any]) -> None:
@@ -68,16 +66,18 @@ def _read_layout(content: mmap.mmap | bytes, dtype: str | None) -> Any:
 
 def map_file(path: Path) -> mmap.mmap | bytes:
     """The bytes of a regular file, read when they are looked at."""
-    """The content of a regular file."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        with open_regular(path) as file:
+            size_bytes = os.fstat(file.fileno()).st_size
+            # An empty file cannot be mapped.
+            return mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ) if size_bytes else b""
     except FileNotFoundError:
         raise Unreadable("is missing") from None
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise Unreadable("is not a regular file")
-        # An empty file cannot be mapped.
-        return mmap.mmap(descriptor, status.st_size, access=mmap.ACCESS_READ) if status.st_size else b""
-    finally:
-        os.close(descriptor)
+    except IsADirectoryError:
+        raise Unreadable(f"is {NOT_REGULAR}") from None
+    except OSError as error:
+        if error.strerror == NOT_REGULAR:
+            raise Unreadable(f"is {NOT_REGULAR}") from None
+        raise
+    except (ValueError, OverflowError):  # it has become shorter, or is larger than all addresses
+        raise Unreadable("cannot be read as its size says") from None

@@ -10,8 +10,12 @@ from typing import Any
 import numpy as np
 
 from tensorprobe.errors import UsageError
+from tensorprobe.foreign_text import shorten
 
 MAX_DIMENSIONS = 32  # numpy 1.x has no more
+_MAX_SIZE = 2**63
+"""What a file says of a size, a stride or an offset is below this: no address is larger."""
+_MAX_SHOWN_CHARACTERS = 100
 MAX_REPEATED_BYTES = 1 << 30
 """Of a tensor whose elements share memory: a few bytes may stand for any number of them."""
 
@@ -86,6 +90,26 @@ def make_array(content: mmap.mmap | bytes, layout: TensorLayout) -> np.ndarray[A
     return -array if layout.is_negated and dtype.kind in "fc" else array
 
 
+def check_shape(sizes: Any) -> tuple[int, ...]:
+    """The shape of a tensor, of whatever a file has in its place. Asked before anything is computed with it: numbers of
+    thousands of digits, or thousands of numbers, would cost more than the file itself."""
+    if not isinstance(sizes, (list, tuple)) or not all(map(is_size, sizes[: MAX_DIMENSIONS + 1])):
+        raise Unreadable("has a header that makes no sense")
+    if len(sizes) > MAX_DIMENSIONS:
+        raise Unreadable(f"has {len(sizes):,} dimensions")
+    return tuple(sizes)
+
+
+def is_size(number: Any) -> bool:
+    """An integer that a size, a stride or an offset can be; True is none."""
+    return type(number) is int and 0 <= number < _MAX_SIZE
+
+
+def quote(text: str) -> str:
+    """What a file says, for a message about it."""
+    return repr(shorten(text, _MAX_SHOWN_CHARACTERS))
+
+
 def contiguous_strides(shape: tuple[int, ...], is_fortran: bool = False) -> tuple[int, ...]:
     """In elements, of an array without gaps."""
     ordered = shape if is_fortran else shape[::-1]
@@ -101,7 +125,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     if name in _BY_NUMPY:
         return np.dtype(_BY_NUMPY[name])
     if name not in _BY_ML_DTYPES:
-        raise NotDense(f"has the dtype {name}, which is not compared")
+        raise NotDense(f"has the dtype {shorten(name, _MAX_SHOWN_CHARACTERS)}, which is not compared")
     try:
         import ml_dtypes
     except ImportError:
@@ -154,10 +178,8 @@ def _join_halves(content: mmap.mmap | bytes, layout: TensorLayout) -> np.ndarray
 
 
 def _check(layout: TensorLayout, item_bytes: int, file_bytes: int) -> None:
-    sizes, strides = layout.shape, layout.strides
-    if len(sizes) > MAX_DIMENSIONS:
-        raise Unreadable(f"has {len(sizes)} dimensions")
-    if len(sizes) != len(strides) or min((*sizes, *strides, layout.offset, layout.begin, layout.size_bytes)) < 0:
+    sizes, strides = check_shape(layout.shape), check_shape(layout.strides)
+    if len(sizes) != len(strides) or not all(map(is_size, (layout.offset, layout.begin))) or layout.size_bytes < 0:
         raise Unreadable("has a header that makes no sense")
     if layout.begin + layout.size_bytes > file_bytes:
         raise Unreadable("is cut off")

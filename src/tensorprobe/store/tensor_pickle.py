@@ -12,11 +12,19 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from tensorprobe.store.tensor_layout import COMPLEX_OF_HALVES, NotDense, Unreadable
+from tensorprobe.store.tensor_layout import (
+    COMPLEX_OF_HALVES,
+    NotDense,
+    Unreadable,
+    check_shape,
+    is_size,
+    quote,
+)
 
 MAX_PICKLE_BYTES = 1 << 16
+_MAX_SHORT_BYTES = 1 << 12
 _KINDS = 4096
-_MAX_DEPTH = 16
+"""So many short pickles, and what they hold, are remembered."""
 
 _STORAGES = {
     "DoubleStorage": "float64",
@@ -45,7 +53,7 @@ _PASSED_OVER = frozenset({"PROTO", "FRAME", "STOP"})
 
 @dataclass(frozen=True, slots=True)
 class PickledTensor:
-    """A tensor as its pickle describes it; the numbers are not checked yet."""
+    """A tensor as its pickle describes it: a shape that a tensor can have, not yet held against the file."""
 
     storage: str
     dtype: str
@@ -77,147 +85,160 @@ class _Storage:
     kind: str
 
 
-class _Mark:
-    pass
+class _Stack:
+    """The values that were pushed; those below a mark are out of reach until it is popped."""
+
+    def __init__(self) -> None:
+        self._items: list[Any] = []
+        self._below: list[list[Any]] = []
+
+    def push(self, value: Any) -> None:
+        self._items.append(value)
+
+    def pop(self) -> Any:
+        return self._items.pop()
+
+    @property
+    def top(self) -> Any:
+        return self._items[-1]
+
+    def mark(self) -> None:
+        self._below.append(self._items)
+        self._items = []
+
+    def pop_to_mark(self) -> tuple[Any, ...]:
+        taken, self._items = self._items, self._below.pop()
+        return tuple(taken)
+
+    def pop_last(self, count: int) -> tuple[Any, ...]:
+        if len(self._items) < count:
+            raise IndexError
+        taken = tuple(self._items[-count:])
+        del self._items[-count:]
+        return taken
+
+
+def read_pickle(content: bytes) -> PickledTensor:
+    """The tensor of a pickle. Tensors of one dtype, shape and layout have the same pickle, so most are known."""
+    return _read_short(content) if len(content) <= _MAX_SHORT_BYTES else _read_tensor(read_tree(content))
 
 
 @lru_cache(_KINDS)
-def read_pickle(content: bytes) -> PickledTensor:
-    """The tensor of a pickle. Tensors of one dtype, shape and layout have the same pickle, so most are known."""
-    try:
-        result = _walk(content)
-    except (ValueError, IndexError, KeyError, OverflowError, TypeError, RecursionError):
-        raise Unreadable("is damaged: its pickle makes no sense") from None
-    return _read_tensor(result)
+def _read_short(content: bytes) -> PickledTensor:
+    return _read_tensor(read_tree(content))
 
 
 def read_tree(content: bytes) -> Any:
-    """What a pickle of dictionaries, such as a state_dict, holds: texts, numbers, lists, and tensors as above."""
+    """What a pickle holds: texts, numbers, lists, dictionaries with texts as keys, and notes of all else, which
+    `find_tensor` reads. One object may stand in many places, also in itself: whoever walks the tree sees each once."""
     try:
-        return _read_node(_walk(content), 0)
+        return _walk(content)
     except (ValueError, IndexError, KeyError, OverflowError, TypeError, RecursionError):
         raise Unreadable("is damaged: its pickle makes no sense") from None
 
 
-def _read_node(node: Any, depth: int) -> Any:
-    if depth > _MAX_DEPTH:
-        raise Unreadable("is nested beyond all reason")
-    if isinstance(node, dict):
-        return {key: _read_node(value, depth + 1) for key, value in node.items()}
-    if isinstance(node, (list, tuple)):
-        return [_read_node(value, depth + 1) for value in node]
-    if isinstance(node, _Call):
-        try:
-            return _read_tensor(node)
-        except Unreadable as error:
-            return error
-    return node
+def find_tensor(node: Any) -> PickledTensor | None:
+    """The tensor that a node of a tree stands for, if it is one."""
+    try:
+        return _read_tensor(node)
+    except Unreadable:
+        return None
 
 
 def _walk(content: bytes) -> Any:
-    stack: list[Any] = []
+    stack = _Stack()
     memo: dict[int, Any] = {}
     argument: Any
     for opcode, argument, _ in pickletools.genops(content):
         name = opcode.name
         if name in _PUSHED:
-            stack.append(argument)
+            stack.push(argument)
         elif name in _CONSTANTS:
-            stack.append(_CONSTANTS[name])
+            stack.push(_CONSTANTS[name])
         elif name in _PUTS:
-            memo[int(argument)] = stack[-1]
+            memo[int(argument)] = stack.top
         elif name == "MEMOIZE":
-            memo[len(memo)] = stack[-1]
+            memo[len(memo)] = stack.top
         elif name in _GETS:
-            stack.append(memo[int(argument)])
+            stack.push(memo[int(argument)])
         elif name == "MARK":
-            stack.append(_Mark)
+            stack.mark()
         elif name in _TUPLES:
-            count = _TUPLES[name]
-            if len(stack) < count:
-                raise IndexError
-            stack[-count:] = [tuple(stack[-count:])]
+            stack.push(stack.pop_last(_TUPLES[name]))
         elif name == "GLOBAL":
-            stack.append(_Name(argument.replace(" ", ".")))
+            stack.push(_Name(argument.replace(" ", ".")))
         elif name in _STEPS:
             _STEPS[name](stack)
         elif name not in _PASSED_OVER:
             raise Unreadable("holds a pickle, not a tensor")
-    return stack[-1]
+    return stack.top
 
 
-def _pop_to_mark(stack: list[Any]) -> tuple[Any, ...]:
-    at = len(stack) - 1 - stack[::-1].index(_Mark)
-    taken = tuple(stack[at + 1 :])
-    del stack[at:]
-    return taken
+def _push_tuple(stack: _Stack) -> None:
+    stack.push(stack.pop_to_mark())
 
 
-def _push_tuple(stack: list[Any]) -> None:
-    stack.append(_pop_to_mark(stack))
+def _push_dict(stack: _Stack) -> None:
+    stack.push({})
 
 
-def _push_dict(stack: list[Any]) -> None:
-    stack.append({})
-
-
-def _set_item(stack: list[Any]) -> None:
+def _set_item(stack: _Stack) -> None:
     value, key = stack.pop(), stack.pop()
-    if isinstance(stack[-1], dict) and isinstance(key, str):
-        stack[-1][key] = value
+    if isinstance(stack.top, dict) and isinstance(key, str):
+        stack.top[key] = value
 
 
-def _set_items(stack: list[Any]) -> None:
-    items = _pop_to_mark(stack)
-    if isinstance(stack[-1], dict):
-        stack[-1].update({key: value for key, value in zip(items[::2], items[1::2]) if isinstance(key, str)})  # noqa: B905
+def _set_items(stack: _Stack) -> None:
+    items = stack.pop_to_mark()
+    if isinstance(stack.top, dict):
+        stack.top.update({key: value for key, value in zip(items[::2], items[1::2]) if isinstance(key, str)})  # noqa: B905
 
 
-def _join_name(stack: list[Any]) -> None:
+def _join_name(stack: _Stack) -> None:
     name, module = stack.pop(), stack.pop()
     if not (isinstance(name, str) and isinstance(module, str)):
         raise TypeError
-    stack.append(_Name(f"{module}.{name}"))
+    stack.push(_Name(f"{module}.{name}"))
 
 
-def _note_call(stack: list[Any]) -> None:
+def _note_call(stack: _Stack) -> None:
     arguments, function = stack.pop(), stack.pop()
     if not (isinstance(arguments, tuple) and isinstance(function, _Name)):
         raise TypeError
     if function.text == "collections.OrderedDict" and not arguments:
-        stack.append({})
+        stack.push({})
         return
-    stack.append(_Call(function.text, arguments))
+    stack.push(_Call(function.text, arguments))
 
 
-def _note_storage(stack: list[Any]) -> None:
+def _note_storage(stack: _Stack) -> None:
     word, kind, key = stack.pop()[:3]
     if word != "storage" or not isinstance(kind, _Name) or not isinstance(key, str):
         raise TypeError
-    stack.append(_Storage(key, kind.text.rpartition(".")[2]))
+    stack.push(_Storage(key, kind.text.rpartition(".")[2]))
 
 
-def _drop_state(stack: list[Any]) -> None:
+def _drop_state(stack: _Stack) -> None:
     stack.pop()
 
 
-def _push_list(stack: list[Any]) -> None:
-    stack.append([])
+def _push_list(stack: _Stack) -> None:
+    stack.push([])
 
 
-def _append(stack: list[Any]) -> None:
+def _append(stack: _Stack) -> None:
     value = stack.pop()
-    if isinstance(stack[-1], list):
-        stack[-1].append(value)
+    if isinstance(stack.top, list):
+        stack.top.append(value)
 
 
-def _append_all(stack: list[Any]) -> None:
-    values = _pop_to_mark(stack)
-    if isinstance(stack[-1], list):
-        stack[-1].extend(values)
+def _append_all(stack: _Stack) -> None:
+    values = stack.pop_to_mark()
+    if isinstance(stack.top, list):
+        stack.top.extend(values)
 
 
-_STEPS: dict[str, Callable[[list[Any]], None]] = {
+_STEPS: dict[str, Callable[[_Stack], None]] = {
     "EMPTY_LIST": _push_list,
     "APPEND": _append,
     "APPENDS": _append_all,
@@ -278,10 +299,11 @@ def _read_plain(arguments: tuple[Any, ...], dtypes: tuple[Any, ...] | None, meta
     storage, offset, shape, strides = arguments[:4]
     if isinstance(shape, _Call) and shape.function == "torch.Size" and shape.arguments:
         shape = shape.arguments[0]
-    if not (_is_index(offset) and _are_indices(shape) and _are_indices(strides)):
+    if not (is_size(offset) and isinstance(shape, tuple) and isinstance(strides, tuple)):
         raise Unreadable("is damaged: its pickle makes no sense")
     flags = metadata[0] if metadata and isinstance(metadata[0], dict) else {}
     dtype = _read_dtype(storage, dtypes)
+    shape, strides = check_shape(shape), check_shape(strides)
     return PickledTensor(
         storage.key, dtype, offset, shape, strides, flags.get("conj") is True, flags.get("neg") is True
     )
@@ -290,17 +312,9 @@ def _read_plain(arguments: tuple[Any, ...], dtypes: tuple[Any, ...] | None, meta
 def _read_dtype(storage: _Storage, dtypes: tuple[Any, ...] | None) -> str:
     if dtypes is None:
         if storage.kind not in _STORAGES:
-            raise NotDense(f"has a {storage.kind}, which is not compared")
+            raise NotDense(f"has a storage of the kind {quote(storage.kind)}, which is not compared")
         return _STORAGES[storage.kind]
     if not dtypes or not isinstance(dtypes[0], _Name):
         raise Unreadable("is damaged: its pickle makes no sense")
     name = dtypes[0].text.removeprefix("torch.")
     return _SYNONYMS.get(name, name)
-
-
-def _is_index(value: Any) -> bool:
-    return type(value) is int
-
-
-def _are_indices(value: Any) -> bool:
-    return isinstance(value, tuple) and all(map(_is_index, value))

@@ -133,6 +133,8 @@ def _read_directory(
         length, packed, header = _widen(extra, length, packed, header)
         if method != 0 or length != packed:
             raise Unreadable("is compressed; torch.save writes files that are not")
+        if name in entries:  # torch would read the one, and a person with another tool see the other
+            raise Unreadable("is damaged: two of its entries have one name")
         entries[name] = (header, length)
     return entries
 

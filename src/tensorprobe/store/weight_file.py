@@ -20,8 +20,16 @@ from tensorprobe.errors import DumpError
 from tensorprobe.model.weight import Weight
 from tensorprobe.store import torch_file
 from tensorprobe.store.tensor_file import map_file
-from tensorprobe.store.tensor_layout import TensorLayout, Unreadable, contiguous_strides, make_array
-from tensorprobe.store.tensor_pickle import PickledTensor
+from tensorprobe.store.tensor_layout import (
+    TensorLayout,
+    Unreadable,
+    check_shape,
+    contiguous_strides,
+    is_size,
+    make_array,
+    quote,
+)
+from tensorprobe.store.tensor_pickle import PickledTensor, find_tensor
 
 SUFFIXES = (".pt", ".pth", ".bin", ".safetensors")
 _KEYS = ("state_dict", "model_state_dict", "model", "module", "net", "network", "weights")
@@ -102,12 +110,30 @@ def _reader(
 
 
 def _find_weights(tree: Any) -> dict[str, PickledTensor]:
-    """The dictionary itself, or that below one of the usual keys."""
-    if not isinstance(tree, dict):
-        return {}
-    own = {name: value for name, value in tree.items() if isinstance(value, PickledTensor)}
-    below = (_find_weights(tree[key]) for key in _KEYS if isinstance(tree.get(key), dict))
-    return own or next((found for found in below if found), {})
+    """The dictionary itself, or that below one of the usual keys; each is looked at once, wherever else it stands."""
+    waiting, seen = [tree], set()
+    while waiting:
+        node = waiting.pop()
+        if not isinstance(node, dict) or id(node) in seen:
+            continue
+        seen.add(id(node))
+        found = {
+            _check_name(name): tensor
+            for name, tensor in zip(node, map(find_tensor, node.values()), strict=True)
+            if tensor
+        }
+        if found:
+            return found
+        waiting.extend(node[key] for key in reversed(_KEYS) if key in node)
+    return {}
+
+
+def _check_name(name: str) -> str:
+    try:
+        name.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair: neither framework could write it
+        raise Unreadable(f"has a weight of the name {quote(name)}, which is no text") from None
+    return name
 
 
 def _read_safetensors(content: mmap.mmap | bytes) -> Iterator[StoredWeight]:
@@ -116,19 +142,33 @@ def _read_safetensors(content: mmap.mmap | bytes) -> Iterator[StoredWeight]:
     (size,) = struct.unpack("<Q", content[:8])
     if size > min(_MAX_HEADER_BYTES, len(content) - 8):
         raise Unreadable("is cut off")
+    for name, entry in _read_header(content[8 : 8 + size]).items():
+        if name != "__metadata__":
+            yield _read_entry(content, 8 + size, _check_name(name), entry)
+
+
+def _read_header(text: bytes) -> dict[str, Any]:
     try:
-        header = json.loads(content[8 : 8 + size])
-        items = [(name, entry) for name, entry in header.items() if name != "__metadata__"]
-        for name, entry in items:
-            yield _read_entry(content, 8 + size, name, entry)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        header = json.loads(text, object_pairs_hook=_refuse_doubles)
+    except (ValueError, RecursionError):
         raise Unreadable("has a header that makes no sense") from None
+    if not isinstance(header, dict):
+        raise Unreadable("has a header that makes no sense")
+    return header
+
+
+def _refuse_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("one name stands for two weights")
+    return found
 
 
 def _read_entry(content: mmap.mmap | bytes, begin: int, name: str, entry: Any) -> StoredWeight:
-    dtype, shape = _SAFETENSORS_DTYPES[entry["dtype"]], tuple(map(int, entry["shape"]))
-    first, last = map(int, entry["data_offsets"])
-    if first < 0:
-        raise ValueError
-    layout = TensorLayout(dtype, shape, contiguous_strides(shape), begin + first, last - first)
+    fields = entry if isinstance(entry, dict) else {}
+    dtype, place = _SAFETENSORS_DTYPES.get(str(fields.get("dtype"))), fields.get("data_offsets")
+    if dtype is None or not isinstance(place, list) or len(place) != 2 or not all(map(is_size, place)):
+        raise Unreadable("has a header that makes no sense")
+    shape = check_shape(fields.get("shape"))
+    layout = TensorLayout(dtype, shape, contiguous_strides(shape), begin + place[0], place[1] - place[0])
     return StoredWeight(Weight(name, shape, dtype), lambda: make_array(content, layout))

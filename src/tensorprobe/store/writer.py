@@ -10,26 +10,25 @@ from __future__ import annotations
 
 import errno
 import json
-import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 from tensorprobe.store import layout
 from tensorprobe.store.disk import append_whole, write_all, write_over, write_whole
 from tensorprobe.store.encode import encode_entry
+from tensorprobe.store.folder import Folder
+from tensorprobe.store.own_name import is_own_name
 from tensorprobe.store.stack_file import StackFile
-
-logger = logging.getLogger("tensorprobe")
 
 
 class AppendedObject:
     """A JSON object that is written one entry a line."""
 
-    def __init__(self, path: Path, header: str, footer: str) -> None:
-        self._path = path
-        self._part = path.with_name(path.name + layout.PART_SUFFIX)
+    def __init__(self, folder: Folder, name: str, header: str, footer: str) -> None:
+        self._folder = folder
+        self._name = name
+        self._part = name + layout.PART_SUFFIX
         self._header = header.encode()
         self._footer = f"\n{footer}\n".encode()
         self._descriptor: int | None = None
@@ -55,13 +54,14 @@ class AppendedObject:
         append_whole(self._descriptor, self._footer, syncs=True)
         os.close(self._descriptor)
         self._descriptor = None
-        self._part.replace(self._path)
+        self._folder.replace(self._part, self._name)
 
     def discard(self) -> None:
         """Remove the file."""
         self.abandon()
-        self._part.unlink(missing_ok=True)
-        self._path.unlink(missing_ok=True)
+        if self._is_begun:
+            self._folder.unlink(self._part)
+            self._folder.unlink(self._name)
         self._is_begun = False
 
     def abandon(self) -> None:
@@ -72,27 +72,26 @@ class AppendedObject:
 
     def _open(self) -> int:
         if self._descriptor is None:
-            is_there = self._is_begun and (self._path.exists() or self._part.exists())
+            is_there = self._is_begun and (self._folder.is_file(self._name) or self._folder.is_file(self._part))
             self._descriptor = self._reopen() if is_there else self._begin()
         return self._descriptor
 
     def _begin(self) -> int:
-        layout.make_folder(self._path.parent)
-        descriptor = layout.open_private(self._part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        descriptor = self._folder.create(self._part)
         try:
             write_all(descriptor, self._header)
         except OSError:  # entries without a header could not be read: begin anew next time
             os.close(descriptor)
-            self._part.unlink(missing_ok=True)
+            self._folder.unlink(self._part)
             raise
         self._is_begun = True
         return descriptor
 
     def _reopen(self) -> int:
         """Take the end off again."""
-        if self._path.exists():
-            self._path.replace(self._part)
-        descriptor = layout.open_private(self._part, os.O_WRONLY)
+        if self._folder.is_file(self._name):
+            self._folder.replace(self._name, self._part)
+        descriptor = self._folder.open(self._part, os.O_WRONLY)
         end = os.lseek(descriptor, 0, os.SEEK_END) - len(self._footer)
         os.ftruncate(descriptor, end)
         os.lseek(descriptor, end, os.SEEK_SET)
@@ -102,24 +101,34 @@ class AppendedObject:
 class RankWriter:
     """All files of one step of one process."""
 
-    def __init__(self, folder: Path, header: dict[str, Any], *, has_construct: bool, has_extra: bool) -> None:
+    def __init__(self, folder: Folder, header: dict[str, Any], *, has_construct: bool, has_extra: bool) -> None:
         self.folder = folder
         opening = json.dumps(header)[:-1] + ', "data": {'
-        self._dump = AppendedObject(folder / layout.DUMP_FILE, opening, "}}")
-        self._debug = AppendedObject(folder / layout.DEBUG_FILE, opening, "}}")
-        self._construct = AppendedObject(folder / layout.CONSTRUCT_FILE, "{", "}")
-        self._stack = StackFile(folder / layout.STACK_FILE)
+        self._dump = AppendedObject(folder, layout.DUMP_FILE, opening, "}}")
+        self._debug = AppendedObject(folder, layout.DEBUG_FILE, opening, "}}")
+        self._construct = AppendedObject(folder, layout.CONSTRUCT_FILE, "{", "}")
+        self._stack = StackFile(folder, layout.STACK_FILE)
         self._has_construct = has_construct
         self._has_extra = has_extra
 
     def open(self, run: dict[str, Any]) -> None:
-        """Take the folder over from an earlier run, and say in run.json whose it is now."""
-        if self._clear_folder():
-            logger.warning("%s held an earlier dump, which is replaced", self.folder)
+        """Say in run.json whose folder this is. Where files of another run are, nothing is written: that would mix the
+        two, or destroy what nothing replaces."""
+        found = [name for name in self.folder.names() if is_own_name(name) and name != layout.RUN_FILE]
+        if found:
+            error = FileExistsError(
+                errno.EEXIST,
+                f"{self.folder.path} holds {found[0]} of an earlier run, which could not be moved aside: "
+                "remove it, or give another dump_path",
+            )
+            self.folder.refuse(error)
+            raise error
         write_run(self.folder, run)
 
-    def _clear_folder(self) -> bool:
-        return layout.clear_folder(self.folder)
+    @property
+    def has_records(self) -> bool:
+        """Are there whole files of records on disk?"""
+        return any(self.folder.is_file(name) for name in (layout.DUMP_FILE, layout.DEBUG_FILE))
 
     def append_records(self, records: Iterable[tuple[str, Any]]) -> None:
         """Add calls to dump.json; also opens it when there are none."""
@@ -153,8 +162,9 @@ class RankWriter:
     def discard(self) -> None:
         """Remove every file again, and the folders if nothing else is in them."""
         run_all([file.discard for file in (self._dump, self._debug, self._construct, self._stack)])
-        (self.folder / layout.RUN_FILE).unlink(missing_ok=True)
-        layout.remove_empty_folders(self.folder)
+        self.folder.unlink(layout.RUN_FILE)
+        self.folder.remove_folder(layout.TENSOR_FOLDER)
+        self.folder.remove()
 
     def abandon(self) -> None:
         """Let go of the files without writing: what a forked child does."""
@@ -162,15 +172,15 @@ class RankWriter:
             file.abandon()
 
 
-def write_run(folder: Path, run: dict[str, Any]) -> None:
+def write_run(folder: Folder, run: dict[str, Any]) -> None:
     """run.json, the circumstances: replaced as a whole, because it is small; on a full disk written over, because it
     says what could not be written."""
-    layout.make_folder(folder)
-    path, text = folder / layout.RUN_FILE, json.dumps(run, indent=1, default=str, allow_nan=False) + "\n"
+    name, text = layout.RUN_FILE, json.dumps(run, indent=1, default=str, allow_nan=False) + "\n"
     try:
-        write_whole(path, text)
+        write_whole(folder, name, text)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not path.exists() or not write_over(path, text):
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        if not is_full or not folder.is_file(name) or not write_over(folder, name, text):
             raise
 
 

@@ -179,7 +179,7 @@ class TestRestore:
     def test_everything_comes_back(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PYTHONHASHSEED", "77")
         before = read_state()
-        handle = seed_all(3, mode=True)
+        handle = seed_all(3, mode=True, rm_dropout=True)
         draw()
         handle.restore()
         assert read_state() == before
@@ -197,7 +197,7 @@ class TestRestore:
     @pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)])
     def test_any_order_ends_where_it_began(self, order: tuple[int, ...]) -> None:
         before = read_state()
-        handles = [seed_all(1, mode=True), seed_all(2, rm_dropout=False), seed_all(3, mode=True)]
+        handles = [seed_all(1, True, True), seed_all(2, rm_dropout=False), seed_all(3, True, True)]
         for index in order:
             handles[index].restore()
         assert read_state() == before
@@ -206,7 +206,7 @@ class TestRestore:
         torch_seed = pytest.importorskip("tensorprobe.capture.torch.seed")
         functional = pytest.importorskip("torch.nn.functional")
         torch = pytest.importorskip("torch")
-        outer, inner = torch_seed.seed_all(1), seed_all(2)
+        outer, inner = torch_seed.seed_all(1, rm_dropout=True), seed_all(2, rm_dropout=True)
         outer.restore()
         assert os.environ["PYTHONHASHSEED"] == "2"
         assert is_inert()
@@ -307,7 +307,7 @@ class TestDropout:
 
     @pytest.mark.parametrize("kind", [Dropouts, MintDropouts])
     def test_all_of_them_let_everything_through(self, kind: type[nn.Cell], mode: str) -> None:
-        with seed_all():
+        with seed_all(rm_dropout=True):
             network = kind().set_train()
             state = read_state()
             assert differing(in_mode(network, mode)) == []
@@ -317,7 +317,7 @@ class TestDropout:
     def test_those_made_before_too(self, kind: type[nn.Cell], mode: str) -> None:
         with seed_all(rm_dropout=False):
             network = kind().set_train()
-        with seed_all():
+        with seed_all(rm_dropout=True):
             found = differing(in_mode(network, mode))
         assert found == (PRIMITIVES_KEPT_IN_C if kind is Dropouts and mode != "PyNative" else [])
 
@@ -326,20 +326,20 @@ class TestDropout:
         made = {"": ops.Dropout, "2d": ops.Dropout2D, "3d": ops.Dropout3D}[kind]
         value = Tensor(np.ones(SHAPES[kind], np.float16))
         _, dropping = made(keep_prob=0.5)(value)
-        with seed_all():
+        with seed_all(rm_dropout=True):
             output, mask = made(keep_prob=0.5)(value)
         assert (mask.shape, mask.dtype) == (dropping.shape, dropping.dtype)
         assert mask.asnumpy().all()
         assert output is value
 
     def test_gradients_pass(self, mode: str) -> None:
-        with seed_all():
+        with seed_all(rm_dropout=True):
             gradients = mindspore.grad(in_mode(Total().set_train(), mode), (0, 1, 2, 3))(*values())
         assert [set(gradient.asnumpy().ravel()) for gradient in gradients] == [{6.0}, {2.0}, {4.0}, {4.0}]
 
     def test_layers_that_drop_inside(self, mode: str) -> None:
         x = Tensor(np.random.RandomState(0).randn(5, 2, 8).astype(np.float32))
-        with seed_all():
+        with seed_all(rm_dropout=True):
             layers = [
                 nn.LSTM(8, 4, num_layers=2, dropout=0.5),
                 nn.TransformerEncoderLayer(8, 2, dim_feedforward=16, dropout=0.5),
@@ -350,11 +350,11 @@ class TestDropout:
                 assert is_same(first, second)
 
     def test_a_class_imported_early(self) -> None:
-        with seed_all():
+        with seed_all(rm_dropout=True):
             assert is_same(DropoutImportedEarly(0.5)(ONES)[0], ONES)
 
     def test_a_wrong_probability_is_still_an_error(self) -> None:
-        with seed_all():
+        with seed_all(rm_dropout=True):
             for make in (lambda: nn.Dropout(p=1.5), lambda: nn.Dropout2d(-1.0), lambda: ops.Dropout2D(7.0)):
                 with pytest.raises(ValueError, match="must be"):
                     make()
@@ -365,12 +365,23 @@ def first_tensor(output: Any) -> Tensor:
 
 
 class TestDropoutLater:
-    def test_false_leaves_dropout_alone(self) -> None:
-        with seed_all(rm_dropout=False):
+    @pytest.mark.parametrize("arguments", [{}, {"mode": True}, {"rm_dropout": False}])
+    def test_dropout_stays_and_nothing_is_said_unless_it_is_to_go(
+        self, arguments: dict[str, bool], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with seed_all(**arguments):
             assert not is_inert()
+        assert caplog.messages == []
+
+    def test_who_turns_dropout_off_is_told_in_one_line(self, caplog: pytest.LogCaptureFixture) -> None:
+        with seed_all(rm_dropout=True):
+            assert is_inert()
+        assert caplog.messages == [
+            "seed_all: dropout is off from here on, because rm_dropout is True; rm_dropout=False leaves it on"
+        ]
 
     def test_what_was_made_meanwhile_drops_afterwards(self, mode: str) -> None:
-        with seed_all():
+        with seed_all(rm_dropout=True):
             network = Dropouts().set_train()
         with seed_all(rm_dropout=False):
             assert network.primitive.keep_prob == network.primitive_2d.keep_prob == 0.5
@@ -378,7 +389,7 @@ class TestDropoutLater:
 
     def test_a_patch_over_ours_stays(self) -> None:
         original = ops.Dropout.__call__
-        with seed_all():
+        with seed_all(rm_dropout=True):
             ours = ops.Dropout.__call__
 
             def theirs(self: Any, x: Any) -> Any:

@@ -261,3 +261,48 @@ def test_shares_of_the_gradient_of_a_distributed_tensor_are_added_without_a_coll
     dump = close(session, tmp_path)
     assert dump.records["Tensor.mul.0.backward"]["input"][0]["Max"] == 3
     assert dump.records["Tensor.mul.0.backward"]["input"][0]["placements"] == ["Shard(dim=0)"]
+
+
+def test_what_a_collective_only_receives_into_is_undefined_until_somebody_has_waited(
+    session: Session, tmp_path: Path
+) -> None:
+    received = torch.full((2,), 7.0)
+    work = dist.all_gather_into_tensor(received, torch.ones(2), async_op=True)
+    received.view(2, 1)
+    work.wait()
+    received.view(2, 1)
+    records = close(session, tmp_path).records
+    gathered = records["Distributed.all_gather_into_tensor.0.forward"]
+    assert [leaf.get("note") for leaf in gathered["input_args"]] == ["undefined memory", None]
+    assert [leaf.get("note") for leaf in gathered["output"]] == [None, None]
+    assert records["Tensor.view.0.forward"]["output"][0]["note"] == "undefined memory"
+    assert "note" not in records["Tensor.view.1.forward"]["output"][0]
+
+
+def test_what_is_sent_from_the_memory_that_is_received_into_stays_data(session: Session, tmp_path: Path) -> None:
+    memory = torch.empty(2)
+    memory[:1] = 1.0
+    dist.all_gather_into_tensor(memory[:1], memory[:1])
+    dist.all_reduce(memory[:1])
+    dist.broadcast(memory[:1], src=0)
+    records = close(session, tmp_path).records
+    gathered = records["Distributed.all_gather_into_tensor.0.forward"]
+    assert gathered["input_args"][1].get("note") is None
+    for name in ("all_gather_into_tensor", "all_reduce", "broadcast"):
+        assert records[f"Distributed.{name}.0.forward"]["output"][0].get("note") is None
+
+
+def test_a_result_that_nobody_was_seen_to_wait_for_is_data(session: Session, tmp_path: Path) -> None:
+    received = torch.empty(2)
+    dist.all_gather_into_tensor(received, torch.ones(2), async_op=True)
+    gc.collect()
+    dist.barrier()
+    received.view(2, 1)
+    assert "note" not in close(session, tmp_path).records["Tensor.view.0.forward"]["output"][0]
+
+
+def test_what_is_gathered_from_undefined_memory_is_undefined(session: Session, tmp_path: Path) -> None:
+    received = torch.ones(2)
+    dist.all_gather_into_tensor(received, torch.empty(2))
+    gathered = close(session, tmp_path).records["Distributed.all_gather_into_tensor.0.forward"]
+    assert gathered["output"][0]["note"] == "undefined memory"

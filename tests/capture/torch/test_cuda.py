@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tensorprobe.capture.torch.verification import is_wanted
-from tests.capture.torch.dump import only_step
+from tests.capture.torch.dump import DumpOnDisk, only_step
 from tests.capture.torch.training import Observed, difference, open_session, recorded_step, train
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -263,3 +263,74 @@ def test_many_tensors_that_one_kernel_changes_are_read_again(tmp_path: Path) -> 
     session.close()
     leaf = only_step(tmp_path).records["Tensor.mul.0.forward"]["input_args"][0]
     assert leaf["Max"] == 9.0
+
+
+@pytest.mark.skipif(is_wanted(), reason="verify mode waits for every value")
+def test_nobody_waits_for_the_device_while_undefined_memory_is_filled(tmp_path: Path) -> None:
+    ones = torch.ones(64, 64, device="cuda")
+    session = open_session(tmp_path, level="L1")
+    session.start()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        memory = torch.empty(64, 64, device="cuda")
+        memory.view(-1)[:32].fill_(1.0)
+        memory[1:].copy_(ones[1:])
+        torch.mul(ones, 2, out=memory)
+        memory + 1
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    session.stop()
+    assert session.recorder.coverage.failed == 0
+    session.close()
+    records = only_step(tmp_path).records
+    assert records["Tensor.copy_.0.forward"]["output"][0].get("note") is None
+    assert records["Torch.mul.0.forward"]["input_kwargs"]["out"]["note"] == "undefined memory"
+    assert records["Tensor.add.0.forward"]["output"][0].get("note") is None
+
+
+def test_memory_that_a_kernel_of_triton_fills_is_data(tmp_path: Path) -> None:
+    from tests.capture.torch.triton_kernel import double
+
+    session = open_session(tmp_path, level="L1", on_nonfinite="stop")
+    session.start()
+    result = double(torch.ones(1000, device="cuda"))
+    result + 1
+    torch.empty(1000, device="cuda") + 1
+    session.stop()
+    assert session.recorder.coverage.failed == 0
+    session.close()
+    records = only_step(tmp_path).records
+    assert records["Tensor.add.0.forward"]["input_args"][0]["Max"] == 2
+    assert records["Tensor.add.0.forward"]["output"][0].get("note") is None
+    assert records["Tensor.add.1.forward"]["output"][0]["note"] == "undefined memory"
+
+
+@pytest.mark.parametrize("level", ["L1", "mix"])
+def test_fsdp2_on_a_gpu_is_not_stopped_by_buffers_that_nobody_has_written_to(tmp_path: Path, level: str) -> None:
+    """Its backward runs in another thread, where no call is seen."""
+    from torch.distributed._composable.fsdp import fully_shard
+
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("nccl", store=store, rank=0, world_size=1)
+    try:
+        torch.manual_seed(1)
+        model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)).cuda()
+        for layer in model:
+            fully_shard(layer)
+        fully_shard(model)
+        session = open_session(tmp_path / "dump", level=level, on_nonfinite="stop")
+        for _ in range(2):
+            session.start(model)
+            for _ in range(2):
+                model(torch.ones(4, 8, device="cuda")).sum().backward()
+            session.stop()
+            assert session.recorder.coverage.failed == 0
+            session.step()
+        session.close()
+    finally:
+        torch.distributed.destroy_process_group()
+    folder = tmp_path / "dump" / "step1" / "rank0"
+    records = DumpOnDisk(folder).records
+    linear = [fields for name, fields in records.items() if name.startswith("Functional.linear") and "forward" in name]
+    assert len(linear) == 4
+    assert not any("note" in leaf for fields in linear for leaf in (*fields["input_args"], *fields["output"]) if leaf)

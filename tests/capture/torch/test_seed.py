@@ -23,6 +23,7 @@ from tensorprobe.capture.seed import SeedHandle
 from tensorprobe.capture.torch.seed import seed_all
 from tensorprobe.errors import UsageError
 
+DROPOUT_OFF = "seed_all: dropout is off from here on, because rm_dropout is True; rm_dropout=False leaves it on"
 VARIABLES = ("PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG", "HCCL_DETERMINISTIC")
 DROPOUTS = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
 PATCHED = (*DROPOUTS, *(f"{name}_" for name in DROPOUTS), "native_dropout", "lstm", "gru", "rnn_tanh", "rnn_relu")
@@ -234,7 +235,7 @@ class TestRestore:
     def test_everything_comes_back(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PYTHONHASHSEED", "77")
         before = read_state()
-        handle = seed_all(3, mode=True)
+        handle = seed_all(3, mode=True, rm_dropout=True)
         draw()
         handle.restore()
         assert read_state() == before
@@ -265,13 +266,13 @@ class TestRestore:
     @pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)])
     def test_any_order_ends_where_it_began(self, order: tuple[int, ...]) -> None:
         before = read_state()
-        handles = [seed_all(1, mode=True), seed_all(2, rm_dropout=False), seed_all(3, mode=True)]
+        handles = [seed_all(1, True, True), seed_all(2, rm_dropout=False), seed_all(3, True, True)]
         for index in order:
             handles[index].restore()
         assert read_state() == before
 
     def test_the_outer_restored_first_leaves_what_the_inner_set(self) -> None:
-        outer, inner = seed_all(1, mode=True), seed_all(2)
+        outer, inner = seed_all(1, mode=True), seed_all(2, rm_dropout=True)
         outer.restore()
         assert torch.initial_seed() == 2
         assert os.environ["PYTHONHASHSEED"] == "2"
@@ -280,8 +281,8 @@ class TestRestore:
         inner.restore()
 
     def test_the_inner_restored_first_leaves_what_the_outer_set(self) -> None:
-        outer = seed_all(1, mode=True)
-        with seed_all(2):
+        outer = seed_all(1, mode=True, rm_dropout=True)
+        with seed_all(2, rm_dropout=True):
             pass
         assert torch.initial_seed() == 1
         assert is_inert()
@@ -309,7 +310,7 @@ class TestDropout:
 
     @pytest.fixture(autouse=True)
     def _seeded(self) -> Iterator[None]:
-        with seed_all():
+        with seed_all(rm_dropout=True):
             yield
 
     CALLS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {  # noqa: RUF012  a table
@@ -450,24 +451,38 @@ def first_tensor(output: Any) -> torch.Tensor:
 
 
 class TestDropoutLater:
-    def test_false_leaves_dropout_alone(self) -> None:
-        with seed_all(rm_dropout=False):
+    @pytest.mark.parametrize("arguments", [{}, {"mode": True}, {"rm_dropout": False}])
+    def test_dropout_stays_and_nothing_is_said_unless_it_is_to_go(
+        self, arguments: dict[str, bool], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with seed_all(**arguments):
             assert not is_inert()
+        assert caplog.messages == []
+
+    def test_who_turns_dropout_off_is_told_in_one_line(self, caplog: pytest.LogCaptureFixture) -> None:
+        with seed_all(rm_dropout=True):
+            assert is_inert()
+        assert caplog.messages == [DROPOUT_OFF]
+
+    def test_the_line_appears_in_a_program_that_configures_no_logging(self) -> None:
+        program = "from tensorprobe.pytorch import seed_all; seed_all(rm_dropout=True)"
+        ended = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+        assert ended.stderr.splitlines()[-1] == f"[tensorprobe] {DROPOUT_OFF}"
 
     def test_a_name_imported_while_inert_drops_again_afterwards(self) -> None:
-        with seed_all():
+        with seed_all(rm_dropout=True):
             kept, kept_attention = torch.dropout, F.scaled_dot_product_attention
         ones = torch.ones(64)
         with seed_all(rm_dropout=False):
             assert not torch.equal(kept(ones, 0.5, True), ones)
             x = torch.ones(1, 8, 8)
             assert not torch.equal(kept_attention(x, x, x, dropout_p=0.5), x)
-        with seed_all():
+        with seed_all(rm_dropout=True):
             assert torch.equal(kept(ones, 0.5, True), ones)
 
     def test_a_patch_over_ours_stays(self, monkeypatch: pytest.MonkeyPatch) -> None:
         original = torch.dropout
-        with seed_all():
+        with seed_all(rm_dropout=True):
             ours = torch.dropout
 
             def theirs(*args: Any, **kwargs: Any) -> Any:
@@ -485,7 +500,7 @@ class TestDropoutLater:
         """Torch fills its table of names once; filled while the patches are on, it would not know the originals."""
         program = (
             "import torch; original = torch.nn.functional.scaled_dot_product_attention\n"
-            "from tensorprobe.capture.torch.seed import seed_all; handle = seed_all()\n"
+            "from tensorprobe.capture.torch.seed import seed_all; handle = seed_all(rm_dropout=True)\n"
             "assert torch.overrides.resolve_name(original).endswith('scaled_dot_product_attention')\n"
         )
         subprocess.run([sys.executable, "-c", program], check=True)
@@ -496,7 +511,7 @@ class TestDropoutLater:
             return F.dropout(torch.dropout(x, 0.0, True), 0.0)
 
         ones = torch.ones(8)
-        with seed_all():
+        with seed_all(rm_dropout=True):
             assert torch.equal(torch.jit.script(drop)(ones), ones)
         assert torch.equal(torch.jit.script(drop)(ones), ones)
 
@@ -506,7 +521,7 @@ class TestDropoutLater:
             "import torch; from tensorprobe.capture.torch.seed import seed_all\n"
             "def drop(x): return torch.dropout(x, 0.5, True)\n"
             "ones = torch.ones(64); compiled = torch.compile(drop, backend='eager', fullgraph=True)\n"
-            "with seed_all(): assert torch.equal(compiled(ones), ones)\n"
+            "with seed_all(rm_dropout=True): assert torch.equal(compiled(ones), ones)\n"
             "assert not torch.equal(compiled(ones), ones)\n"
         )
         subprocess.run([sys.executable, "-c", program], check=True)

@@ -23,6 +23,7 @@ from tensorprobe.config.api_dump import ApiDumpOptions
 from tensorprobe.errors import UsageError
 from tensorprobe.store.api_dump_layout import layout_of
 from tensorprobe.store.api_dump_writer import ApiDumpWriter
+from tensorprobe.store.folder import Folder
 
 logger = logging.getLogger("tensorprobe")
 
@@ -65,7 +66,11 @@ class ApiDumpSession(Session):
 
     def stop(self) -> None:
         self._is_whole = True
+        was_started = self.is_started
         super().stop()
+        sink = self._sink
+        if was_started and sink is not None and not self.is_closed:  # complete, as far as it goes
+            self._attempt("the earlier run in this folder", lambda: self._end_place(sink, None))
 
     def _run(self, *, is_complete: bool) -> dict[str, Any]:
         return super()._run(is_complete=is_complete or (self._is_whole and not self.is_closed))
@@ -86,7 +91,7 @@ class ApiDumpSession(Session):
     def _make_recorder(self, describer: Describer, stacks: StackTable) -> Recorder:
         return LayerRecorder(self.config, self._reader, describer, stacks)
 
-    def _make_writer(self, folder: Path, header: dict[str, Any]) -> ApiDumpWriter:
+    def _make_writer(self, folder: Folder, header: dict[str, Any]) -> ApiDumpWriter:
         writer = ApiDumpWriter(folder, header, layout_of(self.framework.name))
         writer.is_filtered = self._is_filtered
         return writer
@@ -98,12 +103,11 @@ class ApiDumpSession(Session):
     def _tensor_folder(self) -> str:
         return layout_of(self.framework.name).tensor_folder
 
-    def _take_folder(self) -> Path:
+    def _folder_places(self, name: str) -> tuple[str, ...]:
         """Without a rank this process is rank 0."""
-        lock = self._take_lock()
-        return self._dump_path / ("rank0" if lock.name == "rank" else lock.name)
+        return ("rank0" if name == "rank" else name,)
 
     def _report(self, sink: Sink) -> None:
-        folder = sink.writer.folder
+        folder = sink.writer.folder.path
         records = count_noun(self.recorder.coverage.recorded - sink.lost_count, "record")
         logger.info("api_dump: %s in %s. Next: tensorprobe show %s", records, folder, shlex.quote(str(folder)))

@@ -22,6 +22,7 @@ from mindspore.communication import comm_func
 from mindspore.ops import Primitive
 
 from tensorprobe.config.api_list import ApiList
+from tensorprobe.model.undefined import UNDEFINED_MEMORY
 
 _DATA = json.loads(Path(__file__).with_name("api.json").read_text())
 _EXCLUDED = {f"{prefix}.{name}" for prefix, names in _DATA["excluded"].items() for name in names}
@@ -34,7 +35,6 @@ _RANDOM = frozenset(_DATA["random"])
 _COMMUNICATION = ("mindspore.ops.function.comm_func", comm_func.__name__, "mindspore.mint.distributed.distributed")
 
 PRIMITIVE = "Primitive"
-UNDEFINED_MEMORY = "undefined memory"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from tensorprobe.capture.mindspore.call_patch import CallRunner
 from tensorprobe.capture.mindspore.hiding import hidden, hiding
 
 try:
+    from mindspore._c_expression import _DispatchGuardStack as _Modes
     from mindspore.utils import MsDispatchMode
 except ImportError:  # before MindSpore 2.9
     MsDispatchMode = None
@@ -26,23 +27,35 @@ NOT_NAMED = "operation of a Primitive object, or of a function that the program 
 
 
 class CallMode:
-    """The mode that is entered while a window is open, where this version of MindSpore has one."""
+    """The mode that is entered while a window is open, where this version of MindSpore has one.
+
+    Leaving a mode takes the topmost one off the stack, whosever it is. Where the program has entered one since, ours
+    stays below it and only passes calls on, and takes up its work in the next window.
+    """
 
     def __init__(self, runner: CallRunner, *, is_recording: bool) -> None:
-        self._mode = None if MsDispatchMode is None else _make_mode(runner, is_recording)
-        self._is_entered = False
+        self.is_recording = is_recording
+        """False: operations are only counted."""
+        self.is_resting = True
+        self._mode = None if MsDispatchMode is None else _make_mode(runner, self)
+        self._place = 0
+        """How many modes there are up to this one; 0 while it is not among them."""
         if self._mode is None:
             _say_what_is_not_counted()
 
     def install(self) -> None:
-        if self._mode is not None and not self._is_entered:
+        self.is_resting = False
+        if self._mode is not None and not self._place:
             self._mode.__enter__()
-            self._is_entered = True
+            self._place = _Modes.depth()
 
     def remove(self) -> None:
-        if self._mode is not None and self._is_entered:
-            self._is_entered = False
+        self.is_resting = True
+        if self._mode is None or _Modes.depth() > self._place:
+            return
+        if _Modes.depth() == self._place and self._place:
             self._mode.__exit__(None, None, None)
+        self._place = 0
 
 
 @cache
@@ -53,7 +66,7 @@ def _say_what_is_not_counted() -> None:
     )
 
 
-def _make_mode(runner: CallRunner, is_recording: bool) -> Any:
+def _make_mode(runner: CallRunner, owner: CallMode) -> Any:
     apis: dict[str, Api] = {}
 
     def run(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -66,24 +79,27 @@ def _make_mode(runner: CallRunner, is_recording: bool) -> Any:
         if not api.is_recorded:
             runner.recorder.coverage.excluded += 1
             return function(*args, **kwargs)
-        if not is_recording:
+        if not owner.is_recording:
             runner.recorder.coverage.add_unseen(NOT_NAMED)
             return function(*args, **kwargs)
         # Old primitives come as themselves, their name and their arguments.
         is_old = len(args) == 3 and args[1] == name and isinstance(args[2], tuple)
-        call, span = runner.begin(api, args[2] if is_old else args, kwargs, sys._getframe(2))
+        given = args[2] if is_old else args
+        read = runner.begin_memory(api, given, kwargs)
+        call, span = runner.begin(api, given, kwargs, sys._getframe(2))
         try:
             output = function(*args, **kwargs)
         except BaseException as error:
             runner.end_failed(call, span, error)
             raise
+        runner.end_memory(api, read, given, output, call)
         # Several results come as a list here, and as a tuple to the program.
         runner.end_later(api, call, span, tuple(output) if isinstance(output, list) else output)
         return output
 
     class Mode(MsDispatchMode):  # type: ignore[misc]
         def __ms_dispatch__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
-            if hiding.depth or not runner.is_active:
+            if hiding.depth or owner.is_resting or not runner.is_active:
                 return func(*args, **(kwargs or {}))
             with hidden():
                 return run(func, args, kwargs or {})

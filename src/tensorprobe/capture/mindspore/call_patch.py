@@ -24,6 +24,7 @@ from tensorprobe.capture.mindspore.generator import describe_generator
 from tensorprobe.capture.mindspore.gradient import GradientTracer, Span
 from tensorprobe.capture.mindspore.hiding import hidden, hiding
 from tensorprobe.capture.mindspore.reader import MindSporeReader
+from tensorprobe.capture.mindspore.undefined_memory import MemoryTracer
 from tensorprobe.capture.patch import replace_all
 from tensorprobe.capture.recorder import Recorder
 
@@ -44,6 +45,7 @@ class CallRunner:
         self.reader = reader
         self.gradients = gradients
         self.names = names
+        self.memory = MemoryTracer(reader.undefined)
         self.run_collective: CollectiveRunner | None = None
         """Runs the calls that write into their arguments, or whose results are not there yet when they return."""
         self.is_active = True
@@ -59,21 +61,48 @@ class CallRunner:
         if api.is_collective and self.run_collective is not None:
             return self.run_collective(api, function, args, kwargs, sys._getframe(depth + 1))
         reason = self.why_unseen()
-        if reason is not None:
-            self.recorder.coverage.add_unseen(reason)
-            return function(*args, **kwargs)
-        if not api.is_recorded:
-            self.recorder.coverage.excluded += 1
-            return function(*args, **kwargs)
+        read = self.begin_memory(api, args, kwargs)
+        if reason is not None or not api.is_recorded:
+            self._count(reason)
+            output = function(*args, **kwargs)
+            self.end_memory(api, read, args, output)
+            return output
         call, span = self.begin(api, args, kwargs, sys._getframe(depth + 1))
         try:
             output = function(*args, **kwargs)
         except BaseException as error:
             self.end_failed(call, span, error)
             raise
+        self.end_memory(api, read, args, output, call)
         # x[0] = y returns nothing and changes x: what comes out is x.
         self.end(api, call, span, args[0] if output is None and api.changes_first else output)
         return output
+
+    def _count(self, reason: str | None) -> None:
+        if reason is not None:
+            self.recorder.coverage.add_unseen(reason)
+        else:
+            self.recorder.coverage.excluded += 1
+
+    def begin_memory(self, api: Api, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """Before a call: what it reads of undefined memory."""
+        try:
+            return self.memory.begin(api, args, kwargs) if self.records_apis else []
+        except Exception as error:
+            self.recorder.note_failure(api.stem, error)
+        return []
+
+    def end_memory(
+        self, api: Api, read: list[Any], args: tuple[Any, ...], output: Any, call: Call | None = None
+    ) -> None:
+        """After a call: what is undefined now."""
+        try:
+            if self.records_apis:
+                self.memory.end(api, read, args, output)
+            if call is not None:
+                call.is_undefined = bool(read)
+        except Exception as error:
+            self.recorder.note_failure(api.stem, error)
 
     def begin(
         self, api: Api, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType | None

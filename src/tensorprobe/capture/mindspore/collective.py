@@ -78,6 +78,7 @@ class Collectives:
         results = [value for value in returned if holds_tensors(value)]
         if not results:  # it writes into what it was given
             results = [value for value in (*args, *kwargs.values()) if holds_tensors(value)]
+        self._attempt(api, lambda: self._runner.memory.define_all((args, kwargs)))
         self._attempt(api, lambda: self._end(Pending(api, call, results, find_handle(output))))
         return output
 

@@ -69,6 +69,7 @@ class MindSporeFramework:
         self._gradients: GradientTracer | None = None
         self._graphs: GraphCalls | None = None
         self._calls: CallRunner | None = None
+        self._mode: CallMode | None = None
         self._patch: CallPatch | None = None
         self._owners: list[ApiOwner] = []
 
@@ -135,7 +136,8 @@ class MindSporeFramework:
         graphs = self._graphs = self._graphs or GraphCalls(recorder)
         patches: list[Any] = [ModulePatch(modules)]
         if recorder.records_apis:
-            mode = CallMode(calls, is_recording=bool(models))
+            mode = self._mode = self._mode or CallMode(calls, is_recording=bool(models))
+            mode.is_recording = bool(models)
             patches = [
                 Collectives(calls),
                 self._find_patch(calls),

@@ -29,9 +29,11 @@ from tensorprobe.capture.mindspore.content import (
 from tensorprobe.capture.mindspore.digest import as_bytes, crc32_digest, hash_digest
 from tensorprobe.capture.mindspore.hiding import hidden
 from tensorprobe.capture.mindspore.statistics import reduce_array
+from tensorprobe.capture.mindspore.undefined_memory import UndefinedMemory
 from tensorprobe.capture.npy import write_npy
 from tensorprobe.model.name import MODULE_PREFIXES
 from tensorprobe.model.record import Stats, TensorLeaf, Value
+from tensorprobe.model.undefined import add_undefined
 
 _DIGESTS = {"md5": crc32_digest, "hash": hash_digest}
 _TYPE = "mindspore.Tensor"
@@ -56,6 +58,7 @@ class MindSporeReader:
         self._digest_kind = digest_kind
         self._sources: dict[int, tuple[weakref.ref[Tensor], str]] = {}
         """Which record made a tensor, by its address."""
+        self.undefined = UndefinedMemory()
         self._orphans: dict[int, tuple[Tensor, str]] = {}
         """Results that the program gets as another object, by their memory; held, so that it stays theirs."""
 
@@ -75,6 +78,7 @@ class MindSporeReader:
                 bool(tensor._requires_grad),
                 value,
                 source,
+                note=add_undefined(None) if self.undefined and self.undefined.has(tensor) else None,
                 is_storable=reason is None,
             )
 
@@ -85,6 +89,9 @@ class MindSporeReader:
     def lend(self, tensor: Tensor) -> Array | None:
         with hidden():
             return array_of(tensor)
+
+    def hold(self, tensor: Tensor) -> Tensor:
+        return tensor
 
     def content_key(self, tensor: Tensor) -> Any:
         """What is the same for equal contents only."""
@@ -120,6 +127,7 @@ class MindSporeReader:
     def forget(self) -> None:
         self._sources.clear()
         self._orphans.clear()
+        self.undefined.forget()
 
     def note_orphan(self, tensor: Tensor, source: str) -> None:
         """A result that the program will get as another object with the same memory."""

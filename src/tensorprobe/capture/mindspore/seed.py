@@ -24,13 +24,14 @@ from tensorprobe.capture.seed import (
     check_arguments,
     remember_environment,
     seed_python,
+    tell_of_dropout,
 )
 
 _DETERMINISM_VARIABLES = ("HCCL_DETERMINISTIC", "TE_PARALLEL_COMPILER")  # MindSpore sets them with deterministic="ON"
 _logger = logging.getLogger("tensorprobe")
 
 
-def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = True) -> SeedHandle:
+def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = False) -> SeedHandle:
     """Seed every random generator, with `mode` ask for deterministic algorithms, with `rm_dropout` make dropout inert.
 
     `mode` and `rm_dropout` leave things as they are when False. `seed` is 0 to 4294967295.
@@ -46,6 +47,7 @@ def _changes(seed: int, mode: bool, rm_dropout: bool) -> Changes:
         yield from _make_deterministic()
     if rm_dropout:
         yield "mindspore dropout", set_dropout_inert(True)
+        tell_of_dropout()
 
 
 def _seed_generators(seed: int) -> Changes:

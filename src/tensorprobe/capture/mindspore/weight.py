@@ -13,6 +13,7 @@ from mindspore import Parameter, Tensor, nn
 from tensorprobe.errors import UsageError
 from tensorprobe.model.dtype import short_dtype
 from tensorprobe.model.weight import Weight
+from tensorprobe.store.checkpoint_file import check_checkpoint
 from tensorprobe.store.layout import temporary_path
 from tensorprobe.store.weight_file import StoredWeight
 
@@ -37,10 +38,12 @@ def read_values(values: Mapping[str, Any]) -> list[StoredWeight]:
 
 def read_file(path: Path) -> list[StoredWeight]:
     """A checkpoint of MindSpore."""
+    check_checkpoint(path)
     try:
         content = mindspore.load_checkpoint(str(path))
     except Exception as error:  # whatever a damaged or foreign file makes of it
-        raise UsageError(f"{path} cannot be read as a checkpoint: {str(error).splitlines()[0]}") from error
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UsageError(f"{path} cannot be read as a checkpoint: {reason}") from error
     return read_values(content)
 
 

@@ -7,20 +7,21 @@ The default exclusions are data: `api.json` beside this file. A user's api_yaml 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.overrides import resolve_name
 
+from tensorprobe.capture.torch.memory_effect import MemoryEffect, declared_writes, find_effect
 from tensorprobe.config.api_list import ApiList
+from tensorprobe.model.undefined import UNDEFINED_MEMORY
 
 _DATA = json.loads(Path(__file__).with_name("api.json").read_text())
 _EXCLUDED = {f"{prefix}.{name}" for prefix, names in _DATA["excluded"].items() for name in names}
 _EXCLUDED_BEGINNINGS = tuple(_DATA["excluded_beginnings"])
 _EXCLUDED_ENDINGS = tuple(_DATA["excluded_endings"])
-_UNDEFINED_MEMORY = frozenset(_DATA["undefined_memory"])
 _EXPOSES_MEMORY = frozenset(_DATA["exposes_memory"])
 
 _WRITES_UNSEEN = frozenset(_DATA["writes_unseen"])
@@ -34,7 +35,6 @@ _FOREIGN = ("Distributed", "Autograd", "Jit", "NPU")
 torch.overrides.resolve_name(torch.add)
 torch.overrides.get_testing_overrides()
 
-UNDEFINED_MEMORY = "undefined memory"
 COLLECTIVES: tuple[str, ...] = tuple(_DATA["collectives"])
 """Functions of torch.distributed that move tensors between ranks."""
 
@@ -54,6 +54,8 @@ class Api:
     """It may write into tensors without torch noticing: a custom operator, a normalisation with running statistics."""
     changes_first: bool
     """It returns nothing, and what comes out is its first argument."""
+    effect: MemoryEffect
+    """What it does to undefined memory."""
     is_random: bool = False
     """It draws from a random generator, or may do so."""
     is_function: bool = False
@@ -82,25 +84,28 @@ class ApiNames:
     def make(self, prefix: str, name: str, note: str | None = None) -> Api:
         """An API that comes with its name: a collective, an autograd Function."""
         stem = f"{prefix}.{name}"
-        is_recorded = not (
-            stem in _EXCLUDED or stem.startswith(_EXCLUDED_BEGINNINGS) or stem.endswith(_EXCLUDED_ENDINGS)
-        )
+        is_excluded = stem in _EXCLUDED or stem.startswith(_EXCLUDED_BEGINNINGS) or stem.endswith(_EXCLUDED_ENDINGS)
+        is_recorded = not is_excluded
         if self._api_list is not None:
             is_recorded = self._api_list.decide(prefix, name, is_recorded)
+        effect = find_effect(prefix, name, is_excluded)
         return Api(
             stem=stem,
             is_recorded=is_recorded,
-            note=UNDEFINED_MEMORY if stem in _UNDEFINED_MEMORY else note,
+            note=UNDEFINED_MEMORY if effect.makes_undefined else note,
             exposes_memory=stem in _EXPOSES_MEMORY,
             may_write_unseen=prefix in _FOREIGN or writes_unseen(prefix, name),
             changes_first=stem in _CHANGES_FIRST,
             is_random=name in _RANDOM,
             is_function=prefix == "Autograd",
+            effect=effect,
             is_functional_collective=prefix == "Distributed" and name.startswith(_FUNCTIONAL_COLLECTIVES),
         )
 
     def _make(self, function: Any) -> Api:
-        return self.make(*split_name(qualified_name(function)))
+        api = self.make(*split_name(qualified_name(function)))
+        declared = declared_writes(function) if api.effect.is_opaque else ()
+        return replace(api, effect=replace(api.effect, declared=declared)) if declared else api
 
 
 def qualified_name(function: Any) -> str:

@@ -20,7 +20,9 @@ from tensorprobe.capture.torch.api_name import Api, ApiNames
 from tensorprobe.capture.torch.call_context import describe_context
 from tensorprobe.capture.torch.generator import DROPOUTS, describe_generator, draw_mask, find_generator
 from tensorprobe.capture.torch.gradient import GradientTracer, Span, is_in_backward
+from tensorprobe.capture.torch.hiding import hidden
 from tensorprobe.capture.torch.left_mode import remove_after_this_call
+from tensorprobe.capture.torch.memory_tracer import Given, MemoryTracer, find_written
 from tensorprobe.capture.torch.reader import TorchReader
 
 IN_BACKWARD = "call inside backward"
@@ -56,6 +58,14 @@ def end_raised(recorder: Recorder, call: Call, error: BaseException) -> None:
         recorder.fail(call, error)
 
 
+def find_result(api: Api, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Of a call that returns nothing: what it was told to write to."""
+    if api.changes_first:  # x[0] = y
+        return args[0]
+    is_told = kwargs.get("out") is not None or api.effect.declared
+    return (tuple(find_written(api.effect, args, kwargs)) or None) if is_told else None
+
+
 class CallRunner:
     """Runs a user's call between the notes that the recorder takes. Whatever goes wrong in the notes, the call runs,
     once."""
@@ -65,6 +75,7 @@ class CallRunner:
         self.reader = reader
         self.gradients = gradients
         self.names = names
+        self.memory = MemoryTracer(reader.undefined)
         self.run_collective: CollectiveRunner | None = None
         """Runs the collectives that are calls of torch.ops: their results are not there yet when they return."""
         self.is_active = True
@@ -89,6 +100,8 @@ class CallRunner:
         reason = self.why_unseen()
         if reason is not None or is_checkpointing(frame):
             return self._run_unseen(api, function, args, kwargs, None if is_checkpointing(frame) else reason)
+        is_concerned = self.memory.is_concerned(api.effect)
+        given = self.begin_memory(api, args, kwargs) if is_concerned else None
         call, span = self.begin(api, args, kwargs, frame)
         function_call = call if api.is_function else None
         if function_call is not None:
@@ -103,8 +116,10 @@ class CallRunner:
             raise
         if function_call is not None:
             self.recorder.close_function(function_call)
-        # x[0] = y returns nothing and changes x: what comes out is x.
-        self.end(api, call, span, args[0] if output is None and api.changes_first else output, given=(args, kwargs))
+        if is_concerned:
+            self.end_memory(api, given, function, output, call)
+        result = find_result(api, args, kwargs) if output is None else output
+        self.end(api, call, span, result, given=(args, kwargs))
         if api.exposes_memory or not self.recorder.describes_every_call:
             self._note_writes(api, args, kwargs)
         return output
@@ -118,6 +133,14 @@ class CallRunner:
 
     def run_unrecorded(self, api: Api, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call that is left out. What it writes is to be noticed all the same."""
+        if not self.memory.is_concerned(api.effect):
+            return self._run_noticed(api, function, args, kwargs)
+        given = self.begin_memory(api, args, kwargs)
+        output = self._run_noticed(api, function, args, kwargs)
+        self.end_memory(api, given, function, output)
+        return output
+
+    def _run_noticed(self, api: Api, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not api.exposes_memory and not api.may_write_unseen and self.recorder.describes_every_call:
             return function(*args, **kwargs)
         self._note_writes(api, args, kwargs)
@@ -138,6 +161,32 @@ class CallRunner:
         except Exception as error:
             self.recorder.note_failure(api.stem, error)
 
+    def begin_memory(self, api: Api, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Given | None:
+        """Before a call: what of its arguments is undefined memory."""
+        if not self.records_apis or self.is_graph_captured or is_traced():
+            self.reader.undefined.forget()
+            return None
+        try:
+            with torch._C.DisableTorchFunction():
+                return self.memory.begin(api.effect, args, kwargs)
+        except Exception as error:
+            self.recorder.note_failure(api.stem, error)
+        return None
+
+    def end_memory(self, api: Api, given: Given | None, function: Any, output: Any, call: Call | None = None) -> None:
+        """After a call: what is undefined now."""
+        if not self.records_apis or self.is_graph_captured or is_traced():
+            return
+        try:
+            with torch._C.DisableTorchFunction():
+                self.memory.end(api.effect, given, function, output)
+                if given is not None and call is not None:
+                    call.is_undefined = bool(given.read)
+                    for tensor in given.written:
+                        self.reader.values.overwrite(tensor, call.forward_name)
+        except Exception as error:
+            self.recorder.note_failure(api.stem, error)
+
     def begin(
         self, api: Api, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType | None
     ) -> tuple[Call | None, Span | None]:
@@ -145,7 +194,7 @@ class CallRunner:
         call: Call | None = None
         span: Span | None = None
         try:
-            with torch._C.DisableTorchFunction():  # the user's subclasses do not see what capture looks at
+            with hidden():  # the user's subclasses do not see what capture looks at
                 call = self.recorder.begin_api(api.stem, frame)
                 if not self.recorder.describes_every_call:
                     self.reader.observe((args, kwargs))
@@ -188,7 +237,7 @@ class CallRunner:
     ) -> None:
         """After a call that was `given` its arguments and returned `output`."""
         try:
-            with torch._C.DisableTorchFunction():
+            with hidden():
                 if api.may_write_unseen:
                     self.reader.doubt()
                 if call is not None and call.drawn_from is not None:

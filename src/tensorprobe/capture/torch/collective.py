@@ -27,8 +27,10 @@ from tensorprobe.capture.torch.api_name import COLLECTIVES, Api
 from tensorprobe.capture.torch.call_mode import GRAPH_CAPTURED, TRACED, CallMode, CallRunner, is_traced
 from tensorprobe.capture.torch.collective_argument import FUNCTIONS, describe_transfer, find_written, holds_tensors
 from tensorprobe.capture.torch.content import storage_of
+from tensorprobe.capture.torch.hiding import hidden
 from tensorprobe.capture.torch.mode_stack import remove_mode
 from tensorprobe.capture.torch.pending import Handles, Pending
+from tensorprobe.capture.torch.received import Received
 
 NEVER_WAITED = "asynchronous: nothing was seen to wait for it in this window, so its result is unknown"
 UNSEEN_RESULT = "result of an asynchronous collective that nothing was seen to wait for"
@@ -107,21 +109,20 @@ class Collectives:
         they are not what the program wrote."""
         if not self._runner.is_active or getattr(self._local, "is_inside", False):
             return function(*args, **kwargs)
-        call = None
-        shown, shown_by_name = described or (args, kwargs)
-        if self._can_look(api):
-            call = self._begin(api, shown, shown_by_name)
+        pending = Pending(api)
+        shown = described or (args, kwargs)
+        self._attempt(api, lambda: self._begin(pending, *shown))
         is_coalesced = self._is_coalescing()
         self._local.is_inside = True
         try:
             with unseen_by(self._mode):
                 output = function(*args, **kwargs)
         except BaseException as error:
-            self._attempt(api, partial(self._fail, call, error))
+            self._attempt(api, partial(self._fail, pending.call, error))
             raise
         finally:
             self._local.is_inside = False
-        self._attempt(api, lambda: self._end(api, call, (shown, shown_by_name), output, is_coalesced))
+        self._attempt(api, lambda: self._end(pending, shown, output, is_coalesced))
         return output
 
     def run_functional(self, api: Api, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -137,19 +138,21 @@ class Collectives:
         if reason is not None or not api.is_recorded:
             self._count(api, reason)
             return function(*args, **kwargs)
+        given = self._runner.begin_memory(api, args, kwargs)
         call, span = self._runner.begin(api, args, kwargs, find_caller(sys._getframe(1)))
         try:
             output = function(*args, **kwargs)
         except BaseException as error:
             self._runner.end_failed(call, span, error)
             raise
+        self._runner.end_memory(api, given, function, output, call)
         self._attempt(api, lambda: self._runner.gradients.end(call, span, output))
         self._attempt(api, lambda: self._expect_tensors(api, call, output))
         return output
 
     def note_waited(self, tensor: Any) -> None:
         """Somebody has waited for the result of a functional collective."""
-        with torch._C.DisableTorchFunction():
+        with hidden():
             self._attempt(None, lambda: self._reader.fill_waiting(tensor))
             pending = self._by_storage.pop(storage_of(tensor), None)
             if pending is not None:
@@ -169,24 +172,20 @@ class Collectives:
         else:
             self._recorder.coverage.excluded += 1
 
-    def _begin(self, api: Api, args: Any, kwargs: Any) -> Call | None:
-        call: Call | None = None
+    def _begin(self, pending: Pending, args: Any, kwargs: Any) -> None:
+        self._settle_lost()
+        if not self._runner.is_graph_captured and not is_traced():
+            pending.received = Received(self._reader.undefined, pending.api, args, kwargs)
+        if self._can_look(pending.api):
+            pending.call = self._recorder.begin_api(pending.api.stem, find_caller(sys._getframe(1)))
+            if pending.call is not None:
+                self._recorder.add_inputs(pending.call, args, kwargs)
 
-        def begin() -> None:
-            nonlocal call
-            self._settle_lost()
-            call = self._recorder.begin_api(api.stem, find_caller(sys._getframe(1)))
-            if call is not None:
-                self._recorder.add_inputs(call, args, kwargs)
-
-        self._attempt(api, begin)
-        return call
-
-    def _end(self, api: Api, call: Call | None, given: tuple[Any, Any], output: Any, is_coalesced: bool) -> None:
+    def _end(self, pending: Pending, given: tuple[Any, Any], output: Any, is_coalesced: bool) -> None:
         self._reader.doubt()  # it writes into what it was given, without a new version
         args, kwargs = given
         results = [value for value in (*args, *kwargs.values()) if holds_tensors(value)]
-        pending = Pending(api, call, results, list(find_written(api, args, kwargs)))
+        pending.hold(results, list(find_written(pending.api, args, kwargs)))
         if is_coalesced:
             self._open[pending] = None
             self._coalesced.append(pending)
@@ -199,7 +198,8 @@ class Collectives:
     def _expect_tensors(self, api: Api, call: Call | None, output: Any) -> None:
         self._reader.doubt()
         tensors = [output] if isinstance(output, torch.Tensor) else list(output)
-        pending = Pending(api, call, tensors, [])
+        pending = Pending(api, call)
+        pending.hold(tensors, [])
         self._open[pending] = None
         for tensor in tensors:
             self._by_storage[storage_of(tensor)] = pending
@@ -231,12 +231,19 @@ class Collectives:
         if results is None:
             return
         pending.let_go()
+        self._define(pending)
         self._reader.doubt()
         if call is None:
             return
         for tensor in written:
             self._reader.values.overwrite(tensor, call.forward_name)
         self._recorder.finish(call, tuple(results), pending.api.note)
+
+    @staticmethod
+    def _define(pending: Pending) -> None:
+        """What it has received is data from now on."""
+        if pending.received is not None:
+            pending.received.define()
 
     def _settle_lost(self) -> None:
         """Those that nobody can wait for any more."""
@@ -246,6 +253,7 @@ class Collectives:
     def _complete_unknown(self, pending: Pending) -> None:
         del self._open[pending]
         pending.let_go()
+        self._define(pending)
         if pending.call is not None:
             self._recorder.coverage.add_unseen(UNSEEN_RESULT)
             self._recorder.finish(pending.call, (), NEVER_WAITED)
@@ -256,14 +264,14 @@ class Collectives:
         self._handles.clear()
         self._coalesced.clear()
         self._by_storage.clear()
-        with torch._C.DisableTorchFunction():
+        with hidden():
             for pending in list(self._open):
                 self._attempt(pending.api, partial(self._complete_unknown, pending))
 
     def _attempt(self, api: Api | None, action: Callable[[], None]) -> None:
         """What goes wrong here does not reach the program."""
         try:
-            with torch._C.DisableTorchFunction():
+            with hidden():
                 action()
         except Exception as error:
             self._recorder.note_failure(api.stem if api is not None else "the result of a collective", error)

@@ -9,11 +9,15 @@ from typing import Any
 import torch
 
 from tensorprobe.capture.torch.api_name import COLLECTIVES, Api
+from tensorprobe.capture.torch.reader import tensors_in
 
 _WRITTEN = {"gather": "gather_list", "broadcast_coalesced": "tensors"}
 """Which argument a collective writes to, where it is not the first."""
 
 _WRITES_NOTHING = ("send", "isend", "barrier")
+_READS_WHAT_IT_WRITES = (
+    *("all_reduce", "all_reduce_coalesced", "allreduce", "allreduce_coalesced", "reduce", "broadcast_coalesced"),
+)
 
 FUNCTIONS: dict[str, Any] = (
     {name: getattr(torch.distributed.distributed_c10d, name, None) for name in COLLECTIVES}
@@ -26,13 +30,28 @@ FUNCTIONS: dict[str, Any] = (
 def find_written(api: Api, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
     """The tensors that a collective writes to."""
     name = api.stem.removeprefix("Distributed.")
-    if name in _WRITES_NOTHING:
-        return
-    values = name_arguments(name, args, kwargs)
-    written = values.get(_WRITTEN[name]) if name in _WRITTEN else next(iter(values.values()), None)
-    for value in written if isinstance(written, (list, tuple)) else (written,):
-        if isinstance(value, torch.Tensor):
-            yield value
+    if name not in _WRITES_NOTHING:
+        values = name_arguments(name, args, kwargs)
+        yield from tensors_in(values.get(_WRITTEN[name]) if name in _WRITTEN else next(iter(values.values()), None))
+
+
+def find_received(api: Api, args: Sequence[Any], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """Of those, the ones that it does not read: they only take what comes from the other ranks."""
+    name = api.stem.removeprefix("Distributed.")
+    is_read = name in _READS_WHAT_IT_WRITES or (name == "broadcast" and is_source(args, kwargs))
+    return [] if is_read else list(find_written(api, args, kwargs))
+
+
+def is_source(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Is this the rank that a broadcast sends from?"""
+    try:
+        given = inspect.signature(FUNCTIONS["broadcast"]).bind(*args, **kwargs).arguments
+    except TypeError:  # a method of ProcessGroup: there is no telling
+        return True
+    in_group = given.get("group_src")
+    if in_group is not None:
+        return bool(in_group == torch.distributed.get_rank(given.get("group")))
+    return bool(given.get("src") == torch.distributed.get_rank())
 
 
 def name_arguments(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,8 @@ from tensorprobe.capture.torch.api_name import Api
 from tensorprobe.capture.torch.call_mode import CallMode, CallRunner
 from tensorprobe.capture.torch.engine import hide_from_compiled_nodes
 from tensorprobe.capture.torch.gradient import Span, sequence_number
+from tensorprobe.capture.torch.hiding import hidden
+from tensorprobe.capture.torch.memory_tracer import Given
 from tensorprobe.capture.torch.mode_stack import remove_mode
 from tensorprobe.capture.torch.module_call import ModulePatch
 
@@ -132,12 +134,13 @@ class CompiledRegions:
             when_returned(frame, lambda result: self._end(running, result))
 
     def _end(self, running: CompiledCall, result: Any) -> None:
-        with torch._C.DisableTorchFunction():
+        with hidden():
             try:
                 hide_from_compiled_nodes(self._mode, result, running.start)
             except Exception as error:
                 self._runner.recorder.note_failure("the backward of a compiled region", error)
             if running.api is not None:
+                self._runner.end_memory(running.api, running.given, None, result, running.call)
                 self._runner.end(running.api, running.call, running.span, result)
 
     def _begin(self, frame: FrameType) -> CompiledCall:
@@ -145,8 +148,9 @@ class CompiledRegions:
         if self._runner.records_apis:
             variables = frame.f_locals
             running.api = self._runner.names.make("Jit", _compiled_name(variables.get("fn")))
-            with torch._C.DisableTorchFunction():
+            with hidden():
                 args, kwargs = variables.get("args", ()), variables.get("kwargs", {})
+                running.given = self._runner.begin_memory(running.api, args, kwargs)
                 running.call, running.span = self._runner.begin(running.api, args, kwargs, frame.f_back)
         return running
 
@@ -162,6 +166,7 @@ class CompiledCall:
     api: Api | None = None
     call: Call | None = None
     span: Span | None = None
+    given: Given | None = None
     restore_mode: Undo = lambda: None
 
 

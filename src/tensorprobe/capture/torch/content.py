@@ -74,24 +74,60 @@ def stored_values(tensor: torch.Tensor) -> torch.Tensor:
 
 def plain_content(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor without its history, and without a subclass around it."""
-    content = local_part(tensor).detach()
+    content = local_part(tensor)
     if content.is_nested:
-        return content.values()
+        return content.detach().values()
     if type(content) not in PLAIN_TYPES:
         local = getattr(content, "to_local", None)
         content = local() if local is not None else without_subclass(content)
+    content = content.detach()
     if content.layout is torch.strided:
         return content if content.is_quantized else content.resolve_conj().resolve_neg()
     return content if is_sparse(content) else content.to_dense()  # mkldnn
 
 
 def without_subclass(tensor: torch.Tensor) -> torch.Tensor:
-    """A plain tensor. One that is computed by `__torch_dispatch__` may have no memory: it is asked for a copy."""
-    if not torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.Python):
+    """A plain tensor. One that `__torch_dispatch__` stands for is asked for a copy only where its content is found
+    nowhere else: the program sees that."""
+    if not has_dispatch(tensor):
         return tensor.as_subclass(torch.Tensor)
+    if has_memory(tensor):
+        with torch._C._DisableTorchDispatch():
+            return tensor.detach().as_subclass(torch.Tensor)
+    inner = wrapped_tensor(tensor)
+    if inner is not None:
+        return plain_content(inner)
     content = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-    content.copy_(tensor)
-    return content
+    with torch.no_grad():
+        return content.copy_(tensor)
+
+
+def without_dispatch(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor without its history; what is computed with it calls no `__torch_dispatch__` of the program."""
+    return plain_content(tensor) if has_dispatch(tensor) and not tensor.is_nested else tensor.detach()
+
+
+def has_dispatch(tensor: torch.Tensor) -> bool:
+    """Is it a subclass whose `__torch_dispatch__` is called for whatever is done with it?"""
+    return bool(torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.Python))
+
+
+def has_memory(tensor: torch.Tensor) -> bool:
+    """Does a subclass hold elements itself? Those that are made as wrappers hold none."""
+    try:
+        return tensor.layout is torch.strided and bool(tensor.untyped_storage().data_ptr())
+    except RuntimeError:
+        return False
+
+
+def wrapped_tensor(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The one tensor that a wrapper is made of, if it shows that and both look alike."""
+    if not hasattr(tensor, "__tensor_flatten__"):
+        return None
+    names, _ = tensor.__tensor_flatten__()
+    inner = getattr(tensor, names[0]) if len(names) == 1 else None
+    is_alike = inner is not None and inner.shape == tensor.shape and inner.dtype == tensor.dtype
+    return inner if is_alike else None
 
 
 def own_memory(content: torch.Tensor) -> torch.Tensor:

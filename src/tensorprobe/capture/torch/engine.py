@@ -17,20 +17,21 @@ from tensorprobe.capture.patch import nothing, replace, run_all
 from tensorprobe.capture.torch.call_mode import CallMode
 from tensorprobe.capture.torch.gradient import GradientTracer
 from tensorprobe.capture.torch.mode_stack import is_on_stack, remove_mode
-from tensorprobe.capture.torch.value import ValueTable
+from tensorprobe.capture.torch.reader import TorchReader
 from tensorprobe.model.tree import map_tree
 
 _RUN = "_engine_run_backward"
 _COMPILED_NODE = "CompiledFunctionBackward"
 
 
-def patch_engine(mode: CallMode, gradients: GradientTracer, values: ValueTable) -> Undo:
+def patch_engine(mode: CallMode, gradients: GradientTracer, reader: TorchReader) -> Undo:
     """Enter the mode around each backward pass. It was so in torch 2.4 to 2.13; where it is not, nothing is patched,
     calls inside backward are not noticed, and no value is trusted there."""
     original = getattr(torch.autograd, _RUN, None)
     if original is None:
         return nothing
     depth = 0
+    values = reader.values
 
     def run_backward(*args: Any, **kwargs: Any) -> Any:
         nonlocal depth
@@ -48,6 +49,7 @@ def patch_engine(mode: CallMode, gradients: GradientTracer, values: ValueTable) 
             depth -= 1
             if not depth:
                 values.is_backward_watched = False
+                reader.undefined.forget_devices()  # their threads are not seen, and may have written
                 gradients.forget_passes()
 
     undos = [replace(module, _RUN, run_backward) for module in (torch.autograd, torch.autograd.graph)]

@@ -14,6 +14,7 @@ import torch
 from tensorprobe.capture.framework import Undo
 from tensorprobe.capture.patch import nothing
 from tensorprobe.capture.recorder import Recorder
+from tensorprobe.capture.torch.allocation import patch_allocation
 from tensorprobe.capture.torch.api_name import ApiNames
 from tensorprobe.capture.torch.boundary import patch_functions, patch_scripted, watch_optimizers
 from tensorprobe.capture.torch.call_mode import CallMode, CallRunner, WatchMode
@@ -23,7 +24,8 @@ from tensorprobe.capture.torch.compiled import CompiledRegions
 from tensorprobe.capture.torch.cuda_graph import patch_cuda_graphs
 from tensorprobe.capture.torch.engine import patch_engine
 from tensorprobe.capture.torch.gradient import GradientTracer
-from tensorprobe.capture.torch.mode_stack import is_on_stack, remove_mode
+from tensorprobe.capture.torch.hiding import hidden
+from tensorprobe.capture.torch.mode_stack import enter_below, is_on_stack, modes_above, remove_mode
 from tensorprobe.capture.torch.module_call import ModuleNames, ModulePatch, ModuleRunner
 from tensorprobe.capture.torch.point_gradient import watch_gradient
 from tensorprobe.capture.torch.reader import TorchReader
@@ -73,6 +75,8 @@ class TorchFramework:
         self._writes_npy = writes_npy
         self.file_suffix = "npy" if writes_npy else "pt"
         self._gradients: GradientTracer | None = None
+        self._above: list[Any] = []
+        """The modes that the program had entered inside the last window, and not left before its end."""
 
     def rank(self) -> int | None:
         return current_rank()
@@ -126,10 +130,14 @@ class TorchFramework:
             undos.callback(watch_optimizers(reader.doubt))
             undos.callback(window.install())
             if window.mode is not None:
-                undos.callback(leave_mode, window.mode)
-                window.mode.__enter__()
+                undos.callback(self._leave_mode, window.mode)
+                enter_below(window.mode, self._above)
             undos.callback(window.close)
             return undos.pop_all().close
+
+    def _leave_mode(self, mode: CallMode) -> None:
+        self._above = modes_above(mode)
+        leave_mode(mode)
 
     def end_step(self) -> None:
         if self._gradients is not None:
@@ -147,7 +155,7 @@ class TorchFramework:
         return watch_gradient(recorder, gradients, tensors, receive, finish)
 
     def hidden(self) -> AbstractContextManager[Any]:
-        return torch._C.DisableTorchFunction()  # type: ignore[no-any-return]
+        return hidden()
 
     def circumstances(self) -> dict[str, Any]:
         return {
@@ -183,9 +191,10 @@ class Window:
             undos.callback(patch_cuda_graphs(calls))
             if self.mode is not None:
                 undos.callback(patch_scripted(calls))
+                undos.callback(patch_allocation(calls, self.mode))
             undos.callback(Collectives(calls, self.mode).install())
             undos.callback(CompiledRegions(calls, self._watch, self._patch).install())
-            undos.callback(patch_engine(self._watch, calls.gradients, calls.reader.values))
+            undos.callback(patch_engine(self._watch, calls.gradients, calls.reader))
             return undos.pop_all().close
 
     def close(self) -> None:

@@ -20,6 +20,7 @@ from torch.autograd import Variable
 
 from tensorprobe.capture.call import Call, GradientRecord, Slot, iter_slots
 from tensorprobe.capture.recorder import Recorder
+from tensorprobe.capture.torch.hiding import hidden
 from tensorprobe.capture.torch.reduced_gradient import ReducedGradients
 from tensorprobe.capture.torch.view_window import ViewWindow, view_changed_in_place
 from tensorprobe.model.tree import map_tree
@@ -215,7 +216,7 @@ class GradientTracer:
             task = self.note_backward_pass()
             if not record.is_begun:
                 record.backward_pass = task
-            with torch._C.DisableTorchFunction():
+            with hidden():
                 for position, slot, window in wanted:
                     gradient = gradients[position]
                     record.receive(slot, gradient if window is None or gradient is None else window.cut(gradient))
@@ -241,7 +242,7 @@ class GradientTracer:
                 return
             try:
                 self.note_backward_pass()
-                with torch._C.DisableTorchFunction():
+                with hidden():
                     gradient = leaf.grad
                     gradient = gradient if gradient is not None else incoming[0]  # an optimizer in backward clears it
                     if gradient is not None:
@@ -308,7 +309,7 @@ class GradientTracer:
     def _close_backward_pass(self, task: int) -> None:
         self._tasks.discard(task)
         try:
-            with torch._C.DisableTorchFunction():
+            with hidden():
                 if self._tasks:
                     self._recorder.end_nested_pass(task)
                 else:

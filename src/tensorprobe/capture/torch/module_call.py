@@ -20,6 +20,7 @@ from tensorprobe.capture.framework import Undo
 from tensorprobe.capture.torch.call_mode import CallMode, CallRunner, end_raised
 from tensorprobe.capture.torch.generator import describe_generator
 from tensorprobe.capture.torch.gradient import Span
+from tensorprobe.capture.torch.hiding import hidden
 from tensorprobe.capture.torch.mode_stack import is_on_stack
 from tensorprobe.model.name import module_stem
 
@@ -208,7 +209,7 @@ class ModuleRunner:
             self._warn_of_fast_path(named)
             call = recorder.begin_module(named.stem, named.path, sys._getframe(2), named.layer)
             if call.is_recorded:
-                with torch._C.DisableTorchFunction():
+                with hidden():
                     recorder.add_inputs(call, args, kwargs)
                     recorder.add_state(call, "parameters", present(named.owner._parameters))
                     recorder.add_state(call, "buffers", present(named.owner._buffers))
@@ -260,7 +261,7 @@ class ModuleRunner:
         try:
             self.recorder.end_module(call)
             if call.is_recorded:
-                with torch._C.DisableTorchFunction():
+                with hidden():
                     self.recorder.finish(call, output)
                     self.gradients.end(call, span, output)
         except Exception as error:

@@ -9,15 +9,16 @@ import torch
 from tensorprobe.capture.numbered import Content, LeafWatches, Receive, TensorKind
 from tensorprobe.capture.torch.content import missing_content, plain_content
 from tensorprobe.capture.torch.framework import current_rank
+from tensorprobe.capture.torch.hiding import hidden, isolated
 from tensorprobe.capture.torch.npy_file import as_numpy_kind
-from tensorprobe.capture.torch.reader import TensorCopy, peel, unseen_by_modes
+from tensorprobe.capture.torch.reader import TensorCopy, peel
 from tensorprobe.capture.torch.tensor_hook import hook_gradient
 
 
 def copy_content(tensor: torch.Tensor) -> Content:
     """A copy of the elements, on the device of the tensor. What numpy has no dtype for (bfloat16, float8, halves of
     complex numbers) is widened, which loses nothing; sparse is made dense."""
-    with unseen_by_modes(), torch._C.DisableTorchFunction(), torch.no_grad():  # no call of the user's
+    with isolated(), torch.no_grad():  # no call of the user's
         bare = peel(tensor)
         reason = missing_content(bare)
         if reason is not None:
@@ -31,13 +32,13 @@ def copy_content(tensor: torch.Tensor) -> Content:
 
 
 def describe(tensor: torch.Tensor) -> str:
-    with torch._C.DisableTorchFunction():
+    with hidden():
         return repr(tensor)
 
 
 def watch_gradient(tensor: torch.Tensor, receive: Receive, leaves: LeafWatches, name: Hashable) -> bool:
     """Have each gradient received when it comes; False if none will. A leaf that lives on is watched once a call."""
-    with torch._C.DisableTorchFunction():
+    with hidden():
         if not tensor.requires_grad or not torch.is_grad_enabled():
             return False
         if not tensor.is_leaf:

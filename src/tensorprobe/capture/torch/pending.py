@@ -10,21 +10,26 @@ import torch
 
 from tensorprobe.capture.call import Call
 from tensorprobe.capture.torch.api_name import Api
+from tensorprobe.capture.torch.received import Received
 
 
 class Pending:
     """A collective that was started. Holds its tensors, as the collective itself does, until somebody has waited or
     nobody can any more."""
 
-    __slots__ = ("api", "call", "handles", "results", "written")
+    __slots__ = ("api", "call", "handles", "received", "results", "written")
 
-    def __init__(self, api: Api, call: Call | None, results: Sequence[Any], written: Sequence[torch.Tensor]) -> None:
+    def __init__(self, api: Api, call: Call | None = None) -> None:
         self.api = api
         self.call = call
-        self.results: Sequence[Any] | None = results
+        self.received: Received | None = None
+        self.results: Sequence[Any] | None = None
         """None once nobody can wait for it."""
-        self.written = written
+        self.written: Sequence[torch.Tensor] = ()
         self.handles = 0
+
+    def hold(self, results: Sequence[Any], written: Sequence[torch.Tensor]) -> None:
+        self.results, self.written = results, written
 
     def let_go(self) -> None:
         self.results, self.written = None, ()

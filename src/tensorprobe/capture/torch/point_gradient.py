@@ -15,6 +15,7 @@ import torch
 from tensorprobe.capture.framework import Undo
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.torch.gradient import GradientTracer
+from tensorprobe.capture.torch.hiding import hidden
 from tensorprobe.capture.torch.tensor_hook import hook_gradient
 
 
@@ -40,14 +41,14 @@ def watch_gradient(
             gradients.note_backward_pass()
             waiting.discard(index)
             if gradient is not None:
-                with torch._C.DisableTorchFunction():
+                with hidden():
                     receive(index, gradient)
             if not waiting:
                 finish()
         except Exception as error:
             recorder.note_failure("the gradient of a saved variable", error)
 
-    with torch._C.DisableTorchFunction():
+    with hidden():
         undos += [hook_gradient(tensor, partial(take, index)) for index, tensor in watched]
 
     def undo() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -19,6 +18,7 @@ from tensorprobe.capture.torch.content import (
     QUANTIZED,
     copy_content,
     describe_kind,
+    has_dispatch,
     is_sparse,
     is_stored_as_shown,
     missing_content,
@@ -28,6 +28,7 @@ from tensorprobe.capture.torch.content import (
     shape_of,
     statistics_content,
     storage_of,
+    without_dispatch,
 )
 from tensorprobe.capture.torch.digest import crc32_digest, hash_digest
 from tensorprobe.capture.torch.distributed_tensor import (
@@ -39,25 +40,27 @@ from tensorprobe.capture.torch.distributed_tensor import (
     is_spread,
     local_part,
 )
+from tensorprobe.capture.torch.hiding import hidden, isolated, transforms
 from tensorprobe.capture.torch.identity import TensorNumbers
 from tensorprobe.capture.torch.npy_file import NpyFiles
 from tensorprobe.capture.torch.reducer import Reducer
 from tensorprobe.capture.torch.statistics import describe_failure, without_repeats
 from tensorprobe.capture.torch.tensor_file import TorchFiles
+from tensorprobe.capture.torch.undefined_memory import UndefinedMemory
 from tensorprobe.capture.torch.value import (
     PLAIN_TYPES,
     KnownStorage,
     Layout,
     ValueTable,
+    is_identifiable,
     permutation_key,
 )
 from tensorprobe.model.record import Stats, TensorLeaf, Value
+from tensorprobe.model.undefined import add_undefined
 
 _DIGESTS = {"md5": crc32_digest, "hash": hash_digest}
 _MAX_LATE_BYTES = 256 << 20
 _text_of: Callable[[torch.dtype], str] = cache(str)
-_transforms = torch._C._functorch.peek_interpreter_stack
-_count_dispatch_modes = torch._C._len_torch_dispatch_stack
 
 
 class TorchReader:
@@ -69,6 +72,7 @@ class TorchReader:
 
     def __init__(self, *, has_stats: bool, digest_kind: str | None, writes_npy: bool = False) -> None:
         self.values = ValueTable()
+        self.undefined = UndefinedMemory()
         self._files = NpyFiles() if writes_npy else TorchFiles()
         self._has_stats = has_stats
         self._digest_kind = digest_kind
@@ -84,30 +88,38 @@ class TorchReader:
 
     def read(self, tensor: torch.Tensor, produced_by: str | None) -> TensorLeaf:
         """A leaf for the value that `tensor` has now."""
-        with torch._C.DisableTorchFunction():
-            if _transforms() is None and not _count_dispatch_modes():
+        with hidden():
+            if transforms() is None:
                 return self._read(tensor, produced_by)
             requires_grad = tensor.requires_grad  # of what a transform wraps, not of what is inside
-            with unseen_by_modes():
+            with isolated():
                 leaf = self._read(peel(tensor), produced_by)
             leaf.requires_grad = requires_grad
             return leaf
 
     def copy(self, tensor: torch.Tensor) -> TensorCopy:
-        with torch._C.DisableTorchFunction(), unseen_by_modes():
+        with isolated():
             return TensorCopy(copy_content(plain_content(peel(tensor))))
 
     def lend(self, tensor: torch.Tensor) -> TensorCopy | None:
-        with torch._C.DisableTorchFunction(), unseen_by_modes():
+        with isolated():
             content = plain_content(peel(tensor))
             return TensorCopy(own_memory(content)) if content.is_cpu else None
+
+    def hold(self, tensor: torch.Tensor) -> torch.Tensor:
+        """autograd makes a gradient that somebody else holds into a copy before it becomes the `.grad` of a leaf."""
+        with hidden():
+            return tensor.detach() if is_identifiable(tensor) else tensor
 
     def content_key(self, tensor: torch.Tensor) -> None:
         """`read` tells which values are the same."""
 
     def size_bytes(self, tensor: torch.Tensor) -> int:
-        with torch._C.DisableTorchFunction():
-            content = plain_content(peel(tensor))
+        with isolated():
+            bare = local_part(peel(tensor))
+            if has_dispatch(bare) and not bare.is_nested:  # it need not be asked for its content again
+                return int(bare.numel() * bare.element_size())
+            content = plain_content(bare)
             if content.layout is torch.sparse_coo:
                 content = content._values()
             elif is_sparse(content):
@@ -120,10 +132,10 @@ class TorchReader:
         if is_sparse(first):  # torch adds sparse to dense, not dense to sparse
             first, second = second, first
         with torch.no_grad():
-            return first.detach() + second.detach()
+            return without_dispatch(first) + without_dispatch(second)
 
     def write_file(self, copy: TensorCopy, file: BinaryIO) -> None:
-        with torch._C.DisableTorchFunction(), unseen_by_modes():
+        with isolated():
             self._files.write(copy.to_host(), file)
 
     def describe_object(self, value: Any) -> dict[str, Any] | None:
@@ -134,7 +146,7 @@ class TorchReader:
         return describe_communication(value)
 
     def fetch(self) -> None:
-        with self._fetching:  # who comes second finds all there
+        with self._fetching, isolated():  # who comes second finds all there
             self._reducer.fetch()
             late, self._late_digests, self._late_bytes = self._late_digests, [], 0
             for value, copy in late:
@@ -142,6 +154,7 @@ class TorchReader:
 
     def forget(self) -> None:
         self.values.forget()
+        self.undefined.forget()
         self._waiting.clear()
 
     def fill_waiting(self, tensor: torch.Tensor) -> None:
@@ -155,13 +168,13 @@ class TorchReader:
 
     def observe(self, tree: Any) -> None:
         """What a call that is not recorded is given, or returns: nothing is computed, but a write is noticed."""
-        with torch._C.DisableTorchFunction():
+        with hidden():
             for tensor in tensors_in(tree):
                 self.values.observe(tensor)
 
     def expose(self, tree: Any) -> None:
         """The memory of these was handed out."""
-        with torch._C.DisableTorchFunction():
+        with hidden():
             for tensor in tensors_in(tree):
                 self.values.expose(tensor)
 
@@ -172,6 +185,9 @@ class TorchReader:
     def _read(self, tensor: torch.Tensor, produced_by: str | None) -> TensorLeaf:
         if type(tensor) not in PLAIN_TYPES and (is_spread(tensor) or is_in_flight(tensor)):
             return self._read_spread(tensor)
+        is_undefined = bool(self.undefined) and self.undefined.has(tensor)
+        if is_undefined:
+            self.values.doubt_storage(tensor)  # who writes to it may do so unseen
         value, known, layout = self._find(tensor, produced_by)
         reason = None
         if value is None:
@@ -190,7 +206,7 @@ class TorchReader:
             tensor.requires_grad,
             value,
             source if source != produced_by else None,
-            note=note,
+            note=add_undefined(note) if is_undefined else note,
             is_storable=reason is None,
         )
         if known is not None:
@@ -234,6 +250,7 @@ class TorchReader:
             tuple(tensor.shape),
             tensor.requires_grad,
             value,
+            note=add_undefined(None) if self.undefined and self.undefined.has(tensor) else None,
             is_storable=reason is None,
             sharding=describe_sharding(tensor),
         )
@@ -313,19 +330,6 @@ class TensorCopy:
 def note_missing_digest(value: Value, error: BaseException) -> None:
     if value.stats is not None and value.stats.reason is None:
         value.stats.reason = f"no {value.digest_kind}, {describe_failure(error)}"
-
-
-@contextmanager
-def unseen_by_modes() -> Iterator[None]:
-    """Inside, neither a transform of torch.func nor a dispatch mode of the user takes part in what is computed."""
-    if _transforms() is None and not _count_dispatch_modes():
-        yield
-        return
-    from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
-    from torch.utils._python_dispatch import _disable_current_modes
-
-    with temporarily_clear_interpreter_stack(), _disable_current_modes():
-        yield
 
 
 def peel(tensor: torch.Tensor) -> torch.Tensor:

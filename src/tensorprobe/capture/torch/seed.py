@@ -21,6 +21,7 @@ from tensorprobe.capture.seed import (
     check_arguments,
     seed_python,
     set_environment,
+    tell_of_dropout,
 )
 from tensorprobe.capture.torch.dropout import set_dropout_inert
 
@@ -28,7 +29,7 @@ _DEVICE_BACKENDS = ("cuda", "xpu", "npu")  # torch.npu is there once torch_npu w
 _logger = logging.getLogger("tensorprobe")
 
 
-def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = True) -> SeedHandle:
+def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = False) -> SeedHandle:
     """Seed every random generator, with `mode` ask for deterministic algorithms, with `rm_dropout` make dropout inert.
 
     `mode` and `rm_dropout` leave things as they are when False. `seed` is 0 to 4294967295.
@@ -44,6 +45,7 @@ def _changes(seed: int, mode: bool, rm_dropout: bool) -> Changes:
         yield from _make_deterministic()
     if rm_dropout:
         yield "torch dropout", set_dropout_inert(True)
+        tell_of_dropout()
 
 
 def _seed_generators(seed: int) -> Changes:

@@ -10,6 +10,7 @@ import torch
 
 from tensorprobe.capture.snapshot import Snapshots, Watch
 from tensorprobe.capture.torch.content import plain_content
+from tensorprobe.capture.torch.hiding import hidden
 from tensorprobe.capture.torch.tensor_hook import hook_gradient
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
@@ -18,7 +19,7 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 def array_of(tensor: torch.Tensor) -> tuple[np.ndarray[Any, Any], str]:
     """The content on the host. bfloat16 and float8 have no numpy dtype: their bits are kept, as ml_dtypes writes
     them."""
-    with torch._C.DisableTorchFunction():  # what is computed here is no call of the user's
+    with hidden():  # what is computed here is no call of the user's
         content = plain_content(tensor)
         if content.layout is not torch.strided:
             content = content.to_dense()
@@ -37,7 +38,7 @@ def watch_snapshot_gradient(
     snapshots: Snapshots, save_dir: str | os.PathLike[str], name: str, data: torch.Tensor
 ) -> None:
     """Save the gradient of `data` when it comes: the next one, where `data` is a leaf that lives on."""
-    with torch._C.DisableTorchFunction():
+    with hidden():
         if not data.requires_grad or not torch.is_grad_enabled():
             snapshots.say_once(f"save_grad({name!r}): the tensor needs no gradient here, so none will be saved")
             return

@@ -118,7 +118,7 @@ class ValueTable:
         if produced_by is not None:
             if len(known.sources) >= _MAX_LAYOUTS:
                 known.sources.clear()
-            value.source = known.sources.setdefault(layout, produced_by)
+            known.sources.setdefault(layout, produced_by)
         if known.is_trusted:
             if len(known.values) >= _MAX_LAYOUTS:
                 known.forget()
@@ -140,6 +140,12 @@ class ValueTable:
         if is_identifiable(tensor):
             storage = tensor.untyped_storage()
             (self._storages.get(storage._cdata) or self._add(storage)).expose()
+
+    def doubt_storage(self, tensor: torch.Tensor) -> None:
+        """Something may have written to its memory unseen."""
+        known = self._storages.get(tensor.untyped_storage()._cdata) if is_identifiable(tensor) else None
+        if known is not None:
+            known.forget()
 
     def forget(self) -> None:
         """Know no value any more; but remember whose memory was handed out."""

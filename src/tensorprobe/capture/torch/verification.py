@@ -16,7 +16,8 @@ import torch
 
 from tensorprobe.capture.torch.content import plain_content
 from tensorprobe.capture.torch.digest import hash_digest
-from tensorprobe.capture.torch.reader import TorchReader, unseen_by_modes
+from tensorprobe.capture.torch.hiding import isolated
+from tensorprobe.capture.torch.reader import TorchReader
 from tensorprobe.capture.torch.value import KnownStorage, Layout
 from tensorprobe.model.record import Stats, TensorLeaf, Value
 
@@ -53,7 +54,7 @@ class VerifyingReader(TorchReader):
             return True
         status = path.stat()
         file = (status.st_ino, status.st_mtime_ns)  # a later backward pass writes another file of the same name
-        with torch._C.DisableTorchFunction(), unseen_by_modes():
+        with isolated():
             if file not in self._stored:
                 self._stored[file] = fingerprint(self._files.read(path))
             return self._stored[file] == fingerprint(self._files.stored(tensor))

@@ -38,7 +38,8 @@ def read_file(path: Path) -> list[StoredWeight]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # whatever a damaged or foreign file makes of it
-        raise UsageError(f"{path} cannot be read as weights: {str(error).splitlines()[0]}") from error
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UsageError(f"{path} cannot be read as weights: {reason}") from error
     return read_values(content if isinstance(content, dict) else {})
 
 
