@@ -39,7 +39,8 @@ def write_truth_files(folder: Path, truths: Sequence[Truth]) -> tuple[Path, ...]
     contents = {CSV_FILE: text.getvalue(), JSON_FILE: "".join(iter_truth_json(truths))}
     for name, content in contents.items():
         try:
-            disk.write_whole(folder / name, content)
+            with disk.open_whole(folder / name) as file:
+                file.write(content.encode("utf-8", "backslashreplace"))
         except OSError as error:
             raise UsageError(f"{folder / name} could not be written ({error.strerror or error}).") from error
     return tuple(folder / name for name in contents)
