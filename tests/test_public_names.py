@@ -25,6 +25,7 @@ PUBLIC = [
     "migrator",
     "save",
     "save_grad",
+    "truth",
     "widget",
 ]
 PACKAGES = ("migrator", "widget")

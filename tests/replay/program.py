@@ -65,7 +65,7 @@ class InPlace(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.layer(x)
-        canvas = torch.zeros(4, 6)
+        canvas = torch.zeros(4, 6, dtype=x.dtype)
         left = canvas[:, :3]
         left.add_(y[:, 3:])
         canvas[1] = y[0] * 2
@@ -93,19 +93,18 @@ class Router(nn.Module):
         return result
 
 
-def make_program(name: str) -> tuple[nn.Module, Step]:
-    """A model and one step of it, always the same."""
+def make_program(name: str, dtype: torch.dtype = torch.float32) -> tuple[nn.Module, Step]:
+    """A model and one step of it: in every precision the same numbers, as far as float32 has them."""
     torch.manual_seed(0)
+    models = {"convnet": ConvNet, "attention": Attention, "in_place": InPlace, "router": Router}
+    model = models[name]().to(dtype)
     if name == "convnet":
-        model: nn.Module = ConvNet()
-        x, y = torch.randn(4, 3, 8, 8), torch.randint(0, 5, (4,))
+        x, y = torch.randn(4, 3, 8, 8).to(dtype), torch.randint(0, 5, (4,))
         return model, lambda: F.cross_entropy(model(x), y)
     if name == "attention":
-        model = Attention()
         tokens = torch.randint(0, 17, (3, 7))
         return model, lambda: F.cross_entropy(model(tokens)[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
-    model = InPlace() if name == "in_place" else Router()
-    x = torch.randn(4 if name == "in_place" else 20, 6)
+    x = torch.randn(4 if name == "in_place" else 20, 6).to(dtype)
     return model, lambda: (model(x) ** 2).mean()
 
 
