@@ -353,3 +353,10 @@ def test_other_shapes_are_a_problem_and_no_number() -> None:
 
 def test_elements_that_are_no_numbers_are_a_problem() -> None:
     assert "not compared" in str(measure(np.array(["a"]), np.array(["a"])).problem)
+
+
+def test_parts_of_complex_numbers_that_differ_in_sign_are_far_apart_though_the_numbers_are_near() -> None:
+    reference, candidate = np.array([1 + 1e-30j], np.complex64), np.array([1 - 1e-30j], np.complex64)
+    steps_from_zero = int(np.array([1e-30], np.float32).view(np.int32)[0])
+    assert measure(reference, candidate).max_ulp == 2 * steps_from_zero
+    assert measure(reference, reference * np.complex64(1)).max_ulp == 0
