@@ -99,6 +99,9 @@ def test_run_json_holds_the_circumstances_as_strict_json() -> None:
         and run["versions"]["mindspore"] == mindspore.__version__
     )
     assert {"devices", "settings", "environment", "command", "host", "pid", "started"} <= run.keys()
+    settings = run["settings"]
+    assert settings["deterministic"] == "OFF" and settings["runtime_num_threads"] > 0
+    assert settings["inter_op_parallel_num"] == 0 and settings["threads_num_is_set"] is False
     assert run["coverage"].keys() == {"seen", "recorded", "filtered", "excluded", "failed", "stale", "unseen"} | {
         "recomputed",
         "recomputed_differently",
