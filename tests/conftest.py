@@ -5,8 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tensorprobe.capture.recorder import Recorder
+from tests.length import IS_LONG
+
+# Neither a deadline nor the check for slowness tells anything but how busy the machine is. The short form tries the
+# same examples every time, so that what passes once passes again; the long one looks for new ones.
+settings.register_profile("short", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+settings.register_profile("long", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.load_profile("long" if IS_LONG else "short")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What is marked `long` repeats, at length, what others show."""
+    if IS_LONG:
+        return
+    put_off = [item for item in items if item.get_closest_marker("long")]
+    if put_off:
+        config.hook.pytest_deselected(items=put_off)
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import tensorprobe
+from tests.length import PATIENCE_SECONDS
 
 SOURCE = Path(__file__).parents[1] / "src"
 FRAMEWORKS = ("torch", "mindspore", "torch_npu", "tensorflow", "jax")
@@ -39,7 +40,7 @@ def run_fresh(program: str) -> str:
     """What a program prints in a process of its own."""
     environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
     ended = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS
     )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.strip()

@@ -6,7 +6,6 @@ import os
 
 os.environ.setdefault("GLOG_v", "3")  # before the import: MindSpore then keeps its warnings to itself
 
-import mindspore
+from tests.mindspore_runtime import settle_mindspore
 
-mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
-mindspore.runtime.launch_blocking()
+settle_mindspore()

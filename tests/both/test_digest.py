@@ -53,7 +53,7 @@ def test_checksums_of_bfloat16_are_the_same(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["md5", "hash"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(array=hnp.arrays(np.float32, st.integers(1, 40), elements=st.floats(width=32, allow_subnormal=False)))
 def test_any_numbers_have_the_same_checksum(array: Array, kind: str) -> None:
     first, second = read_both(array, kind)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 
 import pytest
 
 from tensorprobe.capture.deferral import Deferral
+from tests.length import PATIENCE_SECONDS, wait_until
 
 
 def test_outside_nothing_is_deferred() -> None:
@@ -51,11 +51,11 @@ def test_the_work_of_another_thread_defers_nothing_here() -> None:
     def hold() -> None:
         with work:
             inside.set()
-            may_end.wait(10)
+            may_end.wait(PATIENCE_SECONDS)
 
     thread = threading.Thread(target=hold)
     thread.start()
-    inside.wait(10)
+    inside.wait(PATIENCE_SECONDS)
     assert not work.defer(lambda: None)
     may_end.set()
     thread.join()
@@ -117,17 +117,18 @@ def test_a_second_ctrl_c_while_another_thread_writes_gives_the_handler_back() ->
     def write() -> None:
         with work:
             is_inside.set()
-            may_leave.wait(10)
+            may_leave.wait(PATIENCE_SECONDS)
 
     def interrupt_twice() -> None:
-        for _ in range(2):
-            time.sleep(0.2)
-            os.kill(os.getpid(), signal.SIGINT)
+        wait_until(lambda: signal.getsignal(signal.SIGINT) is not before)  # the main thread is at the lock
+        os.kill(os.getpid(), signal.SIGINT)
+        wait_until(lambda: work._interrupts._arrived)
+        os.kill(os.getpid(), signal.SIGINT)
 
     before = signal.getsignal(signal.SIGINT)
     writer, user = threading.Thread(target=write), threading.Thread(target=interrupt_twice)
     writer.start()
-    is_inside.wait(10)
+    is_inside.wait(PATIENCE_SECONDS)
     user.start()
     with pytest.raises(KeyboardInterrupt), work:
         pytest.fail("the lock was not free")

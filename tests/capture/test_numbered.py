@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from tensorprobe.capture import save_now
 from tensorprobe.capture.numbered import Content, LeafWatches, NumberedFiles, TensorKind
 from tensorprobe.capture.save_now import save_grad_now
 from tensorprobe.errors import UsageError
+from tests.length import PATIENCE_SECONDS, wait_until
 
 SOURCE = Path(__file__).parents[2] / "src"
 Array = np.ndarray[Any, Any]
@@ -265,7 +265,7 @@ def test_writing_does_not_stall_and_each_file_appears_whole(use: Callable[..., N
 
     def slow(tensor: Array) -> Content:
         def array() -> Array:
-            written.wait(20)
+            written.wait(PATIENCE_SECONDS)
             return np.array(tensor)
 
         return Content(tensor.nbytes, array)
@@ -354,7 +354,7 @@ def run_program(folder: Path, end: str) -> subprocess.Popen[str]:
 )
 def test_everything_is_on_disk_when_the_process_ends(tmp_path: Path, end: str, code: int) -> None:
     process = run_program(tmp_path, end)
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == code
     names = [path.name for path in (tmp_path / "out").iterdir()]
     assert len(names) == 20 + (end == "late")
@@ -363,14 +363,14 @@ def test_everything_is_on_disk_when_the_process_ends(tmp_path: Path, end: str, c
 
 def test_sigterm_ends_a_process_whose_threads_never_stop_to_save(tmp_path: Path) -> None:
     process = run_program(tmp_path, "thread")
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == -signal.SIGTERM
     assert len(list((tmp_path / "out").glob("*_x.npy"))) == 20
 
 
 def test_a_forked_child_counts_for_itself_and_overwrites_nothing(tmp_path: Path) -> None:
     process = run_program(tmp_path, "fork")
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0
     names = sorted(path.name for path in (tmp_path / "out").glob("*.npy"))
     assert len(names) == 21 and "20_parent.npy" in names
@@ -382,21 +382,14 @@ def test_a_forked_child_counts_for_itself_and_overwrites_nothing(tmp_path: Path)
 def test_two_processes_at_once_do_not_share_a_folder(tmp_path: Path, use: Callable[..., NumberedFiles]) -> None:
     save("out/x", plain(1))
     process = run_program(tmp_path, "quiet")
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0
     assert [path.name for path in (tmp_path / "out").glob("*.npy")] == ["0_x.npy"]
     assert len(list((tmp_path / "out" / f"proc{process.pid}").iterdir())) == 20
 
 
 @pytest.mark.usefixtures("use")
-def test_a_file_is_there_within_a_tenth_of_a_second() -> None:
-    """At least one of five: this machine may be busy with something else."""
-    waited = []
+def test_a_file_comes_by_itself_and_no_further_call_is_needed() -> None:
     for number in range(5):
         save("out/x", plain(1))
-        began = time.monotonic()
-        while not Path(f"out/{number}_x.npy").exists():
-            assert time.monotonic() - began < 20
-            time.sleep(0.001)
-        waited.append(time.monotonic() - began)
-    assert min(waited) < 0.1
+        wait_until(Path(f"out/{number}_x.npy").exists)

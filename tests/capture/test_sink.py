@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +17,7 @@ from tensorprobe.capture.sink import FLUSH_RECORDS, FlushTimer, Sink
 from tensorprobe.capture.stack import Stack
 from tensorprobe.store.folder import Folder
 from tensorprobe.store.writer import RankWriter
+from tests.length import PATIENCE_SECONDS, wait_until
 
 HEADER = {"task": "statistics", "level": "mix"}
 STACK = Stack(0, ("File a.py, line 1, in f, \n g()",), None, ())
@@ -101,9 +101,8 @@ def test_the_timer_brings_out_what_has_waited(tmp_path: Path, monkeypatch: pytes
     sink = make(tmp_path)
     timer = FlushTimer(lambda: sink, Failures())
     add(sink, 1)
-    deadline, part = time.monotonic() + 10, tmp_path / "dump.json.part"
-    while time.monotonic() < deadline and not (part.exists() and "call.0" in part.read_text()):
-        time.sleep(0.01)  # the file may be there before its first line is
+    part = tmp_path / "dump.json.part"
+    wait_until(lambda: part.exists() and "call.0" in part.read_text())  # the file may be there before its first line
     timer.close()
     assert part_names(tmp_path) == ["call.0"]
 
@@ -266,6 +265,6 @@ def test_the_timer_survives_a_failure(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(sink, "flush_if_due", fail)
     timer = FlushTimer(lambda: sink, failures)
-    assert tried.acquire(timeout=10) and tried.acquire(timeout=10)
+    assert tried.acquire(timeout=PATIENCE_SECONDS) and tried.acquire(timeout=PATIENCE_SECONDS)
     timer.close()
     assert failures.count >= 1

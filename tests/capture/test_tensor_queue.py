@@ -14,6 +14,7 @@ import pytest
 from tensorprobe.capture.failure import Failures
 from tensorprobe.capture.tensor_queue import TensorQueue
 from tensorprobe.store.folder import Folder
+from tests.length import PATIENCE_SECONDS
 
 
 class Disk:
@@ -25,7 +26,7 @@ class Disk:
         self.written: list[bytes] = []
 
     def write(self, copy: bytes, file: BinaryIO) -> None:
-        assert self.may_write.wait(10)
+        assert self.may_write.wait(PATIENCE_SECONDS)
         if copy == b"bad":
             file.write(b"half of it")
             raise RuntimeError("the framework fails") from OSError(28, "No space left on device")
@@ -93,7 +94,7 @@ def test_who_puts_waits_while_too_much_is_in_the_queue(queue: TensorQueue, disk:
     putting.join(0.2)
     assert putting.is_alive()
     disk.may_write.set()
-    putting.join(10)
+    putting.join(PATIENCE_SECONDS)
     assert not putting.is_alive()
 
 
@@ -111,7 +112,7 @@ def test_links_are_bounded_too(queue: TensorQueue, disk: Disk) -> None:
     putting.join(0.2)
     assert putting.is_alive() and len(queue._tasks) < 200
     disk.may_write.set()
-    putting.join(10)
+    putting.join(PATIENCE_SECONDS)
     queue.drain()
 
 

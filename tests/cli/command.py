@@ -9,6 +9,7 @@ from unittest import mock
 import pytest
 
 from tensorprobe.__main__ import run
+from tests.length import PATIENCE_SECONDS
 
 COMMAND = (sys.executable, "-m", "tensorprobe")
 
@@ -16,7 +17,7 @@ COMMAND = (sys.executable, "-m", "tensorprobe")
 def run_command(*arguments: object) -> subprocess.CompletedProcess[str]:
     """`tensorprobe ARGUMENTS`, with its output as text."""
     command = [*COMMAND, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, encoding="utf-8", check=False, timeout=120)
+    return subprocess.run(command, capture_output=True, encoding="utf-8", check=False, timeout=PATIENCE_SECONDS)
 
 
 def run_here(capture: pytest.CaptureFixture[str], *arguments: object) -> subprocess.CompletedProcess[str]:

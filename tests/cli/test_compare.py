@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import numpy as np
 import pytest
 
 from tests.cli.command import COMMAND, run_command, run_here
+from tests.length import PATIENCE_SECONDS, wait_until
 from tests.report.dump_files import forward, tensor, write_rank
 
 pytest.importorskip("xlsxwriter")
@@ -276,7 +276,7 @@ def test_a_reader_that_has_seen_enough_gets_the_exit_code_and_the_files(tmp_path
         assert process.stderr is not None
         process.stdout.close()
         assert b"Traceback" not in process.stderr.read()
-        assert process.wait(timeout=60) == 1
+        assert process.wait(timeout=PATIENCE_SECONDS) == 1
     assert sorted(path.name for path in (tmp_path / "result").iterdir()) == FILES
 
 
@@ -301,16 +301,14 @@ def test_ctrl_c_leaves_neither_workers_nor_files(tmp_path: Path) -> None:
     shown: list[bytes] = []
     reading = threading.Thread(target=read_terminal, args=(terminal, shown))
     reading.start()
-    workers = wait_for_workers(process.pid)
+    wait_until(lambda: has_workers(process.pid) and b"comparing" in b"".join(shown))
     os.killpg(process.pid, signal.SIGINT)
-    stdout, _ = process.communicate(timeout=60)
-    assert workers
+    stdout, _ = process.communicate(timeout=PATIENCE_SECONDS)
     assert (process.returncode, stdout) == (130, b"")
-    assert wait_for_end(process.pid), "a worker outlived the command"
+    wait_until(lambda: has_ended(process.pid))  # no worker outlives the command
     assert not (tmp_path / "result").exists()
     reading.join()
     os.close(terminal)
-    assert b"comparing" in b"".join(shown)
     assert b"Traceback" not in b"".join(shown)
 
 
@@ -323,20 +321,14 @@ def read_terminal(terminal: int, shown: list[bytes]) -> None:
         return
 
 
-def wait_for_workers(pid: int) -> list[str]:
-    for _ in range(600):
-        found = [child for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()]
-        if len(found) >= 2:
-            return found
-        time.sleep(0.05)
-    return []
+def has_workers(pid: int) -> bool:
+    found = [child for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()]
+    return len(found) >= 2
 
 
-def wait_for_end(group: int) -> bool:
-    for _ in range(200):
-        try:
-            os.killpg(group, 0)
-        except ProcessLookupError:
-            return True
-        time.sleep(0.05)
+def has_ended(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return True
     return False

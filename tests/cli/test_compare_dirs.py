@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.cli.command import run_here
+from tests.length import PATIENCE_SECONDS
 
 
 def write(folder: Path, **arrays: Any) -> Path:
@@ -127,6 +128,6 @@ def test_a_reader_that_has_seen_enough_leaves_the_exit_code_and_the_file(
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-m", "tensorprobe", "compare-dirs", good, bad, "-o", tmp_path / "table.csv", *form]
-    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False, timeout=60)
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False, timeout=PATIENCE_SECONDS)
     os.close(writing)
     assert done.returncode == 1 and (tmp_path / "table.csv").exists() and b"Traceback" not in done.stderr

@@ -14,6 +14,7 @@ import pytest
 
 from tensorprobe._version import __version__
 from tests.cli.command import COMMAND, run_command
+from tests.length import PATIENCE_SECONDS
 from tests.report.dump_files import forward, tensor, write_killed_rank, write_rank
 
 TENSOR_FILES = Path(__file__).parents[1] / "store" / "tensor_file"
@@ -21,7 +22,7 @@ TENSOR_FILES = Path(__file__).parents[1] / "store" / "tensor_file"
 
 def run_python(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, encoding="utf-8", check=False, timeout=120)
+    return subprocess.run(command, capture_output=True, encoding="utf-8", check=False, timeout=PATIENCE_SECONDS)
 
 
 def test_the_version() -> None:
@@ -143,7 +144,7 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(tmp_path: Path, how: list
         process.stdout.readline()
         process.stdout.close()
         assert process.stderr.read() == b""
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=PATIENCE_SECONDS) == 0
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals")
@@ -164,7 +165,9 @@ def test_ctrl_c_ends_it_quietly() -> None:
 def test_a_terminal_that_knows_only_ascii_is_no_reason_to_fail(tmp_path: Path) -> None:
     write_rank(tmp_path, {"Torch.é.0.forward": forward()})
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
-    done = subprocess.run([*COMMAND, "show", tmp_path], capture_output=True, env=environment, check=False, timeout=120)
+    done = subprocess.run(
+        [*COMMAND, "show", tmp_path], capture_output=True, env=environment, check=False, timeout=PATIENCE_SECONDS
+    )
     assert done.returncode == 0
     assert b"Torch.\\xe9.0" in done.stdout
 

@@ -252,7 +252,7 @@ def test_the_nearest_may_be_in_another_module_or_of_other_shapes() -> None:
     assert why["Torch.cos.0.forward"] == "in another module, first"
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     level=st.sampled_from(API_LEVELS),
     places=st.frozensets(st.integers(0, 60), max_size=8),
@@ -273,7 +273,7 @@ programs = st.builds(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(reference=programs, candidate=programs, level=st.sampled_from(LEVELS), has_flow=st.booleans())
 def test_every_call_is_once_in_the_result_and_sides_may_be_swapped(
     reference: Transformer, candidate: Transformer, level: str, has_flow: bool

@@ -66,7 +66,7 @@ def make(dump: dict[str, tuple[dict[str, Any], str | None]]) -> Run:
     return make_run(RankDump(Path(), Path(), 0, None, None, None), calls)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(dumps, dumps)
 def test_any_two_runs_can_be_aligned(one: dict[str, Any], other: dict[str, Any]) -> None:
     reference, candidate = make(one), make(other)

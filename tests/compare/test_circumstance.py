@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from tensorprobe.compare.circumstance import compare_circumstances
+from typing import Any
+
+import pytest
+
+from tensorprobe.compare.circumstance import NOT_REPEATED, compare_circumstances, find_unrepeated
 
 TORCH = {"framework": "pytorch", "versions": {"torch": "2.13.0"}, "settings": {"threads": 2, "numpy_state": 1}}
 MINDSPORE = {"framework": "mindspore", "versions": {"mindspore": "2.10.0"}, "settings": {"mode": "x", "numpy_state": 2}}
@@ -37,3 +41,29 @@ def test_differences_are_named_by_their_path_to_a_depth_of_four() -> None:
 
 def test_a_run_without_circumstances_has_no_differences() -> None:
     assert compare_circumstances(TORCH, {}) == ()
+
+
+ON_CPU = {"framework": "mindspore", "devices": ["CPU"], "settings": {"threads_num_is_set": False}}
+REPEATING = {**ON_CPU, "settings": {"threads_num_is_set": True}}
+
+
+@pytest.mark.parametrize(
+    "candidate",
+    [ON_CPU, REPEATING, {**ON_CPU, "framework": "mindtorch"}, {**ON_CPU, "settings": {}}, {**ON_CPU, "settings": None}],
+    ids=["both", "one", "msadapter", "an older version", "damaged"],
+)
+def test_of_mindspore_on_a_cpu_it_is_said_that_it_may_not_repeat_its_bits_and_what_to_set(
+    candidate: dict[str, Any],
+) -> None:
+    assert find_unrepeated(ON_CPU, candidate) == find_unrepeated(candidate, ON_CPU) == (NOT_REPEATED,)
+
+
+@pytest.mark.parametrize(
+    ("reference", "candidate"),
+    [(REPEATING, REPEATING), (ON_CPU, {**ON_CPU, "devices": ["Ascend"]}), (ON_CPU, TORCH), (TORCH, TORCH), ({}, {})],
+    ids=["set in both", "another device", "another framework", "no mindspore", "nothing known"],
+)
+def test_where_something_else_must_be_the_reason_nothing_is_said(
+    reference: dict[str, Any], candidate: dict[str, Any]
+) -> None:
+    assert find_unrepeated(reference, candidate) == ()

@@ -39,7 +39,7 @@ spoilt_leaves = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(pairs, spoilt_leaves)
 def test_any_two_dumps_can_be_compared(pair: tuple[dict[str, Any], dict[str, Any]], spoilt: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from tensorprobe.errors import UsageError
 from tensorprobe.store.reader import RankDump
 from tests.compare.deadly import DeadlyShape
 from tests.compare.tensor_slot import make_slot
+from tests.length import PATIENCE_SECONDS, wait_until
 
 
 def write(path: Path, value: float, count: int = 3) -> Path:
@@ -298,20 +298,17 @@ def make_long_work(folder: Path) -> int:
 @needs_proc
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGKILL])
 def test_ctrl_c_or_death_ends_all_workers(tmp_path: Path, kind: signal.Signals) -> None:
-    deadline = time.monotonic() + 60
     with start_script(tmp_path, make_long_work(tmp_path)) as script:
         try:
             assert script.stdout is not None and script.stdout.readline() == "running\n"
-            while len(pids := children_of(script.pid)) < 2 and time.monotonic() < deadline:
-                time.sleep(0.02)
+            wait_until(lambda: len(children_of(script.pid)) == 2)
+            pids = children_of(script.pid)
             script.send_signal(kind)
-            _, complaint = script.communicate(timeout=60)
+            _, complaint = script.communicate(timeout=PATIENCE_SECONDS)
         finally:
             script.kill()
     assert script.returncode == -kind if kind == signal.SIGKILL else "KeyboardInterrupt" in complaint
-    while any(map(is_running, pids)) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert len(pids) == 2 and not any(map(is_running, pids))
+    wait_until(lambda: not any(map(is_running, pids)))
 
 
 def test_a_worker_whose_answers_nobody_reads_ends_in_silence(tasks: list[MeasureTask]) -> None:
@@ -324,7 +321,7 @@ def test_a_worker_whose_answers_nobody_reads_ends_in_silence(tasks: list[Measure
         worker.stdout.close()
         pickle.dump(tasks, worker.stdin)
         worker.stdin.flush()  # and stays open: the end of the input would end the worker too
-        assert (worker.wait(timeout=60), worker.stderr.read()) == (0, b"")
+        assert (worker.wait(timeout=PATIENCE_SECONDS), worker.stderr.read()) == (0, b"")
 
 
 MEMORY = """

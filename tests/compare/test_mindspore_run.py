@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import tensorprobe
+from tensorprobe.compare.circumstance import NOT_REPEATED
 from tensorprobe.compare.result import Comparison
 from tests.cli.command import run_command
 from tests.compare.recording import Recording
@@ -70,6 +71,18 @@ def test_two_runs_of_mindspore_agree_or_part_at_the_wrong_call(tmp_path: Path, t
     verdict = compared(tmp_path / "wrong", recorded(task, level), recorded(task, level, wrong=0.01)).verdict
 
     assert (verdict.kind, verdict.call and verdict.call.name) == ("source", "Functional.relu.0.forward")
+
+
+def test_that_the_bits_may_not_repeat_is_said_where_they_differ_and_only_there(tmp_path: Path) -> None:
+    runs = [recorded(), recorded(), recorded(wrong=1e-7)]
+    for run in runs:
+        run.run |= {"framework": "mindspore", "devices": ["CPU"], "settings": {"threads_num_is_set": False}}
+    reference, same, other = runs
+
+    assert compared(tmp_path / "same", reference, same).ranks[0].notes == ()
+    assert compared(tmp_path / "other", reference, other).ranks[0].notes == (NOT_REPEATED,)
+    said = run_command("compare", tmp_path / "other" / "r", tmp_path / "other" / "c").stdout
+    assert f"  circumstances {NOT_REPEATED}\n" in said
 
 
 def test_a_model_of_nn_and_the_same_of_mint_are_one_model(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from tensorprobe.compare.alignment import Unpaired
 from tensorprobe.compare.measurement import Measurement
 from tensorprobe.compare.row import COLUMNS, Row, build_rows, count_rows
 from tensorprobe.store.slot import PlainSlot
+from tests.length import PATIENCE_SECONDS
 from tests.report.comparison import FRAME, call, call_result, comparison, gelu_fault, pair, plain, rank_result, tensor
 
 
@@ -209,5 +210,7 @@ def test_without_pandas_it_says_what_to_install() -> None:
         "assert len(gelu_fault().rows) == 9\n"
         "try:\n    gelu_fault().to_pandas()\nexcept UsageError as error:\n    print(error)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS
+    )
     assert done.stdout == "to_pandas() needs pandas: pip install pandas. Without it, use .rows\n"

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
@@ -35,7 +35,6 @@ def pairs(draw: st.DrawFn) -> tuple[Array, Array]:
     return first, second
 
 
-@settings(deadline=None)
 @given(pairs())
 def test_statistics_never_claim_more_error_than_the_tensors_have(pair: tuple[Array, Array]) -> None:
     found, exact = measure_statistics(*map(of, pair)), measure_arrays(*pair, 0.0, 0.0)
@@ -44,7 +43,6 @@ def test_statistics_never_claim_more_error_than_the_tensors_have(pair: tuple[Arr
     assert found.norm_reference == pytest.approx(exact.norm_reference)
 
 
-@settings(deadline=None)
 @given(pairs())
 def test_statistics_of_one_tensor_are_equal_to_themselves(pair: tuple[Array, Array]) -> None:
     found = measure_statistics(of(pair[0]), of(pair[0].copy()))

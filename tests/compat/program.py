@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.length import PATIENCE_SECONDS
+
 if importlib.util.find_spec("tensorprobe_compat") is None:
     pytest.skip(
         "needs tensorprobe-compat: pip install --no-deps --target FOLDER compat/, PYTHONPATH=FOLDER",
@@ -30,7 +32,7 @@ def run_program(*arguments: object, paths: tuple[Path, ...] = ()) -> subprocess.
         capture_output=True,
         encoding="utf-8",
         check=False,
-        timeout=120,
+        timeout=PATIENCE_SECONDS,
     )
 
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from tests.integration.script import SOURCE
+from tests.length import PATIENCE_SECONDS
 
 
 def run_msrun(ranks: int, script: Path, *arguments: str) -> str:
@@ -23,7 +24,7 @@ def run_msrun(ranks: int, script: Path, *arguments: str) -> str:
         cwd=script.parent,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE_SECONDS,
     )
     output = (logs / "worker_0.log").read_text() if logs.exists() else ""
     assert done.returncode == 0, output[-3000:] + done.stderr[-3000:]

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.length import PATIENCE_SECONDS
+
 SOURCE = Path(__file__).parents[2] / "src"
 
 PREAMBLE = """
@@ -42,7 +44,7 @@ def run_python(
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_SECONDS,
     )
     assert ended.returncode == code, ended.stderr
     return ended

@@ -320,10 +320,8 @@ debugger = PrecisionDebugger(dump_path="dump", level="L1")
 debugger.start(model)
 torch.sin(x)
 part = "dump/step0/rank/dump.json.part"
-for _ in range(100):
+while not os.path.exists(part) or "Torch.sin.0.forward" not in open(part).read():
     time.sleep(0.1)
-    if "Torch.sin.0.forward" in open(part).read():
-        break
 os.kill(os.getpid(), signal.SIGKILL)
 """
     run_script(tmp_path, PREAMBLE + script, code=-signal.SIGKILL)

@@ -8,9 +8,7 @@ import io
 import json
 import pickle
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -192,13 +190,6 @@ PrecisionDebugger.reset()
 print(json.dumps({"early": early, "late": late, "changed": changed, "threads": len(threading.enumerate())}))
 """
 )
-
-
-@pytest.fixture
-def memory_disk(tmp_path: Path) -> Iterator[Path]:
-    """Where to bring files to disk takes no time, if there is such a place: each stop does it."""
-    with TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else tmp_path) as folder:
-        yield Path(folder)
 
 
 @pytest.mark.parametrize("step", ["step", "no step"])

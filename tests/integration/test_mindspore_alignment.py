@@ -17,9 +17,9 @@ from mindspore import Parameter, Tensor, mint, nn, ops
 import tensorprobe
 from tensorprobe.compare.result import Comparison
 from tensorprobe.mindspore import PrecisionDebugger
+from tests.mindspore_runtime import settle_mindspore
 
-mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
-mindspore.runtime.launch_blocking()
+settle_mindspore()
 
 X = np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32)
 

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 import tensorprobe
+from tests.mindspore_runtime import settle_mindspore
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+settle_mindspore()
 sys.path.insert(0, str(BENCHMARKS))
 try:
     from fault.case import UNFAULTED, Case, Setting, draw_fault, survey_model

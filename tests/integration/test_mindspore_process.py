@@ -22,6 +22,7 @@ from mindspore import Tensor, nn, ops
 from tensorprobe.mindspore import PrecisionDebugger, seed_all
 
 mindspore.runtime.launch_blocking()
+mindspore.device_context.cpu.op_tuning.threads_num(1)
 x = Tensor(np.random.RandomState(0).randn(16, 32).astype(np.float32))
 
 def make_model():

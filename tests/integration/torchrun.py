@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from tests.integration.script import SOURCE
+from tests.length import PATIENCE_SECONDS
 
 
 def run_torchrun(ranks: int, script: Path, *arguments: str) -> str:
@@ -15,7 +16,7 @@ def run_torchrun(ranks: int, script: Path, *arguments: str) -> str:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)]
     environment = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [*launcher, str(script), *arguments], env=environment, capture_output=True, text=True, timeout=300
+        [*launcher, str(script), *arguments], env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stderr

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.length import PATIENCE_SECONDS
+
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = ROOT / ".venv-msprobe" / "bin"
 PROGRAMS = Path(__file__).parent
@@ -58,7 +60,7 @@ def start(command: list[str | Path], folder: Path) -> subprocess.Popen[str]:
 
 def finish(process: subprocess.Popen[str]) -> None:
     """Wait for it; it must have gone well."""
-    said, _ = process.communicate(timeout=200)
+    said, _ = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, said[-3000:]
 
 

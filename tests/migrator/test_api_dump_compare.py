@@ -23,9 +23,9 @@ from tensorprobe.errors import DumpError, UsageError
 from tensorprobe.migrator import api_dump_compare, api_dump_init
 from tests.cli.command import run_here
 from tests.migrator.api_dump_run import Dumped, forget_session, window
+from tests.mindspore_runtime import settle_mindspore
 
-mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
-mindspore.runtime.launch_blocking()
+settle_mindspore()
 
 X = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
 FILES = ("ts_api_mapping.csv", "ts_api_forward_compare.csv", "ts_api_backward_compare.csv")

@@ -16,9 +16,9 @@ from tensorprobe.errors import UsageError
 from tensorprobe.migrator import api_dump_init, api_dump_start
 from tests.capture.mindspore.training import Observed, difference, train
 from tests.migrator.api_dump_run import Dumped, forget_session, window
+from tests.mindspore_runtime import settle_mindspore
 
-mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
-mindspore.runtime.launch_blocking()
+settle_mindspore()
 
 GOLDEN = Path(__file__).parent / "golden"
 X = np.array([[1.0, 2.0, 3.0], [0.0, -1.0, 4.0]], np.float32)

@@ -6,13 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from tensorprobe.migrator import api_dump_compare
 from tensorprobe.store.reader import open_dump
 from tests.integration.script import SOURCE
 from tests.integration.torchrun import run_torchrun
+from tests.length import wait_until
 from tests.migrator.api_dump_run import Dumped
 
 RANKS = """
@@ -61,9 +61,7 @@ def test_a_kill_leaves_whole_lines_and_the_files_that_they_name(tmp_path: Path) 
     program = subprocess.Popen([sys.executable, str(script), str(dump)], env=environment, stderr=subprocess.DEVNULL)
     info = dump / "rank0" / "torch_api_dump_info.pkl"
     try:
-        deadline = time.monotonic() + 60
-        while not (info.exists() and info.stat().st_size > 2000) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: info.exists() and info.stat().st_size > 2000)
     finally:
         program.send_signal(signal.SIGKILL)
         program.wait()

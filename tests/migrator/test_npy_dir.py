@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from tensorprobe.migrator import (
     get_name_map_list_by_number,
     get_name_map_list_by_shape_edit_distance,
 )
+from tests.length import PATIENCE_SECONDS, wait_until
 from tests.report.test_npy_dir import TABLE, TABLE_WITH_SHAPES
 
 SAVED = {
@@ -209,23 +209,18 @@ def test_ctrl_c_leaves_no_worker() -> None:
     for side in ("a", "b"):
         Path(side).mkdir()
         for number in range(4):
-            file = np.lib.format.open_memmap(f"{side}/{number}.npy", "w+", np.dtype("f4"), (60_000_000,))
+            file = np.lib.format.open_memmap(f"{side}/{number}.npy", "w+", np.dtype("f4"), (1_000_000_000,))
             file[:1000] = side == "a"
             del file
     script = "import tensorprobe\ntensorprobe.migrator.compare_npy_dir('a', 'b', num_processes=2)"
     environment = {**os.environ, "PYTHONPATH": str(Path(tensorprobe.__file__).parents[1])}
     process = subprocess.Popen([sys.executable, "-c", script], env=environment, stderr=subprocess.PIPE)
-    workers: set[int] = set()
-    for _ in range(400):
-        workers = find_children(process.pid)
-        if len(workers) == 2:
-            break
-        time.sleep(0.02)
+    wait_until(lambda: len(find_children(process.pid)) == 2)
+    workers = find_children(process.pid)
     process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=PATIENCE_SECONDS)
     assert b"KeyboardInterrupt" in stderr
-    assert len(workers) == 2
-    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
 
 
 def find_children(pid: int) -> set[int]:

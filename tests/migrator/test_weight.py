@@ -15,8 +15,10 @@ from mindspore import nn
 
 from tensorprobe import DumpError, UsageError
 from tensorprobe.migrator import convert_weight
+from tests.length import PATIENCE_SECONDS
+from tests.mindspore_runtime import settle_mindspore
 
-ms.runtime.launch_blocking()
+settle_mindspore()
 RNG = np.random.default_rng(3)
 
 
@@ -335,7 +337,9 @@ def test_a_file_is_converted_where_neither_framework_is_loaded(tmp_path: Path) -
         f"result = convert_weight({str(tmp_path / 'a.pt')!r})\n"
         "print(result.arrays['bn.moving_mean'].shape, 'torch' in sys.modules, 'mindspore' in sys.modules)"
     )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True
+    )
     assert ended.stdout.split("\n")[0] == "(6,) False False"
 
 

@@ -14,9 +14,9 @@ import pytest
 
 from tensorprobe.capture.mindspore.executor import executor
 from tensorprobe.mindspore import PrecisionDebugger
+from tests.mindspore_runtime import settle_mindspore
 
-mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
-mindspore.runtime.launch_blocking()
+settle_mindspore()
 
 
 @pytest.fixture(autouse=True)

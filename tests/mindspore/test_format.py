@@ -17,6 +17,8 @@ from tempfile import TemporaryDirectory
 import mindspore
 import pytest
 
+from tests.length import PATIENCE_SECONDS
+
 GOLDEN = Path(__file__).parent / "golden"
 PROGRAM = Path(__file__).with_name("golden_program.py")
 MINDSPORE = str(Path(mindspore.__file__).parent)
@@ -31,7 +33,7 @@ def run_program(task: str) -> Path:
     dump_path = Path(FOLDER.name) / task
     environment = {**os.environ, "PYTHONPATH": str(PROGRAM.parents[2] / "src")}
     command = [sys.executable, str(PROGRAM), task, str(dump_path)]
-    subprocess.run(command, env=environment, check=True, capture_output=True, timeout=120)
+    subprocess.run(command, env=environment, check=True, capture_output=True, timeout=PATIENCE_SECONDS)
     return dump_path
 
 
@@ -97,6 +99,9 @@ def test_run_json_holds_the_circumstances_as_strict_json() -> None:
         and run["versions"]["mindspore"] == mindspore.__version__
     )
     assert {"devices", "settings", "environment", "command", "host", "pid", "started"} <= run.keys()
+    settings = run["settings"]
+    assert settings["deterministic"] == "OFF" and settings["runtime_num_threads"] > 0
+    assert settings["inter_op_parallel_num"] == 0 and settings["threads_num_is_set"] is False
     assert run["coverage"].keys() == {"seen", "recorded", "filtered", "excluded", "failed", "stale", "unseen"} | {
         "recomputed",
         "recomputed_differently",

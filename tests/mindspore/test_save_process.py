@@ -11,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.length import PATIENCE_SECONDS
+
 SOURCE = Path(__file__).parents[2] / "src"
 
 PROGRAM = """
@@ -57,7 +59,12 @@ def test_graphs_save_whatever_was_imported_first_and_lose_nothing_by_sigterm(tmp
     (tmp_path / "program.py").write_text(PROGRAM)
     environment = {**os.environ, "PYTHONPATH": str(SOURCE), "GLOG_v": "3"}
     done = subprocess.run(
-        [sys.executable, "program.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200
+        [sys.executable, "program.py"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
     )
     assert done.returncode == -signal.SIGTERM, done.stderr
     out = tmp_path / "ms_ts_save"

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.length import PATIENCE_SECONDS
+
 SOURCE = Path(__file__).parents[2] / "src"
 
 PROGRAM = """
@@ -66,16 +68,16 @@ def counts(folder: Path) -> dict[str, int]:
 def test_nothing_is_lost_when_the_program_ends_right_after_training(
     tmp_path: Path, mode: str, end: str, code: int
 ) -> None:
-    assert start_program(tmp_path, mode, end).wait(200) == code
+    assert start_program(tmp_path, mode, end).wait(PATIENCE_SECONDS) == code
     assert counts(tmp_path / "out") == {"step0/rank0": 16, "step1/rank0": 16, "step2/rank0": 16}
 
 
 def test_without_step_everything_is_step_0(tmp_path: Path) -> None:
-    assert start_program(tmp_path, "graph", "no step").wait(200) == 0
+    assert start_program(tmp_path, "graph", "no step").wait(PATIENCE_SECONDS) == 0
     assert counts(tmp_path / "out") == {"step0/rank0": 48}
 
 
 def test_two_processes_write_into_their_ranks(tmp_path: Path) -> None:
     programs = [start_program(tmp_path, "graph", "quiet", RANK_ID=rank, RANK_SIZE="2") for rank in "01"]
-    assert [program.wait(200) for program in programs] == [0, 0]
+    assert [program.wait(PATIENCE_SECONDS) for program in programs] == [0, 0]
     assert counts(tmp_path / "out") == {f"step{n}/rank{r}": 16 for n in range(3) for r in range(2)}

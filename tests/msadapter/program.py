@@ -36,6 +36,8 @@ from torch import nn  # noqa: E402
 from tensorprobe.mindspore import PrecisionDebugger  # noqa: E402
 # isort: on
 
+mindspore.device_context.cpu.op_tuning.threads_num(1)  # with several, one program has other bits from run to run
+
 DUMP = Path("dump")
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.length import PATIENCE_SECONDS
 from tests.msadapter.program import DUMP, DumpOnDisk
 
 SCRIPT = Path(__file__).with_name("distributed_program.py")
@@ -36,7 +37,7 @@ def dumps(tmp_path_factory: pytest.TempPathFactory) -> list[DumpOnDisk]:
         env={**os.environ, "PYTHONPATH": path, "PATH": binaries},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

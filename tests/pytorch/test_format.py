@@ -17,6 +17,8 @@ from tempfile import TemporaryDirectory
 import pytest
 import torch
 
+from tests.length import PATIENCE_SECONDS
+
 GOLDEN = Path(__file__).parent / "golden"
 PROGRAM = Path(__file__).with_name("golden_program.py")
 TORCH = str(Path(torch.__file__).parent)
@@ -31,7 +33,7 @@ def run_program(task: str) -> Path:
     dump_path = Path(FOLDER.name) / task
     environment = {**os.environ, "PYTHONPATH": str(PROGRAM.parents[2] / "src")}
     command = [sys.executable, str(PROGRAM), task, str(dump_path)]
-    subprocess.run(command, env=environment, check=True, capture_output=True, timeout=120)
+    subprocess.run(command, env=environment, check=True, capture_output=True, timeout=PATIENCE_SECONDS)
     return dump_path
 
 

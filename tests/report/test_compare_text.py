@@ -247,6 +247,12 @@ def test_a_circumstance_of_all_ranks_is_said_once_and_one_of_some_with_where() -
     assert "environment.X: nothing in the reference, ['a'] in the candidate  (in step1/rank)\n" in text
 
 
+def test_what_else_may_make_the_runs_differ_is_one_line_of_the_circumstances() -> None:
+    ranks = [rank_result(step=step, notes=("It may differ by itself. Set this",)) for step in range(2)]
+    text = render(comparison(*ranks))
+    assert "  circumstances It may differ by itself. Set this\n" in text and text.count("by itself") == 1
+
+
 def test_a_comparison_that_stopped_early_says_so() -> None:
     assert "--first: nothing was compared after the first source in step0/rank\n" in render(
         comparison(rank_result(call_result(role="source"), is_cut_short=True))

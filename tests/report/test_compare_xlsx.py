@@ -16,6 +16,7 @@ from tensorprobe.compare.measurement import Measurement
 from tensorprobe.compare.result import Comparison
 from tensorprobe.compare.row import COLUMNS, build_rows
 from tensorprobe.report.compare_xlsx import write_xlsx
+from tests.length import PATIENCE_SECONDS
 from tests.report.comparison import (
     HOSTILE_NAMES,
     call_result,
@@ -144,5 +145,7 @@ def test_without_xlsxwriter_it_says_what_to_install() -> None:
         "from tensorprobe.report.compare_xlsx import check_xlsx\n"
         "try:\n    check_xlsx()\nexcept UsageError as error:\n    print(error)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS
+    )
     assert done.stdout == 'compare.xlsx needs xlsxwriter: pip install "tensorprobe[compare]"\n'

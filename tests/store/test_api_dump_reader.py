@@ -90,6 +90,7 @@ def test_lines_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
     rank = read(tmp_path)
     assert rank.record_count == 1
     assert rank.problems == ("torch_api_dump_info.pkl: 4 lines cannot be read and are left out",)
+    assert rank.dump_file is not None and rank.dump_file.has_bad_lines
 
 
 def test_a_pickle_is_not_loaded(tmp_path: Path) -> None:

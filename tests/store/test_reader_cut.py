@@ -38,7 +38,7 @@ def part_of(entries: dict[str, Any], *, is_ascii: bool) -> tuple[bytes, list[int
 
 
 @given(records, st.booleans(), st.data())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_every_whole_record_before_the_cut_is_read(
     tmp_path: Path, entries: dict[str, Any], is_ascii: bool, data: st.DataObject
 ) -> None:

@@ -45,7 +45,7 @@ def record(folder: Path, windows: list[list[tuple[int, str]]], *, in_one: bool) 
     return file
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(WINDOWS)
 def test_it_is_whole_after_every_window_and_in_the_end_as_if_there_had_been_one(
     windows: list[list[tuple[int, str]]],

@@ -28,7 +28,7 @@ EXPECTED: dict[str, dict[str, Any]] = json.loads((FOLDER / "expected.json").read
 READ = [file for file, entry in EXPECTED.items() if "values" in entry]
 REFUSED = [file for file, entry in EXPECTED.items() if "refused" in entry]
 DTYPES = ("f2", "f4", "f8", "c8", "c16", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?", ">f4", ">i8", ">c16")
-in_a_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+in_a_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 def reason(path: Path, dtype: str | None = None) -> str:

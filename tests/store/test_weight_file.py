@@ -115,7 +115,7 @@ def test_what_is_no_file_of_weights_is_refused(tmp_path: Path) -> None:
         read_weight_file(tmp_path)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(place=st.integers(0, 200), byte=st.integers(0, 255), end=st.integers(0, 200))
 def test_a_damaged_file_is_read_or_refused_and_nothing_else(tmp_path: Path, place: int, byte: int, end: int) -> None:
     header = {"a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}

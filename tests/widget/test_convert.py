@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import numpy as np
@@ -42,11 +41,11 @@ def test_a_name_ends_where_its_line_or_its_tensor_begins(tmp_path: Path, gap: st
     assert np.array_equal(np.load(tmp_path / "out" / "0_a b.0.npy"), FOUR.reshape(2, 2))
 
 
-def test_a_name_of_a_hundred_thousand_spaces_takes_no_time(tmp_path: Path) -> None:
-    (tmp_path / "print").write_bytes(text_value(f"_TS_SAVE_NAME:{' ' * 100_000}x") + array_value(FOUR))
-    started = time.monotonic()
+def test_a_name_of_five_million_spaces_comes_to_an_end(tmp_path: Path) -> None:
+    """Work that grows with the square of the spaces would take hours."""
+    (tmp_path / "print").write_bytes(text_value(f"_TS_SAVE_NAME:{' ' * 5_000_000}x") + array_value(FOUR))
     ts.widget.save_convert(tmp_path / "print", tmp_path / "out")
-    assert saved(tmp_path / "out") == ["0_x.npy"] and time.monotonic() - started < 5
+    assert saved(tmp_path / "out") == ["0_x.npy"]
 
 
 def test_a_name_cannot_leave_the_folder(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ os.environ.setdefault("GLOG_v", "3")  # without warnings
 import mindspore
 import numpy as np
 from mindspore import nn
+from mindspore._c_expression import RuntimeConf
 
 from fault.mindspore.change import CHANGES
 from fault.mindspore.model.catalog import HELD_OUT, MODELS
@@ -21,7 +22,11 @@ from fault.place import Code
 from fault.program import Program
 from tensorprobe.mindspore import PrecisionDebugger
 
-mindspore.runtime.launch_blocking()  # has no effect after the first operation
+# Neither has an effect after the first operation. With several threads an operation, MindSpore gives one program other
+# bits from run to run, and the truth of this corpus is bits.
+mindspore.runtime.launch_blocking()
+if not RuntimeConf.get_instance().is_op_threads_num_configured():  # a second time is an error
+    mindspore.device_context.cpu.op_tuning.threads_num(1)
 
 
 class MindSpore:

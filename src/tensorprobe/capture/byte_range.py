@@ -33,8 +33,9 @@ def ranges_of(shape: Sequence[int], stride: Sequence[int], offset: int, item_byt
     while rows and rows[0][0] <= length:
         step, size = rows.pop(0)
         length += step * (size - 1)
-    count = math.prod(size for _, size in rows)
-    if count > MAX_ROWS:
+    if not rows:
+        return make_range(start, start + length)
+    if math.prod(size for _, size in rows) > MAX_ROWS:
         return make_range(start, start + length + sum(step * (size - 1) for step, size in rows))
     starts: Any = np.array([start], np.int64)
     for step, size in reversed(rows):
@@ -54,11 +55,16 @@ def merge(ranges: Ranges) -> Ranges:
 
 
 def unite(first: Ranges, second: Ranges) -> Ranges:
+    if not len(first) or not len(second):
+        return second if not len(first) else first
     return merge(np.concatenate([first, second]))
 
 
 def intersect(first: Ranges, second: Ranges) -> Ranges:
     """What is in both."""
+    if len(first) == 1 and len(second) == 1:  # as it is nearly always
+        (start, end), (other_start, other_end) = first.tolist()[0], second.tolist()[0]
+        return make_range(max(start, other_start), min(end, other_end))
     low = np.searchsorted(second[:, 1], first[:, 0], "right")
     high = np.searchsorted(second[:, 0], first[:, 1], "left")
     counts = np.maximum(high - low, 0)
@@ -70,6 +76,10 @@ def intersect(first: Ranges, second: Ranges) -> Ranges:
 
 def subtract(first: Ranges, second: Ranges) -> Ranges:
     """What is in the first and not in the second."""
+    if len(first) == 1 and len(second) == 1:
+        (start, end), (other_start, other_end) = first.tolist()[0], second.tolist()[0]
+        if other_start <= start and end <= other_end:
+            return NOTHING
     bounds = np.concatenate([[-1], second.ravel(), [_LAST]])
     gaps = bounds.reshape(-1, 2)
     return intersect(first, gaps[gaps[:, 1] > gaps[:, 0]])

@@ -14,6 +14,13 @@ _COMPARED = ("framework", "versions", "devices", "settings", "environment", "ten
 _SETTINGS = "settings."
 _MAX_DEPTH = 4
 
+_ON_MINDSPORE = ("mindspore", "mindtorch")
+
+NOT_REPEATED = (
+    "MindSpore on a CPU does not always repeat its bits: small differences may be no fault. To make it repeat them, "
+    "call mindspore.device_context.cpu.op_tuning.threads_num(1) before the first operation of both programs"
+)
+
 Difference = tuple[str, Any, Any]
 
 
@@ -27,6 +34,23 @@ def compare_circumstances(reference: Mapping[str, Any], candidate: Mapping[str, 
     if is_across_frameworks(str(reference.get("framework", "")), str(candidate.get("framework", ""))):
         found = [one for one in found if not _is_of_one_framework(*one)]
     return tuple(found)
+
+
+def find_unrepeated(reference: Mapping[str, Any], candidate: Mapping[str, Any]) -> tuple[str, ...]:
+    """What to know of two runs that differ in their bits: that one program may do so by itself, and what to set."""
+    runs = (reference, candidate)
+    is_possible = all(map(_is_mindspore_on_cpu, runs)) and not all(map(_has_set_threads, runs))
+    return (NOT_REPEATED,) if is_possible else ()
+
+
+def _is_mindspore_on_cpu(run: Mapping[str, Any]) -> bool:
+    return run.get("framework") in _ON_MINDSPORE and run.get("devices") == ["CPU"]
+
+
+def _has_set_threads(run: Mapping[str, Any]) -> bool:
+    """How many they are, MindSpore (2.10) does not tell."""
+    settings = run.get("settings")
+    return isinstance(settings, dict) and settings.get("threads_num_is_set") is True
 
 
 def _is_of_one_framework(key: str, reference: Any, candidate: Any) -> bool:

@@ -18,7 +18,7 @@ from tensorprobe.compare.align import align_calls
 from tensorprobe.compare.alignment import Alignment, Unpaired
 from tensorprobe.compare.call import Run, is_across_frameworks, read_run
 from tensorprobe.compare.choice import choose_verdict, has_source
-from tensorprobe.compare.circumstance import compare_circumstances
+from tensorprobe.compare.circumstance import compare_circumstances, find_unrepeated
 from tensorprobe.compare.course import Course, Past
 from tensorprobe.compare.evidence import Finding
 from tensorprobe.compare.executor import MeasureTask, make_task, run_tasks
@@ -213,9 +213,14 @@ def _make_result(pair: RankPair, finding: Finding, verdict: Verdict) -> RankResu
         coverage=_count_coverage(finding.alignment, finding.pairs, *runs),
         bases=bases,
         circumstances=compare_circumstances(pair.reference.run, pair.candidate.run),
+        notes=find_unrepeated(pair.reference.run, pair.candidate.run) if _differs_in_bits(finding.pairs) else (),
         problems=tuple(_describe_problems(pair)),
         is_cut_short=finding.is_cut_short,
     )
+
+
+def _differs_in_bits(pairs: Sequence[PairedCall]) -> bool:
+    return any(value.status in ("close", "different") for value in _own_tensors(pairs))
 
 
 def _count_coverage(alignment: Alignment, pairs: Sequence[PairedCall], reference: Run, candidate: Run) -> Coverage:

@@ -210,6 +210,8 @@ class RankResult:
     """How many values were compared by tensor, statistics, checksum or structure only."""
     circumstances: tuple[tuple[str, Any, Any], ...] = ()
     """What differs in run.json: key, reference, candidate."""
+    notes: tuple[str, ...] = ()
+    """What else of the circumstances of both may make them differ."""
     problems: tuple[str, ...] = ()
     """What is wrong with the dumps: a step that was cut off, lines that cannot be read."""
     is_cut_short: bool = False

@@ -45,6 +45,7 @@ def _describe(comparison: Comparison) -> dict[str, Any]:
             {"key": one.key, "reference": one.reference, "candidate": one.candidate, "places": one.places}
             for one in summary.circumstances
         ],
+        "notes": summary.notes,
         "counts": {
             "calls": summary.calls,
             "framework_calls": summary.framework_calls,

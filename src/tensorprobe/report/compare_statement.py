@@ -43,7 +43,7 @@ def iter_statements(summary: Summary, where_more: str) -> Iterator[Statement]:
     is_agreed = summary.verdict.kind == "agree"
     if is_agreed:
         yield from _label_first("this covers", _coverage_statements(summary))
-    yield from _label_first("circumstances", map(_circumstance_statement, summary.circumstances))
+    yield from _label_first("circumstances", _circumstance_statements(summary))
     yield from _label_first("also", _source_statements(summary, where_more))
     yield from _count_statements(summary)
     if not is_agreed:
@@ -114,6 +114,11 @@ def _not_covered(coverage: Coverage, summary: Summary) -> Iterator[str]:
 def _count_reasons(reasons: Mapping[str, int]) -> str:
     words = tuple(f"{shorten_name(reason)} ({count:,})" for reason, count in reasons.items())
     return _join_some(words, _MAX_REASONS)
+
+
+def _circumstance_statements(summary: Summary) -> Iterator[Statement]:
+    yield from map(_circumstance_statement, summary.circumstances)
+    yield from (Statement("", note, "doubtful") for note in summary.notes)
 
 
 def _circumstance_statement(found: Circumstance) -> Statement:

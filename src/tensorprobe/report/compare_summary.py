@@ -85,6 +85,8 @@ class Summary:
     verdict_places: tuple[str, str]
     """The step and rank of the verdict in both runs, `step0/rank3`; empty where it is not of one of them."""
     circumstances: tuple[Circumstance, ...]
+    notes: tuple[str, ...]
+    """What else of the circumstances may make the runs differ."""
     sources: tuple[Source, ...]
     tensors: dict[str, int]
     """How many tensors of the users' own calls have which status; those of which there are none are left out."""
@@ -127,6 +129,7 @@ def summarize(comparison: Comparison) -> Summary:
         verdict=comparison.verdict,
         verdict_places=_find_places(comparison),
         circumstances=_merge_circumstances(ranks),
+        notes=tuple(dict.fromkeys(note for rank in ranks for note in rank.notes)),
         sources=tuple(_iter_sources(comparison)),
         tensors=_in_order(STATUSES, (value.status for value in values if value.is_tensor)),
         arguments=_in_order(STATUSES, (value.status for value in values if not value.is_tensor)),

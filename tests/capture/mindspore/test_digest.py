@@ -70,7 +70,7 @@ def test_empty_and_scalar_tensors_have_one(compute: Digest) -> None:
         assert len(compute(array)) == sizes[compute]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.floats(width=32, allow_subnormal=False), min_size=2, max_size=30, unique=True), st.data())
 def test_any_swap_is_seen(numbers: list[float], data: st.DataObject) -> None:
     first, second = data.draw(st.tuples(*[st.integers(0, len(numbers) - 1)] * 2))

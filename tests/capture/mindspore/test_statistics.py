@@ -145,19 +145,19 @@ def test_an_empty_tensor_says_so(shape: tuple[int, ...]) -> None:
     assert stats.reason == "empty" and stats.max is None
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(hnp.arrays(np.float32, hnp.array_shapes(max_dims=3, max_side=5), elements=FLOAT32))
 def test_any_float32(array: np.ndarray[Any, Any]) -> None:
     check_stats(reduce_array(array), array.astype(np.float64))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(hnp.arrays(np.float64, st.integers(1, 40), elements=FLOAT64))
 def test_any_float64(array: np.ndarray[Any, Any]) -> None:
     check_stats(reduce_array(array), array)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(hnp.arrays(np.int64, st.integers(1, 40)))
 def test_any_int64(array: np.ndarray[Any, Any]) -> None:
     stats = reduce_array(array)

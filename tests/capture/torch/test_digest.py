@@ -139,7 +139,7 @@ def test_every_change_of_sign_is_seen(compute: Digest) -> None:
     assert compute(-tensor) != compute(tensor)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.floats(width=32), min_size=2, max_size=200), st.integers(0), st.integers(0))
 def test_any_swap_is_seen(numbers: list[float], first: int, second: int) -> None:
     tensor = torch.tensor(numbers)

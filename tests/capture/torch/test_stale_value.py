@@ -197,7 +197,7 @@ FILTERS: list[dict[str, Any]] = [{}, {"list": ["clone"]}, {"data_mode": ["forwar
 
 
 @pytest.mark.usefixtures("process_group")
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     taken=st.sets(st.sampled_from(sorted(TAKE)), max_size=2),
     steps=st.lists(

@@ -36,7 +36,7 @@ def check(tensor: torch.Tensor) -> None:
     assert torch.equal(read, tensor) and not read.requires_grad
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.integers(1, 6), max_size=4), st.sampled_from(DTYPES), st.data())
 def test_what_is_written_is_read_back_with_its_strides(
     shape: list[int], dtype: torch.dtype, data: st.DataObject

@@ -106,7 +106,7 @@ VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.tuples(st.sampled_from(sorted(ACTIONS)), st.integers(0, 2), st.sampled_from(sorted(VIEWS))), max_size=15

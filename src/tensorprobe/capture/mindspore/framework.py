@@ -11,6 +11,7 @@ from typing import Any
 import mindspore
 import numpy as np
 from mindspore import context
+from mindspore._c_expression import RuntimeConf
 
 from tensorprobe.capture.framework import Undo
 from tensorprobe.capture.mindspore.adapter import adapter_dialect, explain_foreign
@@ -211,6 +212,9 @@ def describe_settings() -> dict[str, Any]:
         "mode": modes.get(context.get_context("mode"), "unknown"),
         "device_target": context.get_context("device_target"),
         "deterministic": context.get_context("deterministic"),
+        "runtime_num_threads": context.get_context("runtime_num_threads"),
+        "inter_op_parallel_num": context.get_context("inter_op_parallel_num"),
+        "threads_num_is_set": RuntimeConf.get_instance().is_op_threads_num_configured(),  # to how many is not told
         "mindspore_seed": mindspore.get_seed(),
         "numpy_state": int(np.random.get_state()[1][0]),  # type: ignore[index]
     }
