@@ -9,7 +9,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "tensorprobe"
 FRAMEWORKS = {"torch", "torch_npu", "triton", "mindspore", "msadapter"}
-ALLOWED = ("capture/torch/", "capture/mindspore/", "pytorch/", "mindspore/")
+ALLOWED = ("capture/torch/", "capture/mindspore/", "pytorch/", "mindspore/", "replay/")
 CAPTURE_MAY_IMPORT = {"numpy", "tensorprobe", "torch", "torch_npu", "triton", "mindspore"}
 
 

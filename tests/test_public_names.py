@@ -26,6 +26,7 @@ PUBLIC = [
     "migrator",
     "save",
     "save_grad",
+    "truth",
     "widget",
 ]
 PACKAGES = ("migrator", "widget")

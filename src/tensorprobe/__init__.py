@@ -8,6 +8,7 @@ from tensorprobe._version import __version__
 from tensorprobe.capture.context import capture  # binds the function over the package of the same name
 from tensorprobe.compare import compare  # and so does this
 from tensorprobe.errors import ConfigError, DumpError, TensorprobeError, UsageError
+from tensorprobe.replay import truth
 from tensorprobe.saving import save, save_grad
 
 __all__ = [
@@ -21,5 +22,6 @@ __all__ = [
     "migrator",
     "save",
     "save_grad",
+    "truth",
     "widget",
 ]

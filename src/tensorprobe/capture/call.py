@@ -16,6 +16,7 @@ class Call:
 
     __slots__ = (
         "backward_name",
+        "drawn_from",
         "fields",
         "forward_name",
         "is_backward_listed",
@@ -55,6 +56,8 @@ class Call:
         """The forward call that this one repeats in a recomputation."""
         self.kept_fields: dict[str, Any] | None = None
         """What was recorded of a call that may be repeated, to be compared with its repetition."""
+        self.drawn_from: Any = None
+        """The state of the random generator before a call whose draw is to be kept."""
         self.watched: list[Any] = []
         """With `on_nonfinite`, the tensors it was given, while it runs."""
 

@@ -71,6 +71,8 @@ class ThreadState(threading.local):
 
     def __init__(self) -> None:
         self.modules: list[Call] = []
+        self.functions: list[str] = []
+        """The autograd Functions of the program that are running: what they call is inside of them."""
         self.regions: list[Region] = []
         """Around the calls of the forward that activation checkpointing will repeat."""
         self.replay: Replay | None = None

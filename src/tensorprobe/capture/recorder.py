@@ -29,6 +29,7 @@ from tensorprobe.capture.watch import Watch, Watched, changes_inputs
 from tensorprobe.config import CaptureConfig
 from tensorprobe.errors import NonFiniteError
 from tensorprobe.model.name import PARAMETERS_GRAD
+from tensorprobe.model.tree import tuple_paths
 
 logger = logging.getLogger("tensorprobe")
 
@@ -66,6 +67,8 @@ class Recorder:
         """Forward calls that have begun and not ended."""
         self._open_backwards: dict[GradientRecord, None] = {}
         self._parameter_gradients: dict[str, dict[str, Any]] = {}
+        self.backward_passes: list[dict[str, Any]] = []
+        """From which values gradients were asked for, in this step."""
         self._undefined = UndefinedGradients()
         self._logged: set[str] = set()
         describer.note_failure, describer.note_stale = self.note_failure, self.note_stale
@@ -87,6 +90,8 @@ class Recorder:
         is_wanted = self._select(call)
         self.coverage.filtered += not call.keeps_forward
         if is_wanted:
+            if state.functions:
+                call.fields["inside"] = state.functions[-1]
             call.stack = self.stacks.capture(frame, parent.stack if parent is not None else None)
             return call
         self._selector.end(call.forward_name)
@@ -143,6 +148,8 @@ class Recorder:
         call.fields["input_args"] = describe(args, slot(name, "input"), stores=stores, listen=listen)
         by_name = describe(kwargs, slot(name, "kwargs"), stores=stores, listen=listen) if kwargs else {}
         call.fields["input_kwargs"] = by_name
+        if tuples := [*tuple_paths(args, "input"), *tuple_paths(kwargs, "kwargs")]:
+            call.fields["tuples"] = tuples
         if call.watched and changes_inputs(call.stem, kwargs):
             self._watch.keep_copies(call.watched)
 
@@ -152,6 +159,28 @@ class Recorder:
             stores = self._selector.stores_tensors(call.forward_name)
             slot, listen = self._slot(call.forward_name, role), self._watch.listen(call.watched)
             call.fields[role] = self._describer.describe(dict(tensors), slot, stores=stores, listen=listen)
+
+    def add_context(self, call: Call, context: Mapping[str, Any]) -> None:
+        """Under what else the call was made: without gradients, under autocast."""
+        if call.keeps_forward:
+            call.fields.update(context)
+
+    def stores_tensors(self, call: Call) -> bool:
+        """Do the tensors of this call get files?"""
+        return call.keeps_forward and self._selector.stores_tensors(call.forward_name)
+
+    def add_draw(self, call: Call, role: str, tensor: Any) -> None:
+        """What a replay needs to draw the same random numbers: the state of the generator, or the mask it drew."""
+        call.fields[role] = self._describer.describe_tensor(tensor, self._slot(call.forward_name, role), None, True)
+
+    def open_function(self, call: Call) -> None:
+        """An autograd Function of the program begins: what is called from now on is inside of it."""
+        self._threads.functions.append(call.forward_name)
+
+    def close_function(self, call: Call) -> None:
+        functions = self._threads.functions
+        while functions and functions.pop() != call.forward_name:
+            pass
 
     def add_generator(self, call: Call, state: str | None) -> None:
         """The random generator that the call draws from, as it was before."""
@@ -272,6 +301,7 @@ class Recorder:
         """Names start anew; hooks of the steps before do nothing any more."""
         self.sink = sink
         self.coverage = Coverage()
+        self.backward_passes = []
         self._counts.clear()
         self._undefined.clear()
         self._describer.begin_step()

@@ -294,7 +294,15 @@ class Session:
         coverage["failed"] += self._failures.count
         choices = {"task": self.config.task, "level": self.config.level}
         identity = {"run_id": self._place.run_id if self._place is not None else None}
-        return {**identity, **self._circumstances, **choices, "coverage": coverage, "complete": is_complete}
+        passes = {"backward_passes": self.recorder.backward_passes} if self.recorder.backward_passes else {}
+        return {
+            **identity,
+            **self._circumstances,
+            **choices,
+            **passes,
+            "coverage": coverage,
+            "complete": is_complete,
+        }
 
     def _attempt(self, what: str, action: Callable[[], None]) -> bool:
         """What goes wrong inside capture does not reach the user's program; False if something did."""

@@ -13,6 +13,7 @@ from tensorprobe.cli.compare_dirs import compare_dirs
 from tensorprobe.cli.convert import convert
 from tensorprobe.cli.recover import recover
 from tensorprobe.cli.show import show
+from tensorprobe.cli.truth import truth
 
 
 class StoppedError(Exception):
@@ -40,6 +41,7 @@ app = typer.Typer(
 )
 app.command()(show)
 app.command()(compare)
+app.command()(truth)
 app.command("compare-dirs")(compare_dirs)
 app.command()(recover)
 app.command()(convert)

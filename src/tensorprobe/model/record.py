@@ -86,6 +86,14 @@ class TensorLeaf:
     is_storable: bool = True
     """False for a tensor without content (meta, fake): there is nothing to put into a file."""
     sharding: Sharding | None = None
+    tensor: int | None = None
+    """The number of the tensor itself, the object that the program holds; None where nobody can be told from others."""
+    parameter: str | None = None
+    """The dotted name of the parameter that it is."""
+    storage: int | None = None
+    """The number of its storage: tensors with one number share their memory. None where that is not known."""
+    layout: tuple[int, tuple[int, ...]] | None = None
+    """Where it begins in its storage and its strides; None for one that begins at 0 and is contiguous."""
 
 
 class LateField(ABC):

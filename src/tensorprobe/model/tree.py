@@ -14,6 +14,7 @@ from typing import Any
 
 MAX_PLAIN_ITEMS = 1000
 """A longer list of plain values, such as the data of a tensor that is made from it, is one leaf."""
+_MAX_PATH = 200  # a container may be inside itself
 _NESTED = (list, tuple, Mapping)
 
 LeafFunction = Callable[[Any, str], Any]
@@ -42,6 +43,24 @@ def map_tree(
         text = str(key) if str(key) not in result else f"{key} ({type(key).__name__})"  # {1: …, "1": …}
         result[text] = map_tree(item, f"{path}.{text}", leaf, atoms, above)
     return result
+
+
+def tuple_paths(tree: Any, path: str) -> list[str]:
+    """Where in the arguments of a call tuples are: JSON has only lists.
+
+    >>> tuple_paths((1, (2, [3, (4,)])), "input")
+    ['input.1', 'input.1.1.1']
+    """
+    found: list[str] = []
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree)
+    for key, item in items:
+        if isinstance(item, (tuple, list, dict)) and not hasattr(type(item), "_fields"):
+            place = f"{path}.{key}"
+            if isinstance(item, tuple):
+                found.append(place)
+            if len(item) <= MAX_PLAIN_ITEMS and len(place) < _MAX_PATH:
+                found += tuple_paths(item, place)
+    return found
 
 
 def named_children(tree: Any) -> list[tuple[Any, Any]] | None:

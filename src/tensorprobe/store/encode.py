@@ -49,6 +49,15 @@ def encode_tensor(leaf: TensorLeaf) -> str:
         parts.append(f'"data_name": {_encode_string(leaf.data_name)}')
     if leaf.source is not None:
         parts.append(f'"source": {_encode_string(leaf.source)}')
+    if leaf.parameter is not None:
+        parts.append(f'"parameter": {_encode_string(leaf.parameter)}')
+    if leaf.tensor is not None:
+        parts.append(f'"tensor": {leaf.tensor}')
+    if leaf.storage is not None:
+        parts.append(f'"storage": {leaf.storage}')
+        if leaf.layout is not None:
+            offset, strides = leaf.layout
+            parts.append(f'"offset": {offset}, "stride": [{", ".join(map(str, strides))}]')
     if leaf.note is not None:
         parts.append(f'"note": {_encode_string(leaf.note)}')
     if leaf.sharding is not None:

@@ -20,6 +20,8 @@ from tensorprobe.model.undefined import is_undefined
 # A backward call gives its keyword arguments their gradients: there they are results.
 _SLOT_OF_FIELD = {"input_args": "input", "input_kwargs": "kwargs", "output_kwargs": "kwargs"}
 _INPUT_FIELDS = frozenset({"input_args", "input_kwargs", "input", "parameters", "buffers"})
+_NO_SLOTS = frozenset({"autocast", "tuples", "generator_state", "mask"})
+"""Fields that say how a call was made: no arguments and no results."""
 _MAX_INTEGER = 2**64  # no dtype holds a larger one
 _MAX_COUNT = 2**63
 _MAX_DIMENSIONS = 64  # torch and numpy have no more
@@ -91,7 +93,7 @@ Slot = TensorSlot | PlainSlot
 def iter_record_slots(fields: dict[str, Any]) -> Iterator[Slot]:
     """The slots of an entry of dump.json: of every field that holds leaves, in their order."""
     for field, tree in fields.items():
-        if isinstance(tree, (dict, list)):
+        if isinstance(tree, (dict, list)) and field not in _NO_SLOTS:
             yield from iter_slots(tree, _SLOT_OF_FIELD.get(field, field), field in _INPUT_FIELDS)
 
 

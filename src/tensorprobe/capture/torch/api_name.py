@@ -58,6 +58,8 @@ class Api:
     """What it does to undefined memory."""
     is_random: bool = False
     """It draws from a random generator, or may do so."""
+    is_function: bool = False
+    """An autograd Function of the program: what it calls is recorded, too."""
     is_functional_collective: bool = False
     """It starts a collective whose result is there when somebody has waited for it, or waits for one."""
 
@@ -95,6 +97,7 @@ class ApiNames:
             may_write_unseen=prefix in _FOREIGN or writes_unseen(prefix, name),
             changes_first=stem in _CHANGES_FIRST,
             is_random=name in _RANDOM,
+            is_function=prefix == "Autograd",
             effect=effect,
             is_functional_collective=prefix == "Distributed" and name.startswith(_FUNCTIONAL_COLLECTIVES),
         )

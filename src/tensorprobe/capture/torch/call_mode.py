@@ -17,7 +17,8 @@ from torch.overrides import TorchFunctionMode
 from tensorprobe.capture.call import Call
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.torch.api_name import Api, ApiNames
-from tensorprobe.capture.torch.generator import describe_generator
+from tensorprobe.capture.torch.call_context import describe_context
+from tensorprobe.capture.torch.generator import DROPOUTS, describe_generator, draw_mask, find_generator
 from tensorprobe.capture.torch.gradient import GradientTracer, Span, is_in_backward
 from tensorprobe.capture.torch.hiding import hidden
 from tensorprobe.capture.torch.left_mode import remove_after_this_call
@@ -102,15 +103,23 @@ class CallRunner:
         is_concerned = self.memory.is_concerned(api.effect)
         given = self.begin_memory(api, args, kwargs) if is_concerned else None
         call, span = self.begin(api, args, kwargs, frame)
+        function_call = call if api.is_function else None
+        if function_call is not None:
+            self.recorder.open_function(function_call)
         try:
             output = function(*args, **kwargs)
         except BaseException as error:
+            if function_call is not None:
+                self.recorder.close_function(function_call)
             self._note_writes(api, args, kwargs)
             self.end_failed(call, span, error)
             raise
+        if function_call is not None:
+            self.recorder.close_function(function_call)
         if is_concerned:
             self.end_memory(api, given, function, output, call)
-        self.end(api, call, span, find_result(api, args, kwargs) if output is None else output)
+        result = find_result(api, args, kwargs) if output is None else output
+        self.end(api, call, span, result, given=(args, kwargs))
         if api.exposes_memory or not self.recorder.describes_every_call:
             self._note_writes(api, args, kwargs)
         return output
@@ -190,21 +199,49 @@ class CallRunner:
                 if not self.recorder.describes_every_call:
                     self.reader.observe((args, kwargs))
                 if call is not None:
+                    self.recorder.add_context(call, describe_context())
                     self.recorder.add_inputs(call, args, kwargs)
                     if api.is_random:
-                        self.recorder.add_generator(call, describe_generator(args, kwargs))
+                        self._note_draw(call, args, kwargs)
                 if call is not None or self.recorder.records_modules:
                     span = self.gradients.begin(args, kwargs, wants_slots=call is not None and call.keeps_backward)
         except Exception as error:
             self.recorder.note_failure(api.stem, error)
         return call, span
 
-    def end(self, api: Api, call: Call | None, span: Span | None, output: Any, note: str | None = None) -> None:
-        """After a call that returned `output`."""
+    def _note_draw(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Before a call that draws random numbers."""
+        self.recorder.add_generator(call, describe_generator(args, kwargs))
+        if self.recorder.stores_tensors(call):
+            generator = find_generator(args, kwargs)
+            call.drawn_from = (generator, generator.get_state()) if generator is not None else None
+
+    def _keep_draw(self, api: Api, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """After it. A state of the CPU's generator gives the same numbers everywhere; that of a device only there."""
+        (generator, state), call.drawn_from = call.drawn_from, None
+        if state.device.type == "cpu" and generator.device.type == "cpu":
+            self.recorder.add_draw(call, "generator_state", state)
+        elif (op := api.stem.rpartition(".")[2]) in DROPOUTS:
+            mask = draw_mask(generator, state, op, args, kwargs)
+            if mask is not None:
+                self.recorder.add_draw(call, "mask", mask)
+
+    def end(
+        self,
+        api: Api,
+        call: Call | None,
+        span: Span | None,
+        output: Any,
+        note: str | None = None,
+        given: tuple[tuple[Any, ...], dict[str, Any]] = ((), {}),
+    ) -> None:
+        """After a call that was `given` its arguments and returned `output`."""
         try:
             with hidden():
                 if api.may_write_unseen:
                     self.reader.doubt()
+                if call is not None and call.drawn_from is not None:
+                    self._keep_draw(api, call, *given)
                 if call is not None:
                     self.recorder.finish(call, output, note or api.note)
                 self.gradients.end(call, span, output)

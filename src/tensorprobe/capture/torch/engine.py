@@ -39,11 +39,12 @@ def patch_engine(mode: CallMode, gradients: GradientTracer, reader: TorchReader)
             return original(*args, **kwargs)
         depth += 1
         values.is_backward_watched = True
+        note = gradients.note_request(args, kwargs)
         try:
             if is_on_stack(mode):
-                return original(*args, **kwargs)
+                return note(original(*args, **kwargs))
             with mode:
-                return original(*args, **kwargs)
+                return note(original(*args, **kwargs))
         finally:
             depth -= 1
             if not depth:

@@ -122,6 +122,7 @@ class TorchFramework:
         gradients = self._gradients = self._gradients or GradientTracer(recorder)
         gradients.forget_passes()
         names = ModuleNames(models, adopts_layers=recorder.records_layers)
+        reader.parameter_names = names.parameter_names()
         gradients.set_parameters(names.parameters() if recorder.records_modules else {})
         gradients.reduced.follow((named.stem, named.owner) for named in names.reduced() if recorder.records_modules)
         window = Window(CallRunner(recorder, reader, gradients, self._names), names)

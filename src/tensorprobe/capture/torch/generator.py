@@ -7,23 +7,63 @@ lies before the call: another seed, or another number of draws.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+DROPOUTS = frozenset({"dropout", "dropout_", "dropout1d", "dropout2d", "dropout3d", "feature_dropout"})
+
 
 def describe_generator(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     """The generator that this call draws from: its own, or its device's; None where that cannot be read."""
+    generator = find_generator(args, kwargs)
+    return _describe(generator) if generator is not None else None
+
+
+def find_generator(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Generator | None:
     generator = kwargs.get("generator")
     if isinstance(generator, torch.Generator):
-        return _describe(generator)
+        return generator
     device = _device_of(args, kwargs)
     if device.type == "cpu":
-        return _describe(torch.default_generator)
+        return torch.default_generator
     if device.type == "cuda" and torch.cuda.is_initialized():
         index = torch.cuda.current_device() if device.index is None else device.index
-        return _describe(torch.cuda.default_generators[index])
+        return torch.cuda.default_generators[index]
     return None
+
+
+def draw_again(generator: torch.Generator, state: torch.Tensor, draw: Callable[[], torch.Tensor]) -> torch.Tensor:
+    """What a call drew that began from this state. The generator is left as it is now."""
+    now = generator.get_state()
+    try:
+        generator.set_state(state)
+        return draw()
+    finally:
+        generator.set_state(now)
+
+
+def draw_mask(
+    generator: torch.Generator, state: torch.Tensor, op: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> torch.Tensor | None:
+    """Which elements a dropout that has just run has kept. Its result does not say it where its input was zero; None
+    where it kept all."""
+    tensor, p, is_on = _read_dropout(*args, **kwargs)
+    if not is_on or not p or not isinstance(tensor, torch.Tensor):
+        return None
+    drop = getattr(torch.nn.functional, op.rstrip("_"))
+    ones = torch.ones_like(tensor.detach())
+    return draw_again(generator, state, lambda: drop(ones, p, True)) != 0
+
+
+def _read_dropout(
+    input: Any = None,  # noqa: A002  the word of torch
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+) -> tuple[Any, float, bool]:
+    return input, p, training
 
 
 def _device_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:

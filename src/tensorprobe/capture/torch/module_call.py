@@ -98,6 +98,15 @@ class ModuleNames:
                     found.setdefault(id(parameter), (named.stem, name, parameter))
         return found
 
+    def parameter_names(self) -> dict[int, str]:
+        """Each parameter by its address: its dotted name in the model."""
+        found: dict[int, str] = {}
+        for named in self._known.values():
+            for name, parameter in named.owner._parameters.items():
+                if parameter is not None:
+                    found.setdefault(id(parameter), f"{named.path}.{name}" if named.path else name)
+        return found
+
     def reduced(self) -> list[NamedModule]:
         """The modules whose gradients are reduced over ranks."""
         return [named for named in self._known.values() if named.is_reduced]

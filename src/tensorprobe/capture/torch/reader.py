@@ -7,7 +7,7 @@ hidden from the user's own modes, subclasses and function transforms.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -41,6 +41,7 @@ from tensorprobe.capture.torch.distributed_tensor import (
     local_part,
 )
 from tensorprobe.capture.torch.hiding import hidden, isolated, transforms
+from tensorprobe.capture.torch.identity import TensorNumbers
 from tensorprobe.capture.torch.npy_file import NpyFiles
 from tensorprobe.capture.torch.reducer import Reducer
 from tensorprobe.capture.torch.statistics import describe_failure, without_repeats
@@ -76,6 +77,9 @@ class TorchReader:
         self._has_stats = has_stats
         self._digest_kind = digest_kind
         self._reducer = Reducer()
+        self.numbers = TensorNumbers()
+        self.parameter_names: Mapping[int, str] = {}
+        """By address: what the parameters of the models are called."""
         self._late_digests: list[tuple[Value, TensorCopy]] = []
         self._late_bytes = 0
         self._fetching = threading.RLock()  # a signal handler that ends the run may fetch in the middle of it
@@ -195,7 +199,7 @@ class TorchReader:
             shape, source, note = shape_of(tensor), None, describe_kind(tensor)
         else:  # a plain tensor: most of what it could be need not be asked
             shape, source, note = tensor.shape, known.source_of(layout), QUANTIZED.get(dtype)
-        return TensorLeaf(
+        leaf = TensorLeaf(
             "torch.Tensor",
             _text_of(dtype),
             shape,
@@ -205,6 +209,24 @@ class TorchReader:
             note=add_undefined(note) if is_undefined else note,
             is_storable=reason is None,
         )
+        if known is not None:
+            leaf.tensor, leaf.storage = self.numbers.number(tensor), known.number
+            leaf.parameter = self.parameter_names.get(id(tensor))
+            if layout[1] or not tensor.is_contiguous():
+                leaf.layout = layout[1], layout[3]
+        return leaf
+
+    def identify(self, tensor: torch.Tensor) -> dict[str, Any]:
+        """Which tensor it is, without a look at its content."""
+        _, known, layout = self.values.find(tensor, None)
+        if known is None:
+            return {}
+        return {
+            "tensor": self.numbers.number(tensor),
+            "storage": known.number,
+            "source": known.source_of(layout),
+            "shape": list(tensor.shape),
+        }
 
     def _find(self, tensor: torch.Tensor, produced_by: str | None) -> tuple[Value | None, KnownStorage | None, Layout]:
         return self.values.find(tensor, produced_by)

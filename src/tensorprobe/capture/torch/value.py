@@ -18,6 +18,7 @@ seen and nobody else holds its storage. Where sameness is not certain, it is a n
 from __future__ import annotations
 
 import sys
+from itertools import count
 from typing import Any
 
 import torch
@@ -38,10 +39,23 @@ Layout = tuple[Any, ...]
 class KnownStorage:
     """What is known of one storage at its latest version."""
 
-    __slots__ = ("epoch", "is_exposed", "is_trusted", "reference", "sources", "stats", "values", "version", "writer")
+    __slots__ = (
+        "epoch",
+        "is_exposed",
+        "is_trusted",
+        "number",
+        "reference",
+        "sources",
+        "stats",
+        "values",
+        "version",
+        "writer",
+    )
 
-    def __init__(self, reference: Any) -> None:
+    def __init__(self, reference: Any, number: int) -> None:
         self.reference = reference
+        self.number = number
+        """Tells it from every other storage of the session: tensors with one number share their memory."""
         self.version = -1
         self.epoch = -1
         self.is_trusted = False
@@ -80,6 +94,7 @@ class ValueTable:
 
     def __init__(self) -> None:
         self._storages: dict[int, KnownStorage] = {}
+        self._numbers = count()
         self._sweep_at = _SWEEP_SIZE
         self.is_backward_watched = False
         """The backward pass that is running has the mode in it: what its hooks do is noticed."""
@@ -188,7 +203,7 @@ class ValueTable:
     def _add(self, storage: Any) -> KnownStorage:
         if len(self._storages) >= self._sweep_at:
             self._sweep()
-        known = self._storages[storage._cdata] = KnownStorage(StorageWeakRef(storage))
+        known = self._storages[storage._cdata] = KnownStorage(StorageWeakRef(storage), next(self._numbers))
         return known
 
     def _sweep(self) -> None:

@@ -1,0 +1,76 @@
+"""`tensorprobe truth`: one run against what it means."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from tensorprobe.cli.compare import Format
+from tensorprobe.cli.progress import total_progress_bar
+from tensorprobe.errors import UsageError
+from tensorprobe.replay import iter_truths
+from tensorprobe.store.reader import open_dump
+
+_NOTHING_WRONG, _WRONG = 0, 1
+_SHOWN_ROWS = 20
+
+
+def truth(
+    path: Annotated[Path, typer.Argument(metavar="DUMP", help="A dump_path, or a step or rank folder in it.")],
+    step: Annotated[int | None, typer.Option(help="Only this step.")] = None,
+    rank: Annotated[int | None, typer.Option(help="Only this rank.")] = None,
+    sort: Annotated[
+        str | None, typer.Option(help="Order of the table: order (as the calls ran), own, error or effect.")
+    ] = None,
+    text: Annotated[str | None, typer.Option("--filter", help="Only calls with this text in their name.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="DIR", help="Write truth.csv and truth.json there.")
+    ] = None,
+    output_format: Annotated[Format, typer.Option("--format", help="What is printed.")] = Format.TEXT,
+    device: Annotated[str, typer.Option(help="Where to replay: cpu or cuda.")] = "cpu",
+) -> None:
+    """Say where one run loses its digits, and what in it is wrong. No second run is needed.
+
+    The recorded step is executed again in float64. That shows what it means without rounding. Needs torch, and a dump
+    recorded with task "tensor" at level L1 or mix.
+
+    tensorprobe truth dump_path                      the verdict
+
+    tensorprobe truth dump_path --sort effect        the calls that change the loss most come first
+
+    tensorprobe truth dump_path --filter layers.3    only some calls
+
+    tensorprobe truth dump_path -o result            every value, as CSV and JSON
+
+    Exit codes: 0 nothing is wrong, 1 something is wrong, 2 the run could not be replayed.
+    """
+    from tensorprobe.report.truth_file import prepared_truth_folder, write_truth_files, write_truth_json
+    from tensorprobe.report.truth_row import ORDERS, build_truth_rows
+    from tensorprobe.report.truth_text import print_truth
+
+    if sort is not None and sort not in ORDERS:
+        raise UsageError(f"--sort {sort!r} is not one of {', '.join(ORDERS)}")
+    dump = open_dump(path).select(step, rank)
+    with ExitStack() as stack:
+        if output is not None:
+            stack.enter_context(prepared_truth_folder(output, path))
+        with total_progress_bar("replaying") as reach:
+            truths = list(iter_truths(dump, device, reach))
+        if output is not None:
+            write_truth_files(output, truths)
+    with suppress(BrokenPipeError):
+        if output_format is Format.JSON:
+            write_truth_json(sys.stdout.write, truths)
+        else:
+            for found in truths:
+                wants_table = sort is not None or text is not None
+                rows = build_truth_rows(found, sort or "order", text) if wants_table else []
+                shown = rows if text is not None else rows[:_SHOWN_ROWS]
+                more = f"{len(rows) - len(shown):,} more values: -o DIR writes all" if len(shown) < len(rows) else ""
+                print_truth(Console(), found, shown, more)
+    raise typer.Exit(_NOTHING_WRONG if all(truths) else _WRONG)

@@ -1,0 +1,151 @@
+"""One recorded call alone: replayed in float64 on its own recorded inputs, with the gradient that it was given.
+
+What it then differs by is its own error, whatever came before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+
+from tensorprobe.replay.argument import Leaf, iter_leaves
+from tensorprobe.replay.invocation import Invoker, NotReplayedError, Tensors
+from tensorprobe.replay.program import Operation
+from tensorprobe.replay.workspace import Workspace
+
+_DRAWS = 2
+"""So many times inputs are rounded, to see what rounding does."""
+
+
+Change = Callable[[torch.Tensor, float], torch.Tensor]
+"""Moves a tensor by so much of each element."""
+
+
+class LoneCall:
+    """One call on its recorded inputs. MissingContentError, or whatever torch says, where it cannot be made."""
+
+    def __init__(self, invoker: Invoker, operation: Operation, arriving: Mapping[str, Leaf]) -> None:
+        self._invoker = invoker
+        self._operation = operation
+        self._arriving = {slot: leaf for slot, leaf in arriving.items() if leaf.is_floating}
+        self._given: dict[str, torch.Tensor] = {}
+        self.results = self._invoke(self._given, keep)
+
+    @cached_property
+    def gradients(self) -> Tensors:
+        """The derivative at the recorded inputs, for the gradient that was recorded: by the places of the inputs."""
+        return self._differentiate(self.results, self._given, keep)
+
+    def find_sensitivity(self, slot: str) -> float:
+        """How far a result moves when what goes in is rounded by one unit."""
+        moved = [self._invoke({}, make_rounding(draw))[slot] for draw in range(_DRAWS)]
+        return _distance(moved, self.results[slot])
+
+    def find_gradient_sensitivity(self, slot: str) -> float:
+        """The same for a gradient."""
+        moved = []
+        for draw in range(_DRAWS):
+            given: dict[str, torch.Tensor] = {}
+            round_ = make_rounding(draw)
+            moved.append(self._differentiate(self._invoke(given, round_), given, round_)[slot])
+        return _distance(moved, self.gradients[slot])
+
+    def _invoke(self, given: dict[str, torch.Tensor], change: Change) -> Tensors:
+        operation = self._operation
+
+        def make(leaf: Leaf) -> torch.Tensor:
+            tensor = self._read(leaf, change)
+            if leaf.is_floating and leaf.requires_grad:
+                given[leaf.slot] = tensor.requires_grad_()
+                tensor = tensor.clone() if operation.writes_in_place else tensor
+            return tensor
+
+        args, kwargs = self._invoker.build_arguments(operation, make)
+        with torch.enable_grad():
+            return self._invoker.invoke(operation, args, kwargs)[1]
+
+    def _read(self, leaf: Leaf, change: Change) -> torch.Tensor:
+        recorded = self._invoker.recorded.load(leaf)
+        if not leaf.is_floating:
+            return recorded.clone()
+        return change(self._invoker.precision.convert(recorded).clone(), torch.finfo(recorded.dtype).eps)
+
+    def _differentiate(self, results: Tensors, given: Tensors, change: Change) -> Tensors:
+        convert, load = self._invoker.precision.convert, self._invoker.recorded.load
+        followed = {slot: leaf for slot, leaf in self._arriving.items() if results[slot].requires_grad}
+        if not followed or not given:
+            return {}
+        found = torch.autograd.grad(
+            [results[slot] for slot in followed],
+            list(given.values()),
+            [change(convert(load(leaf)), torch.finfo(load(leaf).dtype).eps) for leaf in followed.values()],
+            retain_graph=True,
+            allow_unused=True,
+        )
+        return {slot: tensor for slot, tensor in zip(given, found, strict=True) if tensor is not None}
+
+
+class LoneFunction(LoneCall):
+    """An autograd Function of the program: the calls inside it, one after the other, on what it was given. Their
+    derivative is what its own backward should give."""
+
+    def __init__(
+        self, invoker: Invoker, operation: Operation, arriving: Mapping[str, Leaf], inside: Sequence[Operation]
+    ) -> None:
+        self._inside = inside
+        super().__init__(invoker, operation, arriving)
+
+    def _invoke(self, given: dict[str, torch.Tensor], change: Change) -> Tensors:
+        workspace = Workspace(self._invoker.recorded, lambda leaf: self._read(leaf, change))
+        for leaf in self._operation.inputs:
+            tensor = workspace.take(leaf, self._operation.name)
+            if leaf.is_floating and leaf.requires_grad:
+                given[leaf.slot] = tensor.requires_grad_()
+        with torch.enable_grad():
+            for call in self._inside:
+                args, kwargs = self._invoker.build_arguments(call, partial(workspace.take, operation=call.name))
+                found = self._invoker.invoke(call, args, kwargs)[1]
+                for leaf in call.outputs:
+                    workspace.add(leaf, found[leaf.slot], call.name)
+        results = {leaf.slot: workspace.find(leaf) for leaf in self._operation.outputs}
+        if any(tensor is None for tensor in results.values()):
+            raise NotReplayedError("what it computes is not seen")
+        return {slot: tensor for slot, tensor in results.items() if tensor is not None}
+
+
+def make_rounding(draw: int) -> Change:
+    """Moves each element by up to one unit of rounding, at random and always in the same way."""
+    generator = torch.Generator().manual_seed(draw)
+
+    def change(tensor: torch.Tensor, eps: float) -> torch.Tensor:
+        noise = torch.rand(tensor.shape, generator=generator, dtype=torch.float64) * 2 - 1
+        return tensor * (1 + eps * noise.to(tensor.device))
+
+    return change
+
+
+def keep(tensor: torch.Tensor, eps: float) -> torch.Tensor:
+    """Leaves a tensor as it is."""
+    return tensor
+
+
+def backward_leaves(fields: Mapping[str, Any]) -> tuple[dict[str, Leaf], dict[str, Leaf]]:
+    """Of a backward record: the gradients of the results, by their places in the forward record, and those of the
+    arguments."""
+    arriving = {leaf.slot.replace("input", "output", 1): leaf for leaf in iter_leaves(fields.get("input"), "input")}
+    departing = {leaf.slot.replace("output", "input", 1): leaf for leaf in iter_leaves(fields.get("output"), "output")}
+    departing.update((leaf.slot, leaf) for leaf in iter_leaves(fields.get("output_kwargs"), "kwargs"))
+    return arriving, departing
+
+
+def _distance(moved: list[torch.Tensor], still: torch.Tensor) -> float:
+    squares = [_mean_square(tensor.detach() - still.detach()) for tensor in moved]
+    return (sum(squares) / len(squares)) ** 0.5 if squares else 0.0
+
+
+def _mean_square(tensor: torch.Tensor) -> float:
+    finite = tensor[torch.isfinite(tensor)]
+    return float(finite.abs().square().mean()) if finite.numel() else 0.0

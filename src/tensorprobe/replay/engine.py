@@ -1,0 +1,263 @@
+"""Executes a recorded step again: each call by its name, on what the calls before it gave.
+
+Somebody who looks on is told of each value as it comes. Nothing is kept longer than the program needs it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from tensorprobe.replay.argument import Leaf, UnknownArgumentError, build_arguments
+from tensorprobe.replay.gradient import Gradients
+from tensorprobe.replay.invocation import (
+    Invoker,
+    NotReplayedError,
+    Tensors,
+    is_random,
+    is_undefined,
+    tensors_by_slot,
+)
+from tensorprobe.replay.precision import Precision, torch_dtype
+from tensorprobe.replay.program import Operation, Program
+from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
+from tensorprobe.replay.result import Coverage, Decision
+from tensorprobe.replay.workspace import Workspace, lay_out
+
+
+class Onlooker:
+    """Is told what a replay computes. Tensors that it wants to keep it must copy: calls write in place."""
+
+    def see_results(self, operation: Operation, tensors: Tensors) -> None:
+        """A call has returned these."""
+
+    def see_gradient(self, record: str, slot: str, gradient: torch.Tensor) -> None:
+        """A gradient has come, of the name that it was recorded by."""
+
+
+class Replay:
+    """One execution of a program."""
+
+    def __init__(
+        self,
+        program: Program,
+        precision: Precision,
+        device: torch.device,
+        onlooker: Onlooker | None = None,
+        advance: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.program = program
+        self.coverage = Coverage()
+        self._onlooker = onlooker or Onlooker()
+        self._advance = advance
+        self.recorded = RecordedTensors(program.rank, device)
+        self._invoker = Invoker(self.recorded, precision, device)
+        self._invoker.note_choice = self._note_choice
+        self.gradients = Gradients(program, self._onlooker)
+        self.workspace = Workspace(self.recorded, self._read_leaf, self.gradients.roots)
+        self._last_use = find_last_uses(program)
+        self._written = find_written(program)
+
+    def run(self) -> None:
+        """Execute everything, forward and backward."""
+        for operation in self.program.operations:
+            self._run(operation)
+        self.gradients.run_passes(self.workspace, math.inf)
+
+    def _read_leaf(self, leaf: Leaf) -> torch.Tensor:
+        tensor = lay_out(self._invoker.precision.convert(self.recorded.load(leaf)), leaf)
+        if leaf.is_floating and leaf.requires_grad:
+            tensor.requires_grad_()
+            self.gradients.note_leaf(leaf, tensor)
+        return tensor
+
+    def _run(self, operation: Operation) -> None:
+        if operation.is_module:
+            self._run_module(operation)
+        else:
+            self.gradients.run_passes(self.workspace, operation.position)
+            self._run_call(operation)
+        self.workspace.forget(*self._last_use.pop(operation.name, ((), ())))
+
+    def _run_module(self, operation: Operation) -> None:
+        """A module call owns no values: what goes in and comes out are those of the calls around and inside of it."""
+        args, kwargs = self._find_values(list(operation.arguments)), self._find_values(dict(operation.keywords))
+        span = self.gradients.begin(operation, args, kwargs)
+        for child in operation.children:
+            self._run(child)
+        results = self._find_values(list(operation.results))
+        self.gradients.end(operation, span, tuple(results))
+        self._onlooker.see_results(operation, dict(tensors_by_slot(results, "output")))
+
+    def _find_values(self, tree: Any) -> Any:
+        """A recorded tree with the tensors that stand for what is in it, and None for everything else."""
+        try:
+            return build_arguments(tree, "", frozenset(), self.workspace.find, lambda kind, value: None)
+        except UnknownArgumentError:  # a text that was shortened: no tensor is missed by leaving out all
+            return type(tree)()
+
+    def _run_call(self, operation: Operation) -> None:
+        self.coverage.call_count += 1
+        self._advance()
+        if not operation.has_ended:
+            return
+        try:
+            results = self._execute(operation)
+        except Exception as error:  # whatever a function of torch says to its arguments
+            self.coverage.gaps[operation.name] = describe_error(error)
+            self._pin_results(operation)
+            return
+        self.coverage.replayed += 1
+        self._onlooker.see_results(operation, results)
+
+    def _execute(self, operation: Operation) -> Tensors:
+        """What it gives; nothing where that is not computed."""
+        if is_undefined(operation) and not operation.writes_in_place:
+            self._make_undefined(operation)
+            return {}
+        if is_random(operation):
+            self.coverage.random += 1
+            self._pin_results(operation)
+            return {}
+        if operation.prefix == "Autograd":
+            return self._pass_on(operation)
+        return self._call(operation)
+
+    def _call(self, operation: Operation) -> Tensors:
+        given: dict[int, Leaf] = {}
+
+        def take(leaf: Leaf) -> torch.Tensor:
+            tensor = self.workspace.take(leaf, operation.name)
+            given[id(tensor)] = leaf
+            return tensor
+
+        args, kwargs = self._invoker.build_arguments(operation, take)
+        span = self.gradients.begin(operation, args, kwargs)
+        output, found = self._invoker.invoke(operation, args, kwargs)
+        output, found = self._tell_apart(operation, given, output, found)
+        self.gradients.end(operation, span, output)
+        return self._add_results(operation, found)
+
+    def _tell_apart(
+        self, operation: Operation, given: Mapping[int, Leaf], output: Any, found: Tensors
+    ) -> tuple[Any, Tensors]:
+        """A cast means nothing in float64, and torch returns what it was given. Where the program got another tensor,
+        this one gets another, too: it is another place in the graph, and may be written to."""
+        told: dict[int, torch.Tensor] = {}
+        for leaf in operation.outputs:
+            tensor = found[leaf.slot]
+            taken = given.get(id(tensor))
+            if taken is not None and taken.tensor is not None and taken.tensor != leaf.tensor:
+                is_written = leaf.storage in self._written or taken.storage in self._written
+                told[id(tensor)] = tensor.clone() if is_written else tensor.view_as(tensor)
+        if not told:
+            return output, found
+        return replace_tensors(output, told), {slot: told.get(id(tensor), tensor) for slot, tensor in found.items()}
+
+    def _add_results(self, operation: Operation, found: Tensors) -> Tensors:
+        results = {}
+        for leaf in operation.outputs:
+            tensor = found[leaf.slot]
+            if not (leaf.is_floating or tensor.is_floating_point() or tensor.is_complex()):
+                tensor = self._decide(operation, leaf, tensor)
+            results[leaf.slot] = tensor
+            self.workspace.add(leaf, tensor, operation.name)
+        return results
+
+    def _decide(self, operation: Operation, leaf: Any, tensor: torch.Tensor) -> torch.Tensor:
+        """A choice, a mask, an index: the program went on with the one that was recorded."""
+        try:
+            recorded = self.recorded.load(leaf)
+        except MissingContentError:
+            return tensor
+        if torch.equal(recorded, tensor.to(recorded.dtype)):
+            return tensor
+        differing = int((recorded != tensor.to(recorded.dtype)).sum())
+        self.coverage.decisions[operation.name] = Decision(differing, tensor.numel(), None)
+        return recorded.clone()
+
+    def _note_choice(self, operation: Operation, distance: torch.Tensor) -> None:
+        if bool(distance.any()):
+            decision = Decision(int(distance.count_nonzero()), distance.numel(), float(distance.max()))
+            self.coverage.decisions[operation.name] = decision
+
+    def _make_undefined(self, operation: Operation) -> None:
+        """Memory that is about to be written: zeros, so that what is never written shows nowhere."""
+        for leaf in operation.outputs:
+            dtype = self._invoker.precision.dtype(torch_dtype(leaf.dtype))
+            zeros = torch.zeros(leaf.shape, dtype=dtype, device=self._invoker.device)
+            self.workspace.add(leaf, lay_out(zeros, leaf), operation.name)
+
+    def _pass_on(self, operation: Operation) -> Tensors:
+        """An autograd Function of the program: the calls inside it have been replayed, and made its results."""
+        results = {}
+        for leaf in operation.outputs:
+            tensor = self.workspace.find(leaf)
+            if tensor is None:
+                raise NotReplayedError("what it computes is not seen")
+            results[leaf.slot] = tensor
+            self.workspace.add(leaf, tensor, operation.name)
+        return results
+
+    def _pin_results(self, operation: Operation) -> None:
+        """Take the recorded results for those of the call."""
+        for leaf in operation.outputs:
+            try:
+                content = self._invoker.precision.convert(self.recorded.load(leaf))
+            except MissingContentError:
+                continue
+            found = self.workspace.find(leaf) if operation.writes_in_place else None
+            if found is None:
+                found = lay_out(content, leaf)
+            else:
+                with torch.no_grad():
+                    found.copy_(content)
+            self.workspace.add(leaf, found, operation.name)
+
+
+def find_last_uses(program: Program) -> dict[str, tuple[list[int], list[int]]]:
+    """For each call the tensors and storages that nobody looks at after it."""
+    last_tensor: dict[int, str] = {}
+    last_storage: dict[int, str] = {}
+    for operation in program.endings():
+        for leaf in (*operation.inputs, *operation.outputs):
+            if leaf.tensor is not None:
+                last_tensor[leaf.tensor] = operation.name
+            if leaf.storage is not None:
+                last_storage[leaf.storage] = operation.name
+    found: dict[str, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    for number, name in last_tensor.items():
+        found[name][0].append(number)
+    for number, name in last_storage.items():
+        found[name][1].append(number)
+    return found
+
+
+def find_written(program: Program) -> frozenset[int]:
+    """The storages that calls write to in place."""
+    return frozenset(
+        leaf.storage
+        for operation in program.calls()
+        if operation.writes_in_place
+        for leaf in (*operation.inputs, *operation.outputs)
+        if leaf.storage is not None
+    )
+
+
+def replace_tensors(tree: Any, told: Mapping[int, torch.Tensor]) -> Any:
+    """The same lists and tuples with other tensors in them."""
+    if isinstance(tree, torch.Tensor):
+        return told.get(id(tree), tree)
+    if isinstance(tree, (list, tuple)):
+        return (tuple if isinstance(tree, tuple) else list)(replace_tensors(item, told) for item in tree)
+    return tree
+
+
+def describe_error(error: Exception) -> str:
+    """The first line of what went wrong."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__

@@ -1,0 +1,132 @@
+"""The gradients of a replay: the hooks of capture, on the graph that the replay makes, so that each gradient means what
+the recorded one of the same name means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+
+from tensorprobe.capture.call import Call, GradientRecord, Slot
+from tensorprobe.capture.recorder import Recorder
+from tensorprobe.capture.torch.gradient import GradientTracer, Span
+from tensorprobe.model.name import PARAMETERS_GRAD, ParametersGradName, module_stem, parse_name
+from tensorprobe.replay.argument import Leaf
+from tensorprobe.replay.program import Operation, Program
+from tensorprobe.replay.workspace import Workspace
+
+
+class _Always:
+    follows_gradients = True
+
+
+class GradientReceiver:
+    """What the hooks of capture tell their recorder, handed on to somebody who looks on."""
+
+    records_modules = True
+    recomputation = _Always()
+    generation = 0
+
+    def __init__(self, onlooker: Any) -> None:
+        self._onlooker = onlooker
+        self.failures: list[tuple[str, BaseException]] = []
+        self.reader = self
+
+    def begin_backward(self, record: GradientRecord) -> None:
+        """The first gradient of a call has come."""
+
+    def end_backward(self, record: GradientRecord) -> None:
+        """The last one has."""
+
+    def end_nested_pass(self, backward_pass: int) -> None:
+        """A pass inside another is over."""
+
+    def end_backward_pass(self) -> None:
+        """The last pass is over."""
+
+    def add_gradients(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return first.detach() + second.detach()
+
+    def describe_gradient(self, record: GradientRecord, slot: Slot) -> None:
+        self._onlooker.see_gradient(record.call.backward_name, slot.path, slot.share.detach())
+
+    def add_parameter_gradient(self, stem: str, parameter: str, gradient: torch.Tensor) -> None:
+        self._onlooker.see_gradient(f"{stem}.{PARAMETERS_GRAD}", parameter, gradient.detach())
+
+    def note_failure(self, where: str, error: BaseException) -> None:
+        self.failures.append((where, error))
+
+
+class Gradients:
+    """Follows the calls of a replay, and runs their backward passes."""
+
+    def __init__(self, program: Program, onlooker: Any) -> None:
+        self._program = program
+        self.receiver = GradientReceiver(onlooker)
+        self._tracer = GradientTracer(cast(Recorder, self.receiver))
+        self._stem_of_path = dict(_stems_of_paths(program))
+        self._passes = read_passes(program)
+
+    @property
+    def roots(self) -> frozenset[int]:
+        """The tensors from which gradients are asked for."""
+        return frozenset(number for found in self._passes for number in found.roots)
+
+    def note_leaf(self, leaf: Leaf, tensor: torch.Tensor) -> None:
+        """A leaf was read: if it is a parameter, its gradient is one that was recorded."""
+        if leaf.parameter is not None and tensor.requires_grad:
+            path, _, name = leaf.parameter.rpartition(".")
+            stem = self._stem_of_path.get(path)
+            if stem is not None:
+                self._tracer.add_parameter(tensor, stem, name)
+
+    def begin(self, operation: Operation, args: Any, kwargs: Mapping[str, Any]) -> Span | None:
+        return self._tracer.begin(tuple(args), dict(kwargs), wants_slots=True)
+
+    def end(self, operation: Operation, span: Span | None, output: Any) -> None:
+        call = Call(operation.name, operation.name, operation.backward_name, None)
+        call.keeps_backward = operation.backward_name in self._program.gradients
+        self._tracer.end(call, span, output)
+
+    def run_passes(self, workspace: Workspace, position: float) -> None:
+        """Run the backward passes that came before the record at `position`."""
+        while self._passes and self._passes[0].position <= position:
+            found = self._passes.pop(0)
+            tensors = [workspace.tensor(number) for number in found.roots]
+            roots = [tensor for tensor in tensors if tensor is not None and tensor.requires_grad]
+            if roots:
+                seeds = [None if root.dim() == 0 else torch.ones_like(root) for root in roots]
+                torch.autograd.backward(roots, seeds, retain_graph=bool(self._passes))
+
+
+@dataclass(frozen=True)
+class BackwardPass:
+    """The engine was asked for gradients."""
+
+    position: int
+    """How many records there were before it."""
+    roots: tuple[int, ...]
+    """The numbers of the tensors that it began from."""
+
+
+def read_passes(program: Program) -> list[BackwardPass]:
+    """The backward passes of a step, in their order, as run.json has them."""
+    found = []
+    listed = program.rank.run.get("backward_passes")
+    for item in listed if isinstance(listed, list) else ():
+        roots = item.get("roots") if isinstance(item, dict) else None
+        numbers = [root.get("tensor") for root in roots if isinstance(root, dict)] if isinstance(roots, list) else []
+        position = item.get("records") if isinstance(item, dict) else None
+        if isinstance(position, int):
+            found.append(BackwardPass(position, tuple(number for number in numbers if isinstance(number, int))))
+    return found
+
+
+def _stems_of_paths(program: Program) -> Iterator[tuple[str, str]]:
+    for name in program.gradients:
+        parsed = parse_name(name)
+        if isinstance(parsed, ParametersGradName):
+            yield parsed.path, module_stem(parsed.prefix, parsed.path, parsed.class_name)

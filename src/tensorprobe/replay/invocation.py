@@ -1,0 +1,145 @@
+"""One recorded call, made again: its function, its arguments, its surroundings, and its results under the names that
+they were recorded by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+
+from tensorprobe.model.tree import map_tree
+from tensorprobe.replay.argument import Leaf, UnknownArgumentError, build_arguments, iter_leaves
+from tensorprobe.replay.function import DRAWS, UNDEFINED, find_function
+from tensorprobe.replay.meaning.torch import Context, find_meaning
+from tensorprobe.replay.object import make_object
+from tensorprobe.replay.precision import Precision, torch_dtype
+from tensorprobe.replay.program import Operation
+from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
+
+_ATOMS = (torch.Tensor, torch.Size)
+
+Tensors = Mapping[str, torch.Tensor]
+"""By the names of their places: `input.0`, `kwargs.weight`, `output.1`."""
+
+
+class NotReplayedError(Exception):
+    """A call cannot be made again."""
+
+
+class Invoker:
+    """Makes recorded calls in one precision on one device."""
+
+    def __init__(self, recorded: RecordedTensors, precision: Precision, device: torch.device) -> None:
+        self.recorded = recorded
+        self.precision = precision
+        self.device = device
+        self.note_choice: Callable[[Operation, torch.Tensor], None] | None = None
+        """Told of a choice (topk, sort) how far what was chosen lies from what would be chosen now."""
+
+    def build_arguments(
+        self, operation: Operation, make_tensor: Callable[[Leaf], torch.Tensor]
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """What the call was given, with tensors as `make_tensor` makes them."""
+
+        def make(leaf: Leaf) -> torch.Tensor:
+            if not str(leaf.fields["type"]).endswith("Tensor"):
+                raise UnknownArgumentError(f"an argument of type {leaf.fields['type'][:60]}")
+            return make_tensor(leaf)
+
+        tuples = operation.tuples
+        args = build_arguments(list(operation.arguments), "input", tuples, make, self._make_object)
+        kwargs = build_arguments(dict(operation.keywords), "kwargs", tuples, make, self._make_object)
+        return args, kwargs
+
+    def invoke(self, operation: Operation, args: list[Any], kwargs: dict[str, Any]) -> tuple[Any, Tensors]:
+        """Call it: what it returned, and the tensors in that. NotReplayedError where these are not what was recorded;
+        whatever torch says to its arguments."""
+        function = self._find(operation)
+        with self._surroundings(operation):
+            output = function(*args, **kwargs)
+        if output is None and operation.writes_in_place and args:
+            output = args[0]
+        found = dict(tensors_by_slot(list(output) if isinstance(output, tuple) else [output], "output"))
+        for leaf in operation.outputs:
+            tensor = found.get(leaf.slot)
+            if tensor is None or tuple(tensor.shape) != leaf.shape:
+                shape = "nothing" if tensor is None else f"a tensor of {list(tensor.shape)}"
+                raise NotReplayedError(f"it gave {shape} where {list(leaf.shape)} was recorded ({leaf.slot})")
+        return output, found
+
+    def _find(self, operation: Operation) -> Callable[..., Any]:
+        meaning = find_meaning(operation.prefix, operation.op, self.precision.is_wide)
+        if meaning is None:
+            return find_function(operation.prefix, operation.op)
+        inputs, outputs = list(operation.inputs), list(operation.outputs)
+        context = Context(
+            self.precision,
+            lambda number: self.recorded.load(inputs[number]),
+            lambda number: self.recorded.load(outputs[number]),
+            lambda: self._load_draw(operation, "mask"),
+            partial(self.note_choice, operation) if self.note_choice is not None else None,
+            self._make_draw(operation),
+        )
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return meaning(context, *args, **kwargs)
+            except LookupError:  # nothing is special about this one
+                return find_function(operation.prefix, operation.op)(*args, **kwargs)
+
+        return call
+
+    def _make_draw(self, operation: Operation) -> Callable[[Callable[[], Any]], Any] | None:
+        state = self._load_draw(operation, "generator_state")
+        if state is None:
+            return None
+
+        def draw(function: Callable[[], Any]) -> Any:
+            with torch.random.fork_rng(devices=()):
+                torch.set_rng_state(state.cpu())
+                return function()
+
+        return draw
+
+    def _load_draw(self, operation: Operation, role: str) -> torch.Tensor | None:
+        leaf = next(iter_leaves(operation.fields.get(role), role), None)
+        try:
+            return self.recorded.load(leaf) if leaf is not None else None
+        except MissingContentError:
+            return None
+
+    def _make_object(self, kind: str, value: Any) -> Any:
+        return make_object(kind, value, self.precision, self.device)
+
+    @contextmanager
+    def _surroundings(self, operation: Operation) -> Iterator[None]:
+        """Gradients are followed inside an autograd Function too: it is its derivative that is asked for."""
+        is_followed = operation.fields.get("grad_enabled") is not False or operation.inside is not None
+        casts = operation.fields.get("autocast") if not self.precision.is_wide else None
+        with ExitStack() as stack:
+            if not is_followed:
+                stack.enter_context(torch.no_grad())
+            for device, dtype in casts.items() if isinstance(casts, dict) else ():
+                if device == self.device.type and isinstance(dtype, str):
+                    stack.enter_context(torch.autocast(device, torch_dtype(dtype)))
+            yield
+
+
+def is_random(operation: Operation) -> bool:
+    """Can its result not be computed from its arguments?"""
+    return operation.op.rsplit(".", 1)[-1] in DRAWS
+
+
+def is_undefined(operation: Operation) -> bool:
+    """Does it return memory as it is?"""
+    return operation.op.rsplit(".", 1)[-1] in UNDEFINED
+
+
+def tensors_by_slot(tree: Any, root: str) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of arguments or results, under the names of their places."""
+    found: list[tuple[str, Any]] = []
+    map_tree(tree, root, lambda value, path: found.append((path, value)), _ATOMS)
+    return ((path, value) for path, value in found if isinstance(value, torch.Tensor))

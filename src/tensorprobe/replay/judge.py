@@ -1,0 +1,67 @@
+"""Is an error explained by rounding? In units of rounding, element by element.
+
+What rounding does to a result is first taken from the result itself: a unit of its element, or of its usual element.
+Only where that does not explain the error the call is made again on rounded inputs, which tells what it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+
+from tensorprobe.replay.error import place_index
+from tensorprobe.replay.result import Judgement
+
+_EXPLAINED_UNITS = 16.0
+"""So many units of rounding are a kernel that computes in its own order."""
+
+
+def allow_units(result_count: int, input_counts: Sequence[int]) -> float:
+    """How many units of rounding are explained, by the number of elements that go in and come out: a sum of n terms of
+    either sign, added one after the other, errs by the square root of n units of its size."""
+    counts = sorted(input_counts, reverse=True)[:2]
+    if not counts or not result_count:
+        return _EXPLAINED_UNITS
+    length = max(counts[0] / result_count, math.sqrt(math.prod(counts) / result_count) if len(counts) > 1 else 0.0)
+    return _EXPLAINED_UNITS + math.sqrt(length)
+
+
+def judge(
+    recorded: torch.Tensor,
+    truth: torch.Tensor,
+    eps: float,
+    allowed_units: float = _EXPLAINED_UNITS,
+    find_sensitivity: Callable[[], float] | None = None,
+) -> Judgement:
+    """`recorded` against `truth` in float64. Elements that are infinite in either are left out: they have a sentence of
+    their own. `find_sensitivity` tells how far the result moves when what goes in is rounded."""
+    wide = recorded.detach().to(truth.dtype)
+    truth = truth.detach()
+    is_number = torch.isfinite(wide) & torch.isfinite(truth)
+    nothing = torch.zeros((), dtype=truth.dtype, device=truth.device)
+    error = torch.where(is_number, wide - truth, nothing).abs()
+    if not error.numel() or not bool(error.any()):
+        return Judgement(0.0, (), 0.0, 0.0)
+    size = torch.where(is_number, truth, nothing).abs()
+    limits = torch.finfo(recorded.dtype)
+    # what cannot be written in this dtype: half a step between its smallest numbers
+    floor = limits.tiny * limits.eps
+    usual = float(size.square().mean().sqrt())
+    units = error / (eps * (size + usual) + floor)
+    if float(units.max()) > allowed_units and find_sensitivity is not None:
+        units = error / (eps * size + find_sensitivity() + floor)
+    place = int(units.argmax())
+    return Judgement(
+        float(units.reshape(-1)[place]),
+        place_index(place, truth),
+        _number(wide, place),
+        _number(truth, place),
+        allowed_units,
+    )
+
+
+def _number(tensor: torch.Tensor, place: int) -> float:
+    found = tensor.reshape(-1)[place].item()
+    return abs(found) if isinstance(found, complex) else float(found)

@@ -1,0 +1,193 @@
+"""A recorded step as a program: its forward calls in the order in which they ran, nested in the modules that made them.
+
+Records stand in the order in which calls ended, so that a module follows what it contains. Here a module call stands
+around its calls. What only repeats or undoes a call (recomputation, backward) is no part of the program; it is held
+against what the program gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tensorprobe.model.name import ApiName, ModuleName, ParametersGradName, RecordName, parse_name
+from tensorprobe.replay.argument import Leaf, iter_leaves
+from tensorprobe.store.reader import RankDump
+
+_INDEXING = ("__getitem__", "__setitem__")
+
+
+@dataclass(eq=False, slots=True)
+class Operation:
+    """One forward call: of an API, or of a module with what it contains."""
+
+    name: str
+    parsed: ApiName | ModuleName
+    fields: Mapping[str, Any]
+    position: int = 0
+    """How many records there were when it ended."""
+    children: list[Operation] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
+    @property
+    def is_module(self) -> bool:
+        return isinstance(self.parsed, ModuleName)
+
+    @property
+    def prefix(self) -> str:
+        return self.parsed.prefix
+
+    @property
+    def op(self) -> str:
+        """What was called."""
+        return self.parsed.class_name if isinstance(self.parsed, ModuleName) else self.parsed.name
+
+    @property
+    def arguments(self) -> Sequence[Any]:
+        given = self.fields.get("input_args")
+        return given if isinstance(given, list) else ()
+
+    @property
+    def keywords(self) -> Mapping[str, Any]:
+        given = self.fields.get("input_kwargs")
+        return given if isinstance(given, dict) else {}
+
+    @property
+    def results(self) -> Sequence[Any]:
+        found = self.fields.get("output")
+        return found if isinstance(found, list) else ()
+
+    @property
+    def tuples(self) -> frozenset[str]:
+        """The places of arguments that were tuples; all others that hold several are lists."""
+        found = self.fields.get("tuples")
+        if isinstance(found, list):
+            return frozenset(text for text in found if isinstance(text, str))
+        is_told = any(leaf.tensor is not None for leaf in self.inputs)
+        # what was recorded before this was told: several indices are a tuple
+        return frozenset({"input.1"}) if self.op in _INDEXING and not is_told else frozenset()
+
+    @property
+    def inputs(self) -> Iterator[Leaf]:
+        """The tensors it was given."""
+        yield from iter_leaves(self.arguments, "input")
+        yield from iter_leaves(self.keywords, "kwargs")
+
+    @property
+    def outputs(self) -> Iterator[Leaf]:
+        return iter_leaves(self.results, "output")
+
+    @property
+    def inside(self) -> str | None:
+        """The autograd Function that made the call."""
+        found = self.fields.get("inside")
+        return found if isinstance(found, str) else None
+
+    @property
+    def has_ended(self) -> bool:
+        return "failed" not in self.fields and "output" in self.fields
+
+    @property
+    def writes_in_place(self) -> bool:
+        """Does it write into one of its arguments?"""
+        op = self.op.rsplit(".", 1)[-1]
+        if op.startswith("__"):
+            return op == "__setitem__" or (op.startswith("__i") and op not in ("__invert__", "__index__", "__int__"))
+        return op.endswith("_") or "out" in self.keywords or is_true(self.keywords.get("inplace"))
+
+    @property
+    def backward_name(self) -> str:
+        return backward_name(self.parsed)
+
+
+@dataclass(eq=False)
+class Program:
+    """The calls of one step of one process."""
+
+    rank: RankDump
+    operations: list[Operation]
+    """The outermost, in their order."""
+    gradients: dict[str, Mapping[str, Any]]
+    """The backward records, and those of the gradients of parameters, by their names."""
+
+    def walk(self) -> Iterator[Operation]:
+        """All calls, each before what it contains."""
+        waiting = list(reversed(self.operations))
+        while waiting:
+            operation = waiting.pop()
+            yield operation
+            waiting.extend(reversed(operation.children))
+
+    def endings(self) -> Iterator[Operation]:
+        """All calls in the order in which they ended: a module after what it contains."""
+        return iter(sorted(self.walk(), key=lambda operation: operation.position))
+
+    def calls(self) -> Iterator[Operation]:
+        """Those of APIs, in the order in which they ran."""
+        return (operation for operation in self.walk() if not operation.is_module)
+
+
+def read_program(rank: RankDump) -> Program:
+    """The program of one step of one process."""
+    operations: dict[str, Operation] = {}
+    gradients: dict[str, Mapping[str, Any]] = {}
+    for position, record in enumerate(rank.records()):
+        parsed = parse_or_none(record.name)
+        if isinstance(parsed, ParametersGradName):
+            gradients[record.name] = record.fields
+        elif isinstance(parsed, (ApiName, ModuleName)):
+            if parsed.direction == "forward":
+                operations[record.name] = Operation(record.name, parsed, record.fields, position)
+            elif parsed.direction == "backward":
+                gradients[record.name] = record.fields
+    return Program(rank, _nest(operations, rank.parents), gradients)
+
+
+def _nest(operations: dict[str, Operation], parents: Mapping[str, str | None]) -> list[Operation]:
+    """Put each call into the module call that contains it. Construct.json may come from anyone: what leads in a circle
+    stays outside."""
+    outermost = []
+    for name, operation in operations.items():
+        parent = operations.get(parents.get(name) or "")
+        if parent is None or not parent.is_module or _is_above(operation, parent, operations, parents):
+            outermost.append(operation)
+        else:
+            parent.children.append(operation)
+    return outermost
+
+
+def _is_above(
+    operation: Operation, parent: Operation, operations: dict[str, Operation], parents: Mapping[str, str | None]
+) -> bool:
+    if not operation.is_module:
+        return False
+    above: Operation | None = parent
+    for _ in range(len(operations)):
+        if above is None:
+            return False
+        if above is operation:
+            return True
+        above = operations.get(parents.get(above.name) or "")
+    return True
+
+
+def parse_or_none(name: str) -> RecordName | None:
+    try:
+        return parse_name(name)
+    except ValueError:
+        return None
+
+
+def backward_name(parsed: ApiName | ModuleName) -> str:
+    """The record of the gradients of a forward call."""
+    if isinstance(parsed, ApiName):
+        return str(ApiName(parsed.prefix, parsed.name, parsed.index, "backward", parsed.separator))
+    return str(ModuleName(parsed.prefix, parsed.path, parsed.class_name, "backward", parsed.index))
+
+
+def is_true(leaf: Any) -> bool:
+    """Is this the argument True?"""
+    return leaf is True or (isinstance(leaf, dict) and leaf.get("value") is True)

@@ -1,0 +1,100 @@
+"""The recorded tensors of a step, read from their files when they are asked for."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import torch
+
+from tensorprobe.errors import DumpError
+from tensorprobe.replay.argument import Leaf, UnknownArgumentError
+from tensorprobe.replay.precision import tensor_from_array, torch_dtype
+from tensorprobe.store.reader import RankDump
+from tensorprobe.store.tensor_file import open_tensor
+
+_MAX_KEPT_BYTES = 256 << 20
+
+FileId = tuple[int, int]
+"""Equal for two names of one file."""
+
+
+class MissingContentError(Exception):
+    """The dump does not have the content of a tensor."""
+
+
+class RecordedTensors:
+    """What was recorded, as tensors. The latest are kept, because a value is looked at by its maker and its users."""
+
+    def __init__(self, rank: RankDump, device: torch.device) -> None:
+        self._rank = rank
+        self._device = device
+        self._kept: OrderedDict[FileId, torch.Tensor] = OrderedDict()
+        self._kept_bytes = 0
+        self._is_same: dict[tuple[FileId, FileId], bool] = {}
+
+    def file_id(self, leaf: Leaf) -> FileId | None:
+        """Which file holds it; None where none does."""
+        if leaf.data_name is None:
+            return None
+        try:
+            status = self._rank.tensor_path(leaf.data_name).stat()
+        except (OSError, DumpError):
+            return None
+        return status.st_dev, status.st_ino
+
+    def load(self, leaf: Leaf) -> torch.Tensor:
+        """The content in its recorded precision. It is shared: nobody writes to it."""
+        file_id = self.file_id(leaf)
+        if file_id is None or leaf.data_name is None:
+            raise MissingContentError(f"{leaf.slot}: there is no file of it")
+        kept = self._kept.get(file_id)
+        if kept is not None:
+            self._kept.move_to_end(file_id)
+            return kept
+        try:
+            array = open_tensor(self._rank.tensor_path(leaf.data_name), leaf.fields.get("dtype"))
+            tensor = tensor_from_array(array, torch_dtype(leaf.dtype))
+        except (DumpError, UnknownArgumentError) as error:
+            raise MissingContentError(str(error)) from error
+        if tuple(tensor.shape) != leaf.shape:
+            raise MissingContentError(
+                f"{leaf.data_name} holds {list(tensor.shape)}, and {list(leaf.shape)} was recorded"
+            )
+        tensor = tensor.to(self._device)
+        self._keep(file_id, tensor)
+        return tensor
+
+    def is_same(self, first: FileId, second: FileId, first_leaf: Leaf, second_leaf: Leaf) -> bool:
+        """Do two files hold the same bits?"""
+        if first == second:
+            return True
+        key = (min(first, second), max(first, second))
+        if key not in self._is_same:
+            self._is_same[key] = is_bit_equal(self.load(first_leaf), self.load(second_leaf))
+        return self._is_same[key]
+
+    def _keep(self, file_id: FileId, tensor: torch.Tensor) -> None:
+        self._kept[file_id] = tensor
+        self._kept_bytes += tensor.nbytes
+        while self._kept_bytes > _MAX_KEPT_BYTES and len(self._kept) > 1:
+            _, dropped = self._kept.popitem(last=False)
+            self._kept_bytes -= dropped.nbytes
+
+
+def is_bit_equal(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """The same numbers, NaN being equal to NaN, and 0.0 to -0.0 only by its bits."""
+    if first.shape != second.shape or first.dtype != second.dtype:
+        return False
+    if not (first.is_floating_point() or first.is_complex()):
+        return bool(torch.equal(first, second))
+    return bool(torch.equal(bits_of(first), bits_of(second)))
+
+
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def bits_of(tensor: torch.Tensor) -> torch.Tensor:
+    content = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    if content.is_complex():
+        content = torch.view_as_real(content)
+    return content.view(_BITS[content.element_size()])

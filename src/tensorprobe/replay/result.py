@@ -1,0 +1,151 @@
+"""What a replay says of a run, as plain data: no framework is needed to read it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tensorprobe.model.name import PARAMETERS_GRAD
+
+_ZERO = 1e-6
+"""A gradient that is smaller than this part of the largest one is taken for zero."""
+
+Kind = Literal["kernel", "overflow", "derivative", "sum", "write"]
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """One tensor against its truth."""
+
+    norm: float
+    """Of the difference."""
+    true_norm: float
+    worst: float
+    """The largest difference of one element."""
+    worst_index: tuple[int, ...]
+    recorded_worst: float
+    """What was recorded there."""
+    true_worst: float
+    overflow_count: int
+    """Elements that are infinite or NaN, where the truth is a number."""
+    underflow_count: int
+    """Elements that are zero or subnormal, where the truth is a number that is not."""
+
+    @property
+    def relative(self) -> float:
+        """The norm of the difference, relative to the norm of the truth."""
+        return self.norm / self.true_norm if self.true_norm else (0.0 if not self.norm else float("inf"))
+
+    @property
+    def is_exact(self) -> bool:
+        return self.worst == 0 and self.overflow_count == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """An error and what it is held against."""
+
+    units: float
+    """The largest error of an element, in units of what rounding does to it."""
+    index: tuple[int, ...]
+    recorded: float
+    true: float
+    allowed_units: float = 0.0
+    """So many are explained."""
+
+    @property
+    def is_explained(self) -> bool:
+        return self.units <= self.allowed_units
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A choice, a mask or an index that comes out otherwise than recorded."""
+
+    count: int
+    """Of elements that differ."""
+    total: int
+    margin: float | None
+    """How far the chosen values lie from those that would be chosen, at most; None where that is not known."""
+
+
+@dataclass
+class Coverage:
+    """What was replayed, and what was not."""
+
+    call_count: int = 0
+    replayed: int = 0
+    random: int = 0
+    """Calls whose results were drawn: they are those recorded."""
+    gaps: dict[str, str] = field(default_factory=dict)
+    """The calls that could not be replayed, and why: their results are those recorded."""
+    decisions: dict[str, Decision] = field(default_factory=dict)
+    """Calls that decided otherwise: the program goes on with what was recorded."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that rounding does not explain."""
+
+    kind: Kind
+    record: str
+    slot: str
+    judgement: Judgement | None = None
+    count: int = 0
+    """Of elements, where they are counted."""
+    other: str = ""
+    """Of a sum, the records whose gradients should add up; of a write, the record that saw the value before."""
+
+
+@dataclass
+class CallTruth:
+    """One recorded tensor, a result or a gradient, against its truth."""
+
+    record: str
+    slot: str
+    dtype: str
+    accumulated: Error | None = None
+    own: Judgement | None = None
+    effect: float | None = None
+    """What the call's own error does to the loss, to first order."""
+
+    def share_of(self, largest: float) -> float:
+        """The accumulated error, relative to its truth, or to a small part of the largest where its truth is zero."""
+        error = self.accumulated
+        if error is None:
+            return 0.0
+        scale = max(error.true_norm, _ZERO * largest)
+        return error.norm / scale if scale else 0.0
+
+
+@dataclass
+class Truth:
+    """What a replay says of one step of one process."""
+
+    name: str
+    """`step0/rank3`"""
+    coverage: Coverage
+    rows: list[CallTruth]
+    findings: list[Finding]
+    losses: list[tuple[str, float, float]]
+    """The values from which gradients were asked for: record, recorded, true."""
+    not_judged: dict[str, str] = field(default_factory=dict)
+    """Calls that could not be replayed alone, and why."""
+    locations: dict[str, str] = field(default_factory=dict)
+    """The source lines of the calls that are worth a look."""
+
+    @property
+    def parameter_gradients(self) -> list[CallTruth]:
+        """Those of the parameters, the least true first."""
+        found = [row for row in self.rows if row.record.endswith(PARAMETERS_GRAD) and row.accumulated is not None]
+        return sorted(found, key=lambda row: row.share_of(self.largest_gradient), reverse=True)
+
+    @property
+    def largest_gradient(self) -> float:
+        """The norm of the largest gradient of a parameter: one that is zero in exact arithmetic is held against it."""
+        found = [row.accumulated for row in self.rows if row.record.endswith(PARAMETERS_GRAD)]
+        return max((error.true_norm for error in found if error is not None), default=0.0)
+
+    def __bool__(self) -> bool:
+        """Is nothing wrong?"""
+        return not self.findings

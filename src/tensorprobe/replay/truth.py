@@ -1,0 +1,199 @@
+"""One run against what it means: where does it lose its digits, and what in it is wrong?
+
+The step is replayed in float64, which gives the truth of every value, and each call is replayed alone on its recorded
+inputs, which gives its own error. Rounding is information; a kernel that does not compute what its call means, a
+gradient that is not the derivative, a number that became infinite and a value that somebody wrote unseen are findings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from tensorprobe.replay.alone import LoneCall, LoneFunction, backward_leaves
+from tensorprobe.replay.argument import Leaf, iter_leaves
+from tensorprobe.replay.engine import Onlooker, Replay, describe_error
+from tensorprobe.replay.error import measure
+from tensorprobe.replay.invocation import Invoker, Tensors, is_random, is_undefined
+from tensorprobe.replay.judge import allow_units, judge
+from tensorprobe.replay.precision import Precision, torch_dtype
+from tensorprobe.replay.program import Operation, Program
+from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
+from tensorprobe.replay.result import CallTruth, Finding, Truth
+from tensorprobe.replay.value_flow import iter_values
+from tensorprobe.store.frame import describe_frame
+
+
+def find_truth(program: Program, device: torch.device, advance: Callable[[], None] = lambda: None) -> Truth:
+    """Replay a step in float64 and hold everything that was recorded against it."""
+    judge_ = TruthJudge(program, device)
+    replay = Replay(program, Precision("float64"), device, judge_, advance)
+    judge_.workspace_roots = replay.gradients.roots
+    replay.run()
+    findings = judge_.findings
+    findings += [
+        Finding("write", write.operation, write.leaf.slot, other=write.before.slot)
+        for write in replay.workspace.unseen_writes
+    ]
+    findings += list(judge_.check_sums())
+    return Truth(
+        name=program.rank.name,
+        coverage=replay.coverage,
+        rows=list(judge_.rows.values()),
+        findings=findings,
+        losses=judge_.losses,
+        not_judged=judge_.not_judged,
+        locations=dict(_find_locations(program, findings)),
+    )
+
+
+def _find_locations(program: Program, findings: list[Finding]) -> Iterator[tuple[str, str]]:
+    """The line of each finding: that of its forward call."""
+    for finding in findings:
+        frames = program.rank.stack(finding.record) or program.rank.stack(
+            finding.record.replace(".backward", ".forward")
+        )
+        if frames:
+            yield finding.record, describe_frame(frames[0])
+
+
+class TruthJudge(Onlooker):
+    """Holds what was recorded against what the replay gives, value by value."""
+
+    def __init__(self, program: Program, device: torch.device) -> None:
+        self._program = program
+        self._recorded = RecordedTensors(program.rank, device)
+        self._invoker = Invoker(self._recorded, Precision("float64"), device)
+        self.rows: dict[tuple[str, str], CallTruth] = {}
+        self.findings: list[Finding] = []
+        self.losses: list[tuple[str, float, float]] = []
+        self.not_judged: dict[str, str] = {}
+        self.workspace_roots: frozenset[int] = frozenset()
+        self._gradient_leaves: dict[str, dict[str, Leaf]] = {}
+
+    def see_results(self, operation: Operation, tensors: Tensors) -> None:
+        for leaf in operation.outputs:
+            if leaf.is_floating and leaf.slot in tensors:
+                self._measure(operation.name, leaf, tensors[leaf.slot])
+                if leaf.tensor in self.workspace_roots and not operation.is_module and leaf.element_count == 1:
+                    recorded = self._recorded.load(leaf)
+                    self.losses.append((operation.name, float(recorded), float(tensors[leaf.slot].detach())))
+        if not operation.is_module:
+            self._judge_alone(operation)
+
+    def see_gradient(self, record: str, slot: str, gradient: torch.Tensor) -> None:
+        leaf = self._leaves_of(record).get(slot)
+        if leaf is not None:
+            self._measure(record, leaf, gradient)
+
+    def check_sums(self) -> Iterator[Finding]:
+        """A value gets back the sum of what its users give back; a hook on it shows as another sum."""
+        for value in iter_values(self._program):
+            arriving = self._gradients(value.maker)[0].get(value.leaf.slot)
+            if arriving is None or value.leaf.tensor in self.workspace_roots:
+                continue
+            shares = [self._gradients(user)[1].get(leaf.slot) for user, leaf in value.uses]
+            given = [leaf for leaf in shares if leaf is not None]
+            try:
+                recorded = self._recorded.load(arriving)
+                total = torch.zeros(arriving.shape, dtype=torch.float64, device=recorded.device)
+                for leaf in given:
+                    total = total + self._recorded.load(leaf)
+            except (MissingContentError, RuntimeError):
+                continue
+            judgement = judge(recorded, total, torch.finfo(recorded.dtype).eps * max(1, len(given)))
+            if given and not judgement.is_explained:
+                users = ", ".join(user.backward_name for user, _ in value.uses)
+                yield Finding("sum", value.maker.backward_name, arriving.slot, judgement, other=users)
+
+    def _judge_alone(self, operation: Operation) -> None:
+        if is_random(operation) or is_undefined(operation):
+            return
+        arriving, departing = self._gradients(operation)
+        try:
+            alone = self._make_alone(operation, arriving)
+            for leaf in operation.outputs:
+                if leaf.is_floating:
+                    self._judge_result(operation, leaf, alone, arriving.get(leaf.slot))
+            if operation.inside is None:
+                for slot, leaf in departing.items():
+                    self._judge_gradient(operation, slot, leaf, alone)
+        except Exception as error:  # no file of an input, or whatever torch says to float64
+            self.not_judged[operation.name] = describe_error(error)
+
+    def _make_alone(self, operation: Operation, arriving: dict[str, Leaf]) -> LoneCall:
+        if operation.prefix != "Autograd":
+            return LoneCall(self._invoker, operation, arriving)
+        inside = [call for call in self._program.calls() if call.inside == operation.name]
+        return LoneFunction(self._invoker, operation, arriving, inside)
+
+    def _judge_result(self, operation: Operation, leaf: Leaf, alone: LoneCall, gradient: Leaf | None) -> None:
+        recorded, truth = self._recorded.load(leaf), alone.results[leaf.slot].detach()
+        row = self.rows[operation.name, leaf.slot]
+        eps = self._unit(operation, leaf)
+        counts = [given.element_count for given in operation.inputs if given.is_floating]
+        allowed = allow_units(leaf.element_count, counts)
+        row.own = judge(recorded, truth, eps, allowed, lambda: alone.find_sensitivity(leaf.slot))
+        if not row.own.is_explained:
+            self.findings.append(Finding("kernel", operation.name, leaf.slot, row.own))
+        overflow = int((~torch.isfinite(recorded) & torch.isfinite(truth)).sum())
+        if overflow:
+            self.findings.append(Finding("overflow", operation.name, leaf.slot, count=overflow))
+        if gradient is not None:
+            slope = self._recorded.load(gradient).to(torch.float64)
+            difference = torch.nan_to_num(recorded.to(truth.dtype) - truth, 0.0, 0.0, 0.0)
+            row.effect = float((slope * difference).sum())
+
+    def _judge_gradient(self, operation: Operation, slot: str, leaf: Leaf, alone: LoneCall) -> None:
+        truth = alone.gradients.get(slot)
+        if truth is None or not leaf.is_floating:
+            return
+        recorded = self._recorded.load(leaf)
+        eps = self._unit(operation, leaf)
+        counts = [given.element_count for given in (*operation.inputs, *operation.outputs) if given.is_floating]
+        allowed = allow_units(leaf.element_count, counts)
+        judgement = judge(recorded, truth, eps, allowed, lambda: alone.find_gradient_sensitivity(slot))
+        row = self.rows.setdefault(
+            (operation.backward_name, leaf.slot), CallTruth(operation.backward_name, leaf.slot, leaf.dtype)
+        )
+        row.own = judgement
+        if not judgement.is_explained:
+            self.findings.append(Finding("derivative", operation.backward_name, leaf.slot, judgement))
+        overflow = int((~torch.isfinite(recorded) & torch.isfinite(truth)).sum())
+        if overflow:
+            self.findings.append(Finding("overflow", operation.backward_name, leaf.slot, count=overflow))
+
+    def _unit(self, operation: Operation, leaf: Leaf) -> float:
+        """What one rounding is: of the result's dtype, or of the one in which autocast has it computed."""
+        units: list[float] = [torch.finfo(torch_dtype(leaf.dtype)).eps]
+        casts = operation.fields.get("autocast")
+        for dtype in casts.values() if isinstance(casts, dict) else ():
+            units.append(torch.finfo(torch_dtype(str(dtype))).eps)
+        return max(units)
+
+    def _measure(self, record: str, leaf: Leaf, truth: torch.Tensor) -> None:
+        try:
+            recorded = self._recorded.load(leaf)
+        except MissingContentError:
+            return
+        row = self.rows.setdefault((record, leaf.slot), CallTruth(record, leaf.slot, leaf.dtype))
+        row.accumulated = measure(recorded, truth)
+
+    def _gradients(self, operation: Operation) -> tuple[dict[str, Leaf], dict[str, Leaf]]:
+        return backward_leaves(self._program.gradients.get(operation.backward_name, {}))
+
+    def _leaves_of(self, record: str) -> dict[str, Leaf]:
+        found = self._gradient_leaves.get(record)
+        if found is None:
+            found = self._gradient_leaves[record] = dict(_named_leaves(self._program.gradients.get(record, {})))
+        return found
+
+
+def _named_leaves(fields: Any) -> Iterator[tuple[str, Leaf]]:
+    """The tensors of a backward record, or of one of the gradients of parameters, by their places."""
+    slots = {"input": "input", "output": "output", "output_kwargs": "kwargs"}
+    for name, tree in fields.items():
+        for leaf in iter_leaves(tree, slots.get(name, name)):
+            yield (leaf.slot if name in slots else name), leaf

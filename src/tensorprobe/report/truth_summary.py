@@ -1,0 +1,166 @@
+"""What `truth` says of a run, in sentences: built once, laid out by text and JSON.
+
+A sentence is one fact in plain words. What is wrong comes first; what a run loses by rounding is information.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import median
+
+from tensorprobe.replay.result import CallTruth, Finding, Truth
+
+_MAX_NAMED = 5
+_MAX_GAPS = 5
+
+
+@dataclass(frozen=True)
+class TruthSummary:
+    """The sentences about one step of one process."""
+
+    headline: str
+    findings: tuple[str, ...]
+    observables: tuple[str, ...]
+    """How far the loss and the gradients of the parameters are from the truth."""
+    contributions: tuple[str, ...]
+    """The calls that add most of the loss's error."""
+    decisions: tuple[str, ...]
+    coverage: tuple[str, ...]
+
+
+def summarize_truth(truth: Truth) -> TruthSummary:
+    """All that is said."""
+    return TruthSummary(
+        headline=_headline(truth),
+        findings=tuple(_describe(finding, truth) for finding in truth.findings),
+        observables=(*_describe_losses(truth), *_describe_gradients(truth)),
+        contributions=tuple(_describe_contributions(truth)),
+        decisions=tuple(_describe_decisions(truth)),
+        coverage=tuple(_describe_coverage(truth)),
+    )
+
+
+def _headline(truth: Truth) -> str:
+    count = len(truth.findings)
+    if count:
+        return f"{truth.name}: {count} {'thing is' if count == 1 else 'things are'} wrong."
+    gaps = len(truth.coverage.gaps)
+    if gaps:
+        return (
+            f"{truth.name}: nothing wrong was found; {gaps} of {truth.coverage.call_count} calls could not be checked."
+        )
+    return f"{truth.name}: nothing is wrong. All {truth.coverage.call_count} calls compute what they should."
+
+
+def _describe(finding: Finding, truth: Truth) -> str:
+    words = {
+        "kernel": _describe_kernel,
+        "overflow": _describe_overflow,
+        "derivative": _describe_derivative,
+        "sum": _describe_sum,
+        "write": _describe_write,
+    }
+    text = words[finding.kind](finding)
+    location = truth.locations.get(finding.record)
+    return f"{text}\n  line: {location}" if location else text
+
+
+def _describe_kernel(finding: Finding) -> str:
+    return (
+        f"{finding.record} does not compute what its name says: on the recorded inputs, {_numbers(finding)} "
+        "No other call is to blame: its inputs are taken as they were recorded."
+    )
+
+
+def _describe_derivative(finding: Finding) -> str:
+    return (
+        f"{finding.record} is not the derivative of its forward call: {_numbers(finding)} "
+        "Look at its backward function, or at a hook inside of it."
+    )
+
+
+def _describe_sum(finding: Finding) -> str:
+    return (
+        f"The gradient that {finding.record} got ({finding.slot}) is not the sum of what the calls after it gave back "
+        f"({finding.other}): {_numbers(finding)} A hook on the tensor changes it, or a use of it was not recorded."
+    )
+
+
+def _describe_overflow(finding: Finding) -> str:
+    count = finding.count
+    return (
+        f"{finding.record} overflows: {count:,} {'element' if count == 1 else 'elements'} of {finding.slot} "
+        f"{'is' if count == 1 else 'are'} Inf or NaN, where the true result is a number."
+    )
+
+
+def _describe_write(finding: Finding) -> str:
+    return (
+        f"Somebody wrote into a tensor without a recorded call: {finding.slot} of {finding.record} is not what was "
+        "recorded of it before. Look for writes through numpy, .data or a custom kernel in between."
+    )
+
+
+def _numbers(finding: Finding) -> str:
+    judgement = finding.judgement
+    assert judgement is not None
+    place = f"{finding.slot}{list(judgement.index) if judgement.index else ''}"
+    return (
+        f"{place} is {judgement.recorded:.9g} and should be {judgement.true:.9g}, "
+        f"{judgement.units:,.0f} units of rounding away (up to {judgement.allowed_units:,.0f} are normal)."
+    )
+
+
+def _describe_losses(truth: Truth) -> Iterator[str]:
+    for record, recorded, true in truth.losses:
+        relative = abs(recorded - true) / abs(true) if true else abs(recorded - true)
+        yield f"loss {record}: recorded {recorded:.9g}, true {true:.9g} (relative error {relative:.1e})"
+
+
+def _describe_gradients(truth: Truth) -> Iterator[str]:
+    rows = truth.parameter_gradients
+    if rows:
+        errors = [row.share_of(truth.largest_gradient) for row in rows]
+        worst = rows[0]
+        yield (
+            f"gradients of {len(rows)} parameters: relative error {median(errors):.1e} in the median, at most "
+            f"{errors[0]:.1e} ({worst.record}.{worst.slot})"
+        )
+
+
+def _describe_contributions(truth: Truth) -> Iterator[str]:
+    rows = [row for row in truth.rows if row.effect]
+    total = sum(abs(row.effect or 0.0) for row in rows)
+    for row in sorted(rows, key=_effect_size, reverse=True)[:_MAX_NAMED]:
+        effect, units = row.effect or 0.0, row.own.units if row.own is not None else 0.0
+        yield (
+            f"{row.record}: its own rounding ({units:.1f} units of {row.dtype}) changes the loss by {effect:+.1e}, "
+            f"{abs(effect) / total:.0%} of all such changes"
+        )
+
+
+def _effect_size(row: CallTruth) -> float:
+    return abs(row.effect or 0.0)
+
+
+def _describe_decisions(truth: Truth) -> Iterator[str]:
+    for record, decision in truth.coverage.decisions.items():
+        margin = (
+            "" if decision.margin is None else f"; the values it chose between are at most {decision.margin:.1e} apart"
+        )
+        yield (
+            f"{record} would decide otherwise without rounding, in {decision.count:,} of {decision.total:,} "
+            f"elements{margin}"
+        )
+
+
+def _describe_coverage(truth: Truth) -> Iterator[str]:
+    coverage = truth.coverage
+    yield f"{coverage.replayed} of {coverage.call_count} calls replayed in float64"
+    if coverage.random:
+        yield f"{coverage.random} random results are taken as they were recorded"
+    for record, reason in list(coverage.gaps.items())[:_MAX_GAPS]:
+        yield f"not replayed, taken as recorded: {record} ({reason})"
+    if len(coverage.gaps) > _MAX_GAPS:
+        yield f"… and {len(coverage.gaps) - _MAX_GAPS} more"
