@@ -442,7 +442,7 @@ HOSTILE_PIECES = [
 ]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(["dump.json.part", "construct.json.part", "stack.json.part", "debug.json.part", "run.json"]),
     st.floats(0, 1),
