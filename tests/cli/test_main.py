@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tensorprobe._version import __version__
-from tests.cli.command import COMMAND, run_command
+from tests.cli.command import COMMAND, run_command, run_here
 from tests.length import PATIENCE_SECONDS
 from tests.report.dump_files import forward, tensor, write_killed_rank, write_rank
 
@@ -73,7 +73,9 @@ def test_an_error_cannot_steer_the_terminal(tmp_path: Path) -> None:
         ("convert", "killed", "npy"),
     ],
 )
-def test_no_command_lets_the_name_of_a_file_steer_the_terminal(tmp_path: Path, command: tuple[str, ...]) -> None:
+def test_no_command_lets_the_name_of_a_file_steer_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: tuple[str, ...]
+) -> None:
     place = tmp_path / "\x1b[31m"
     hostile = {"Torch.sin\x1b[2J.0.forward": forward(output=tensor(data_name="\x1b[2J.npy"))}
     write_rank(place / "dump\x1b[2J", hostile)
@@ -90,7 +92,7 @@ def test_no_command_lets_the_name_of_a_file_steer_the_terminal(tmp_path: Path, c
     words = [
         word if word in ("--filter", "sin", "-o", "--by", "number") else spell(place, word) for word in command[1:]
     ]
-    done = run_command(command[0], *words)
+    done = run_here(capsys, command[0], *words)
     assert done.stdout or done.stderr
     assert "Traceback" not in done.stderr
     assert not set(done.stdout + done.stderr) & {"\x1b", "\x9b", "\x07"}
