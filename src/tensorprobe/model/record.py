@@ -87,7 +87,7 @@ class TensorLeaf:
     """False for a tensor without content (meta, fake): there is nothing to put into a file."""
     sharding: Sharding | None = None
     tensor: int | None = None
-    """The number of the tensor itself, the object that the program holds; None where nobody can be told from others."""
+    """The number of the tensor itself: tells it from others in the same memory. None where it is not known."""
     parameter: str | None = None
     """The dotted name of the parameter that it is."""
     storage: int | None = None

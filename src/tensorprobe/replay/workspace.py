@@ -53,6 +53,7 @@ class Workspace:
         """Makes the tensor that stands for a leaf."""
         self._kept = kept
         self._by_tensor: dict[int, torch.Tensor] = {}
+        self._by_parameter: dict[str, torch.Tensor] = {}
         self._by_layout: dict[Any, torch.Tensor] = {}
         self._by_storage: dict[int, list[tuple[Leaf, torch.Tensor]]] = {}
         self._by_file: dict[tuple[str, FileId], torch.Tensor] = {}
@@ -65,6 +66,8 @@ class Workspace:
         """The tensor that stands for this one, if there is one already."""
         if leaf.tensor is not None and leaf.tensor in self._by_tensor:
             return self._by_tensor[leaf.tensor]
+        if leaf.parameter is not None and leaf.parameter in self._by_parameter:  # seen in another window
+            return self._by_parameter[leaf.parameter]
         found = self._by_layout.get(leaf.layout) if leaf.layout is not None else None
         if found is None and leaf.storage is not None:
             found = self._view_storage(leaf)
@@ -111,6 +114,8 @@ class Workspace:
     def _register(self, leaf: Leaf, tensor: torch.Tensor) -> None:
         if leaf.tensor is not None:
             self._by_tensor[leaf.tensor] = tensor
+        if leaf.parameter is not None:
+            self._by_parameter[leaf.parameter] = tensor
         if leaf.storage is not None:
             self._by_layout[leaf.layout] = tensor
             self._by_storage.setdefault(leaf.storage, []).append((leaf, tensor))

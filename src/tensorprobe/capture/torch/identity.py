@@ -1,41 +1,42 @@
-"""Which tensor is it? A number for each object that the program holds, for as long as it lives.
+"""Which tensor is it? A number that two looks at one tensor share, and two different tensors do not.
 
-Two tensors may share memory and layout and yet be two places in the graph of gradients: `x` and `x.view_as(x)`. Only
-the object tells them apart. Objects are held weakly, so that an address is not taken for the tensor that was there
-before.
+Tensors that share memory and layout may yet be two places in the graph of gradients, `x` and `x.view_as(x)`: there the
+node that made them tells them apart. Objects cannot be held for that, not even weakly: torch refuses to exchange a
+tensor that somebody refers to.
 """
 
 from __future__ import annotations
 
-import weakref
 from itertools import count
 from typing import Any
 
-_SWEEP_SIZE = 8192
+import torch
+
+_NUMBER = "tensorprobe number"
+"""The key in a node's metadata under which its number stands."""
+
+Place = tuple[Any, ...]
 
 
 class TensorNumbers:
-    """The numbers of the tensors that were seen in the current step."""
+    """The numbers that were given in a session."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._numbers = count()
-        self._sweep_at = _SWEEP_SIZE
+        self._nodes = count()
 
-    def __len__(self) -> int:
-        return len(self._known)
+    def number(self, tensor: torch.Tensor, known: dict[Place, int], layout: tuple[Any, ...]) -> int:
+        """`known` are the numbers of the tensors of its storage; `layout` how it lies there, its version first."""
+        node = tensor.grad_fn
+        place = (layout[1:], None) if node is None else (layout[1:], self._node_number(node), tensor.output_nr)
+        found = known.get(place)
+        if found is None:
+            found = known[place] = next(self._numbers)
+        return found
 
-    def number(self, tensor: Any) -> int:
-        """The number of this object; a new one when it is seen for the first time."""
-        known = self._known.get(id(tensor))
-        if known is not None and known[0]() is tensor:
-            return known[1]
-        if len(self._known) >= self._sweep_at:
-            self._sweep()
-        number = next(self._numbers)
-        self._known[id(tensor)] = weakref.ref(tensor), number
-        return number
-
-    def _sweep(self) -> None:
-        self._known = {address: known for address, known in self._known.items() if known[0]() is not None}
-        self._sweep_at = max(_SWEEP_SIZE, 2 * len(self._known))
+    def _node_number(self, node: Any) -> int:
+        metadata = node.metadata
+        found: int | None = metadata.get(_NUMBER)
+        if found is None:
+            found = metadata[_NUMBER] = next(self._nodes)
+        return found

@@ -210,7 +210,7 @@ class TorchReader:
             is_storable=reason is None,
         )
         if known is not None:
-            leaf.tensor, leaf.storage = self.numbers.number(tensor), known.number
+            leaf.tensor, leaf.storage = self.numbers.number(tensor, known.numbers, layout), known.number
             leaf.parameter = self.parameter_names.get(id(tensor))
             if layout[1] or not tensor.is_contiguous():
                 leaf.layout = layout[1], layout[3]
@@ -222,7 +222,7 @@ class TorchReader:
         if known is None:
             return {}
         return {
-            "tensor": self.numbers.number(tensor),
+            "tensor": self.numbers.number(tensor, known.numbers, layout),
             "storage": known.number,
             "source": known.source_of(layout),
             "shape": list(tensor.shape),

@@ -44,6 +44,7 @@ class KnownStorage:
         "is_exposed",
         "is_trusted",
         "number",
+        "numbers",
         "reference",
         "sources",
         "stats",
@@ -56,6 +57,8 @@ class KnownStorage:
         self.reference = reference
         self.number = number
         """Tells it from every other storage of the session: tensors with one number share their memory."""
+        self.numbers: dict[Any, int] = {}
+        """Of the tensors in it that were seen."""
         self.version = -1
         self.epoch = -1
         self.is_trusted = False
