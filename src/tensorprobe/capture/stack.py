@@ -17,7 +17,7 @@ from types import CodeType, FrameType
 
 logger = logging.getLogger("tensorprobe")
 
-_OWN_FOLDER = str(Path(__file__).parents[1]) + os.sep  # not resolved: as the paths of code objects are
+OWN_FOLDER = str(Path(__file__).parents[1]) + os.sep  # not resolved: as the paths of code objects are
 _START_OF_PYTHON = frozenset(
     f"<frozen {module}>" for module in ("runpy", "zipimport", "importlib._bootstrap", "importlib._bootstrap_external")
 )
@@ -77,7 +77,7 @@ class StackTable:
             codes.append(frame.f_code)
             path = frame.f_code.co_filename
             is_of_program = is_of_program and not runs_cell(frame.f_code)
-            if is_of_program and path not in _START_OF_PYTHON and not path.startswith(_OWN_FOLDER):
+            if is_of_program and path not in _START_OF_PYTHON and not path.startswith(OWN_FOLDER):
                 if caller == "":
                     caller = self.caller_of(path)
                 if not self._is_noise(path):

@@ -80,7 +80,8 @@ def _make_dialect() -> Dialect:
         module_type=layers.Module,
         module_type_name="torch.nn.Module",
         owners=adapter_owners,
-        walk=walk_modules,
+        children=lambda module: module._modules,
+        unwrap=lambda module: module.module if type(module).__name__ == _WRAPPER else None,
         parameters=lambda module: present(module._parameters),
         buffers=lambda module: present(module._buffers),
         primitives=lambda module: {name: value for name, value in vars(module).items() if isinstance(value, Primitive)},
@@ -134,25 +135,6 @@ def _make_owners(npu: types.ModuleType | None) -> list[ApiOwner]:
         for name in owner.names:
             getattr(owner.owner, name)  # what a stand-in keeps from now on is the original
     return owners
-
-
-def walk_modules(model: Any) -> Iterator[tuple[str, Any]]:
-    """All modules with their path; a wrapper that only carries a model has no part in the names."""
-    seen: set[int] = set()
-
-    def walk(module: Any, path: str) -> Iterator[tuple[str, Any]]:
-        if id(module) in seen:
-            return
-        seen.add(id(module))
-        if type(module).__name__ == _WRAPPER:
-            yield from walk(module.module, path)
-            return
-        yield path, module
-        for name, child in module._modules.items():
-            if child is not None:
-                yield from walk(child, f"{path}.{name}".strip("."))
-
-    yield from walk(model, "")
 
 
 def is_noise(path: str) -> bool:

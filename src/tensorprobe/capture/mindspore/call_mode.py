@@ -14,6 +14,7 @@ from typing import Any
 from tensorprobe.capture.mindspore.api_name import PRIMITIVE, Api
 from tensorprobe.capture.mindspore.call_patch import CallRunner
 from tensorprobe.capture.mindspore.hiding import hidden, hiding
+from tensorprobe.capture.recursion import room
 
 try:
     from mindspore._c_expression import _DispatchGuardStack as _Modes
@@ -99,7 +100,7 @@ def _make_mode(runner: CallRunner, owner: CallMode) -> Any:
 
     class Mode(MsDispatchMode):  # type: ignore[misc]
         def __ms_dispatch__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
-            if hiding.depth or owner.is_resting or not runner.is_active:
+            if hiding.depth or owner.is_resting or not runner.is_active or room.is_short():
                 return func(*args, **(kwargs or {}))
             with hidden():
                 return run(func, args, kwargs or {})

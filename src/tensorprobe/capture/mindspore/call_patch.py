@@ -27,6 +27,7 @@ from tensorprobe.capture.mindspore.reader import MindSporeReader
 from tensorprobe.capture.mindspore.undefined_memory import MemoryTracer
 from tensorprobe.capture.patch import replace_all
 from tensorprobe.capture.recorder import Recorder
+from tensorprobe.capture.recursion import note_full_stack, room
 
 IN_BACKWARD = "call inside backward"
 # Modules of MindSpore whose names are looked through for functions that were imported early: its layers.
@@ -58,6 +59,10 @@ class CallRunner:
 
     def run(self, api: Api, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], depth: int = 1) -> Any:
         """`depth`: how many frames above the caller of this the user's call was made."""
+        if room.is_short():
+            room.widen()
+            note_full_stack(self.recorder)
+            return function(*args, **kwargs)
         if api.is_collective and self.run_collective is not None:
             return self.run_collective(api, function, args, kwargs, sys._getframe(depth + 1))
         reason = self.why_unseen()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from mindspore import nn
 
 from tensorprobe.capture.mindspore.api_name import ApiOwner, mindspore_owners
+
+NoteFailure = Callable[[str, BaseException], None]
 
 
 @dataclass(frozen=True)
@@ -22,8 +24,8 @@ class Dialect:
     module_type_name: str
     owners: Callable[[], list[ApiOwner]]
     """The same list as long as there are no others."""
-    walk: Callable[[Any], Iterator[tuple[str, Any]]]
-    """All modules of a model, each with its path."""
+    children: Callable[[Any], Mapping[str, Any]]
+    """The modules that one module holds, by their names; None for a place that holds nothing."""
     parameters: Callable[[Any], dict[str, Any]]
     """The parameters of one module, without those of the modules in it."""
     buffers: Callable[[Any], dict[str, Any]]
@@ -31,6 +33,8 @@ class Dialect:
     """The Primitive objects that one module holds."""
     layer_of: Callable[[Any], str | None]
     """The class of a module that is a layer of the framework's own library; None for all others."""
+    unwrap: Callable[[Any], Any] = lambda _: None
+    """What a module wraps that only carries a model, and has no part in the names; None for all others."""
     call_name: str = "__call__"
     """The method of the module type that runs a module."""
     random_types: tuple[type, ...] = ()
@@ -42,12 +46,33 @@ class Dialect:
     versions: Callable[[], dict[str, str]] = dict
     """Of what stands between the program and MindSpore."""
 
+    def walk(self, model: Any, note_failure: NoteFailure) -> Iterator[tuple[str, Any]]:
+        """All modules of a model, each with its path. No method of a module is called: it may be the program's, and
+        raise; and a tree may be deeper than Python's stack."""
+        seen: set[int] = set()
+        pending = [("", model)]
+        while pending:
+            path, module = pending.pop()
+            if id(module) in seen:
+                continue
+            seen.add(id(module))
+            try:
+                inner = self.unwrap(module)
+                children = list(self.children(module).items()) if inner is None else []
+            except Exception as error:
+                note_failure(f"{path or 'the model'}, with the modules in it,", error)
+                continue
+            if inner is not None:
+                pending.append((path, inner))
+                continue
+            yield path, module
+            found = [(f"{path}.{name}".strip("."), child) for name, child in reversed(children)]
+            pending += [(inside, child) for inside, child in found if child is not None]
 
-def _walk(cell: nn.Cell) -> Iterator[tuple[str, nn.Cell]]:
+
+def _children_of(cell: nn.Cell) -> dict[str, nn.Cell]:
     """Without the cells that `recompute()` puts into others: they hand on the calls of the cell that they are in."""
-    for path, inner in cell.cells_and_names():
-        if "_recompute_cell" not in path.split("."):
-            yield path, inner
+    return {name: inner for name, inner in cell._cells.items() if name != "_recompute_cell"}
 
 
 _RANDOM = ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "RReLU")
@@ -84,7 +109,7 @@ MINDSPORE = Dialect(
     module_type=nn.Cell,
     module_type_name="mindspore.nn.Cell",
     owners=mindspore_owners,
-    walk=_walk,
+    children=_children_of,
     parameters=lambda cell: present(cell._params),
     buffers=lambda cell: present(getattr(cell, "_buffers", None) or {}),
     primitives=lambda cell: dict(getattr(cell, "_primitives", None) or {}),

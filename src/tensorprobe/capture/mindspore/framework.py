@@ -30,6 +30,7 @@ from tensorprobe.capture.mindspore.primitive_call import PrimitivePatch
 from tensorprobe.capture.mindspore.rank import current_rank, is_scheduler
 from tensorprobe.capture.mindspore.reader import MindSporeReader
 from tensorprobe.capture.recorder import Recorder
+from tensorprobe.capture.recursion import room
 from tensorprobe.config.api_list import ApiList
 from tensorprobe.errors import UsageError
 
@@ -127,7 +128,7 @@ class MindSporeFramework:
         reader.forget()
         gradients = self._gradients = self._gradients or GradientTracer(recorder)
         gradients.forget_passes()
-        names = ModuleNames(models, self._dialect, adopts_layers=recorder.records_layers)
+        names = ModuleNames(models, recorder.note_failure, self._dialect, adopts_layers=recorder.records_layers)
         is_hooked = (
             recorder.records_modules and not is_graph_mode()
         )  # where hooks would be compiled, graphs have others
@@ -152,6 +153,7 @@ class MindSporeFramework:
         def close() -> None:
             graphs.finish()
             calls.is_active = modules.is_active = False
+            room.give_back()
             gradients.close_window()
 
         with ExitStack() as undos:  # what was installed before a failure is taken back

@@ -8,16 +8,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from tensorprobe.capture.call import Call
 from tensorprobe.capture.failure import ProgramError
 from tensorprobe.capture.framework import Undo
 from tensorprobe.capture.mindspore.call_patch import CallRunner
-from tensorprobe.capture.mindspore.dialect import Dialect
+from tensorprobe.capture.mindspore.dialect import Dialect, NoteFailure
 from tensorprobe.capture.mindspore.generator import describe_generator
 from tensorprobe.capture.mindspore.gradient import Span
 from tensorprobe.capture.mindspore.hiding import hidden, hiding
+from tensorprobe.capture.recursion import note_full_stack, room
 from tensorprobe.model.name import module_stem
 
 _WRAPPERS = ("amp", "distributed")
@@ -42,7 +44,15 @@ class NamedModule:
 class ModuleNames:
     """Which modules are followed, and what they are called."""
 
-    def __init__(self, models: Sequence[tuple[str, Any]], dialect: Dialect, *, adopts_layers: bool = False) -> None:
+    def __init__(
+        self,
+        models: Sequence[tuple[str, Any]],
+        note_failure: NoteFailure,
+        dialect: Dialect,
+        *,
+        adopts_layers: bool = False,
+    ) -> None:
+        self._note_failure = note_failure
         self.dialect = dialect
         self._adopts_layers = adopts_layers
         self._known: dict[int, NamedModule] = {}
@@ -84,7 +94,7 @@ class ModuleNames:
         return list(found.values())
 
     def _add(self, model: Any, index: str) -> None:
-        for path, module in self.dialect.walk(model):
+        for path, module in self.dialect.walk(model, self._note_failure):
             full_path = f"{index}.{path}".strip(".") if index else path
             stem = module_stem(self.dialect.module_prefix, full_path, type(module).__name__)
             self._known.setdefault(id(module), NamedModule(module, stem, full_path, self.dialect.layer_of(module)))
@@ -132,10 +142,16 @@ class ModuleRunner:
         """What a module holds itself; where a layer is one call, what its parts hold too (`BatchNorm3d`)."""
         found = read(named.module)
         if self.recorder.records_layers:
-            for path, part in self.names.dialect.walk(named.module):
+            for path, part in self.names.dialect.walk(named.module, self.recorder.note_failure):
                 for name, tensor in read(part).items() if path else ():
                     found[f"{path}.{name}" if name in found else name] = tensor
         return found
+
+    def call_aside(self, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The stack is nearly used up: the module runs as without a capture, and so does all that is in it."""
+        note_full_stack(self.recorder)
+        with hidden(), room.widened():
+            return run(*args, **kwargs)
 
     def cannot_look(self) -> bool:
         """Is this a call that is only counted?"""
@@ -195,6 +211,8 @@ def patch_module_call(runner: ModuleRunner) -> Undo:
     find, recorder = runner.names.find, runner.recorder
 
     def call_module(module: Any, *args: Any, **kwargs: Any) -> Any:
+        if runner.is_active and room.is_short():
+            return runner.call_aside(partial(original, module), args, kwargs)
         is_looked_at = runner.is_active and not hiding.depth
         named = find(module, recorder.current_module() is None) if is_looked_at else None
         if named is None or runner.cannot_look():

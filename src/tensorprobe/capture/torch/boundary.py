@@ -15,6 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from tensorprobe.capture.framework import Undo
 from tensorprobe.capture.patch import replace, run_all
+from tensorprobe.capture.recursion import room
 from tensorprobe.capture.torch.call_mode import CallRunner
 from tensorprobe.capture.torch.checkpoint import Checkpoints
 
@@ -34,6 +35,8 @@ def patch_functions(runner: CallRunner, checkpoints: Checkpoints) -> Undo:
         original = base_apply.__get__(None, cls)
         is_of_torch = cls.__module__.startswith("torch.")
         prefix = _PREFIXES_OF_TORCH.get(cls.__name__) if is_of_torch else "Autograd"
+        if runner.is_active and room.is_short():
+            return runner.call_aside(original, args, kwargs)
         if not runner.is_active or prefix is None:
             return original(*args, **kwargs)
         if not prefix or not runner.records_apis:

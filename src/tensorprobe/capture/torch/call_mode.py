@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from tensorprobe.capture.call import Call
 from tensorprobe.capture.recorder import Recorder
+from tensorprobe.capture.recursion import note_full_stack, room
 from tensorprobe.capture.torch.api_name import Api, ApiNames
 from tensorprobe.capture.torch.call_context import describe_context
 from tensorprobe.capture.torch.generator import DROPOUTS, describe_generator, draw_mask, find_generator
@@ -23,6 +24,7 @@ from tensorprobe.capture.torch.gradient import GradientTracer, Span, is_in_backw
 from tensorprobe.capture.torch.hiding import hidden
 from tensorprobe.capture.torch.left_mode import remove_after_this_call
 from tensorprobe.capture.torch.memory_tracer import Given, MemoryTracer, find_written
+from tensorprobe.capture.torch.mode_stack import remove_mode
 from tensorprobe.capture.torch.reader import TorchReader
 
 IN_BACKWARD = "call inside backward"
@@ -78,6 +80,8 @@ class CallRunner:
         self.memory = MemoryTracer(reader.undefined)
         self.run_collective: CollectiveRunner | None = None
         """Runs the collectives that are calls of torch.ops: their results are not there yet when they return."""
+        self.mode: CallMode | None = None
+        """What is on the stack of modes while the window is open; None where API calls are not recorded."""
         self.is_active = True
         """False once the window is closed: a patch that could not be taken back then passes calls through."""
         self.records_apis = recorder.records_apis
@@ -129,6 +133,23 @@ class CallRunner:
     ) -> Any:
         if reason is not None:
             self.recorder.coverage.add_unseen(reason)
+        return self.run_unrecorded(api, function, args, kwargs)
+
+    def call_aside(self, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The stack is nearly used up: this runs as without a capture, and so does all that is in it."""
+        note_full_stack(self.recorder)
+        restore_mode = remove_mode(self.mode)
+        try:
+            with room.widened():
+                return run(*args, **kwargs)
+        finally:
+            restore_mode()
+            self.reader.values.forget()  # nobody saw what was done to them
+
+    def run_aside(self, api: Api, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call that is made where the stack is nearly used up."""
+        room.widen()
+        note_full_stack(self.recorder)
         return self.run_unrecorded(api, function, args, kwargs)
 
     def run_unrecorded(self, api: Api, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -275,6 +296,8 @@ class CallMode(TorchFunctionMode):  # type: ignore[misc]
             remove_after_this_call(self)
             return func(*args, **(kwargs or {}))
         api = self._find(func)
+        if room.is_short():
+            return self._runner.run_aside(api, func, args, kwargs or {})
         if api.is_functional_collective and self._runner.run_collective is not None:
             return self._runner.run_collective(api, func, args, kwargs or {})
         if api.is_recorded:

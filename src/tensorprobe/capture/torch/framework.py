@@ -14,6 +14,7 @@ import torch
 from tensorprobe.capture.framework import Undo
 from tensorprobe.capture.patch import nothing
 from tensorprobe.capture.recorder import Recorder
+from tensorprobe.capture.recursion import room
 from tensorprobe.capture.torch.allocation import patch_allocation
 from tensorprobe.capture.torch.api_name import ApiNames
 from tensorprobe.capture.torch.boundary import patch_functions, patch_scripted, watch_optimizers
@@ -121,7 +122,7 @@ class TorchFramework:
         reader.forget()
         gradients = self._gradients = self._gradients or GradientTracer(recorder)
         gradients.forget_passes()
-        names = ModuleNames(models, adopts_layers=recorder.records_layers)
+        names = ModuleNames(models, recorder.note_failure, adopts_layers=recorder.records_layers)
         reader.parameter_names = names.parameter_names()
         gradients.set_parameters(names.parameters() if recorder.records_modules else {})
         gradients.reduced.follow((named.stem, named.owner) for named in names.reduced() if recorder.records_modules)
@@ -174,7 +175,7 @@ class Window:
         recorder = calls.recorder
         self._calls = calls
         self._watch = CallMode(calls) if recorder.records_apis else WatchMode(calls)
-        self.mode = self._watch if recorder.records_apis else None
+        self.mode = calls.mode = self._watch if recorder.records_apis else None
         """None where API calls are not recorded."""
         self._modules = ModuleRunner(calls, names, self.mode)
         self._patch = ModulePatch(self._modules)
@@ -199,6 +200,7 @@ class Window:
 
     def close(self) -> None:
         self._calls.is_active = self._modules.is_active = False
+        room.give_back()
         self._calls.gradients.set_parameters({})  # what is hooked stays hooked; the model need not be held
 
     def reopen(self) -> Undo:

@@ -9,14 +9,16 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
 from tensorprobe.capture.call import Call
 from tensorprobe.capture.framework import Undo
+from tensorprobe.capture.recursion import room
 from tensorprobe.capture.torch.call_mode import CallMode, CallRunner, end_raised
 from tensorprobe.capture.torch.generator import describe_generator
 from tensorprobe.capture.torch.gradient import Span
@@ -40,6 +42,8 @@ _FAST_PATH = (torch.nn.TransformerEncoder, torch.nn.TransformerEncoderLayer, tor
 _RANDOM = (torch.nn.modules.dropout._DropoutNd, torch.nn.RReLU)
 
 logger = logging.getLogger("tensorprobe")
+
+NoteFailure = Callable[[str, BaseException], None]
 
 
 @dataclass(slots=True)
@@ -67,7 +71,14 @@ class NamedModule:
 class ModuleNames:
     """Which modules are followed, and what they are called."""
 
-    def __init__(self, models: Sequence[tuple[str, torch.nn.Module]], *, adopts_layers: bool = False) -> None:
+    def __init__(
+        self,
+        models: Sequence[tuple[str, torch.nn.Module]],
+        note_failure: NoteFailure,
+        *,
+        adopts_layers: bool = False,
+    ) -> None:
+        self._note_failure = note_failure
         self._adopts_layers = adopts_layers
         self._known: dict[int, NamedModule] = {}
         self._adopts_roots = not models
@@ -93,9 +104,8 @@ class ModuleNames:
         for named in self._known.values():
             if named.is_reduced:
                 continue
-            for name, parameter in named.owner._parameters.items():
-                if parameter is not None:
-                    found.setdefault(id(parameter), (named.stem, name, parameter))
+            for name, parameter in present(named.owner._parameters).items():
+                found.setdefault(id(parameter), (named.stem, name, parameter))
         return found
 
     def parameter_names(self) -> dict[int, str]:
@@ -112,35 +122,39 @@ class ModuleNames:
         return [named for named in self._known.values() if named.is_reduced]
 
     def _add(self, model: torch.nn.Module, index: str) -> None:
-        for path, module, class_name, is_reduced in walk_modules(model):
+        for path, module, class_name, is_reduced in walk_modules(model, self._note_failure):
             full_path = f"{index}.{path}".strip(".") if index else path
             stem = module_stem(MODULE_PREFIX, full_path, class_name)
             self._known.setdefault(id(module), NamedModule(module, stem, full_path, layer_of(module), is_reduced))
 
 
-def walk_modules(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str, bool]]:
+def walk_modules(model: torch.nn.Module, note_failure: NoteFailure) -> Iterator[tuple[str, torch.nn.Module, str, bool]]:
     """All modules with the path and class that they have without wrappers, and whether their gradients are reduced over
-    ranks. A compiled module stands for what it compiles."""
+    ranks. A compiled module stands for what it compiles. No method of a module is called: it may be the program's, and
+    raise; and a tree may be deeper than Python's stack."""
     seen: set[int] = set()
-
-    def walk(module: torch.nn.Module, path: str, is_reduced: bool) -> Iterator[tuple[str, torch.nn.Module, str, bool]]:
+    pending = [("", model, False)]
+    while pending:
+        path, module, is_reduced = pending.pop()
         if id(module) in seen:
-            return
+            continue
         seen.add(id(module))
-        is_reduced = is_reduced or reduces_gradients(module)
-        inner = unwrap(module)
-        if inner is not None and type(module).__name__ != _COMPILED_WRAPPER:
-            yield from walk(inner, path, is_reduced)
-            return
-        named = module
-        while inner is not None:
-            seen.add(id(inner))
-            named, is_reduced, inner = inner, is_reduced or reduces_gradients(inner), unwrap(inner)
+        try:
+            is_reduced = is_reduced or reduces_gradients(module)
+            inner = unwrap(module)
+            if inner is not None and type(module).__name__ != _COMPILED_WRAPPER:
+                pending.append((path, inner, is_reduced))
+                continue
+            named = module
+            while inner is not None:
+                seen.add(id(inner))
+                named, is_reduced, inner = inner, is_reduced or reduces_gradients(inner), unwrap(inner)
+            children = [(f"{path}.{name}".strip("."), child) for name, child in named._modules.items()]
+        except Exception as error:
+            note_failure(f"{path or 'the model'}, with the modules in it,", error)
+            continue
         yield path, module, class_name_of(named), is_reduced
-        for name, child in named.named_children():
-            yield from walk(child, f"{path}.{name}".strip("."), is_reduced)
-
-    yield from walk(model, "", False)
+        pending += [(inside, child, is_reduced) for inside, child in reversed(children) if child is not None]
 
 
 def reduces_gradients(module: torch.nn.Module) -> bool:
@@ -172,6 +186,8 @@ def class_name_of(module: torch.nn.Module) -> str:
     return next((kind.__name__ for kind in kinds if not kind.__module__.startswith(_CLASS_MAKERS)), kinds[0].__name__)
 
 
+_HANDED_ON_TO = ("_compiled_call_impl", "_call_impl")
+"""All that `Module.__call__` names, in torch 2.4 to 2.13."""
 _CLASS_MAKERS = ("torch.distributed.fsdp", "torch.distributed._composable", "torch.nn.utils.parametrize")
 _LIBRARY = "torch.nn.modules."
 _CONTAINERS = (
@@ -192,7 +208,7 @@ class ModuleRunner:
         self.recorder = calls.recorder
         self.gradients = calls.gradients
         self.names = names
-        self._calls = calls
+        self.calls = calls
         self._mode = mode
         self.is_active = True
         """False once the window is closed: a patch that could not be taken back then passes calls through."""
@@ -222,7 +238,7 @@ class ModuleRunner:
 
     def cannot_look(self) -> bool:
         """Is this a call that is only counted?"""
-        reason = self._calls.why_unseen()
+        reason = self.calls.why_unseen()
         if reason is not None:
             self.recorder.coverage.add_unseen(reason)
         return reason is not None
@@ -300,16 +316,24 @@ def patch_module_call(runner: ModuleRunner) -> Undo:
     """Put a function in the place of `Module.__call__`; the undo puts the original back."""
     original = torch.nn.Module.__call__
     find, recorder = runner.names.find, runner.recorder
+    only_hands_on = getattr(getattr(original, "__code__", None), "co_names", None) == _HANDED_ON_TO
 
     def call_module(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if not only_hands_on:
+            run = partial(original, module)
+        else:  # what torch's own `__call__` does, in its place: nested modules take no more of the stack than before
+            compiled = module._compiled_call_impl
+            run = module._call_impl if compiled is None else compiled
+        if runner.is_active and room.is_short():
+            return runner.calls.call_aside(run, args, kwargs)
         named = find(module, recorder.current_module() is None) if runner.is_active else None
         if named is None or runner.cannot_look():
-            return original(module, *args, **kwargs)
+            return run(*args, **kwargs)
         if runner.needs_mode():
             return runner.call_with_mode(call_module, module, args, kwargs)
         call, span = runner.before(named, args, kwargs)
         try:
-            output = original(module, *args, **kwargs)
+            output = run(*args, **kwargs)
         except BaseException as error:
             runner.after_failure(named, call, span, error)
             raise
@@ -317,6 +341,7 @@ def patch_module_call(runner: ModuleRunner) -> Undo:
         return output
 
     recorder.stacks.set_boundary(call_module.__code__)
+    (room.stand_ins.add if only_hands_on else room.stand_ins.discard)(call_module.__code__)
     torch.nn.Module.__call__ = call_module
 
     def undo() -> None:
