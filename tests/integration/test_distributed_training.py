@@ -12,10 +12,11 @@ import torch
 
 from tests.capture.torch.dump import DumpOnDisk
 from tests.integration.torchrun import run_torchrun
+from tests.length import IS_LONG
 
 WORKER = Path(__file__).with_name("distributed_worker.py")
 ON_TWO = ("plain", "ddp", "ddp_bucket_view", "fsdp1", "fsdp1_flat", "fsdp2", "tensor_parallel", "pipeline")
-ON_FOUR = ("ddp", "fsdp2", "two_dimensions")
+ON_FOUR = ("ddp", "fsdp2", "two_dimensions") if IS_LONG else ("two_dimensions",)
 WRAPPERS = ("_fsdp_wrapped_module.", "module.")
 
 
