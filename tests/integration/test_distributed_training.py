@@ -17,10 +17,11 @@ from tensorprobe.store.reader import open_dump
 from tensorprobe.store.slot import TensorSlot
 from tests.capture.torch.dump import DumpOnDisk
 from tests.integration.torchrun import run_torchrun
+from tests.length import IS_LONG
 
 WORKER = Path(__file__).with_name("distributed_worker.py")
 ON_TWO = ("plain", "ddp", "ddp_bucket_view", "fsdp1", "fsdp1_flat", "fsdp2", "tensor_parallel", "pipeline")
-ON_FOUR = ("ddp", "fsdp2", "two_dimensions")
+ON_FOUR = ("ddp", "fsdp2", "two_dimensions") if IS_LONG else ("two_dimensions",)
 POISONED = "fsdp2_poisoned"
 """Memory that nobody has written to holds NaN."""
 WRAPPERS = ("_fsdp_wrapped_module.", "module.")

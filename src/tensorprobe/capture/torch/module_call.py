@@ -112,9 +112,8 @@ class ModuleNames:
         """Each parameter by its address: its dotted name in the model."""
         found: dict[int, str] = {}
         for named in self._known.values():
-            for name, parameter in named.owner._parameters.items():
-                if parameter is not None:
-                    found.setdefault(id(parameter), f"{named.path}.{name}" if named.path else name)
+            for name, parameter in present(named.owner._parameters).items():
+                found.setdefault(id(parameter), f"{named.path}.{name}" if named.path else name)
         return found
 
     def reduced(self) -> list[NamedModule]:
