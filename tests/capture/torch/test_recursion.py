@@ -244,6 +244,24 @@ def test_methods_of_a_module_that_raise_hinder_nothing(tmp_path: Path, name: str
     assert {"0", "1.0", "2"} <= paths
 
 
+class Odd(nn.Linear):
+    """Answers with an error of its own to a name that it does not know."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            raise ValueError(f"what is {name}?") from None
+
+
+def test_a_module_with_errors_of_its_own_for_unknown_names_is_recorded(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[1].__class__ = Odd  # torch itself asks for unknown names where a module is made
+    dump = record(tmp_path, model)
+    assert {"Module.0.Linear.forward.0", "Module.1.Odd.forward.0"} <= set(dump.records)
+    assert dump.read("run.json")["coverage"]["failed"] == 0
+
+
 class Closed(nn.Module):
     """Shows its modules to nobody."""
 
