@@ -55,7 +55,7 @@ def test_what_no_weight_can_be_is_refused(tmp_path: Path) -> None:
     assert "makes no sense at byte" in refused(path, GOOD + b"crc_num")
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.integers(0, len(GOOD)), st.binary(max_size=8))
 def test_any_file_is_taken_or_refused_and_nothing_else(tmp_path: Path, place: int, piece: bytes) -> None:
     (tmp_path / "a.ckpt").write_bytes(GOOD[:place] + piece + GOOD[place + 1 :])

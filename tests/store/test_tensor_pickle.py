@@ -20,7 +20,7 @@ from tests.store.torch_archive import name, number, sequence, tensor_pickle, tex
 SMALL = tensor_pickle((2,), (1,))
 INNER = SMALL.removeprefix(b"\x80\x02").removesuffix(b".")
 SIX_THOUSAND_DIGITS = b"\x8b" + (2_500).to_bytes(4, "little") + b"\x7f" * 2_500
-in_a_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+in_a_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
 
 
 def shared(wrap: str, width: int, depth: int) -> bytes:

@@ -135,7 +135,9 @@ odd = st.one_of(
 )
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(st.dictionaries(st.sampled_from(["dtype", "shape", "data_offsets", "x"]), odd), st.text(max_size=3))
 def test_any_header_is_read_or_refused_and_nothing_else(tmp_path: Path, changes: dict[str, object], name: str) -> None:
     entry = {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24], **changes}
