@@ -16,7 +16,7 @@ from tensorprobe.errors import UsageError
 from tensorprobe.replay import iter_truths
 from tensorprobe.store.reader import open_dump
 
-_NOTHING_WRONG, _WRONG = 0, 1
+_NOTHING_WRONG, _WRONG, _NOT_CHECKED = 0, 1, 2
 _SHOWN_ROWS = 20
 
 
@@ -73,4 +73,6 @@ def truth(
                 shown = rows if text is not None else rows[:_SHOWN_ROWS]
                 more = f"{len(rows) - len(shown):,} more values: -o DIR writes all" if len(shown) < len(rows) else ""
                 print_truth(Console(), found, shown, more)
-    raise typer.Exit(_NOTHING_WRONG if all(truths) else _WRONG)
+    if any(found.findings for found in truths):
+        raise typer.Exit(_WRONG)
+    raise typer.Exit(_NOTHING_WRONG if all(found.is_checked for found in truths) else _NOT_CHECKED)

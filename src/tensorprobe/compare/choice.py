@@ -33,7 +33,9 @@ def choose_verdict(results: Sequence[RankResult], allows_uncompared: bool) -> Ve
     unanswered = [result for result in results if result.verdict.kind in NO_ANSWER and not _is_empty(result)]
     if not agreeing:
         return _locate((unanswered or results)[0], results)
-    if unanswered and not allows_uncompared:
+    if allows_uncompared:  # what is another program is not excused
+        unanswered = [result for result in unanswered if result.verdict.kind == "unrelated"]
+    if unanswered:
         return _word_unanswered(unanswered[0], agreeing, results)
     return agreeing[0].verdict if len(results) == 1 else _word_agreement(agreeing, results)
 

@@ -74,6 +74,8 @@ def _compare_dumps(
             if len(pairs) == 1:
                 raise
             results.append(_unreadable_result(pair, error))
+            if unknown and pair is pairs[-1]:
+                raise next(iter(unknown.values())) from None
             continue
         here = aligned.alignment.unknown_names
         unknown = here if unknown is None else {name: unknown[name] for name in unknown if name in here}

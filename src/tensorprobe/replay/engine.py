@@ -148,7 +148,7 @@ class Replay:
         """A cast means nothing in float64, and torch returns what it was given. Where the program got another tensor,
         this one gets another, too: it is another place in the graph, and may be written to."""
         told: dict[int, torch.Tensor] = {}
-        for leaf in operation.outputs:
+        for leaf in () if operation.writes_in_place else operation.outputs:
             tensor = found[leaf.slot]
             taken = given.get(id(tensor))
             if taken is not None and taken.tensor is not None and taken.tensor != leaf.tensor:

@@ -5,6 +5,7 @@ from anyone, and calls nothing that reads files, loads code or hands out memory.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -24,6 +25,10 @@ DRAWS = frozenset(_DATA["draws"])
 """Functions whose result cannot be computed from their arguments: it is pinned."""
 UNDEFINED = frozenset(_DATA["undefined"])
 """Functions that return memory as it is: what was recorded of it means nothing."""
+_OPERATOR = re.compile(
+    r"__(?:[ir]?(?:add|sub|mul|truediv|floordiv|div|mod|pow|matmul|and|or|xor|lshift|rshift)"
+    r"|neg|pos|abs|invert|eq|ne|lt|le|gt|ge|getitem|setitem|reversed)__"
+)
 _FUNCTIONAL_MODULES = ("torch.nn.functional", "torch._jit_internal")
 _NAMESPACES = {"linalg": torch.linalg, "fft": torch.fft, "special": torch.special}
 
@@ -35,15 +40,21 @@ class UnknownFunctionError(Exception):
 @cache
 def find_function(prefix: str, op: str) -> Function:
     """`Functional`, `linear`: the function. UnknownFunctionError where there is none that may be called."""
-    is_denied = op.rpartition(".")[2] in _DENIED_FUNCTIONS
+    is_denied = not {*op.split(".")}.isdisjoint(_DENIED_FUNCTIONS | _DENIED_METHODS)
     found = _FINDERS[prefix](op) if prefix in _FINDERS and not is_denied else None
     if found is None:
         raise UnknownFunctionError(f"{prefix}.{op} is no function of torch that is known here")
     return found
 
 
+def base_op(prefix: str, op: str) -> str:
+    """The function itself: `empty` of `aten.empty.memory_format`, `norm` of `linalg.norm`."""
+    parts = op.split(".")
+    return parts[1] if prefix == "Ops" and len(parts) > 1 else parts[-1]
+
+
 def _find_functional(op: str) -> Function | None:
-    found = getattr(F, op, None)
+    found = getattr(F, op, None) if not op.startswith("_overload") else None
     is_own = getattr(found, "__module__", None) in _FUNCTIONAL_MODULES and not isinstance(found, type)
     return found if is_own or _is_builtin(found) else _builtin(torch._C._nn, op)
 
@@ -60,7 +71,7 @@ def _find_torch(op: str) -> Function | None:
 
 
 def _find_method(op: str) -> Function | None:
-    if op in _DENIED_METHODS:
+    if op.startswith("_") and not _OPERATOR.fullmatch(op):
         return None
     name, _, end = op.partition(".")
     found = getattr(torch.Tensor, name, None)
@@ -74,6 +85,8 @@ def _find_operator(op: str) -> Function | None:
     library, _, rest = op.partition(".")
     name, _, overload = rest.partition(".")
     if library != "aten" or not name or name.startswith("_"):
+        return None
+    if any(word in overload.lower() for word in ("filename", "storage")):
         return None
     packet = getattr(torch.ops.aten, name, None)
     return getattr(packet, overload, None) if packet is not None and overload else packet

@@ -12,7 +12,7 @@ import torch
 
 from tensorprobe.model.tree import map_tree
 from tensorprobe.replay.argument import Leaf, UnknownArgumentError, build_arguments, iter_leaves
-from tensorprobe.replay.function import DRAWS, UNDEFINED, find_function
+from tensorprobe.replay.function import DRAWS, UNDEFINED, base_op, find_function
 from tensorprobe.replay.meaning.torch import Context, find_meaning
 from tensorprobe.replay.object import make_object
 from tensorprobe.replay.precision import Precision, torch_dtype
@@ -130,12 +130,12 @@ class Invoker:
 
 def is_random(operation: Operation) -> bool:
     """Can its result not be computed from its arguments?"""
-    return operation.op.rsplit(".", 1)[-1] in DRAWS
+    return base_op(operation.prefix, operation.op) in DRAWS
 
 
 def is_undefined(operation: Operation) -> bool:
     """Does it return memory as it is?"""
-    return operation.op.rsplit(".", 1)[-1] in UNDEFINED
+    return base_op(operation.prefix, operation.op) in UNDEFINED
 
 
 def tensors_by_slot(tree: Any, root: str) -> Iterator[tuple[str, torch.Tensor]]:

@@ -78,10 +78,17 @@ class TruthJudge(Onlooker):
             if leaf.is_floating and leaf.slot in tensors:
                 self._measure(operation.name, leaf, tensors[leaf.slot])
                 if leaf.tensor in self.workspace_roots and not operation.is_module and leaf.element_count == 1:
-                    recorded = self._recorded.load(leaf)
-                    self.losses.append((operation.name, float(recorded), float(tensors[leaf.slot].detach())))
+                    self._note_loss(operation, leaf, tensors[leaf.slot])
         if not operation.is_module:
             self._judge_alone(operation)
+
+    def _note_loss(self, operation: Operation, leaf: Leaf, truth: torch.Tensor) -> None:
+        try:
+            recorded = self._recorded.load(leaf)
+        except MissingContentError as error:
+            self.not_judged[operation.name] = str(error)
+            return
+        self.losses.append((operation.name, float(recorded), float(truth.detach())))
 
     def see_gradient(self, record: str, slot: str, gradient: torch.Tensor) -> None:
         leaf = self._leaves_of(record).get(slot)

@@ -24,20 +24,23 @@ class FlowValue:
 
 
 def iter_values(program: Program) -> Iterator[FlowValue]:
-    """The floating-point values that calls made, with all that use them; without those in memory that is written to."""
+    """The floating-point values that calls made, with all that use them; without those in memory that is written to, or
+    looked at through a view that nobody recorded."""
     current: dict[int, FlowValue] = {}
     values: list[FlowValue] = []
-    written: set[int] = set()
+    unclear: set[int] = set()
     for operation in program.calls():
         if not operation.has_ended or operation.inside is not None:
             continue
         for leaf in operation.inputs:
             if leaf.tensor in current:
                 current[leaf.tensor].uses.append((operation, leaf))
+            elif leaf.storage is not None:  # a view that no recorded call made: `.T`
+                unclear.add(leaf.storage)
         for leaf in operation.outputs:
             if operation.writes_in_place and leaf.storage is not None:
-                written.add(leaf.storage)
+                unclear.add(leaf.storage)
             if leaf.tensor is not None and leaf.is_floating:
                 current[leaf.tensor] = FlowValue(operation, leaf)
                 values.append(current[leaf.tensor])
-    return (value for value in values if value.leaf.storage not in written)
+    return (value for value in values if value.leaf.storage not in unclear)

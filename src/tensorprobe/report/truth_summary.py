@@ -45,7 +45,7 @@ def _headline(truth: Truth) -> str:
     count = len(truth.findings)
     if count:
         return f"{truth.name}: {count} {'thing is' if count == 1 else 'things are'} wrong."
-    gaps = len(truth.coverage.gaps)
+    gaps = len(truth.unchecked)
     if gaps:
         return (
             f"{truth.name}: nothing wrong was found; {gaps} of {truth.coverage.call_count} calls could not be checked."
@@ -160,7 +160,7 @@ def _describe_coverage(truth: Truth) -> Iterator[str]:
     yield f"{coverage.replayed} of {coverage.call_count} calls replayed in float64"
     if coverage.random:
         yield f"{coverage.random} random results are taken as they were recorded"
-    for record, reason in list(coverage.gaps.items())[:_MAX_GAPS]:
-        yield f"not replayed, taken as recorded: {record} ({reason})"
-    if len(coverage.gaps) > _MAX_GAPS:
-        yield f"… and {len(coverage.gaps) - _MAX_GAPS} more"
+    for record, reason in list(truth.unchecked.items())[:_MAX_GAPS]:
+        yield f"not checked: {record} ({reason})"
+    if len(truth.unchecked) > _MAX_GAPS:
+        yield f"… and {len(truth.unchecked) - _MAX_GAPS} more"

@@ -38,12 +38,20 @@ _is_registered = False
 _is_said = False
 
 
+def _resolve(path: Path) -> Path:
+    """Where it leads; a link that leads to itself is refused when the first file is written."""
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError):
+        return path.absolute()
+
+
 class RankLock:
     """Which folders one session writes to: those of its rank, or those of its process."""
 
     def __init__(self, dump_path: Path, rank: int | None) -> None:
         self.rank = rank
-        self._folder = Folder(dump_path.resolve())
+        self._folder = Folder(_resolve(dump_path))
         self._lock_name = lock_name(layout.rank_name(rank))
         self._is_second = False
         try:

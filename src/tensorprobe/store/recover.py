@@ -76,9 +76,17 @@ def recover_dump(path: str | Path, *, force: bool = False, on_folder: OnFolder |
         # A step that was killed before it had its first file: only the lock tells that its run has ended.
         empty = [rank for rank in dump.ranks() if not rank.run and rank.dump_file is None]
         ended = [rank for rank in empty if f".{rank.folder.name}.lock" in left_locks]
-        cleared = [Recovery(rank.folder, tuple(_remove_temporary_files(rank))) for rank in ended]
+        cleared = [Recovery(rank.folder, tuple(_clear(rank))) for rank in ended]
         done += [recovery for recovery in cleared if recovery.actions]
     return done
+
+
+def _clear(rank: RankDump) -> list[str]:
+    """The files that were being written there. A link in its place is not followed."""
+    try:
+        return list(_remove_temporary_files(rank))
+    except OSError as error:
+        return [f"{rank.folder.name}: left as it is ({error.strerror or error})"]
 
 
 def _remove_locks(dump_path: Path, done: list[Recovery]) -> list[str]:

@@ -53,6 +53,7 @@ from tensorprobe.capture.torch.value import (
     Layout,
     ValueTable,
     is_identifiable,
+    layout_of,
     permutation_key,
 )
 from tensorprobe.model.record import Stats, TensorLeaf, Value
@@ -218,9 +219,10 @@ class TorchReader:
 
     def identify(self, tensor: torch.Tensor) -> dict[str, Any]:
         """Which tensor it is, without a look at its content."""
-        _, known, layout = self.values.find(tensor, None)
+        known = self.values.peek(tensor)
         if known is None:
             return {}
+        layout = layout_of(tensor, tensor._version)
         return {
             "tensor": self.numbers.number(tensor, known.numbers, layout),
             "storage": known.number,

@@ -127,6 +127,10 @@ class ValueTable:
                 known.forget()
             known.values[layout] = value
 
+    def peek(self, tensor: torch.Tensor) -> KnownStorage | None:
+        """What is known of its storage; nothing is noted."""
+        return self._storages.get(tensor.untyped_storage()._cdata) if is_identifiable(tensor) else None
+
     def observe(self, tensor: torch.Tensor) -> None:
         """A call that is not recorded is given this, or returns it: note whether it was written to."""
         if is_identifiable(tensor):

@@ -1,0 +1,134 @@
+"""One run against its truth: what is wrong is named, and nothing else is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import tensorprobe
+from tests.cli.command import run_here
+from tests.replay.program import PROGRAMS, make_program, record
+
+
+class Tanh(torch.autograd.Function):
+    """Right, or with a derivative that lacks a square."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, is_right: bool) -> torch.Tensor:
+        y = torch.tanh(x)
+        ctx.save_for_backward(y)
+        ctx.is_right = is_right
+        return y * 1.0
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        (y,) = ctx.saved_tensors
+        return gradient * (1 - (y * y if ctx.is_right else y)), None
+
+
+def change_gradient(h: torch.Tensor) -> torch.Tensor:
+    h.register_hook(lambda gradient: gradient * 1.01)
+    return h
+
+
+def write_unseen(h: torch.Tensor) -> torch.Tensor:
+    h = F.relu(h)
+    h.detach().numpy()[1, 3] = 0.5
+    return h * 2
+
+
+def overflow(h: torch.Tensor) -> torch.Tensor:
+    return (h.half() * 30_000 * 10).clamp(-60_000, 60_000).float() / 300_000
+
+
+def train(folder: Path, change: Callable[[torch.Tensor], torch.Tensor]) -> Path:
+    torch.manual_seed(0)
+    first, last = nn.Linear(16, 32), nn.Linear(32, 8)
+    x, y = torch.randn(64, 16), torch.randint(0, 8, (64,))
+    return record(folder, nn.ModuleList([first, last]), lambda: F.cross_entropy(last(change(first(x))), y))
+
+
+PLANTED = {
+    "derivative": (lambda h: Tanh.apply(h, False), "Autograd.Tanh.0.backward"),
+    "sum": (change_gradient, "Functional.linear.0.backward"),
+    "write": (write_unseen, "Tensor.mul.0.forward"),
+    "overflow": (overflow, "Tensor.mul.1.forward"),
+}
+
+
+@pytest.mark.parametrize("kind", PLANTED)
+def test_what_is_wrong_is_named_without_a_reference(kind: str, tmp_path: Path) -> None:
+    change, place = PLANTED[kind]
+    findings = tensorprobe.truth(train(tmp_path, change)).findings
+    assert (kind, place) in [(finding.kind, finding.record) for finding in findings]
+    explained = {kind, "derivative"} if kind == "write" else {kind}  # the backward goes by what was written
+    assert {finding.kind for finding in findings} <= explained
+
+
+def test_a_kernel_that_errs_in_one_element_is_named(tmp_path: Path) -> None:
+    library = torch.library.Library("aten", "IMPL")
+
+    def err(x: torch.Tensor, approximate: str = "none") -> torch.Tensor:
+        result = 0.5 * x * (1 + torch.erf(x / 2**0.5))
+        result[1, 2] *= 1.0005
+        return result
+
+    library.impl("gelu", err, "CPU")
+    try:
+        folder = train(tmp_path, F.gelu)
+    finally:
+        library._destroy()
+    (finding,) = tensorprobe.truth(folder).findings
+    assert (finding.kind, finding.record) == ("kernel", "Functional.gelu.0.forward")
+    assert finding.judgement is not None and finding.judgement.index == (1, 2)
+
+
+def test_a_right_derivative_is_no_finding(tmp_path: Path) -> None:
+    assert tensorprobe.truth(train(tmp_path, lambda h: Tanh.apply(h, True)))
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_nothing_is_found_in_a_right_run(name: str, tmp_path: Path) -> None:
+    (run,) = tensorprobe.truth(record(tmp_path, *make_program(name))).runs
+    assert run.findings == [] and run.unchecked == {}
+    effects = [row.effect for row in run.rows if row.effect is not None and not row.record.startswith("Autograd")]
+    ((_, recorded, true),) = run.losses
+    assert sum(effects) == pytest.approx(recorded - true, abs=1e-8)
+
+
+def test_the_command_says_what_is_wrong_first_and_exits_with_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = run_here(capsys, "truth", train(tmp_path, PLANTED["derivative"][0]))
+    assert done.returncode == 1
+    first, second, *_ = done.stdout.splitlines()
+    assert first == "step0/rank: 1 thing is wrong."
+    assert second.startswith("  wrong: Autograd.Tanh.0.backward is not the derivative of its forward call")
+
+
+def test_a_run_of_which_nothing_can_be_said_is_no_right_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = train(tmp_path, F.relu)
+    for path in (folder / "step0" / "rank" / "dump_tensor_data").iterdir():
+        path.unlink()
+    done = run_here(capsys, "truth", folder)
+    assert done.returncode == 2 and "could not be checked" in done.stdout
+    assert not tensorprobe.truth(folder)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [({"level": "L0", "task": "tensor"}, "has no calls to replay"), ({"level": "L1"}, "keeps no tensors")],
+)
+def test_a_dump_that_cannot_be_replayed_says_what_to_record(tmp_path: Path, settings: Any, said: str) -> None:
+    model = nn.Linear(2, 2)
+    with tensorprobe.capture(model, tmp_path, **settings) as run:
+        model(torch.ones(1, 2)).sum().backward()
+        run.step()
+    with pytest.raises(tensorprobe.DumpError, match=said):
+        tensorprobe.truth(tmp_path)
