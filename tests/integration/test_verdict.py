@@ -106,16 +106,16 @@ def test_another_batch_is_a_difference_of_one_program(tmp_path: Path) -> None:
 def test_the_same_program_recorded_by_msprobe_has_a_verdict(tmp_path: Path, case: str) -> None:
     import tensorprobe.pytorch as tool
 
-    PrecisionDebugger._reset()
+    PrecisionDebugger.reset()
     record_case(tool, tmp_path, case)
-    PrecisionDebugger._reset()
+    PrecisionDebugger.reset()
     assert is_answered(tensorprobe.compare(tmp_path / case, MSPROBE_DUMPS / case))
 
 
 def test_two_steps_of_one_run_are_said_to_be_that(tmp_path: Path) -> None:
     model = nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    PrecisionDebugger._reset()
+    PrecisionDebugger.reset()
     debugger = PrecisionDebugger(dump_path=str(tmp_path), task="statistics", level="L1", step=[0, 2])
     for _ in range(3):
         debugger.start(model=model)
@@ -123,7 +123,7 @@ def test_two_steps_of_one_run_are_said_to_be_that(tmp_path: Path) -> None:
         optimizer.step()
         debugger.stop()
         debugger.step()
-    PrecisionDebugger._reset()
+    PrecisionDebugger.reset()
     headline = tensorprobe.compare(tmp_path / "step0", tmp_path / "step2").verdict.headline
     assert headline.startswith("These are step 0 and step 2 of one run, not two runs")
     assert tensorprobe.compare(tmp_path / "step0", tmp_path / "step0").verdict.headline.startswith("The runs agree")

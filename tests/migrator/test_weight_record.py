@@ -31,13 +31,13 @@ STAGES = ("stage_a", "stage_b", "stage_c", "stage_d", "stage_e")
 
 
 def record(face: Any, network: Any, data: Any, folder: Path, level: str) -> Path:
-    face.PrecisionDebugger._reset()
+    face.PrecisionDebugger.reset()
     debugger = face.PrecisionDebugger(dump_path=str(folder), level=level, task="statistics")
     debugger.start(network)
     network(data)
     debugger.stop()
     debugger.step()
-    face.PrecisionDebugger._reset()
+    face.PrecisionDebugger.reset()
     return folder
 
 

@@ -8,6 +8,7 @@ call is kept.
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -34,6 +35,7 @@ from tensorprobe.model.tree import tuple_paths
 logger = logging.getLogger("tensorprobe")
 
 _MAX_ERROR_TEXT = 500
+_MAX_PASSES = 4096
 _DIGITS = re.compile(r"\d+")
 UNENDED = "had not ended when the step did"
 EARLIER_PASS = "backward of a call, replaced by that of a later pass over the same graph"
@@ -67,8 +69,8 @@ class Recorder:
         """Forward calls that have begun and not ended."""
         self._open_backwards: dict[GradientRecord, None] = {}
         self._parameter_gradients: dict[str, dict[str, Any]] = {}
-        self.backward_passes: list[dict[str, Any]] = []
-        """From which values gradients were asked for, in this step."""
+        self.backward_passes: list[str] = []
+        """From which values gradients were asked for, in this step: as JSON, because a step may have no end."""
         self._undefined = UndefinedGradients()
         self._logged: set[str] = set()
         describer.note_failure, describer.note_stale = self.note_failure, self.note_stale
@@ -276,6 +278,11 @@ class Recorder:
             leaf = self._describer.describe_tensor(gradient, f"{name}.{parameter}", None, stores)
             self._undefined.note(None, leaf)
             self._parameter_gradients.setdefault(stem, {})[parameter] = [leaf]
+
+    def add_backward_pass(self, request: Mapping[str, Any]) -> None:
+        """Gradients were asked for."""
+        if len(self.backward_passes) < _MAX_PASSES:
+            self.backward_passes.append(json.dumps(request))
 
     def end_nested_pass(self, backward_pass: int) -> None:
         """A backward pass that ran inside another one is over: write the records that it left open."""

@@ -6,6 +6,7 @@ written when the window closes, when a backward pass ends after it, and when the
 
 from __future__ import annotations
 
+import json
 import logging
 import shlex
 import time
@@ -294,7 +295,8 @@ class Session:
         coverage["failed"] += self._failures.count
         choices = {"task": self.config.task, "level": self.config.level}
         identity = {"run_id": self._place.run_id if self._place is not None else None}
-        passes = {"backward_passes": self.recorder.backward_passes} if self.recorder.backward_passes else {}
+        requests = [json.loads(text) for text in self.recorder.backward_passes]
+        passes = {"backward_passes": requests} if requests else {}
         return {
             **identity,
             **self._circumstances,

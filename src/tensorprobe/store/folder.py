@@ -12,6 +12,7 @@ import errno
 import os
 import shutil
 import stat
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,18 +30,26 @@ class LinkError(OSError):
     """A link, or something else that is not ours, lies where we write."""
 
 
+_open: weakref.WeakSet[_Descriptor] = weakref.WeakSet()
+
+
 class _Descriptor:
     """An open folder: closed when nobody uses it any more, so that no thread is left with a number that has become
     another file's. The number is None where folders cannot be opened."""
 
-    __slots__ = ("number",)
+    __slots__ = ("__weakref__", "number")
 
     def __init__(self, number: int | None) -> None:
         self.number = number
+        if number is not None:
+            _open.add(self)
 
     def __del__(self) -> None:
         if self.number is not None:
             os.close(self.number)
+
+
+_folders: weakref.WeakSet[Folder] = weakref.WeakSet()
 
 
 class Folder:
@@ -50,6 +59,7 @@ class Folder:
         self.path = path
         self._parent = parent
         self._held: _Descriptor | None = None
+        _folders.add(self)
         self._refusal: OSError | None = None
 
     def child(self, name: str) -> Folder:
@@ -248,6 +258,20 @@ class Folder:
 
     def _refused(self, name: str) -> OSError:
         return _explain(self.path / name, self._mode(name))
+
+
+def _abandon_all() -> None:
+    """In a forked child: the folders are the parent's, and are opened again where the child needs them."""
+    for folder in list(_folders):
+        folder._held = None
+    for held in list(_open):  # one that a thread of the parent was using is used by nobody here
+        number, held.number = held.number, None
+        if number is not None:
+            os.close(number)
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_abandon_all)
 
 
 def _is_junction(found: os.stat_result) -> bool:

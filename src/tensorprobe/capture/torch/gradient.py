@@ -283,15 +283,15 @@ class GradientTracer:
             recorder.note_failure("the roots of a backward pass", error)
             return lambda results: results
         request["records"] = recorder.coverage.recorded
-        recorder.backward_passes.append(request)
 
         def note(results: Any) -> Any:
-            if isinstance(results, tuple) and not request["accumulates"]:
-                try:
+            try:
+                if isinstance(results, tuple) and not request["accumulates"]:
                     with torch._C.DisableTorchFunction():
                         request["results"] = [identify(result, recorder.reader) for result in results]
-                except Exception as error:
-                    recorder.note_failure("the results of a backward pass", error)
+                recorder.add_backward_pass(request)
+            except Exception as error:
+                recorder.note_failure("the results of a backward pass", error)
             return results
 
         return note
