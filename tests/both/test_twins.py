@@ -36,7 +36,7 @@ DIFFERENT = {
     "gradient.Span.__init__": "MindSpore has no counter of nodes to ask: the last one that was seen is given",
     "module_call.ModuleNames.__init__": "MindSpore has two dialects, its own and MSAdapter's",
     "module_call.ModuleRunner.__init__": "modules in other threads need PyTorch's mode, which belongs to a thread",
-    "undefined_memory.UndefinedStorage.__init__": "PyTorch's storages are held weakly; MindSpore's tensors tell nothing of theirs",
+    "undefined_memory.UndefinedStorage.__init__": "PyTorch's storages are held weakly; MindSpore has none",
 }
 """Functions of one name with other arguments, and why."""
 
