@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 import pytest
 import torch
 
+from tensorprobe.capture import process
 from tensorprobe.capture import session as session_module
 from tensorprobe.capture.sink import Sink
 from tensorprobe.capture.tensor_queue import TensorQueue
@@ -157,11 +158,29 @@ def test_a_window_without_calls_that_cannot_be_taken_back_is_said_once(
     assert len(said(caplog)) == 1 and session.is_closed
 
 
+class CannotLetGo:
+    """Something that is followed besides, and that fails in a forked child."""
+
+    is_started = False
+
+    def close(self, ending: str | None = None) -> None:
+        """Nothing is open."""
+
+    def abandon(self) -> None:
+        raise OSError("cannot let go")
+
+    def defer(self, action: object) -> bool:
+        return False
+
+
 @pytest.mark.parametrize("cls", [RankWriter, TensorQueue])
 def test_a_forked_child_goes_on_when_letting_go_fails(
     cls: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Fault(cls, "abandon", ALWAYS, monkeypatch)
+    others = [CannotLetGo() for _ in range(20)]  # a set of them has no order
+    for other in others:
+        process.follow(other)
     session = open_session(tmp_path)
     session.start()
     torch.ones(2)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tensorprobe.store import file_lock
-from tensorprobe.store.file_lock import LockedByAnotherError, give_lock, is_locked, one_at_a_time, take_lock
+from tensorprobe.store.file_lock import LockedByAnotherError, find_owner, give_lock, one_at_a_time, take_lock
 from tensorprobe.store.folder import Folder, LinkError
 
 fcntl = pytest.importorskip("fcntl")
@@ -17,13 +17,13 @@ NAME = ".rank.lock"
 
 def test_a_lock_is_held_until_it_is_given_back(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
-    assert is_locked(folder, NAME) is False
+    assert find_owner(folder, NAME) is None
     descriptor = take_lock(folder, NAME)
-    assert is_locked(folder, NAME) is True
+    assert find_owner(folder, NAME) == str(os.getpid())
     with pytest.raises(LockedByAnotherError, match=str(os.getpid())):
         take_lock(folder, NAME)
     give_lock(folder, NAME, descriptor)
-    assert is_locked(folder, NAME) is False and not list(tmp_path.iterdir())
+    assert find_owner(folder, NAME) is None and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("is_made_anew", [True, False])
@@ -45,7 +45,7 @@ def test_a_file_that_its_owner_removed_between_opening_and_locking_is_no_lock(
         patched.setattr(file_lock.fcntl, "flock", lock_late)
         descriptor = take_lock(Folder(tmp_path), NAME)
     assert len(seen) == 2
-    assert is_locked(Folder(tmp_path), NAME) is True, "what has the name is not what was locked"
+    assert find_owner(Folder(tmp_path), NAME) is not None, "what has the name is not what was locked"
     assert os.path.samestat(os.fstat(descriptor), (tmp_path / NAME).stat())
     give_lock(Folder(tmp_path), NAME, descriptor)
 
@@ -72,11 +72,11 @@ def test_what_is_no_lock_file_is_neither_taken_nor_changed(kind: str, tmp_path: 
 def test_only_one_is_inside_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = Folder(tmp_path)
     with one_at_a_time(folder):
-        assert is_locked(folder, ".run.lock") is True
+        assert find_owner(folder, ".run.lock") is not None
     assert not list(tmp_path.iterdir())
     monkeypatch.setattr(file_lock, "_MUTEX_SECONDS", 0.05)
     descriptor = take_lock(folder, ".run.lock")  # by a process that was stopped
     with one_at_a_time(folder):
         pass
-    assert is_locked(folder, ".run.lock") is True
+    assert find_owner(folder, ".run.lock") is not None
     give_lock(folder, ".run.lock", descriptor)

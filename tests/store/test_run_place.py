@@ -469,3 +469,14 @@ def test_what_cannot_be_moved_is_said_and_neither_mixed_nor_removed(
     place.release()
     assert {name: (tmp_path / name).read_text() for name in tree(tmp_path)} == before
     assert "cannot be moved aside ([Errno 13] Permission denied); training goes on" in caplog.text
+
+
+def test_a_rank_does_not_join_an_ended_run_whose_folder_a_new_process_has_locked(tmp_path: Path) -> None:
+    """Rank 0 of the new run has its lock and has not yet moved the earlier run aside when rank 1 comes."""
+    write_old(tmp_path, "step0", "rank0")
+    first = RankLock(tmp_path, 0)
+    second = RunPlace(tmp_path, 1)
+    record(second, "step0", "rank1")
+    assert second.run_id != OLD
+    second.release()
+    first.release()

@@ -8,6 +8,7 @@ that were forked run no exit handlers: there the finalizers of multiprocessing a
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import signal
 import sys
@@ -38,6 +39,8 @@ class Recording(Protocol):
     def defer(self, action: Callable[[], None]) -> bool:
         """Run `action` a little later, if this thread is in the middle of writing."""
 
+
+logger = logging.getLogger("tensorprobe")
 
 _followed: weakref.WeakSet[Recording] = weakref.WeakSet()
 _recording: weakref.WeakSet[Recording] = weakref.WeakSet()
@@ -130,7 +133,10 @@ def describe_ending(error: BaseException) -> str:
 
 def _abandon_all() -> None:
     for session in list(_followed):
-        session.abandon()
+        try:
+            session.abandon()
+        except Exception as error:  # the others are to let go all the same
+            logger.error("in a forked process, what belongs to its parent stays: %s", error)
 
 
 def _is_main_thread() -> bool:

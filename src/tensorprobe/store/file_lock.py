@@ -48,7 +48,7 @@ def take_lock(folder: Folder, name: str) -> int:
                 _sign(descriptor)
                 return descriptor
         except OSError as error:
-            owner = os.pread(descriptor, 20, 0).decode("ascii", "replace")
+            owner = _read_signature(descriptor)
             os.close(descriptor)
             if error.errno in _HELD_BY_ANOTHER:
                 raise LockedByAnotherError(owner) from None
@@ -65,20 +65,23 @@ def give_lock(folder: Folder, name: str, descriptor: int) -> None:
     os.close(descriptor)
 
 
-def is_locked(folder: Folder, name: str) -> bool | None:
-    """Does a living process have this lock? None where there are no locks."""
+def find_owner(folder: Folder, name: str) -> str | None:
+    """The number of the living process that has this lock; "" if it has not signed it, None if nobody has it.
+    NoLocksError where there are no locks."""
     if fcntl is None:
-        return None
+        raise NoLocksError
     if not folder.is_file(name):
-        return False
+        return None
     descriptor = folder.open(name, os.O_RDWR)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        return True if error.errno in _HELD_BY_ANOTHER else None
+        if error.errno in _HELD_BY_ANOTHER:
+            return _read_signature(descriptor)
+        raise NoLocksError from None
     finally:
         os.close(descriptor)
-    return False
+    return None
 
 
 @contextmanager
@@ -101,10 +104,14 @@ def one_at_a_time(folder: Folder) -> Iterator[None]:
 
 
 def _sign(descriptor: int) -> None:
-    """Say in the file whose it is, for the message that another process gives."""
+    """Say in the file whose it is: others name its owner, and tell by it what the owner writes."""
     with suppress(OSError):  # a full disk: the lock holds all the same
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+
+
+def _read_signature(descriptor: int) -> str:
+    return os.pread(descriptor, 20, 0).decode("ascii", "replace")
 
 
 def _is_same_file(descriptor: int, folder: Folder, name: str) -> bool:

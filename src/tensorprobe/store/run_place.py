@@ -21,12 +21,13 @@ import logging
 import os
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from tensorprobe.store import earlier_run, layout
 from tensorprobe.store.earlier_run import Moved, RunFolder
-from tensorprobe.store.file_lock import is_locked, one_at_a_time
+from tensorprobe.store.file_lock import NoLocksError, find_owner, one_at_a_time
 from tensorprobe.store.folder import Folder
 from tensorprobe.store.own_name import is_own_name
 from tensorprobe.store.rank_lock import RankLock, lock_name
@@ -210,26 +211,28 @@ class _Locks:
 
     def __init__(self, root: Folder, own: RankLock) -> None:
         self._root = root
-        self._seen: dict[str, bool | None] = {} if own.is_second else {lock_name(own.name): False}
+        self._owners: dict[str, str | None] = {} if own.is_second else {lock_name(own.name): None}
 
     def is_recording(self, one: RunFolder) -> bool:
-        """Does a living process record into this folder? Where no lock can tell, that it lives must do."""
-        held = [self._is_held(lock_name(name)) for name in _locked_names(one)]
-        if True in held:
-            return True
+        """Does the process that made this folder still record into it? Whoever holds its lock may be another one, which
+        has yet to move this folder aside. Where no lock can tell, that it lives must do."""
         pid, began = one.run.get("pid"), one.run.get("process_began")
+        owners = []
+        for name in _locked_names(one):
+            with suppress(NoLocksError, OSError):
+                owners.append(self._find_owner(lock_name(name)))
+        if str(pid) in owners:
+            return True
+        is_told = bool(owners) and "" not in owners
         is_here = one.run.get("host") == socket.gethostname() and isinstance(pid, int) and pid > 0
-        if not is_here or False in held:
+        if not is_here or is_told:
             return False
         return is_running(int(str(pid)), began if isinstance(began, str) else None)
 
-    def _is_held(self, name: str) -> bool | None:
-        if name not in self._seen:
-            try:
-                self._seen[name] = is_locked(self._root, name)
-            except OSError:
-                self._seen[name] = None
-        return self._seen[name]
+    def _find_owner(self, name: str) -> str | None:
+        if name not in self._owners:
+            self._owners[name] = find_owner(self._root, name)
+        return self._owners[name]
 
 
 def _locked_names(one: RunFolder) -> tuple[str, ...]:
