@@ -38,7 +38,7 @@ def run() -> int:
         package = (error.name or "").partition(".")[0]
         if package not in _COMMAND_LINE_PACKAGES:
             raise
-        print(f'error: the command line needs {package}: pip install "tensorprobe[cli]"', file=sys.stderr)
+        _say(f'error: the command line needs {package}: pip install "tensorprobe[cli]"\n')
         return 2
     try:
         _run_app(app)
@@ -47,13 +47,13 @@ def run() -> int:
         return _flush(error.code if isinstance(error.code, int) else int(error.code is not None))
     except TensorprobeError as error:
         _flush(0)
-        print(f"error: {error}", file=sys.stderr)
+        _say(f"error: {error}\n")
         return 2
     except (StoppedError, BrokenPipeError) as error:
         _silence_stdout()
         return 130 if isinstance(error.__cause__, KeyboardInterrupt) else 0
     except Exception:
-        print(clean_lines(traceback.format_exc()), end="", file=sys.stderr)
+        _say(clean_lines(traceback.format_exc()))
         return 2
     return 0
 
@@ -62,6 +62,15 @@ def _run_app(app: Any) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a name in a dump may hold any character
     app(prog_name="tensorprobe")
+
+
+def _say(text: str) -> None:
+    """On stderr. That nobody reads it does not change the exit code."""
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def _flush(code: int) -> int:

@@ -149,6 +149,15 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(tmp_path: Path, how: list
         assert process.wait(timeout=PATIENCE_SECONDS) == 0
 
 
+@pytest.mark.skipif(os.name == "nt", reason="pipes that end")
+def test_an_error_that_nobody_reads_is_an_error_all_the_same(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with subprocess.Popen([*COMMAND, "show", tmp_path / "nothing"], stderr=writing) as process:
+        os.close(writing)
+        assert process.wait(timeout=PATIENCE_SECONDS) == 2
+
+
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 def test_ctrl_c_ends_it_quietly() -> None:
     done = run_python(

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tensorprobe.config.api_list import PREFIX_OF_CATEGORY
 from tensorprobe.model.name import (
-    API_PREFIXES,
     LAYER_PREFIX,
     MODULE_PREFIXES,
     ApiName,
@@ -19,20 +19,21 @@ from tensorprobe.model.name import (
     slot_file_name,
 )
 
+PREFIXES = sorted(set(PREFIX_OF_CATEGORY.values()))
 words = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,12}", fullmatch=True)
 paths = st.lists(words | st.integers(0, 99).map(str), max_size=5).map(".".join)
 directions = st.sampled_from(["forward", "backward", "recompute"])
 indexes = st.integers(0, 10**6)
 
 
-@given(st.sampled_from(API_PREFIXES), st.lists(words, min_size=1, max_size=3).map(".".join), indexes, directions)
+@given(st.sampled_from(PREFIXES), st.lists(words, min_size=1, max_size=3).map(".".join), indexes, directions)
 def test_an_api_name_is_read_back_as_it_was_written(prefix: str, name: str, index: int, direction: str) -> None:
     written = ApiName(prefix, name, index, direction)  # type: ignore[arg-type]
     assert parse_name(str(written)) == written
 
 
 @given(
-    st.sampled_from((*API_PREFIXES, LAYER_PREFIX)),
+    st.sampled_from((*PREFIXES, LAYER_PREFIX)),
     st.lists(words, min_size=1, max_size=3).map(".".join),
     indexes,
     directions,

@@ -132,3 +132,8 @@ def test_a_dump_that_cannot_be_replayed_says_what_to_record(tmp_path: Path, sett
         run.step()
     with pytest.raises(tensorprobe.DumpError, match=said):
         tensorprobe.truth(tmp_path)
+
+
+def test_a_filter_that_no_call_passes_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    done = run_here(capsys, "truth", train(tmp_path, F.relu), "--filter", "nowhere")
+    assert done.returncode == 0 and "has 'nowhere' in its name" in done.stderr

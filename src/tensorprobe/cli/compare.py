@@ -133,7 +133,10 @@ def _print_written(written: Written, to_stderr: bool) -> None:
 
 def _check_coverage(comparison: Comparison, required: float | None) -> None:
     if required and comparison.problems:
-        raise UsageError(f"{comparison.problems[0]}, and {format_share(required)} of all calls is required.")
+        raise UsageError(
+            f"{comparison.problems[0]}, and {format_share(required)} of all calls is required. Leave the unreadable "
+            "part out (--step, --rank) or record it again."
+        )
     name, share = find_lowest_coverage(comparison)
     if required is not None and share < required:
         raise UsageError(

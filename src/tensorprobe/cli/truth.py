@@ -13,6 +13,7 @@ from rich.console import Console
 from tensorprobe.cli.compare import Format
 from tensorprobe.cli.progress import total_progress_bar
 from tensorprobe.errors import UsageError
+from tensorprobe.foreign_text import clean
 from tensorprobe.replay import iter_truths
 from tensorprobe.store.reader import open_dump
 
@@ -70,6 +71,8 @@ def truth(
             for found in truths:
                 wants_table = sort is not None or text is not None
                 rows = build_truth_rows(found, sort or "order", text) if wants_table else []
+                if text is not None and not rows:
+                    typer.echo(f"note: no call of {clean(found.name)} has {clean(text)!r} in its name.", err=True)
                 shown = rows if text is not None else rows[:_SHOWN_ROWS]
                 more = f"{len(rows) - len(shown):,} more values: -o DIR writes all" if len(shown) < len(rows) else ""
                 print_truth(Console(), found, shown, more)

@@ -19,19 +19,6 @@ from typing import Literal
 
 Direction = Literal["forward", "backward", "recompute"]
 
-API_PREFIXES = (
-    "Tensor",
-    "Torch",
-    "Functional",
-    "NPU",
-    "Distributed",
-    "Jit",
-    "Ops",
-    "Autograd",
-    "Mint",
-    "MintFunctional",
-    "Primitive",
-)
 LAYER_PREFIX = "NN"
 """A layer of the framework's own library, which api_dump records as one call."""
 MODULE_PREFIXES = ("Module", "Cell")

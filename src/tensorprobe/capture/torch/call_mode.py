@@ -240,6 +240,20 @@ class CallRunner:
     def _keep_draw(self, api: Api, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """After it. A state of the CPU's generator gives the same numbers everywhere; that of a device only there."""
         (generator, state), call.drawn_from = call.drawn_from, None
+        try:
+            self._add_draw(api, call, generator, state, args, kwargs)
+        except Exception as error:  # the call itself is recorded all the same
+            self.recorder.note_failure(api.stem, error)
+
+    def _add_draw(
+        self,
+        api: Api,
+        call: Call,
+        generator: torch.Generator,
+        state: torch.Tensor,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
         if state.device.type == "cpu" and generator.device.type == "cpu":
             self.recorder.add_draw(call, "generator_state", state)
         elif (op := api.stem.rpartition(".")[2]) in DROPOUTS:

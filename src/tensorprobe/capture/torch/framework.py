@@ -134,6 +134,7 @@ class TorchFramework:
                 undos.callback(self._leave_mode, window.mode)
                 enter_below(window.mode, self._above)
             undos.callback(window.close)
+            undos.callback(setattr, reader, "parameter_names", {})  # another tensor may be made in the same place
             return undos.pop_all().close
 
     def _leave_mode(self, mode: CallMode) -> None:

@@ -31,6 +31,7 @@ _MAX_LAYOUTS = 256
 _API_ENDINGS = (".forward", ".recompute")
 _graph_task = torch._C._current_graph_task_id
 _is_wrapped_by_functorch = torch._C._functorch.is_functorch_wrapped_tensor
+_count_users = getattr(torch._C, "_storage_Use_Count", None)  # not in torch 2.4 to 2.6
 _is_batched = torch._C._functorch.is_legacy_batchedtensor
 
 Layout = tuple[Any, ...]
@@ -224,15 +225,15 @@ class ValueTable:
 def count_holders(tensor: torch.Tensor) -> tuple[int, int]:
     """How many tensors, arrays and storages hold the memory of a tensor, and how many names its storage has."""
     storage = tensor.untyped_storage()
-    return torch._C._storage_Use_Count(storage._cdata), sys.getrefcount(storage)
+    return (_count_users(storage._cdata) if _count_users is not None else 0), sys.getrefcount(storage)
 
 
 _ONE_HOLDER = count_holders(torch.empty(1))
 
 
 def is_held_alone(tensor: torch.Tensor) -> bool:
-    """Does nobody but this tensor hold its memory?"""
-    return count_holders(tensor) == _ONE_HOLDER
+    """Does nobody but this tensor hold its memory? Not known, and so no, where torch does not count."""
+    return _count_users is not None and count_holders(tensor) == _ONE_HOLDER
 
 
 def is_identifiable(tensor: torch.Tensor) -> bool:
