@@ -12,6 +12,7 @@ from tensorprobe.cli.compare import compare
 from tensorprobe.cli.compare_dirs import compare_dirs
 from tensorprobe.cli.convert import convert
 from tensorprobe.cli.recover import recover
+from tensorprobe.cli.replay import replay
 from tensorprobe.cli.show import show
 from tensorprobe.cli.truth import truth
 
@@ -42,6 +43,7 @@ app = typer.Typer(
 app.command()(show)
 app.command()(compare)
 app.command()(truth)
+app.command()(replay)
 app.command("compare-dirs")(compare_dirs)
 app.command()(recover)
 app.command()(convert)

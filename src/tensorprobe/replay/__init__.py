@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorprobe.errors import DumpError, UsageError
-from tensorprobe.replay.result import Finding, Truth
+from tensorprobe.replay.result import Execution, Finding, ReplayOptions, Truth
 from tensorprobe.store.reader import Dump, RankDump, open_dump
 
 Reach = Callable[[int, int], None]
@@ -44,11 +44,31 @@ def truth(dump: str | Path, *, step: int | None = None, rank: int | None = None,
 
 def iter_truths(dump: Dump, device: str = "cpu", reach: Reach = lambda done, total: None) -> Iterator[Truth]:
     """One step of one rank after the other."""
+    torch_device = _prepare(dump, device)
+    from tensorprobe.replay.truth import find_truth
+
+    for program, advance in _iter_programs(dump, reach):
+        yield find_truth(program, torch_device, advance)
+
+
+def iter_executions(dump: Dump, options: ReplayOptions, reach: Reach = lambda done, total: None) -> Iterator[Execution]:
+    """Execute one step of one rank after the other again, and write what comes out where `options` says so."""
+    torch_device = _prepare(dump, options.device)
+    from tensorprobe.replay.execution import execute
+
+    for program, advance in _iter_programs(dump, reach):
+        yield execute(program, torch_device, options, advance)
+
+
+def _prepare(dump: Dump, device: str) -> Any:
     for one in dump.ranks():
         check_replayable(one)
-    torch_device = find_device(device)
+    return find_device(device)
+
+
+def _iter_programs(dump: Dump, reach: Reach) -> Iterator[tuple[Any, Callable[[], None]]]:
+    """Each step of each rank as a program, and what is to be called after each of its calls."""
     from tensorprobe.replay.program import read_program
-    from tensorprobe.replay.truth import find_truth
 
     for one in dump.ranks():
         program = read_program(one)
@@ -59,7 +79,7 @@ def iter_truths(dump: Dump, device: str = "cpu", reach: Reach = lambda done, tot
             done += 1
             reach(done, total)
 
-        yield find_truth(program, torch_device, advance)
+        yield program, advance
 
 
 def check_replayable(rank: RankDump) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from tensorprobe.replay.invocation import (
     tensors_by_slot,
 )
 from tensorprobe.replay.precision import Precision, torch_dtype
-from tensorprobe.replay.program import Operation, Program
+from tensorprobe.replay.program import STATE_ROLES, Operation, Program
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
 from tensorprobe.replay.result import Coverage, Decision
 from tensorprobe.replay.workspace import Workspace, lay_out
@@ -32,11 +33,40 @@ from tensorprobe.replay.workspace import Workspace, lay_out
 class Onlooker:
     """Is told what a replay computes. Tensors that it wants to keep it must copy: calls write in place."""
 
+    def see_arguments(self, operation: Operation, tensors: Tensors) -> None:
+        """A call is about to be given these."""
+
+    def see_pinned(self, operation: Operation, tensors: Tensors) -> None:
+        """A call could not be made again: these are its recorded results."""
+
     def see_results(self, operation: Operation, tensors: Tensors) -> None:
         """A call has returned these."""
 
     def see_gradient(self, record: str, slot: str, gradient: torch.Tensor) -> None:
         """A gradient has come, of the name that it was recorded by."""
+
+
+class Onlookers(Onlooker):
+    """Several that look on together."""
+
+    def __init__(self, *onlookers: Onlooker) -> None:
+        self._onlookers = onlookers
+
+    def see_arguments(self, operation: Operation, tensors: Tensors) -> None:
+        for onlooker in self._onlookers:
+            onlooker.see_arguments(operation, tensors)
+
+    def see_pinned(self, operation: Operation, tensors: Tensors) -> None:
+        for onlooker in self._onlookers:
+            onlooker.see_pinned(operation, tensors)
+
+    def see_results(self, operation: Operation, tensors: Tensors) -> None:
+        for onlooker in self._onlookers:
+            onlooker.see_results(operation, tensors)
+
+    def see_gradient(self, record: str, slot: str, gradient: torch.Tensor) -> None:
+        for onlooker in self._onlookers:
+            onlooker.see_gradient(record, slot, gradient)
 
 
 class Replay:
@@ -49,8 +79,11 @@ class Replay:
         device: torch.device,
         onlooker: Onlooker | None = None,
         advance: Callable[[], None] = lambda: None,
+        limit: float = math.inf,
     ) -> None:
+        """`limit`: the position of the last record that is wanted."""
         self.program = program
+        self._limit = limit
         self.coverage = Coverage()
         self._onlooker = onlooker or Onlooker()
         self._advance = advance
@@ -66,7 +99,7 @@ class Replay:
         """Execute everything, forward and backward."""
         for operation in self.program.operations:
             self._run(operation)
-        self.gradients.run_passes(self.workspace, math.inf)
+        self.gradients.run_passes(self.workspace, self._limit)
 
     def _read_leaf(self, leaf: Leaf) -> torch.Tensor:
         tensor = lay_out(self._invoker.precision.convert(self.recorded.load(leaf)), leaf)
@@ -78,7 +111,7 @@ class Replay:
     def _run(self, operation: Operation) -> None:
         if operation.is_module:
             self._run_module(operation)
-        else:
+        elif operation.position <= self._limit:
             self.gradients.run_passes(self.workspace, operation.position)
             self._run_call(operation)
         self.workspace.forget(*self._last_use.pop(operation.name, ((), ())))
@@ -86,17 +119,35 @@ class Replay:
     def _run_module(self, operation: Operation) -> None:
         """A module call owns no values: what goes in and comes out are those of the calls around and inside of it."""
         args, kwargs = self._find_values(list(operation.arguments)), self._find_values(dict(operation.keywords))
+        self._show_arguments(operation, args, kwargs)
         span = self.gradients.begin(operation, args, kwargs)
         for child in operation.children:
             self._run(child)
+        if operation.position > self._limit:
+            return
         results = self._find_values(list(operation.results))
         self.gradients.end(operation, span, tuple(results))
         self._onlooker.see_results(operation, dict(tensors_by_slot(results, "output")))
 
-    def _find_values(self, tree: Any) -> Any:
+    def _show_arguments(self, operation: Operation, args: Any, kwargs: Any) -> None:
+        trees = {"input": args, "kwargs": kwargs}
+        if operation.is_module:
+            find = partial(self._take_state, operation)
+            trees.update((role, self._find_values(operation.state(role), find)) for role in STATE_ROLES)
+        shown = {slot: tensor for role, tree in trees.items() for slot, tensor in tensors_by_slot(tree, role)}
+        self._onlooker.see_arguments(operation, shown)
+
+    def _take_state(self, operation: Operation, leaf: Leaf) -> torch.Tensor | None:
+        """A parameter or buffer may be looked at by its module first."""
+        try:
+            return self.workspace.take(leaf, operation.name)
+        except MissingContentError:
+            return None
+
+    def _find_values(self, tree: Any, find: Callable[[Leaf], torch.Tensor | None] | None = None) -> Any:
         """A recorded tree with the tensors that stand for what is in it, and None for everything else."""
         try:
-            return build_arguments(tree, "", frozenset(), self.workspace.find, lambda kind, value: None)
+            return build_arguments(tree, "", frozenset(), find or self.workspace.find, lambda kind, value: None)
         except UnknownArgumentError:  # a text that was shortened: no tensor is missed by leaving out all
             return type(tree)()
 
@@ -136,6 +187,7 @@ class Replay:
             return tensor
 
         args, kwargs = self._invoker.build_arguments(operation, take)
+        self._show_arguments(operation, args, kwargs)
         span = self.gradients.begin(operation, args, kwargs)
         output, found = self._invoker.invoke(operation, args, kwargs)
         output, found = self._tell_apart(operation, given, output, found)
@@ -205,6 +257,7 @@ class Replay:
 
     def _pin_results(self, operation: Operation) -> None:
         """Take the recorded results for those of the call."""
+        pinned = {}
         for leaf in operation.outputs:
             try:
                 content = self._invoker.precision.convert(self.recorded.load(leaf))
@@ -217,6 +270,8 @@ class Replay:
                 with torch.no_grad():
                     found.copy_(content)
             self.workspace.add(leaf, found, operation.name)
+            pinned[leaf.slot] = found
+        self._onlooker.see_pinned(operation, pinned)
 
 
 def find_last_uses(program: Program) -> dict[str, tuple[list[int], list[int]]]:

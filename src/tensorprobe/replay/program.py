@@ -15,6 +15,8 @@ from tensorprobe.model.name import ApiName, ModuleName, ParametersGradName, Reco
 from tensorprobe.replay.argument import Leaf, iter_leaves
 from tensorprobe.store.reader import RankDump
 
+STATE_ROLES = ("parameters", "buffers")
+"""What a module call finds beside its arguments."""
 _INDEXING = ("__getitem__", "__setitem__")
 
 
@@ -59,6 +61,11 @@ class Operation:
     def results(self) -> Sequence[Any]:
         found = self.fields.get("output")
         return found if isinstance(found, list) else ()
+
+    def state(self, role: str) -> Mapping[str, Any]:
+        """The parameters or the buffers that a module call finds."""
+        found = self.fields.get(role)
+        return found if isinstance(found, dict) else {}
 
     @property
     def tuples(self) -> frozenset[str]:
@@ -112,6 +119,22 @@ class Program:
     """The outermost, in their order."""
     gradients: dict[str, Mapping[str, Any]]
     """The backward records, and those of the gradients of parameters, by their names."""
+    positions: dict[str, int]
+    """How many records there were before each."""
+
+    _gradient_leaves: dict[str, dict[str, Leaf]] = field(default_factory=dict)
+
+    @property
+    def is_mindspore(self) -> bool:
+        return self.rank.header.get("framework") == "mindspore"
+
+    def gradient_leaves(self, record: str) -> dict[str, Leaf]:
+        """The tensors of a backward record, or of one of the gradients of parameters, by their places."""
+        found = self._gradient_leaves.get(record)
+        if found is None:
+            named = iter_named_leaves(self.gradients.get(record, {}))
+            found = self._gradient_leaves[record] = {slot: leaf for slot, leaf, _ in named}
+        return found
 
     def walk(self) -> Iterator[Operation]:
         """All calls, each before what it contains."""
@@ -134,7 +157,9 @@ def read_program(rank: RankDump) -> Program:
     """The program of one step of one process."""
     operations: dict[str, Operation] = {}
     gradients: dict[str, Mapping[str, Any]] = {}
+    positions: dict[str, int] = {}
     for position, record in enumerate(rank.records()):
+        positions[record.name] = position
         parsed = parse_or_none(record.name)
         if isinstance(parsed, ParametersGradName):
             gradients[record.name] = record.fields
@@ -143,7 +168,26 @@ def read_program(rank: RankDump) -> Program:
                 operations[record.name] = Operation(record.name, parsed, record.fields, position)
             elif parsed.direction == "backward":
                 gradients[record.name] = record.fields
-    return Program(rank, _nest(operations, rank.parents), gradients)
+    return Program(rank, _nest(operations, rank.parents), gradients, positions)
+
+
+_SLOT_OF_FIELD = {
+    "input_args": "input",
+    "input_kwargs": "kwargs",
+    "output": "output",
+    "parameters": "parameters",
+    "buffers": "buffers",
+    "input": "input",
+    "output_kwargs": "kwargs",
+}
+
+
+def iter_named_leaves(fields: Mapping[str, Any]) -> Iterator[tuple[str, Leaf, Mapping[str, Any]]]:
+    """The tensors of a record by their places, each with the node that describes it. What stands in no field of a call
+    is the gradient of a parameter of that name."""
+    for name, tree in fields.items():
+        for leaf in iter_leaves(tree, _SLOT_OF_FIELD.get(name, name)):
+            yield (leaf.slot if name in _SLOT_OF_FIELD else name), leaf, leaf.fields
 
 
 def _nest(operations: dict[str, Operation], parents: Mapping[str, str | None]) -> list[Operation]:

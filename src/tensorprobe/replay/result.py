@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from tensorprobe.model.name import PARAMETERS_GRAD
@@ -81,6 +82,53 @@ class Coverage:
     """The calls that could not be replayed, and why: their results are those recorded."""
     decisions: dict[str, Decision] = field(default_factory=dict)
     """Calls that decided otherwise: the program goes on with what was recorded."""
+
+
+@dataclass
+class BitReport:
+    """Whether a replay in the recorded precision gave the recorded values."""
+
+    name: str
+    """`step0/rank3`"""
+    equal_count: int = 0
+    different: list[tuple[str, str]] = field(default_factory=list)
+    """The values that came out otherwise: record and place."""
+    unknown: list[tuple[str, str]] = field(default_factory=list)
+    """Those of which neither a file nor statistics were recorded."""
+    coverage: Coverage = field(default_factory=Coverage)
+
+    def __bool__(self) -> bool:
+        return not self.different
+
+    @property
+    def value_count(self) -> int:
+        """How many values could be held against what was recorded."""
+        return self.equal_count + len(self.different)
+
+
+@dataclass(frozen=True)
+class ReplayOptions:
+    """How a step is to be executed again."""
+
+    dtype: Literal["float64", "recorded"] = "float64"
+    device: str = "cpu"
+    until: str | None = None
+    """The last record that is wanted."""
+    output: Path | None = None
+    """Where the dump goes that has what comes out."""
+
+
+@dataclass(frozen=True)
+class Execution:
+    """One step of one process was executed again."""
+
+    name: str
+    """`step0/rank3`"""
+    coverage: Coverage
+    bits: BitReport | None
+    """In the recorded precision: did it give the recorded values?"""
+    folder: Path | None
+    """Where they were written."""
 
 
 @dataclass(frozen=True)

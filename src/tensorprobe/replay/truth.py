@@ -8,12 +8,11 @@ gradient that is not the derivative, a number that became infinite and a value t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 
 from tensorprobe.replay.alone import LoneCall, LoneFunction, backward_leaves
-from tensorprobe.replay.argument import Leaf, iter_leaves
+from tensorprobe.replay.argument import Leaf
 from tensorprobe.replay.engine import Onlooker, Replay, describe_error
 from tensorprobe.replay.error import measure
 from tensorprobe.replay.invocation import Invoker, Tensors, is_random, is_undefined
@@ -71,7 +70,6 @@ class TruthJudge(Onlooker):
         self.losses: list[tuple[str, float, float]] = []
         self.not_judged: dict[str, str] = {}
         self.workspace_roots: frozenset[int] = frozenset()
-        self._gradient_leaves: dict[str, dict[str, Leaf]] = {}
 
     def see_results(self, operation: Operation, tensors: Tensors) -> None:
         for leaf in operation.outputs:
@@ -91,7 +89,7 @@ class TruthJudge(Onlooker):
         self.losses.append((operation.name, float(recorded), float(truth.detach())))
 
     def see_gradient(self, record: str, slot: str, gradient: torch.Tensor) -> None:
-        leaf = self._leaves_of(record).get(slot)
+        leaf = self._program.gradient_leaves(record).get(slot)
         if leaf is not None:
             self._measure(record, leaf, gradient)
 
@@ -190,17 +188,3 @@ class TruthJudge(Onlooker):
 
     def _gradients(self, operation: Operation) -> tuple[dict[str, Leaf], dict[str, Leaf]]:
         return backward_leaves(self._program.gradients.get(operation.backward_name, {}))
-
-    def _leaves_of(self, record: str) -> dict[str, Leaf]:
-        found = self._gradient_leaves.get(record)
-        if found is None:
-            found = self._gradient_leaves[record] = dict(_named_leaves(self._program.gradients.get(record, {})))
-        return found
-
-
-def _named_leaves(fields: Any) -> Iterator[tuple[str, Leaf]]:
-    """The tensors of a backward record, or of one of the gradients of parameters, by their places."""
-    slots = {"input": "input", "output": "output", "output_kwargs": "kwargs"}
-    for name, tree in fields.items():
-        for leaf in iter_leaves(tree, slots.get(name, name)):
-            yield (leaf.slot if name in slots else name), leaf
