@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ class _Written:
     stats: Stats
 
     def is_of(self, tensor: torch.Tensor) -> bool:
-        return self.reference() is tensor and self.version == tensor._version
+        return bool(self.version == tensor._version and self.reference() is tensor)
 
 
 class ReplayedDump(Onlooker):
@@ -137,7 +138,7 @@ class ReplayedDump(Onlooker):
         known = self._written.get(id(tensor))
         content = tensor.detach().resolve_conj().resolve_neg()
         if known is not None and known.is_of(tensor):
-            self._attempt(lambda: self._tensors.link(known.name, name))
+            self._attempt(partial(self._tensors.link, known.name, name))
         else:
             self._attempt(lambda: self._write_file(name, content))
             known = _Written(weakref.ref(tensor), tensor._version, name, self._reducer.reduce(content))
