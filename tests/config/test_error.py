@@ -33,9 +33,14 @@ WRONG_COMMON_VALUES = [
     ("level", "Mix", "level 'Mix' is not one of L0, L1, mix, debug", '; did you mean "mix"?'),
     ("level", 1, "level 1 is not one of L0, L1, mix, debug", ""),
     ("level", ["L1"], "level ['L1'] is not one of L0, L1, mix, debug", ""),
-    ("task", "overflow_check", "task 'overflow_check' is not one of statistics, tensor, structure", ""),
-    ("task", "tensors", "task 'tensors' is not one of statistics, tensor, structure", '; did you mean "tensor"?'),
-    ("task", "", "task '' is not one of statistics, tensor, structure", ""),
+    ("task", "overflow_check", "task 'overflow_check' is not one of statistics, tensor, structure, replay", ""),
+    (
+        "task",
+        "tensors",
+        "task 'tensors' is not one of statistics, tensor, structure, replay",
+        '; did you mean "tensor"?',
+    ),
+    ("task", "", "task '' is not one of statistics, tensor, structure, replay", ""),
     ("step", True, f"step True {NUMBER}", ""),
     ("step", -1, f"step -1 {NUMBER}", ""),
     ("step", 1.5, f"step 1.5 {NUMBER}", ""),
@@ -92,7 +97,7 @@ def test_a_wrong_value_at_the_top_of_the_file(
     assert error_of(write_config(**{key: value})) == f'{problem} (in ./config.json, key "{key}"){advice}'
 
 
-@pytest.mark.parametrize("section", ["statistics", "tensor", "structure"])
+@pytest.mark.parametrize("section", ["statistics", "tensor", "structure", "replay"])
 @pytest.mark.parametrize(("key", "value", "problem", "advice"), WRONG_SECTION_VALUES)
 def test_a_wrong_value_in_any_section_of_the_file(
     write_config: WriteConfig, section: str, key: str, value: object, problem: str, advice: str
@@ -150,16 +155,16 @@ UNKNOWN_KEYS = [
     (
         {"levl": "L1"},
         'unknown key "levl" in ./config.json; did you mean "level"? '
-        f"Accepted keys: {COMMON_KEYS}, statistics, tensor, structure",
+        f"Accepted keys: {COMMON_KEYS}, statistics, tensor, structure, replay",
     ),
     (
         {"colour": 1},
-        f'unknown key "colour" in ./config.json. Accepted keys: {COMMON_KEYS}, statistics, tensor, structure',
+        f'unknown key "colour" in ./config.json. Accepted keys: {COMMON_KEYS}, statistics, tensor, structure, replay',
     ),
     (
         {"summary_mode": "md5"},
         'unknown key "summary_mode" in ./config.json; it belongs in the section of the task, "statistics" or "tensor". '
-        f"Accepted keys: {COMMON_KEYS}, statistics, tensor, structure",
+        f"Accepted keys: {COMMON_KEYS}, statistics, tensor, structure, replay",
     ),
     (
         {"statistics": {"summry_mode": "md5"}},

@@ -21,6 +21,8 @@ class Call:
         "forward_name",
         "is_backward_listed",
         "is_forward_listed",
+        "is_passed_on",
+        "is_pinned",
         "is_recorded",
         "is_undefined",
         "keeps_backward",
@@ -51,6 +53,10 @@ class Call:
         """False for the call of a module that is only followed, so that what it contains knows its path."""
         self.is_undefined = False
         """It has read undefined memory: so its results mean nothing, and neither do its gradients."""
+        self.is_pinned = True
+        """It cannot be executed again: a replay takes its results from their files."""
+        self.is_passed_on = False
+        """Its results are made by the calls inside it."""
         self.fields: dict[str, Any] = {}
         self.original: Call | None = None
         """The forward call that this one repeats in a recomputation."""

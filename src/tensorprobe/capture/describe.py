@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tensorprobe.capture.framework import TensorReader
+from tensorprobe.capture.storing import Storing
 from tensorprobe.capture.tensor_queue import TensorQueue
 from tensorprobe.model.name import slot_file_name
 from tensorprobe.model.record import Stats, TensorLeaf, Value
@@ -45,7 +46,7 @@ class Describer:
         slot: str,
         *,
         produced_by: str | None = None,
-        stores: bool = False,
+        stores: Storing = Storing.NONE,
         listen: Listener | None = None,
     ) -> Any:
         """`slot` is the dotted name of the tree; `produced_by` the record whose result it is; `listen` is told of each
@@ -63,16 +64,16 @@ class Describer:
 
         return map_tree(tree, slot, leaf, self._reader.atoms)
 
-    def describe_tensor(self, tensor: Any, slot: str, produced_by: str | None, stores: bool) -> TensorLeaf:
+    def describe_tensor(self, tensor: Any, slot: str, produced_by: str | None, stores: Storing) -> TensorLeaf:
         """One tensor, with its file if it is to have one."""
         leaf = self._reader.read(tensor, produced_by)
         if leaf.mismatch is not None:
             self.note_stale(slot, leaf.mismatch)
-        if stores:
+        if stores and stores.wants(leaf):
             self.store(leaf, slot, tensor)
         return leaf
 
-    def describe_plain(self, value: Any, slot: str, stores: bool) -> dict[str, Any] | TensorLeaf:
+    def describe_plain(self, value: Any, slot: str, stores: Storing) -> dict[str, Any] | TensorLeaf:
         """What is no tensor has no file."""
         return describe_plain(value)
 

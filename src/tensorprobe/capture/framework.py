@@ -24,6 +24,9 @@ class TensorReader(Protocol):
     verifies: bool
     """Is this verify mode, in which whatever is taken as known is looked at again?"""
 
+    traces_values: bool
+    """Does it tell which recorded call made a value, wherever one did?"""
+
     def read(self, tensor: Any, produced_by: str | None) -> TensorLeaf:
         """Describe the value that `tensor` has now; `produced_by` names the record whose output it is."""
 

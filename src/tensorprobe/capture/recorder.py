@@ -25,6 +25,7 @@ from tensorprobe.capture.recompute import Recomputation, ThreadState
 from tensorprobe.capture.selector import Selector
 from tensorprobe.capture.sink import Sink
 from tensorprobe.capture.stack import StackTable
+from tensorprobe.capture.storing import Storing, storing_of_results
 from tensorprobe.capture.undefined_gradient import UndefinedGradients
 from tensorprobe.capture.watch import Watch, Watched, changes_inputs
 from tensorprobe.config import CaptureConfig
@@ -115,6 +116,7 @@ class Recorder:
             self.coverage.seen += 1
             index = self._count(stem)
             call = Call(stem, f"{stem}.forward.{index}", f"{stem}.backward.{index}", parent)
+            call.is_pinned, call.is_passed_on = False, True
             self._select(call)
             self.coverage.filtered += not call.keeps_forward
         else:
@@ -144,7 +146,7 @@ class Recorder:
         if not call.keeps_forward or not self._selector.keeps_inputs:
             return
         self._running[call] = None
-        stores = self._selector.stores_tensors(call.forward_name)
+        stores = self._selector.storing(call.forward_name)
         describe, slot = self._describer.describe, self._slot
         listen, name = self._watch.listen(call.watched), call.forward_name
         call.fields["input_args"] = describe(args, slot(name, "input"), stores=stores, listen=listen)
@@ -158,7 +160,7 @@ class Recorder:
     def add_state(self, call: Call, role: str, tensors: Mapping[str, Any]) -> None:
         """The parameters or buffers that a module call finds."""
         if call.keeps_forward and self._selector.keeps_inputs:
-            stores = self._selector.stores_tensors(call.forward_name)
+            stores = self._selector.storing(call.forward_name)
             slot, listen = self._slot(call.forward_name, role), self._watch.listen(call.watched)
             call.fields[role] = self._describer.describe(dict(tensors), slot, stores=stores, listen=listen)
 
@@ -168,12 +170,14 @@ class Recorder:
             call.fields.update(context)
 
     def stores_tensors(self, call: Call) -> bool:
-        """Do the tensors of this call get files?"""
-        return call.keeps_forward and self._selector.stores_tensors(call.forward_name)
+        """Do tensors of this call get files?"""
+        return call.keeps_forward and bool(self._selector.storing(call.forward_name))
 
     def add_draw(self, call: Call, role: str, tensor: Any) -> None:
         """What a replay needs to draw the same random numbers: the state of the generator, or the mask it drew."""
-        call.fields[role] = self._describer.describe_tensor(tensor, self._slot(call.forward_name, role), None, True)
+        call.fields[role] = self._describer.describe_tensor(
+            tensor, self._slot(call.forward_name, role), None, Storing.ALL
+        )
 
     def open_function(self, call: Call) -> None:
         """An autograd Function of the program begins: what is called from now on is inside of it."""
@@ -196,7 +200,9 @@ class Recorder:
             return
         outputs: list[Watched] = []
         if self._selector.keeps_outputs:
-            stores = self._selector.stores_tensors(call.forward_name)
+            stores = self._selector.storing(call.forward_name)
+            if stores is Storing.LEAVES:
+                stores = storing_of_results(call.fields, is_pinned=call.is_pinned, is_passed_on=call.is_passed_on)
             call.fields["output"] = self._describe_results(call, output, stores, self._watch.listen(outputs))
         finding = None
         if note is not None:
@@ -260,7 +266,9 @@ class Recorder:
         role_is_kept = self._selector.keeps_inputs if is_input else self._selector.keeps_outputs
         if not call.keeps_backward or not role_is_kept:
             return None
-        stores = self._selector.stores_tensors(call.backward_name)
+        stores = self._selector.storing(call.backward_name)
+        if stores is Storing.LEAVES:  # those of a call that is executed again are computed again
+            stores = Storing.ALL if call.is_pinned and self.reader.traces_values else Storing.NONE
         name = self._slot(call.backward_name, slot.path, record)
         leaf = self._describer.describe_tensor(slot.share, name, None if is_input else call.backward_name, stores)
         self._undefined.note(call, leaf)
@@ -274,7 +282,9 @@ class Recorder:
         name = f"{stem}.{PARAMETERS_GRAD}"
         is_wanted = self._selector.keeps_backward and self._selector.keeps_outputs and self._selector.is_listed(name)
         if self._selector.begin(name) and is_wanted:
-            stores = self._selector.stores_tensors(name)
+            stores = self._selector.storing(name)
+            if stores is Storing.LEAVES:
+                stores = Storing.NONE
             leaf = self._describer.describe_tensor(gradient, f"{name}.{parameter}", None, stores)
             self._undefined.note(None, leaf)
             self._parameter_gradients.setdefault(stem, {})[parameter] = [leaf]
@@ -379,7 +389,7 @@ class Recorder:
         """What a part of a record is called, and the file of what is there."""
         return f"{name}.{path}"
 
-    def _describe_results(self, call: Call, output: Any, stores: bool, listen: Listener | None) -> Any:
+    def _describe_results(self, call: Call, output: Any, stores: Storing, listen: Listener | None) -> Any:
         results = list(output) if isinstance(output, tuple) else [output]
         name, describe = call.forward_name, self._describer.describe
         return describe(results, self._slot(name, "output"), produced_by=name, stores=stores, listen=listen)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from tensorprobe.capture.storing import Storing
 from tensorprobe.config import CaptureConfig
+
+_STORING = {"tensor": Storing.ALL, "replay": Storing.LEAVES}
 
 
 class Selector:
@@ -19,7 +22,7 @@ class Selector:
         self._scope = config.scope
         self._list = config.list
         self._tensor_list = config.tensor_list
-        self._stores_all = config.task == "tensor"
+        self._storing = _STORING.get(config.task, Storing.NONE)
         self._is_inside_scope = not config.scope
         self.is_selective = bool(config.scope or config.list)
 
@@ -42,6 +45,6 @@ class Selector:
         """Does `list` name it? Without a list everything is named."""
         return not self._list or any(part in name for part in self._list)
 
-    def stores_tensors(self, name: str) -> bool:
-        """Are the tensors of this record stored as files?"""
-        return self._stores_all or any(part in name for part in self._tensor_list)
+    def storing(self, name: str) -> Storing:
+        """Which tensors of this record are stored as files?"""
+        return Storing.ALL if any(part in name for part in self._tensor_list) else self._storing

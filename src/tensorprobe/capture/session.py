@@ -24,6 +24,7 @@ from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.single_point import SinglePoints
 from tensorprobe.capture.sink import FlushTimer, Sink
 from tensorprobe.capture.stack import StackTable
+from tensorprobe.capture.storing import Storing
 from tensorprobe.capture.tensor_queue import ASYNC_QUEUE_BYTES, QUEUE_BYTES, TensorQueue
 from tensorprobe.config import CaptureConfig
 from tensorprobe.errors import UsageError
@@ -121,7 +122,8 @@ class Session:
             return
         if not self.is_started:
             self._reader.forget()  # nobody saw what happened to the values since they were read
-        self._points.save(variable, name, has_backward=save_backward, stores=self.config.task == "tensor")
+        stores = Storing.ALL if self.config.task in ("tensor", "replay") else Storing.NONE
+        self._points.save(variable, name, has_backward=save_backward, stores=stores)
 
     def close(self, ending: str | None = None) -> None:
         """The process ends, or the context: write everything and let go. `ending` is the exception or the signal that

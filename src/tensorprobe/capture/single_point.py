@@ -8,6 +8,7 @@ from typing import Any
 from tensorprobe.capture.describe import Describer
 from tensorprobe.capture.framework import Framework, Undo
 from tensorprobe.capture.recorder import Recorder
+from tensorprobe.capture.storing import Storing
 from tensorprobe.model.name import GRADIENT_SUFFIX, DebugName
 from tensorprobe.model.tree import map_tree
 
@@ -35,7 +36,7 @@ class SinglePoints:
             undo()
         self._pending.clear()
 
-    def save(self, variable: Any, name: str, *, has_backward: bool, stores: bool) -> None:
+    def save(self, variable: Any, name: str, *, has_backward: bool, stores: Storing) -> None:
         """Describe `variable` now, and watch for its gradient."""
         if name.endswith(GRADIENT_SUFFIX) and name.removesuffix(GRADIENT_SUFFIX) in self._counts:
             logger.warning("save(…, %r) has the name that the gradient of another saved variable has: rename it", name)
@@ -50,7 +51,7 @@ class SinglePoints:
         except Exception as error:
             self._recorder.note_failure(f"save of {name!r}", error)
 
-    def _watch(self, variable: Any, key: str, stores: bool) -> None:
+    def _watch(self, variable: Any, key: str, stores: Storing) -> None:
         tensors: list[Any] = []
         paths: list[str] = []
 
@@ -67,7 +68,7 @@ class SinglePoints:
         if undo is not None:
             self._pending[pending] = undo
 
-    def describe(self, gradient: Any, path: str, stores: bool) -> Any:
+    def describe(self, gradient: Any, path: str, stores: Storing) -> Any:
         return self._describer.describe_tensor(gradient, path, None, stores)
 
     def end(self, pending: PointGradient, key: str, tree: Any) -> None:
@@ -87,7 +88,7 @@ class SinglePoints:
 class PointGradient:
     """The gradients of one saved variable, nested as the variable is."""
 
-    def __init__(self, owner: SinglePoints, key: str, shape: Any, paths: list[str], stores: bool) -> None:
+    def __init__(self, owner: SinglePoints, key: str, shape: Any, paths: list[str], stores: Storing) -> None:
         self._owner = owner
         self._key = key
         self._shape = shape

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-Task = Literal["statistics", "tensor", "structure"]
+Task = Literal["statistics", "tensor", "structure", "replay"]
 Level = Literal["L0", "L1", "mix", "debug", "api_dump"]
 SummaryMode = Literal["statistics", "md5", "hash"]
 OnNonfinite = Literal["stop", "tensors"]
 
-TASKS: tuple[Task, ...] = ("statistics", "tensor", "structure")
+TASKS: tuple[Task, ...] = ("statistics", "tensor", "structure", "replay")
 LEVELS: tuple[Level, ...] = ("L0", "L1", "mix", "debug")
 """Those that a configuration may ask for; `api_dump` has a face of its own."""
 SUMMARY_MODES: tuple[SummaryMode, ...] = ("statistics", "md5", "hash")
@@ -47,4 +47,4 @@ class CaptureConfig:
     @property
     def stores_any_tensor(self) -> bool:
         """May there be tensor files?"""
-        return self.task == "tensor" or bool(self.tensor_list) or self.on_nonfinite is not None
+        return self.task in ("tensor", "replay") or bool(self.tensor_list) or self.on_nonfinite is not None

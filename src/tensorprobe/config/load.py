@@ -12,6 +12,7 @@ from tensorprobe.config.config_file import ConfigFile, read_config_file, read_va
 from tensorprobe.config.known_key import COMMON_READERS, SECTION_READERS, check_arguments
 from tensorprobe.config.setting import ARGUMENTS, Setting, Source
 from tensorprobe.config.value import read_path
+from tensorprobe.errors import ConfigError
 
 _DEFAULTS = CaptureConfig()
 
@@ -19,8 +20,11 @@ _DEFAULTS = CaptureConfig()
 _USELESS_KEYS = {
     "statistics": (),
     "tensor": ("tensor_list",),
+    "replay": (),
     "structure": ("summary_mode", "tensor_list", "on_nonfinite"),
 }
+
+_REPLAYED_LEVELS = ("L1", "mix")
 
 _logger = logging.getLogger("tensorprobe")
 
@@ -45,7 +49,13 @@ def load_config(
     chosen_task = {"task": _DEFAULTS.task, **file.common, **arguments}["task"]
     section = _drop_useless(file.sections.get(chosen_task, {}), chosen_task, Source(file.file, chosen_task))
     common = _drop_useless(file.common, chosen_task, Source(file.file))
-    return CaptureConfig(**{**common, **section, **_drop_useless(arguments, chosen_task, ARGUMENTS)})
+    merged = CaptureConfig(**{**common, **section, **_drop_useless(arguments, chosen_task, ARGUMENTS)})
+    if merged.task == "replay" and merged.level not in _REPLAYED_LEVELS:
+        raise ConfigError(
+            f'task "replay" records calls, so that they can be executed again, and level "{merged.level}" has none: '
+            'write "level": "L1" or "mix"'
+        )
+    return merged
 
 
 def _read_file(config_path: object) -> ConfigFile:

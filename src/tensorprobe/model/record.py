@@ -86,6 +86,8 @@ class TensorLeaf:
     is_storable: bool = True
     """False for a tensor without content (meta, fake): there is nothing to put into a file."""
     sharding: Sharding | None = None
+    is_leaf: bool = True
+    """No recorded call is known to have made what it holds."""
     tensor: int | None = None
     """The number of the tensor itself: tells it from others in the same memory. None where it is not known."""
     parameter: str | None = None

@@ -93,10 +93,10 @@ def check_replayable(rank: RankDump) -> None:
         raise DumpError(
             f"{where} was recorded at level {header['level']}, which has no calls to replay: record it at L1 or mix."
         )
-    if header.get("task") != "tensor":
+    if header.get("task") not in ("tensor", "replay"):
         raise DumpError(
             f'{where} was recorded with task "{header.get("task")}", which keeps no tensors to start from: '
-            'record it with task "tensor".'
+            'record it with task "replay" or "tensor".'
         )
 
 

@@ -10,14 +10,15 @@ from typing import Any
 
 import torch
 
+from tensorprobe.capture.torch.function import DRAWS, UNDEFINED, base_op, find_function
 from tensorprobe.model.tree import map_tree
 from tensorprobe.replay.argument import Leaf, UnknownArgumentError, build_arguments, iter_leaves
-from tensorprobe.replay.function import DRAWS, UNDEFINED, base_op, find_function
 from tensorprobe.replay.meaning.torch import Context, find_meaning
 from tensorprobe.replay.object import make_object
 from tensorprobe.replay.precision import Precision, torch_dtype
 from tensorprobe.replay.program import Operation
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
+from tensorprobe.replay.workspace import lay_out
 
 _ATOMS = (torch.Tensor, torch.Size)
 
@@ -79,6 +80,7 @@ class Invoker:
             self.precision,
             lambda number: self.recorded.load(inputs[number]),
             lambda number: self.recorded.load(outputs[number]),
+            lambda: lay_out(torch.ones(inputs[0].shape, dtype=torch_dtype(inputs[0].dtype)), inputs[0]),
             lambda: self._load_draw(operation, "mask"),
             partial(self.note_choice, operation) if self.note_choice is not None else None,
             self._make_draw(operation),

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from tensorprobe.capture.describe import Describer, describe_plain
+from tensorprobe.capture.storing import Storing
 from tensorprobe.model.name import slot_file_name
 from tensorprobe.model.record import TensorLeaf
 from tensorprobe.store.api_dump_info import is_number, is_saved
@@ -21,7 +22,7 @@ class ApiDumpDescriber(Describer):
         if is_saved(leaf, is_filtered=self.is_filtered):
             super().store(leaf, slot, tensor)
 
-    def describe_plain(self, value: Any, slot: str, stores: bool) -> dict[str, Any] | TensorLeaf:
+    def describe_plain(self, value: Any, slot: str, stores: Storing) -> dict[str, Any] | TensorLeaf:
         leaf = describe_plain(value)
         if stores and not self.is_filtered and is_number(value) and isinstance(leaf, dict):
             leaf["data_name"] = slot_file_name(slot, self._suffix)

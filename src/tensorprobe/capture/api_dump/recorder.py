@@ -10,6 +10,7 @@ from tensorprobe.capture.api_dump.selector import ApiDumpSelector
 from tensorprobe.capture.call import Call, GradientRecord
 from tensorprobe.capture.describe import Listener
 from tensorprobe.capture.recorder import Recorder
+from tensorprobe.capture.storing import Storing
 from tensorprobe.model.name import LAYER_PREFIX
 
 
@@ -74,7 +75,7 @@ class LayerRecorder(Recorder):
             path = "input" + path.removeprefix("input.0")
         return f"{name}_{path}"
 
-    def _describe_results(self, call: Call, output: Any, stores: bool, listen: Listener | None) -> Any:
+    def _describe_results(self, call: Call, output: Any, stores: Storing, listen: Listener | None) -> Any:
         if isinstance(output, tuple) and len(output) != 1:
             return super()._describe_results(call, output, stores, listen)
         single = output[0] if isinstance(output, tuple) else output

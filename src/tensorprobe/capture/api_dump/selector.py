@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tensorprobe.capture.storing import Storing
 from tensorprobe.config.api_dump import ApiDumpOptions, ScopeName, make_keyword
 
 _FORWARD, _BACKWARD = "forward", "backward"
@@ -80,8 +81,8 @@ class ApiDumpSelector:
         """Names of modules select nothing here."""
         return True
 
-    def stores_tensors(self, name: str) -> bool:
-        return self.options.stores_tensors
+    def storing(self, name: str) -> Storing:
+        return Storing.ALL if self.options.stores_tensors else Storing.NONE
 
     def _is_named(self, stem: str) -> bool:
         known = self._named.get(stem)

@@ -50,6 +50,7 @@ class MindSporeReader:
     tensor_type = Tensor
     atoms: tuple[type, ...] = (Tensor,)
     verifies = False
+    traces_values = False
 
     def __init__(self, *, has_stats: bool, digest_kind: str | None, writes_npy: bool = False) -> None:
         self._has_stats = has_stats

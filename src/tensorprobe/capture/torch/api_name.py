@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.overrides import resolve_name
 
+from tensorprobe.capture.torch.function import can_be_called_again
 from tensorprobe.capture.torch.memory_effect import MemoryEffect, declared_writes, find_effect
 from tensorprobe.config.api_list import ApiList
 from tensorprobe.model.undefined import UNDEFINED_MEMORY
@@ -58,6 +59,8 @@ class Api:
     """What it does to undefined memory."""
     is_random: bool = False
     """It draws from a random generator, or may do so."""
+    is_pinned: bool = True
+    """It cannot be executed again from its record: its result is taken as recorded."""
     is_function: bool = False
     """An autograd Function of the program: what it calls is recorded, too."""
     is_functional_collective: bool = False
@@ -97,6 +100,7 @@ class ApiNames:
             may_write_unseen=prefix in _FOREIGN or writes_unseen(prefix, name),
             changes_first=stem in _CHANGES_FIRST,
             is_random=name in _RANDOM,
+            is_pinned=prefix != "Autograd" and not can_be_called_again(prefix, name),
             is_function=prefix == "Autograd",
             effect=effect,
             is_functional_collective=prefix == "Distributed" and name.startswith(_FUNCTIONAL_COLLECTIVES),

@@ -220,6 +220,7 @@ class CallRunner:
                 if not self.recorder.describes_every_call:
                     self.reader.observe((args, kwargs))
                 if call is not None:
+                    call.is_pinned, call.is_passed_on = api.is_pinned, api.is_function
                     self.recorder.add_context(call, describe_context())
                     self.recorder.add_inputs(call, args, kwargs)
                     if api.is_random:

@@ -70,6 +70,7 @@ class TorchReader:
     tensor_type = torch.Tensor
     atoms: tuple[type, ...] = (torch.Tensor, torch.Size)
     verifies = False
+    traces_values = True
 
     def __init__(self, *, has_stats: bool, digest_kind: str | None, writes_npy: bool = False) -> None:
         self.values = ValueTable()
@@ -211,6 +212,8 @@ class TorchReader:
             is_storable=reason is None,
         )
         if known is not None:
+            is_made = source is not None and source.endswith(".forward")
+            leaf.is_leaf = known.is_exposed or not is_made
             leaf.tensor, leaf.storage = self.numbers.number(tensor, known.numbers, layout), known.number
             leaf.parameter = self.parameter_names.get(id(tensor))
             if layout[1] or not tensor.is_contiguous():

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from tensorprobe.replay.precision import Precision
+from tensorprobe.replay.recorded import MissingContentError
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,9 @@ class Context:
     """A tensor that was given, in its recorded precision, by its number among the tensors given."""
     recorded_results: Callable[[int], torch.Tensor]
     """A tensor that was returned, likewise."""
+    make_ones: Callable[[], torch.Tensor]
+    """A tensor of ones that is laid out as the first that was given, in its recorded precision: random numbers are
+    drawn in the order of the memory."""
     recorded_mask: Callable[[], torch.Tensor | None]
     """Which elements a dropout kept; None where the dump does not say."""
     note_choice: Callable[[torch.Tensor], None] | None
@@ -88,7 +92,12 @@ def _choose(op: str, dim_of: Callable[..., int]) -> Meaning:
         dim = dim_of(*args, **kwargs)
         if dim is None or not isinstance(dim, int):
             raise LookupError("not by a dimension")
-        places = context.recorded_results(1)
+        try:
+            places = context.recorded_results(1)
+        except MissingContentError:
+            if tensor.is_floating_point():
+                raise
+            raise LookupError("nothing is rounded, and so nothing is chosen otherwise") from None
         keeps = places.dim() == tensor.dim()
         index = places if keeps else places.unsqueeze(dim)
         values = tensor.gather(dim, index) if tensor.dim() else tensor.clone()
@@ -136,24 +145,30 @@ def drop(
     """Dropout, as torch computes it on a CPU: the input times a mask that is scaled first."""
     if not training or p == 0:
         return tensor
-    mask = find_mask(context, tensor.shape, p)
+    mask = find_mask(context, p)
     # with p = 1 nothing is kept, and what is scaled is nothing
-    noise = mask.to(tensor.dtype).expand(tensor.shape).clone().div_(1 - p if p < 1 else 1)
+    noise = mask.to(tensor.device, tensor.dtype).expand(tensor.shape).clone().div_(1 - p if p < 1 else 1)
     return tensor.mul_(noise) if inplace else tensor * noise
 
 
-def find_mask(context: Context, shape: torch.Size, p: float) -> torch.Tensor:
+def find_mask(context: Context, p: float) -> torch.Tensor:
     """What a dropout kept: as recorded, drawn again, or by its result, which does not tell where the input is zero."""
     mask = context.recorded_mask()
     if mask is not None:
         return mask
-    given, result = context.recorded_inputs(0), context.recorded_results(0)
-    shown = (result != 0) | (given == 0)
+    drawn = None
     if context.draw is not None:
-        drawn = context.draw(lambda: F.dropout(torch.ones(shape, dtype=given.dtype), p)).to(given.device) != 0
-        if torch.equal(drawn | (given == 0), shown):  # another machine may draw otherwise
-            return drawn
-    return shown
+        drawn = context.draw(lambda: F.dropout(context.make_ones(), p)) != 0
+    try:
+        given, result = context.recorded_inputs(0), context.recorded_results(0)
+    except MissingContentError:
+        if drawn is None:
+            raise
+        return drawn
+    shown = (result != 0) | (given == 0)
+    if drawn is not None and torch.equal(drawn.to(given.device) | (given == 0), shown):
+        return drawn.to(given.device)
+    return shown  # another machine may draw otherwise
 
 
 def attend(
@@ -187,8 +202,8 @@ def attend(
     if attn_mask is not None:
         is_choice = attn_mask.dtype == torch.bool
         weights = weights.masked_fill(~attn_mask, -torch.inf) if is_choice else weights + attn_mask
-    narrow = context.recorded_inputs(0).dtype
-    noise = context.draw(lambda: F.dropout(torch.ones(weights.shape, dtype=narrow), dropout_p)) != 0
+    narrow = torch.ones(weights.shape, dtype=context.make_ones().dtype)
+    noise = context.draw(lambda: F.dropout(narrow, dropout_p)) != 0
     kept = noise.to(weights.device, weights.dtype) / (1 - dropout_p)
     return (weights.softmax(-1) * kept) @ value
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tensorprobe.replay.function import UnknownFunctionError, base_op, find_function
+from tensorprobe.capture.torch.function import UnknownFunctionError, base_op, find_function
 
 HARMLESS = [
     ("Functional", "linear"),

@@ -47,6 +47,15 @@ def find_function(prefix: str, op: str) -> Function:
     return found
 
 
+def can_be_called_again(prefix: str, op: str) -> bool:
+    """Does a replay compute its result from its arguments?"""
+    try:
+        find_function(prefix, op)
+    except UnknownFunctionError:
+        return False
+    return base_op(prefix, op) not in DRAWS
+
+
 def base_op(prefix: str, op: str) -> str:
     """The function itself: `empty` of `aten.empty.memory_format`, `norm` of `linalg.norm`."""
     parts = op.split(".")
