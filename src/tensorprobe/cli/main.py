@@ -14,6 +14,7 @@ from tensorprobe.cli.convert import convert
 from tensorprobe.cli.recover import recover
 from tensorprobe.cli.replay import replay
 from tensorprobe.cli.show import show
+from tensorprobe.cli.tensor import tensor
 from tensorprobe.cli.truth import truth
 
 
@@ -44,6 +45,7 @@ app.command()(show)
 app.command()(compare)
 app.command()(truth)
 app.command()(replay)
+app.command()(tensor)
 app.command("compare-dirs")(compare_dirs)
 app.command()(recover)
 app.command()(convert)

@@ -7,9 +7,10 @@ Measuring is lazy and in the order of execution, so that `first` can stop at the
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -41,8 +42,11 @@ from tensorprobe.compare.step import RankPair, pair_ranks
 from tensorprobe.compare.value import make_value
 from tensorprobe.compare.verdict import find_sources, give_verdict, make_result
 from tensorprobe.errors import DumpError, UsageError
-from tensorprobe.store.reader import open_dump
+from tensorprobe.replay.completion import completed
+from tensorprobe.store.reader import Dump, open_dump
 from tensorprobe.store.slot import TensorSlot, is_count
+
+logger = logging.getLogger("tensorprobe")
 
 Progress = Callable[[int, int], None]
 """Called with how many values were measured and how many there are."""
@@ -52,15 +56,30 @@ def compare_runs(
     reference: str | Path, candidate: str | Path, options: CompareOptions, progress: Progress | None = None
 ) -> Comparison:
     """What `tensorprobe.compare` does, with options that are checked already."""
-    with garbage_left_alone():
-        return _compare_dumps(reference, candidate, options, progress)
+    mapping = read_mapping(options.mapping)
+    with garbage_left_alone(), ExitStack() as stack:
+        dumps = [open_dump(path).select(options.step, options.rank) for path in (reference, candidate)]
+        whole = [_complete(dump, stack) for dump in dumps]
+        return _compare_dumps((str(reference), str(candidate)), whole, (mapping, options), progress)
+
+
+def _complete(dump: Dump, stack: ExitStack) -> Dump:
+    """With the tensors that task `replay` leaves to be computed; without them where that is not possible here, which
+    leaves the statistics."""
+    try:
+        return stack.enter_context(completed(dump))
+    except UsageError as error:
+        logger.warning("only statistics are compared: %s", error)
+        return dump
 
 
 def _compare_dumps(
-    reference: str | Path, candidate: str | Path, options: CompareOptions, progress: Progress | None
+    names: tuple[str, str],
+    dumps: Sequence[Dump],
+    how: tuple[NameMapping, CompareOptions],
+    progress: Progress | None,
 ) -> Comparison:
-    mapping = read_mapping(options.mapping)
-    dumps = [open_dump(path).select(options.step, options.rank) for path in (reference, candidate)]
+    mapping, options = how
     pairs, problems = pair_ranks(dumps[0], dumps[1])
     results: list[RankResult] = []
     pasts: dict[int | None, Past] = {}
@@ -86,7 +105,7 @@ def _compare_dumps(
     verdict = choose_verdict(results, options.allow_uncompared)
     if verdict.kind == "agree" and problems:
         verdict = replace(verdict, headline=f"{verdict.headline} But {'; '.join(problems[:3])}.")
-    return Comparison(str(reference), str(candidate), tuple(results), verdict, tuple(problems))
+    return Comparison(*names, tuple(results), verdict, tuple(problems))
 
 
 def _unreadable_result(pair: RankPair, error: DumpError) -> RankResult:

@@ -6,13 +6,17 @@ is imported when something is replayed, not before.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from tensorprobe.errors import DumpError, UsageError
 from tensorprobe.replay.result import Execution, Finding, ReplayOptions, Truth
 from tensorprobe.store.reader import Dump, RankDump, open_dump
+
+logger = logging.getLogger("tensorprobe")
 
 Reach = Callable[[int, int], None]
 """Called with how many calls are done and how many there are."""
@@ -45,10 +49,17 @@ def truth(dump: str | Path, *, step: int | None = None, rank: int | None = None,
 def iter_truths(dump: Dump, device: str = "cpu", reach: Reach = lambda done, total: None) -> Iterator[Truth]:
     """One step of one rank after the other."""
     torch_device = _prepare(dump, device)
+    from tensorprobe.replay.completion import NotRepeatedError, completed
     from tensorprobe.replay.truth import find_truth
 
-    for program, advance in _iter_programs(dump, reach):
-        yield find_truth(program, torch_device, advance)
+    with ExitStack() as stack:
+        try:
+            whole = stack.enter_context(completed(dump, device))
+        except NotRepeatedError as error:
+            logger.warning("what was not recorded is not judged: %s", error)
+            whole = dump
+        for program, advance in _iter_programs(whole, reach):
+            yield find_truth(program, torch_device, advance)
 
 
 def iter_executions(dump: Dump, options: ReplayOptions, reach: Reach = lambda done, total: None) -> Iterator[Execution]:

@@ -82,11 +82,14 @@ class TruthJudge(Onlooker):
 
     def _note_loss(self, operation: Operation, leaf: Leaf, truth: torch.Tensor) -> None:
         try:
-            recorded = self._recorded.load(leaf)
+            recorded = float(self._recorded.load(leaf))
         except MissingContentError as error:
-            self.not_judged[operation.name] = str(error)
-            return
-        self.losses.append((operation.name, float(recorded), float(truth.detach())))
+            number = leaf.fields.get("Max")  # the statistics of one number are that number
+            if not isinstance(number, (int, float)):
+                self.not_judged[operation.name] = str(error)
+                return
+            recorded = float(number)
+        self.losses.append((operation.name, recorded, float(truth.detach())))
 
     def see_gradient(self, record: str, slot: str, gradient: torch.Tensor) -> None:
         leaf = self._program.gradient_leaves(record).get(slot)

@@ -1,0 +1,84 @@
+"""Single tensors of a dump, by the names of their records or files; computed where task `replay` left them out."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tensorprobe.config.suggestion import suggest
+from tensorprobe.errors import UsageError
+from tensorprobe.model.name import slot_file_name
+from tensorprobe.replay.completion import check_repeated
+from tensorprobe.replay.result import ReplayOptions
+from tensorprobe.store.layout import make_folder
+from tensorprobe.store.reader import Dump, RankDump, open_dump
+from tensorprobe.store.slot import TensorSlot
+
+
+@dataclass(frozen=True)
+class WantedTensor:
+    """One tensor that was asked for."""
+
+    record: str
+    slot: TensorSlot
+    file_name: str
+
+
+def write_tensors(dump: Dump, names: Sequence[str], folder: Path, device: str = "cpu") -> list[Path]:
+    """Put the tensors of these names there, under the names of their files; those of several ranks in folders of their
+    own."""
+    ranks = list(dump.ranks())
+    written = []
+    for rank in ranks:
+        wanted = list(find_wanted(rank, names))
+        target = folder if len(ranks) == 1 else folder / rank.name
+        with tempfile.TemporaryDirectory(prefix="tensorprobe-") as computed:
+            whole = _compute(dump, rank, wanted, Path(computed), device)
+            make_folder(target)
+            for one in wanted:
+                shutil.copyfile(whole.tensor_path(one.file_name), target / one.file_name)
+                written.append(target / one.file_name)
+    return written
+
+
+def find_wanted(rank: RankDump, names: Sequence[str]) -> Iterator[WantedTensor]:
+    """The tensors that are meant: `Torch.add.0.forward`, all of a record; `Torch.add.0.forward.output.0`, one."""
+    suffix = "npy" if rank.header.get("framework") == "mindspore" else "pt"
+    found: dict[str, list[WantedTensor]] = {name: [] for name in names}
+    known: list[str] = []
+    for record in rank.records():
+        known.append(record.name)
+        for slot in record.slots():
+            if isinstance(slot, TensorSlot):
+                place = f"{record.name}.{slot.slot}"
+                for name in {record.name, place, f"{place}.{suffix}"} & found.keys():
+                    file_name = slot.data_name or slot_file_name(place, suffix)
+                    found[name].append(WantedTensor(record.name, slot, file_name))
+    for name, tensors in found.items():
+        if not tensors:
+            advice = suggest(name, known) or "`tensorprobe show` lists the records."
+            raise UsageError(f"{rank.name} has no tensor {name!r}: {advice}")
+        yield from tensors
+
+
+def _compute(dump: Dump, rank: RankDump, wanted: Sequence[WantedTensor], folder: Path, device: str) -> RankDump:
+    """The rank with files of all that is wanted."""
+    missing = [one for one in wanted if not rank.tensor_path(one.file_name).is_file()]
+    if not missing:
+        return rank
+    if rank.header.get("task") != "replay":
+        raise UsageError(
+            f"there is no file of {missing[0].record}.{missing[0].slot.slot}: {rank.folder} was recorded with task "
+            f'"{rank.header.get("task")}". Record with task "replay" or "tensor".'
+        )
+    from tensorprobe.replay import iter_executions
+
+    names = [record.name for record in rank.records()]
+    last = max((one.record for one in missing), key=names.index)
+    for done in iter_executions(dump.select(rank.step, rank.rank), ReplayOptions("recorded", device, last, folder)):
+        check_repeated(done)
+    (whole,) = open_dump(folder).ranks()
+    return whole
