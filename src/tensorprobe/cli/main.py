@@ -13,6 +13,7 @@ from tensorprobe.cli.compare_dirs import compare_dirs
 from tensorprobe.cli.convert import convert
 from tensorprobe.cli.recover import recover
 from tensorprobe.cli.replay import replay
+from tensorprobe.cli.repro import repro
 from tensorprobe.cli.show import show
 from tensorprobe.cli.tensor import tensor
 from tensorprobe.cli.truth import truth
@@ -45,6 +46,7 @@ app.command()(show)
 app.command()(compare)
 app.command()(truth)
 app.command()(replay)
+app.command()(repro)
 app.command()(tensor)
 app.command("compare-dirs")(compare_dirs)
 app.command()(recover)

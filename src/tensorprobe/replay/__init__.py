@@ -71,6 +71,21 @@ def iter_executions(dump: Dump, options: ReplayOptions, reach: Reach = lambda do
         yield execute(program, torch_device, options, advance)
 
 
+def make_repro(dump: Dump, call: str, folder: Path) -> Path:
+    """One call as a script, with its tensors; the path of the script."""
+    _prepare(dump, "cpu")
+    from tensorprobe.replay.completion import completed
+    from tensorprobe.replay.program import read_program
+    from tensorprobe.replay.repro import write_repro
+
+    ranks = list(dump.ranks())
+    if len(ranks) != 1:
+        names = ", ".join(rank.name for rank in ranks[:4])
+        raise UsageError(f"{len(ranks)} steps and ranks are there ({names}, …): choose one with --step and --rank.")
+    with completed(dump) as whole:
+        return write_repro(read_program(next(whole.ranks())), call, folder)
+
+
 def _prepare(dump: Dump, device: str) -> Any:
     for one in dump.ranks():
         check_replayable(one)
