@@ -33,6 +33,9 @@ from tensorprobe.replay.workspace import Workspace, lay_out
 class Onlooker:
     """Is told what a replay computes. Tensors that it wants to keep it must copy: calls write in place."""
 
+    roots: frozenset[int] = frozenset()
+    """The tensors from which gradients will be asked for."""
+
     def see_arguments(self, operation: Operation, tensors: Tensors) -> None:
         """A call is about to be given these."""
 
@@ -80,8 +83,10 @@ class Replay:
         onlooker: Onlooker | None = None,
         advance: Callable[[], None] = lambda: None,
         limit: float = math.inf,
+        replace_leaf: Callable[[Leaf, torch.Tensor], torch.Tensor] | None = None,
     ) -> None:
-        """`limit`: the position of the last record that is wanted."""
+        """`limit`: the position of the last record that is wanted. `replace_leaf` gives a leaf another content."""
+        self._replace_leaf = replace_leaf
         self.program = program
         self._limit = limit
         self.coverage = Coverage()
@@ -102,7 +107,10 @@ class Replay:
         self.gradients.run_passes(self.workspace, self._limit)
 
     def _read_leaf(self, leaf: Leaf) -> torch.Tensor:
-        tensor = lay_out(self._invoker.precision.convert(self.recorded.load(leaf)), leaf)
+        content = self._invoker.precision.convert(self.recorded.load(leaf))
+        if self._replace_leaf is not None:
+            content = self._replace_leaf(leaf, content)
+        tensor = lay_out(content, leaf)
         if leaf.is_floating and leaf.requires_grad:
             tensor.requires_grad_()
             self.gradients.note_leaf(leaf, tensor)
@@ -257,6 +265,8 @@ class Replay:
 
     def _pin_results(self, operation: Operation) -> None:
         """Take the recorded results for those of the call."""
+        args, kwargs = self._find_values(list(operation.arguments)), self._find_values(dict(operation.keywords))
+        self._show_arguments(operation, args, kwargs)
         pinned = {}
         for leaf in operation.outputs:
             try:

@@ -13,7 +13,7 @@ import torch
 
 from tensorprobe.replay.alone import LoneCall, LoneFunction, backward_leaves
 from tensorprobe.replay.argument import Leaf
-from tensorprobe.replay.engine import Onlooker, Replay, describe_error
+from tensorprobe.replay.engine import Onlooker, Onlookers, Replay, describe_error
 from tensorprobe.replay.error import measure
 from tensorprobe.replay.invocation import Invoker, Tensors, is_random, is_undefined
 from tensorprobe.replay.judge import allow_units, judge
@@ -25,10 +25,18 @@ from tensorprobe.replay.value_flow import iter_values
 from tensorprobe.store.frame import describe_frame
 
 
-def find_truth(program: Program, device: torch.device, advance: Callable[[], None] = lambda: None) -> Truth:
-    """Replay a step in float64 and hold everything that was recorded against it."""
+def find_truth(
+    program: Program,
+    device: torch.device,
+    advance: Callable[[], None] = lambda: None,
+    onlooker: Onlooker | None = None,
+) -> Truth:
+    """Replay a step in float64 and hold everything that was recorded against it. `onlooker`: somebody who looks on."""
     judge_ = TruthJudge(program, device)
-    replay = Replay(program, Precision("float64"), device, judge_, advance)
+    onlookers = Onlookers(judge_, onlooker) if onlooker is not None else judge_
+    replay = Replay(program, Precision("float64"), device, onlookers, advance)
+    if onlooker is not None:
+        onlooker.roots = replay.gradients.roots
     judge_.workspace_roots = replay.gradients.roots
     replay.run()
     findings = judge_.findings

@@ -1,0 +1,50 @@
+"""The leaves of two runs that are the same numbers, rounded otherwise: the finer one serves both.
+
+Two runs of other precision start from other numbers, and a table that one run reads is computed by the other. Where the
+coarser value is the rounding of the finer one, the finer one is what both mean.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tensorprobe.compare.truth.value_index import Counterparts, other_side
+from tensorprobe.replay.true_step import Array, LeafKey, TrueStep, TrueValue
+
+_UNITS = {"float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11, "float64": 2.0**-53}
+_SLACK = 2.0
+_COMPUTED = 3e-6
+"""A table that the other run computes may be off by more than one rounding: by so much at most."""
+
+
+def find_replacements(
+    reference: TrueStep, candidate: TrueStep, counterparts: Counterparts
+) -> dict[str, dict[LeafKey, Array]]:
+    """For each side, the leaves that take the value of the other one."""
+    steps = {"reference": reference, "candidate": candidate}
+    found: dict[str, dict[LeafKey, Array]] = {"reference": {}, "candidate": {}}
+    for side, step in steps.items():
+        others = steps[other_side(side)]
+        by_size: dict[int, list[TrueValue]] = {}
+        for value in others.values:
+            if value.is_floating:
+                by_size.setdefault(value.array.size, []).append(value)
+        for leaf in step.leaves:
+            if leaf.is_floating and leaf.array.size > 1 and not counterparts.exists(side, leaf):
+                finer = next((one for one in by_size.get(leaf.array.size, []) if is_rounding_of(leaf, one)), None)
+                if finer is not None and leaf.key is not None:
+                    found[side][leaf.key] = finer.array.reshape(leaf.array.shape)
+    return found
+
+
+def is_rounding_of(leaf: TrueValue, finer: TrueValue) -> bool:
+    """Is this leaf what rounding to its dtype makes of the other value?"""
+    unit, other = _UNITS.get(leaf.dtype), _UNITS.get(finer.dtype)
+    if unit is None or other is None or (finer.is_leaf and other >= unit):
+        return False
+    bound = _SLACK * unit if finer.is_leaf else max(_SLACK * unit, _COMPUTED if unit < 1e-6 else 0.0)
+    first, second = leaf.array.reshape(-1), finer.array.reshape(-1)
+    with np.errstate(invalid="ignore", over="ignore"):
+        difference = np.abs(first - second)
+        scale = np.abs(second) if finer.is_leaf else np.abs(second).max(initial=0.0)
+        return bool(np.all((difference <= bound * scale + 1e-38) | (first == second)))

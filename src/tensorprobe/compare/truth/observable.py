@@ -1,0 +1,162 @@
+"""What a step is for: its loss, the gradients of its parameters, and what nobody takes. Two steps that agree in these
+mean the same, whatever happens in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tensorprobe.compare.truth.value_index import TOLERANCE, Counterparts, _permutations, is_same
+from tensorprobe.replay.true_step import Array, TrueStep, TrueValue
+
+_ZERO = 1e-11
+"""A gradient that is smaller than this part of the largest one of the run is zero in exact arithmetic."""
+
+
+@dataclass(frozen=True)
+class GradientPair:
+    """The gradients of one parameter in both runs; None where none reaches it."""
+
+    reference: TrueValue
+    candidate: TrueValue
+    error: float
+    """Of the difference, relative to the gradient; 0 where both are zero in exact arithmetic."""
+
+    @property
+    def is_equal(self) -> bool:
+        return self.error <= TOLERANCE
+
+    @property
+    def name(self) -> str:
+        return self.reference.parameter or self.candidate.parameter or self.reference.slot
+
+
+@dataclass(frozen=True)
+class Observables:
+    """Both runs, held against each other by what they are for."""
+
+    losses: tuple[tuple[TrueValue, TrueValue], ...]
+    gradients: tuple[GradientPair, ...]
+    unpaired_gradients: tuple[TrueValue, ...]
+    """Of the reference: parameters that the candidate has not, or not as one."""
+    ends: tuple[TrueValue, ...]
+    """Values of the candidate that nobody takes and that the reference has not."""
+    reference_total: float
+    candidate_total: float
+    """The sum over all losses."""
+
+    @property
+    def loss_error(self) -> float:
+        """The difference of the losses, relative to their size."""
+        if not self.losses:
+            return 0.0
+        scale = max(abs(self.reference_total), abs(self.candidate_total))
+        difference = abs(self.reference_total - self.candidate_total)
+        if np.isnan(self.reference_total) and np.isnan(self.candidate_total):
+            return 0.0
+        return float(difference / scale) if scale else 0.0
+
+    @property
+    def is_finite(self) -> bool:
+        return bool(np.isfinite(self.reference_total) and np.isfinite(self.candidate_total))
+
+    @property
+    def has_same_loss(self) -> bool:
+        return self.loss_error <= TOLERANCE
+
+    @property
+    def worst_gradient(self) -> float:
+        return max((pair.error for pair in self.gradients), default=0.0)
+
+    @property
+    def is_equal(self) -> bool:
+        return self.has_same_loss and all(pair.is_equal for pair in self.gradients) and not self.ends
+
+
+def observe(reference: TrueStep, candidate: TrueStep, counterparts: Counterparts) -> Observables:
+    """The observables of both, paired."""
+    roots = reference.roots, candidate.roots
+    totals = [float(sum(value.array.sum() for value in side)) for side in roots]
+    pairs, unpaired = pair_gradients(reference, candidate, counterparts)
+    ends = tuple(_find_lone_ends(candidate, counterparts)) if not (roots[0] or roots[1]) else ()
+    return Observables(tuple(zip(*roots, strict=False)), tuple(pairs), tuple(unpaired), ends, totals[0], totals[1])
+
+
+def _find_lone_ends(candidate: TrueStep, counterparts: Counterparts) -> Iterator[TrueValue]:
+    """A step without a backward is for what nobody takes."""
+    for value in candidate.values:
+        is_end = value.is_floating and not value.is_leaf and not candidate.users.get(value.number)
+        if is_end and not counterparts.exists("candidate", value):
+            yield value
+
+
+def pair_gradients(
+    reference: TrueStep, candidate: TrueStep, counterparts: Counterparts
+) -> tuple[list[GradientPair], list[TrueValue]]:
+    """The leaves that get a gradient on either side, each with the leaf of the other run that has its content."""
+    largest = max(
+        (float(np.linalg.norm(value.gradient)) for step in (reference, candidate) for value in step.leaves
+         if value.gradient is not None),
+        default=0.0,
+    )  # fmt: skip
+    pairs: list[GradientPair] = []
+    unpaired: list[TrueValue] = []
+    taken: set[int] = set()
+    for value in reference.leaves:
+        partners = [one for one in counterparts.of("reference", value) if one.is_leaf and one.number not in taken]
+        partner = min(partners, key=lambda one: _distance(value, one), default=None)
+        if partner is not None:
+            if value.gradient is None and partner.gradient is None:
+                continue
+            taken.add(partner.number)
+            pairs.append(GradientPair(value, partner, _gradient_error(value, partner, largest)))
+        elif value.gradient is not None:
+            unpaired.append(value)
+    return pairs, unpaired
+
+
+def _distance(value: TrueValue, other: TrueValue) -> tuple[bool, bool, bool, int]:
+    """Among several of one content: the one of the same name, with a gradient as this has, in the same shape."""
+    is_named = value.parameter is not None and value.parameter == other.parameter
+    has_gradient = (value.gradient is None) == (other.gradient is None)
+    return not is_named, not has_gradient, value.array.shape != other.array.shape, other.number
+
+
+def _gradient_error(value: TrueValue, partner: TrueValue, largest: float) -> float:
+    first, second = value.gradient, partner.gradient
+    floor = _ZERO * largest
+    if first is None or second is None:
+        present = first if first is not None else second
+        return 1.0 if present is not None and float(np.linalg.norm(present)) > floor else 0.0
+    arranged = arrange(partner.array, value.array, second)
+    if arranged is None:
+        return 1.0
+    with np.errstate(invalid="ignore", over="ignore"):
+        difference = float(np.linalg.norm(np.nan_to_num(first.reshape(-1) - arranged.reshape(-1))))
+        if difference <= floor:
+            return 0.0
+        scale = max(float(np.linalg.norm(first)), float(np.linalg.norm(arranged)))
+    return difference / scale if scale else 0.0
+
+
+def arrange(array: Array, target: Array, gradient: Array) -> Array | None:
+    """The gradient in the order of elements that makes `array` to `target`."""
+    if gradient.shape != array.shape:
+        gradient = gradient.reshape(array.shape) if gradient.size == array.size else gradient
+    if is_same(array, target):
+        return gradient
+    for axes in _permutations(array):
+        if is_same(np.transpose(array, axes), target):
+            return np.ascontiguousarray(np.transpose(gradient, axes))
+    for axes in _permutations(target):
+        if is_same(np.transpose(target, axes), array):
+            return np.ascontiguousarray(
+                np.transpose(gradient.reshape(np.transpose(target, axes).shape), np.argsort(axes))
+            )
+    return None
+
+
+def names_of(pairs: Sequence[GradientPair]) -> list[str]:
+    return [pair.name for pair in pairs]

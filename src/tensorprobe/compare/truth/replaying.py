@@ -1,0 +1,32 @@
+"""One side of a comparison by truth: its program, executed in float64 as often as it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tensorprobe.replay import find_device
+from tensorprobe.replay.program import read_program
+from tensorprobe.replay.result import Truth
+from tensorprobe.replay.true_step import Array, LeafKey, TrueStep
+from tensorprobe.replay.true_step_builder import TrueStepBuilder, build_true_step, make_replacement
+from tensorprobe.replay.truth import find_truth
+from tensorprobe.store.reader import RankDump
+
+
+class Replaying:
+    """One step of one process."""
+
+    def __init__(self, rank: RankDump) -> None:
+        self._program = read_program(rank)
+        self._device = find_device("cpu")
+        self.truth: Truth
+
+    def replay_judged(self) -> TrueStep:
+        """As recorded, and each call held against what it means."""
+        builder = TrueStepBuilder(self._program)
+        self.truth = find_truth(self._program, self._device, onlooker=builder)
+        return builder.finish(self.truth.coverage)
+
+    def replay(self, replacements: Mapping[LeafKey, Array], *, is_shaken: bool = False) -> TrueStep:
+        """With other leaves."""
+        return build_true_step(self._program, self._device, make_replacement(replacements, is_shaken=is_shaken))

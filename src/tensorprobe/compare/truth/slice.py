@@ -1,0 +1,86 @@
+"""The calls that lead to a difference: from what differs back to where everything that goes in exists in the other run.
+
+There the difference arises. A value without a counterpart that is used elsewhere with no effect (a mask that was built
+in another way) does not lead anywhere: it is passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tensorprobe.compare.truth.value_index import Counterparts, word_of
+from tensorprobe.replay.true_step import TrueCall, TrueStep, TrueValue
+
+_SELECTIONS = frozenset(
+    {
+        *("getitem", "select", "narrow", "index_select", "gather", "take", "take_along_dim", "masked_select", "slice"),
+        *("topk", "max", "min", "amax", "amin", "sort", "kthvalue", "max_pool1d", "max_pool2d", "max_pool3d"),
+        *("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d", "strided_slice", "gatherd", "gathernd"),
+    }
+)
+"""What they return may be right although what goes in is not: they leave a part of it out."""
+
+
+@dataclass
+class Slice:
+    """What leads to a difference, in one run."""
+
+    calls: set[str] = field(default_factory=set)
+    beginnings: list[TrueCall] = field(default_factory=list)
+    """The calls whose result does not exist in the other run, although all that goes in does; as they ran."""
+    leaves: list[tuple[TrueCall, TrueValue]] = field(default_factory=list)
+    """Leaves that the other run has not, each with the first call that takes it."""
+
+
+class Slicer:
+    """Follows differences back in one run."""
+
+    def __init__(self, side: str, step: TrueStep, counterparts: Counterparts) -> None:
+        self._side = side
+        self._step = step
+        self._counterparts = counterparts
+        self._harmless = self._find_harmless()
+
+    def exists(self, value: TrueValue) -> bool:
+        return self._counterparts.exists(self._side, value)
+
+    def follow(self, starts: Iterable[TrueValue]) -> Slice:
+        """What leads to these values, which differ."""
+        found = Slice()
+        waiting = [call for value in starts if (call := self._step.maker(value)) is not None]
+        while waiting:
+            call = waiting.pop()
+            if call.name in found.calls:
+                continue
+            found.calls.add(call.name)
+            before = self._lacking(call)
+            makers = [maker for value in before if (maker := self._step.maker(value)) is not None and maker is not call]
+            lacking_leaves = [value for value in before if value.is_leaf]
+            found.leaves += [(call, value) for value in lacking_leaves]
+            waiting += makers
+            if not makers and not lacking_leaves:
+                found.beginnings.append(call)
+        found.beginnings.sort(key=lambda call: call.position)
+        found.leaves.sort(key=lambda pair: pair[0].position)
+        return found
+
+    def _lacking(self, call: TrueCall) -> list[TrueValue]:
+        values = [self._step.values[number] for number in dict.fromkeys(call.inputs.values())]
+        return [value for value in values if value.number not in self._harmless and not self.exists(value)]
+
+    def _find_harmless(self) -> frozenset[int]:
+        """Values without a counterpart that some call makes a value of that has one, and leaves nothing out."""
+        harmless: set[int] = set()
+        for call in sorted(self._step.calls.values(), key=lambda call: -call.position):
+            if word_of(call.op) in _SELECTIONS or not call.outputs:
+                continue
+            outputs = [self._step.values[number] for number in call.outputs.values()]
+            is_told = any(self._is_telling(value) or value.number in harmless for value in outputs)
+            if is_told and all(value.number in harmless or self.exists(value) for value in outputs):
+                values = [self._step.values[number] for number in call.inputs.values()]
+                harmless.update(value.number for value in values if not self.exists(value))
+        return frozenset(harmless)
+
+    def _is_telling(self, value: TrueValue) -> bool:
+        return value.is_floating and not self._counterparts.is_plain(self._side, value) and self.exists(value)

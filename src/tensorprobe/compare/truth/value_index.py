@@ -1,0 +1,195 @@
+"""Which values of one run exist in the other?
+
+Size, norm and sums propose; elements decide, in the same order, or after the axes of one are permuted. A value without
+information of its own (zeros, one constant, small whole numbers) exists everywhere: it counts only if it was made by the
+same operation.
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tensorprobe.replay.true_step import Array, TrueStep, TrueValue
+
+TOLERANCE = 1e-9
+"""Between what two truths of one value differ by (1e-12) and what the smallest fault does (1e-7)."""
+_MASKED = -1e4
+"""What is smaller means minus infinity: a mask."""
+_MAX_AXES = 6
+_FEW = 4
+"""A value with fewer different numbers in it says nothing."""
+_MAX_LOOKED_AT = 4096
+
+
+def settle(array: Array) -> Array:
+    """The content in one spelling: masks have one number for what is masked."""
+    if array.dtype.kind != "f":
+        return array
+    low = array < _MASKED
+    return np.where(low, _MASKED, array) if low.any() else array
+
+
+def is_same(first: Array, second: Array, tolerance: float = TOLERANCE) -> bool:
+    """Equal element by element, whatever the shapes are. NaN is equal to NaN."""
+    if first.size != second.size:
+        return False
+    one, other = settle(first).reshape(-1), settle(second).reshape(-1)
+    if one.dtype.kind not in "fc" or other.dtype.kind not in "fc":
+        return bool(np.array_equal(one, other))
+    lost = np.isnan(one)
+    if not np.array_equal(lost, np.isnan(other)):
+        return False
+    one, other = np.where(lost, 0, one), np.where(lost, 0, other)
+    with np.errstate(invalid="ignore", over="ignore"):
+        is_close = np.isclose(one, other, rtol=0, atol=0)  # infinities
+        difference = np.where(is_close, 0, one - other)
+        scale = np.abs(one[np.isfinite(one)]).max(initial=0.0)
+        largest = np.abs(difference).max(initial=0.0)
+        norm = np.linalg.norm(np.where(np.isfinite(one), one, 0))
+        return bool(largest <= 100 * tolerance * scale and np.linalg.norm(difference) <= tolerance * norm)
+
+
+def is_laid_out(first: Array, second: Array) -> bool:
+    """Equal after the axes of one of them are permuted."""
+    return any(
+        is_same(np.transpose(array, axes), other)
+        for array, other in ((first, second), (second, first))
+        for axes in _permutations(array)
+    )
+
+
+def _permutations(array: Array) -> Iterator[tuple[int, ...]]:
+    long = [axis for axis, size in enumerate(array.shape) if size > 1]
+    if not 2 <= len(long) <= _MAX_AXES:
+        return
+    for order in itertools.permutations(long):
+        if list(order) != long:
+            placed = iter(order)
+            yield tuple(next(placed) if axis in long else axis for axis in range(array.ndim))
+
+
+def is_plain(array: Array) -> bool:
+    """Has it no information of its own?"""
+    flat = settle(array).reshape(-1)
+    if flat.size < _FEW or flat.dtype.kind == "b":
+        return True
+    looked_at = flat if flat.size <= _MAX_LOOKED_AT else flat[:: flat.size // _MAX_LOOKED_AT + 1]
+    looked_at = looked_at[np.isfinite(looked_at)] if looked_at.dtype.kind == "f" else looked_at
+    if len(np.unique(looked_at)) < _FEW:
+        return True
+    return bool(looked_at.dtype.kind == "f" and np.array_equal(looked_at * 64, np.round(looked_at * 64)))
+
+
+@dataclass(frozen=True)
+class _Moments:
+    norm: float
+    sums: tuple[float, float, float]
+
+    def is_near(self, other: _Moments) -> bool:
+        scale = max(self.sums[1], self.norm)
+        return all(abs(a - b) <= 1e-6 * scale for a, b in zip(self.sums, other.sums, strict=True))
+
+
+def _measure(array: Array) -> _Moments:
+    flat = settle(array).reshape(-1)
+    flat = np.abs(flat) if flat.dtype.kind == "c" else flat.astype(np.float64)
+    flat = flat[np.isfinite(flat)]
+    with np.errstate(over="ignore", invalid="ignore"):
+        scale = np.abs(flat).max(initial=0.0) or 1.0
+        unit = flat / scale
+        quartic = float((unit**4).sum()) ** 0.25 * scale
+        return _Moments(
+            float(np.linalg.norm(unit)) * scale,
+            (float(flat.sum()), float(np.abs(flat).sum()), quartic),
+        )
+
+
+class ValueIndex:
+    """The values of one step, to be found by their content."""
+
+    def __init__(self, step: TrueStep) -> None:
+        self.step = step
+        self._moments = {value.number: _measure(value.array) for value in step.values}
+        self._plain = {value.number: is_plain(value.array) for value in step.values}
+        self._by_size: dict[tuple[int, bool], list[tuple[float, int]]] = {}
+        for value in step.values:
+            key = (value.array.size, value.is_floating)
+            self._by_size.setdefault(key, []).append((self._moments[value.number].norm, value.number))
+        for found in self._by_size.values():
+            found.sort()
+
+    def is_plain(self, value: TrueValue) -> bool:
+        return self._plain[value.number]
+
+    def find(self, value: TrueValue, moments: _Moments) -> Iterator[TrueValue]:
+        """The values of this step that have the content of a value of another one, the same order of elements first."""
+        near = self._by_size.get((value.array.size, value.is_floating), [])
+        low, high = moments.norm * (1 - 1e-8) - 1e-300, moments.norm * (1 + 1e-8) + 1e-300
+        begin = bisect_left(near, (low, -1))
+        proposed = []
+        for norm, number in near[begin:]:
+            if norm > high:
+                break
+            if moments.is_near(self._moments[number]):
+                proposed.append(self.step.values[number])
+        others = []
+        for other in proposed:
+            if is_same(other.array, value.array):
+                yield other
+            else:
+                others.append(other)
+        for other in others:
+            if is_laid_out(other.array, value.array):
+                yield other
+
+    def moments(self, value: TrueValue) -> _Moments:
+        return self._moments[value.number]
+
+
+class Counterparts:
+    """Both steps, and which value of one is which of the other."""
+
+    def __init__(self, reference: TrueStep, candidate: TrueStep) -> None:
+        self._indexes = {"reference": ValueIndex(reference), "candidate": ValueIndex(candidate)}
+        self._found: dict[tuple[str, int], list[TrueValue]] = {}
+
+    def of(self, side: str, value: TrueValue) -> list[TrueValue]:
+        """The values of the other run that have this content. `side` is whose value it is."""
+        found = self._found.get((side, value.number))
+        if found is None:
+            own, other = self._indexes[side], self._indexes[other_side(side)]
+            found = list(other.find(value, own.moments(value)))
+            if own.is_plain(value):
+                found = [one for one in found if is_made_alike(own.step, value, other.step, one)]
+            self._found[side, value.number] = found
+        return found
+
+    def exists(self, side: str, value: TrueValue) -> bool:
+        return bool(self.of(side, value))
+
+    def is_plain(self, side: str, value: TrueValue) -> bool:
+        return self._indexes[side].is_plain(value)
+
+
+def other_side(side: str) -> str:
+    return "candidate" if side == "reference" else "reference"
+
+
+def is_made_alike(first_step: TrueStep, first: TrueValue, second_step: TrueStep, second: TrueValue) -> bool:
+    """Are both leaves, or made by the same operation? What is a leaf here may be computed there: a table of zeros."""
+    makers = first_step.maker(first), second_step.maker(second)
+    if makers[0] is None or makers[1] is None:
+        return True
+    return word_of(makers[0].op) == word_of(makers[1].op)
+
+
+def word_of(op: str) -> str:
+    """`add` for `add_`, `__add__` and `aten.add.Tensor`."""
+    parts = op.split(".")
+    name = parts[1] if len(parts) > 1 and parts[0] == "aten" else parts[-1]
+    return name.strip("_").lower().removeprefix("i" if name.startswith("__i") and name != "__invert__" else "")

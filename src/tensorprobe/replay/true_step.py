@@ -1,0 +1,111 @@
+"""A step with the truth of every value, as plain data: what two runs are held against each other by.
+
+A value is one content of one tensor. A call takes values and makes values; what no call made is a leaf. No framework is
+needed to look at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from tensorprobe.replay.result import Coverage
+
+Array = np.ndarray[Any, Any]
+LeafKey = str | int
+"""The name of a parameter, the number of a tensor, or the name of a file."""
+
+
+@dataclass(eq=False)
+class TrueValue:
+    """One content of one tensor."""
+
+    number: int
+    array: Array
+    """Its truth; whole numbers and truth values as recorded."""
+    dtype: str
+    """As recorded: `bfloat16`."""
+    maker: str | None
+    """The call that made it; None for a leaf."""
+    slot: str
+    """The place in the record where it was seen first."""
+    parameter: str | None = None
+    """The dotted name of the parameter that it is."""
+    key: LeafKey | None = None
+    """What a leaf is known by, whoever looks at it first."""
+    is_pinned: bool = False
+    """It is what was recorded: its maker could not be executed again, or drew it at random."""
+    is_root: bool = False
+    """Gradients were asked of it."""
+    gradient: Array | None = None
+    """Of a leaf: the sum of what its users give back."""
+
+    @property
+    def is_leaf(self) -> bool:
+        return self.maker is None
+
+    @property
+    def is_floating(self) -> bool:
+        return bool(self.array.dtype.kind in "fc")
+
+
+@dataclass(eq=False)
+class TrueCall:
+    """One call of an API, with the values that it takes and makes."""
+
+    name: str
+    position: int
+    """How many calls were made before it."""
+    op: str
+    module_path: str | None
+    caller: str | None
+    """The part of the framework that made it."""
+    inputs: dict[str, int]
+    """Values by their places."""
+    outputs: dict[str, int] = field(default_factory=dict)
+    arguments: dict[str, Any] = field(default_factory=dict)
+    """What is no tensor, by its place."""
+    arriving: dict[str, Array] = field(default_factory=dict)
+    """The gradients of its results, by their places."""
+    departing: dict[str, Array] = field(default_factory=dict)
+    """The gradients that it gives back to what went in."""
+    is_random: bool = False
+
+    @property
+    def backward_name(self) -> str:
+        return self.name.removesuffix("forward") + "backward"
+
+
+@dataclass(eq=False)
+class TrueStep:
+    """One step of one process."""
+
+    name: str
+    calls: dict[str, TrueCall]
+    values: list[TrueValue]
+    coverage: Coverage
+
+    @cached_property
+    def users(self) -> Mapping[int, list[TrueCall]]:
+        """The calls that take each value."""
+        found: dict[int, list[TrueCall]] = {}
+        for call in self.calls.values():
+            for number in dict.fromkeys(call.inputs.values()):
+                found.setdefault(number, []).append(call)
+        return found
+
+    @property
+    def leaves(self) -> Iterator[TrueValue]:
+        return (value for value in self.values if value.is_leaf)
+
+    @property
+    def roots(self) -> list[TrueValue]:
+        """The values from which gradients were asked for: the loss."""
+        return [value for value in self.values if value.is_root]
+
+    def maker(self, value: TrueValue) -> TrueCall | None:
+        return self.calls.get(value.maker) if value.maker is not None else None

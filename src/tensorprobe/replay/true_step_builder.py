@@ -1,0 +1,165 @@
+"""Looks on while a step is replayed in float64, and keeps the truth of every value."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from tensorprobe.replay.argument import Leaf, is_tensor
+from tensorprobe.replay.engine import Onlooker, Onlookers, Replay
+from tensorprobe.replay.invocation import Tensors, is_random
+from tensorprobe.replay.precision import Precision
+from tensorprobe.replay.program import Operation, Program
+from tensorprobe.replay.result import Coverage
+from tensorprobe.replay.true_step import Array, LeafKey, TrueCall, TrueStep, TrueValue
+
+ReplaceLeaf = Callable[[Leaf, torch.Tensor], torch.Tensor]
+
+
+def build_true_step(
+    program: Program, device: torch.device, replace_leaf: ReplaceLeaf | None = None, *onlookers: Onlooker
+) -> TrueStep:
+    """Replay a step in float64. `replace_leaf`: gives the content of a leaf another value."""
+    builder = TrueStepBuilder(program)
+    replay = Replay(program, Precision("float64"), device, Onlookers(builder, *onlookers), replace_leaf=replace_leaf)
+    builder.roots = replay.gradients.roots
+    replay.run()
+    return builder.finish(replay.coverage)
+
+
+class TrueStepBuilder(Onlooker):
+    """Numbers the values as they come."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._values: list[TrueValue] = []
+        self._known: dict[int, tuple[weakref.ref[torch.Tensor], int, int]] = {}
+        self._calls: dict[str, TrueCall] = {}
+        self._by_backward: dict[str, TrueCall] = {}
+
+    def see_arguments(self, operation: Operation, tensors: Tensors) -> None:
+        if operation.is_module:
+            return
+        leaves = {leaf.slot: leaf for leaf in operation.inputs}
+        inputs = {
+            slot: self._number(tensor, leaves[slot], self._find_maker(leaves[slot]))
+            for slot, tensor in tensors.items()
+            if slot in leaves
+        }
+        self._add_call(operation, inputs)
+
+    def see_results(self, operation: Operation, tensors: Tensors) -> None:
+        if operation.prefix != "Autograd":  # the calls inside a Function make its results
+            self._see_results(operation, tensors, is_pinned=False)
+
+    def see_pinned(self, operation: Operation, tensors: Tensors) -> None:
+        self._see_results(operation, tensors, is_pinned=True)
+
+    def see_gradient(self, record: str, slot: str, gradient: torch.Tensor) -> None:
+        call = self._by_backward.get(record)
+        if call is not None:
+            role, _, rest = slot.partition(".")
+            content = to_array(gradient)
+            if role == "input":
+                call.arriving[f"output.{rest}"] = content
+            else:
+                call.departing[f"input.{rest}" if role == "output" else slot] = content
+
+    def finish(self, coverage: Coverage) -> TrueStep:
+        for call in self._calls.values():
+            for slot, share in call.departing.items():
+                number = call.inputs.get(slot)
+                if number is not None and self._values[number].is_leaf:
+                    value = self._values[number]
+                    value.gradient = share if value.gradient is None else value.gradient + share
+        return TrueStep(self._program.rank.name, self._calls, self._values, coverage)
+
+    def _see_results(self, operation: Operation, tensors: Tensors, *, is_pinned: bool) -> None:
+        if operation.is_module:
+            return
+        call = self._calls.get(operation.name) or self._add_call(operation, {})
+        for leaf in operation.outputs:
+            tensor = tensors.get(leaf.slot)
+            if tensor is not None:
+                number = self._number(tensor, leaf, operation.name)
+                call.outputs[leaf.slot] = number
+                value = self._values[number]
+                value.is_pinned = value.is_pinned or is_pinned
+                value.is_root = value.is_root or leaf.tensor in self.roots
+
+    def _add_call(self, operation: Operation, inputs: dict[str, int]) -> TrueCall:
+        fields = operation.fields
+        call = TrueCall(
+            operation.name,
+            len(self._calls),
+            operation.op,
+            fields.get("module_path") if isinstance(fields.get("module_path"), str) else None,
+            fields.get("caller") if isinstance(fields.get("caller"), str) else None,
+            inputs,
+            arguments=dict(_iter_plain(operation)),
+            is_random=is_random(operation),
+        )
+        self._calls[operation.name] = self._by_backward[operation.backward_name] = call
+        return call
+
+    def _find_maker(self, leaf: Leaf) -> str | None:
+        """Of a value that is seen for the first time as an argument: a view that no recorded call made has a source."""
+        return leaf.source if leaf.source in self._calls else None
+
+    def _number(self, tensor: torch.Tensor, leaf: Leaf, maker: str | None) -> int:
+        known = self._known.get(id(tensor))
+        if known is not None and known[0]() is tensor and known[1] == int(tensor._version):
+            return known[2]
+        number = len(self._values)
+        self._known[id(tensor)] = (weakref.ref(tensor), int(tensor._version), number)
+        value = TrueValue(number, to_array(tensor), leaf.dtype, maker, leaf.slot, leaf.parameter, leaf_key(leaf))
+        self._values.append(value)
+        return number
+
+
+def leaf_key(leaf: Leaf) -> LeafKey | None:
+    if leaf.parameter is not None:
+        return leaf.parameter
+    return leaf.tensor if leaf.tensor is not None else leaf.data_name
+
+
+def shake(leaf: Leaf, tensor: torch.Tensor) -> torch.Tensor:
+    """Another point: every parameter is moved by an elementwise function, so that zeros and ones hide nothing."""
+    is_parameter = leaf.parameter is not None or leaf.requires_grad
+    return tensor + 0.3 * torch.cos(7 * tensor + 1) if is_parameter and tensor.is_floating_point() else tensor
+
+
+def make_replacement(replacements: Mapping[LeafKey, Array], *, is_shaken: bool = False) -> ReplaceLeaf:
+    """Leaves with these contents instead of their own, at the recorded point or at another one."""
+
+    def replace_leaf(leaf: Leaf, tensor: torch.Tensor) -> torch.Tensor:
+        found = replacements.get(leaf_key(leaf) or "")
+        if found is not None:
+            tensor = torch.from_numpy(found).to(tensor).reshape(tensor.shape)
+        return shake(leaf, tensor) if is_shaken else tensor
+
+    return replace_leaf
+
+
+def to_array(tensor: torch.Tensor) -> Array:
+    content = tensor.detach().resolve_conj().resolve_neg().cpu()
+    if content.is_floating_point():
+        content = content.double()
+    return np.array(content.numpy(), copy=True)
+
+
+def _iter_plain(operation: Operation) -> Iterator[tuple[str, Any]]:
+    """The arguments that are no tensors, by their places."""
+    waiting: list[tuple[str, Any]] = [("input", list(operation.arguments)), ("kwargs", dict(operation.keywords))]
+    while waiting:
+        slot, tree = waiting.pop()
+        if isinstance(tree, list):
+            waiting.extend((f"{slot}.{index}", item) for index, item in enumerate(tree))
+        elif isinstance(tree, Mapping) and not isinstance(tree.get("type"), str):
+            waiting.extend((f"{slot}.{key}", item) for key, item in tree.items())
+        elif not is_tensor(tree) and tree is not None:
+            yield slot, tree.get("value") if isinstance(tree, Mapping) else tree
