@@ -27,6 +27,14 @@ from tensorprobe.report.escape import clean
 _AGREE, _DIFFER, _NOT_COMPARED = 0, 1, 2
 
 
+class Judge(str, Enum):
+    """By what two runs are judged."""
+
+    AUTO = "auto"
+    TRUTH = "truth"
+    GROWTH = "growth"
+
+
 class Format(str, Enum):
     """How the result is printed."""
 
@@ -65,6 +73,13 @@ def compare(
             help="Exit code 2 if a smaller share of the calls has a partner, or of their values was compared: 0.95.",
         ),
     ] = None,
+    by: Annotated[
+        Judge,
+        typer.Option(
+            help="truth: execute both runs again in float64 and compare what they mean. growth: judge by how errors "
+            "grow from call to call. auto: by truth where that is possible."
+        ),
+    ] = Judge.AUTO,
     allow_uncompared: Annotated[
         bool,
         typer.Option(
@@ -91,7 +106,7 @@ def compare(
 
     Exit codes: 0 the runs agree, 1 they differ, 2 they could not be compared.
     """
-    options = CompareOptions(mapping, step, rank, rtol, atol, first, processes, allow_uncompared)
+    options = CompareOptions(mapping, step, rank, rtol, atol, first, processes, by.value, allow_uncompared)
     with ExitStack() as stack:
         if output is not None:
             stack.enter_context(prepared_folder(output, (reference, candidate)))

@@ -39,6 +39,8 @@ from tensorprobe.compare.signature import MINDSPORE
 from tensorprobe.compare.slot_pair import pair_match_slots
 from tensorprobe.compare.status import is_unknown
 from tensorprobe.compare.step import RankPair, pair_ranks
+from tensorprobe.compare.truth.judgement import find_obstacle, judge_by_truth
+from tensorprobe.compare.truth.verdict import TruthWords
 from tensorprobe.compare.value import make_value
 from tensorprobe.compare.verdict import find_sources, give_verdict, make_result
 from tensorprobe.errors import DumpError, UsageError
@@ -150,9 +152,26 @@ def _compare_ranks(
     judged = _measure_and_judge(pairs, pair, Judge(course), options, progress)
     is_cut_short = len(judged) < len(pairs)
     finding = Finding(judged, alignment, reference, candidate, past, is_cut_short, options.allow_uncompared)
-    verdict = doubt_verdict(give_verdict(finding), relate_runs(pairs, alignment))
+    verdict = _judge_by_truth(pair, aligned, options)
+    if verdict is None:
+        verdict = doubt_verdict(give_verdict(finding), relate_runs(pairs, alignment))
     verdict = replace(note_same_run(verdict, pair), step=pair.step, rank_name=pair.reference.name)
     return _make_result(pair, finding, verdict), course.end()
+
+
+def _judge_by_truth(pair: RankPair, aligned: _Aligned, options: CompareOptions) -> Verdict | None:
+    """By what the runs mean; None where they are to be judged by how their error grows."""
+    if options.by == "growth" or options.has_fixed_tolerance:
+        return None
+    obstacle = find_obstacle(pair.reference, pair.candidate)
+    if obstacle is None:
+        judgement = judge_by_truth(pair.reference, pair.candidate)
+        if not judgement.gaps or judgement.is_equal:
+            return TruthWords(judgement, *aligned.runs).give_verdict()
+        obstacle = f"{len(judgement.gaps)} calls could not be executed again"
+    if options.by == "truth":
+        raise UsageError(f"the runs cannot be compared by truth: {obstacle}")
+    return None
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 from tensorprobe.errors import UsageError
 
+JUDGES = ("auto", "truth", "growth")
 DEFAULT_RTOL = DEFAULT_ATOL = 1e-4
 
 
@@ -27,6 +28,8 @@ class CompareOptions:
     """Stop at the first source."""
     processes: int | None = None
     """None: as many as there are cores and work for them."""
+    by: str = "auto"
+    """auto: by truth where both steps can be replayed, else by the growth of errors; truth; growth."""
     allow_uncompared: bool = False
     """Runs may agree although something that their results depend on could not be compared."""
 
@@ -42,6 +45,8 @@ class CompareOptions:
         for name in ("first", "allow_uncompared"):
             if not isinstance(getattr(self, name), bool):
                 raise UsageError(f"{name} is {getattr(self, name)!r}. Give True or False, or leave it out.")
+        if self.by not in JUDGES:
+            raise UsageError(f"by is {self.by!r}. Give one of {', '.join(JUDGES)}, or leave it out.")
         if self.processes is not None and not (_is_number(self.processes, Integral) and self.processes >= 1):
             raise UsageError(f"processes is {self.processes!r}. Give 1 or more, or leave it out.")
 

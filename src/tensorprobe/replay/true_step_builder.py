@@ -112,10 +112,11 @@ class TrueStepBuilder(Onlooker):
 
     def _number(self, tensor: torch.Tensor, leaf: Leaf, maker: str | None) -> int:
         known = self._known.get(id(tensor))
-        if known is not None and known[0]() is tensor and known[1] == int(tensor._version):
+        version = int(tensor._version)
+        if known is not None and known[1] == version and known[0]() is tensor:
             return known[2]
         number = len(self._values)
-        self._known[id(tensor)] = (weakref.ref(tensor), int(tensor._version), number)
+        self._known[id(tensor)] = (weakref.ref(tensor), version, number)
         value = TrueValue(number, to_array(tensor), leaf.dtype, maker, leaf.slot, leaf.parameter, leaf_key(leaf))
         self._values.append(value)
         return number

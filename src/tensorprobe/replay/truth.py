@@ -13,7 +13,7 @@ import torch
 
 from tensorprobe.replay.alone import LoneCall, LoneFunction, backward_leaves
 from tensorprobe.replay.argument import Leaf
-from tensorprobe.replay.engine import Onlooker, Onlookers, Replay, describe_error
+from tensorprobe.replay.engine import Onlooker, Replay, describe_error
 from tensorprobe.replay.error import measure
 from tensorprobe.replay.invocation import Invoker, Tensors, is_random, is_undefined
 from tensorprobe.replay.judge import allow_units, judge
@@ -25,19 +25,11 @@ from tensorprobe.replay.value_flow import iter_values
 from tensorprobe.store.frame import describe_frame
 
 
-def find_truth(
-    program: Program,
-    device: torch.device,
-    advance: Callable[[], None] = lambda: None,
-    onlooker: Onlooker | None = None,
-) -> Truth:
-    """Replay a step in float64 and hold everything that was recorded against it. `onlooker`: somebody who looks on."""
+def find_truth(program: Program, device: torch.device, advance: Callable[[], None] = lambda: None) -> Truth:
+    """Replay a step in float64 and hold everything that was recorded against it."""
     judge_ = TruthJudge(program, device)
-    onlookers = Onlookers(judge_, onlooker) if onlooker is not None else judge_
-    replay = Replay(program, Precision("float64"), device, onlookers, advance)
-    if onlooker is not None:
-        onlooker.roots = replay.gradients.roots
-    judge_.workspace_roots = replay.gradients.roots
+    replay = Replay(program, Precision("float64"), device, judge_, advance)
+    judge_.roots = replay.gradients.roots
     replay.run()
     findings = judge_.findings
     findings += [
@@ -77,13 +69,12 @@ class TruthJudge(Onlooker):
         self.findings: list[Finding] = []
         self.losses: list[tuple[str, float, float]] = []
         self.not_judged: dict[str, str] = {}
-        self.workspace_roots: frozenset[int] = frozenset()
 
     def see_results(self, operation: Operation, tensors: Tensors) -> None:
         for leaf in operation.outputs:
             if leaf.is_floating and leaf.slot in tensors:
                 self._measure(operation.name, leaf, tensors[leaf.slot])
-                if leaf.tensor in self.workspace_roots and not operation.is_module and leaf.element_count == 1:
+                if leaf.tensor in self.roots and not operation.is_module and leaf.element_count == 1:
                     self._note_loss(operation, leaf, tensors[leaf.slot])
         if not operation.is_module:
             self._judge_alone(operation)
@@ -108,7 +99,7 @@ class TruthJudge(Onlooker):
         """A value gets back the sum of what its users give back; a hook on it shows as another sum."""
         for value in iter_values(self._program):
             arriving = self._gradients(value.maker)[0].get(value.leaf.slot)
-            if arriving is None or value.leaf.tensor in self.workspace_roots:
+            if arriving is None or value.leaf.tensor in self.roots:
                 continue
             shares = [self._gradients(user)[1].get(leaf.slot) for user, leaf in value.uses]
             given = [leaf for leaf in shares if leaf is not None]

@@ -11,7 +11,7 @@ import numpy as np
 from tensorprobe.compare.truth.observable import GradientPair, Observables, arrange
 from tensorprobe.compare.truth.slice import Slice, Slicer
 from tensorprobe.compare.truth.value_index import TOLERANCE, Counterparts, other_side, word_of
-from tensorprobe.replay.true_step import Array, TrueCall, TrueStep, TrueValue
+from tensorprobe.replay.true_step import Array, TrueCall, TrueValue
 
 Kind = Literal["source", "entered", "unequal start", "random", "discontinuity", "missing"]
 
@@ -34,10 +34,10 @@ class Difference:
 class Explainer:
     """Finds the beginnings of what differs in two steps."""
 
-    def __init__(self, reference: TrueStep, candidate: TrueStep, counterparts: Counterparts) -> None:
-        self._steps = {"reference": reference, "candidate": candidate}
+    def __init__(self, counterparts: Counterparts) -> None:
+        self._steps = counterparts.steps
         self._counterparts = counterparts
-        self._slicers = {side: Slicer(side, step, counterparts) for side, step in self._steps.items()}
+        self._slicers = {side: Slicer(side, counterparts) for side in self._steps}
 
     def explain(self, observed: Observables) -> list[Difference]:
         """The differences, the one that comes first."""

@@ -9,8 +9,8 @@ from tensorprobe.compare.truth.difference import Difference, Explainer
 from tensorprobe.compare.truth.leaf import find_replacements
 from tensorprobe.compare.truth.observable import Observables, observe
 from tensorprobe.compare.truth.value_index import Counterparts
-from tensorprobe.errors import DumpError
-from tensorprobe.replay import check_replayable
+from tensorprobe.errors import DumpError, UsageError
+from tensorprobe.replay import check_replayable, find_device
 from tensorprobe.replay.result import Finding, Truth
 from tensorprobe.replay.true_step import TrueStep
 from tensorprobe.store.reader import RankDump
@@ -24,8 +24,8 @@ class Judgement:
 
     observables: Observables
     steps: dict[str, TrueStep]
-    truths: dict[str, Truth]
-    """What is the matter with each run alone."""
+    truths: dict[str, Truth] = field(default_factory=dict)
+    """What is the matter with each run alone; looked at only where both mean the same."""
     differences: list[Difference] = field(default_factory=list)
     second_point: Observables | None = None
     """The same with all parameters moved; None where that gives no numbers."""
@@ -45,6 +45,8 @@ class Judgement:
 
     def lone_findings(self, side: str) -> Iterator[Finding]:
         """What is wrong in one run and not in the other."""
+        if side not in self.truths:
+            return iter(())
         other = self.truths[SIDES[side == SIDES[0]]]
         known = {(finding.kind, finding.record) for finding in other.findings}
         return (one for one in self.truths[side].findings if (one.kind, one.record) not in known)
@@ -52,15 +54,12 @@ class Judgement:
 
 def find_obstacle(reference: RankDump, candidate: RankDump) -> str | None:
     """Why two steps cannot be compared by truth; None if they can."""
-    for rank in (reference, candidate):
-        try:
-            check_replayable(rank)
-        except DumpError as error:
-            return str(error)
     try:
-        import torch  # noqa: F401
-    except ImportError:
-        return "a replay needs torch, which is not installed"
+        for rank in (reference, candidate):
+            check_replayable(rank)
+        find_device("cpu")
+    except (DumpError, UsageError) as error:
+        return str(error)
     return None
 
 
@@ -69,27 +68,24 @@ def judge_by_truth(reference: RankDump, candidate: RankDump) -> Judgement:
     from tensorprobe.compare.truth.replaying import Replaying
 
     replaying = {SIDES[0]: Replaying(reference), SIDES[1]: Replaying(candidate)}
-    steps = {side: one.replay_judged() for side, one in replaying.items()}
-    counterparts = Counterparts(*steps.values())
-    replacements = find_replacements(*steps.values(), counterparts)
+    steps = {side: one.replay({}) for side, one in replaying.items()}
+    counterparts = Counterparts(**steps)
+    replacements = find_replacements(counterparts)
     if any(replacements.values()):
         steps = {side: one.replay(replacements[side]) for side, one in replaying.items()}
-        counterparts = Counterparts(*steps.values())
-    observed = observe(*steps.values(), counterparts)
-    found = Judgement(
-        observed,
-        steps,
-        {side: one.truth for side, one in replaying.items()},
-        replaced={side: len(one) for side, one in replacements.items()},
-    )
+        counterparts = Counterparts(**steps)
+    observed = observe(counterparts)
+    found = Judgement(observed, steps, replaced={side: len(one) for side, one in replacements.items()})
     if not observed.is_equal:
-        found.differences = Explainer(*steps.values(), counterparts).explain(observed)
+        found.differences = Explainer(counterparts).explain(observed)
         return found
     moved = {side: one.replay(replacements[side], is_shaken=True) for side, one in replaying.items()}
-    counterparts = Counterparts(*moved.values())
-    second = observe(*moved.values(), counterparts)
+    counterparts = Counterparts(**moved)
+    second = observe(counterparts)
     if second.is_finite:
         found.second_point = second
         if not second.is_equal:
-            found.differences = Explainer(*moved.values(), counterparts).explain(second)
+            found.differences = Explainer(counterparts).explain(second)
+            return found
+    found.truths = {side: one.find_truth() for side, one in replaying.items()}
     return found

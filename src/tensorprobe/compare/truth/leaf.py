@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from tensorprobe.compare.truth.value_index import Counterparts, other_side
-from tensorprobe.replay.true_step import Array, LeafKey, TrueStep, TrueValue
+from tensorprobe.replay.true_step import Array, LeafKey, TrueValue
 
 _UNITS = {"float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11, "float64": 2.0**-53}
 _SLACK = 2.0
@@ -17,14 +17,11 @@ _COMPUTED = 3e-6
 """A table that the other run computes may be off by more than one rounding: by so much at most."""
 
 
-def find_replacements(
-    reference: TrueStep, candidate: TrueStep, counterparts: Counterparts
-) -> dict[str, dict[LeafKey, Array]]:
+def find_replacements(counterparts: Counterparts) -> dict[str, dict[LeafKey, Array]]:
     """For each side, the leaves that take the value of the other one."""
-    steps = {"reference": reference, "candidate": candidate}
     found: dict[str, dict[LeafKey, Array]] = {"reference": {}, "candidate": {}}
-    for side, step in steps.items():
-        others = steps[other_side(side)]
+    for side, step in counterparts.steps.items():
+        others = counterparts.steps[other_side(side)]
         by_size: dict[int, list[TrueValue]] = {}
         for value in others.values:
             if value.is_floating:

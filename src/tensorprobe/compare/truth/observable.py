@@ -3,12 +3,12 @@ mean the same, whatever happens in between."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from tensorprobe.compare.truth.value_index import TOLERANCE, Counterparts, _permutations, is_same
+from tensorprobe.compare.truth.value_index import TOLERANCE, Counterparts, is_same, permutations
 from tensorprobe.replay.true_step import Array, TrueStep, TrueValue
 
 _ZERO = 1e-11
@@ -75,11 +75,12 @@ class Observables:
         return self.has_same_loss and all(pair.is_equal for pair in self.gradients) and not self.ends
 
 
-def observe(reference: TrueStep, candidate: TrueStep, counterparts: Counterparts) -> Observables:
+def observe(counterparts: Counterparts) -> Observables:
     """The observables of both, paired."""
+    reference, candidate = counterparts.steps["reference"], counterparts.steps["candidate"]
     roots = reference.roots, candidate.roots
     totals = [float(sum(value.array.sum() for value in side)) for side in roots]
-    pairs, unpaired = pair_gradients(reference, candidate, counterparts)
+    pairs, unpaired = pair_gradients(counterparts)
     ends = tuple(_find_lone_ends(candidate, counterparts)) if not (roots[0] or roots[1]) else ()
     return Observables(tuple(zip(*roots, strict=False)), tuple(pairs), tuple(unpaired), ends, totals[0], totals[1])
 
@@ -92,10 +93,9 @@ def _find_lone_ends(candidate: TrueStep, counterparts: Counterparts) -> Iterator
             yield value
 
 
-def pair_gradients(
-    reference: TrueStep, candidate: TrueStep, counterparts: Counterparts
-) -> tuple[list[GradientPair], list[TrueValue]]:
+def pair_gradients(counterparts: Counterparts) -> tuple[list[GradientPair], list[TrueValue]]:
     """The leaves that get a gradient on either side, each with the leaf of the other run that has its content."""
+    reference, candidate = counterparts.steps["reference"], counterparts.steps["candidate"]
     largest = max(
         (float(np.linalg.norm(value.gradient)) for step in (reference, candidate) for value in step.leaves
          if value.gradient is not None),
@@ -147,16 +147,12 @@ def arrange(array: Array, target: Array, gradient: Array) -> Array | None:
         gradient = gradient.reshape(array.shape) if gradient.size == array.size else gradient
     if is_same(array, target):
         return gradient
-    for axes in _permutations(array):
+    for axes in permutations(array):
         if is_same(np.transpose(array, axes), target):
             return np.ascontiguousarray(np.transpose(gradient, axes))
-    for axes in _permutations(target):
+    for axes in permutations(target):
         if is_same(np.transpose(target, axes), array):
             return np.ascontiguousarray(
                 np.transpose(gradient.reshape(np.transpose(target, axes).shape), np.argsort(axes))
             )
     return None
-
-
-def names_of(pairs: Sequence[GradientPair]) -> list[str]:
-    return [pair.name for pair in pairs]

@@ -8,7 +8,7 @@ from tensorprobe.replay import find_device
 from tensorprobe.replay.program import read_program
 from tensorprobe.replay.result import Truth
 from tensorprobe.replay.true_step import Array, LeafKey, TrueStep
-from tensorprobe.replay.true_step_builder import TrueStepBuilder, build_true_step, make_replacement
+from tensorprobe.replay.true_step_builder import build_true_step, make_replacement
 from tensorprobe.replay.truth import find_truth
 from tensorprobe.store.reader import RankDump
 
@@ -19,13 +19,10 @@ class Replaying:
     def __init__(self, rank: RankDump) -> None:
         self._program = read_program(rank)
         self._device = find_device("cpu")
-        self.truth: Truth
 
-    def replay_judged(self) -> TrueStep:
-        """As recorded, and each call held against what it means."""
-        builder = TrueStepBuilder(self._program)
-        self.truth = find_truth(self._program, self._device, onlooker=builder)
-        return builder.finish(self.truth.coverage)
+    def find_truth(self) -> Truth:
+        """Each call held against what it means: what is the matter with this run alone?"""
+        return find_truth(self._program, self._device)
 
     def replay(self, replacements: Mapping[LeafKey, Array], *, is_shaken: bool = False) -> TrueStep:
         """With other leaves."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tensorprobe.compare.truth.value_index import Counterparts, word_of
-from tensorprobe.replay.true_step import TrueCall, TrueStep, TrueValue
+from tensorprobe.replay.true_step import TrueCall, TrueValue
 
 _SELECTIONS = frozenset(
     {
@@ -36,9 +36,9 @@ class Slice:
 class Slicer:
     """Follows differences back in one run."""
 
-    def __init__(self, side: str, step: TrueStep, counterparts: Counterparts) -> None:
+    def __init__(self, side: str, counterparts: Counterparts) -> None:
         self._side = side
-        self._step = step
+        self._step = counterparts.steps[side]
         self._counterparts = counterparts
         self._harmless = self._find_harmless()
 

@@ -1,8 +1,8 @@
 """Which values of one run exist in the other?
 
 Size, norm and sums propose; elements decide, in the same order, or after the axes of one are permuted. A value without
-information of its own (zeros, one constant, small whole numbers) exists everywhere: it counts only if it was made by the
-same operation.
+information of its own (zeros, one constant, small whole numbers) exists everywhere: it counts only if it was made by
+the same operation.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ def is_laid_out(first: Array, second: Array) -> bool:
     return any(
         is_same(np.transpose(array, axes), other)
         for array, other in ((first, second), (second, first))
-        for axes in _permutations(array)
+        for axes in permutations(array)
     )
 
 
-def _permutations(array: Array) -> Iterator[tuple[int, ...]]:
+def permutations(array: Array) -> Iterator[tuple[int, ...]]:
     long = [axis for axis, size in enumerate(array.shape) if size > 1]
     if not 2 <= len(long) <= _MAX_AXES:
         return
@@ -155,7 +155,8 @@ class Counterparts:
     """Both steps, and which value of one is which of the other."""
 
     def __init__(self, reference: TrueStep, candidate: TrueStep) -> None:
-        self._indexes = {"reference": ValueIndex(reference), "candidate": ValueIndex(candidate)}
+        self.steps = {"reference": reference, "candidate": candidate}
+        self._indexes = {side: ValueIndex(step) for side, step in self.steps.items()}
         self._found: dict[tuple[str, int], list[TrueValue]] = {}
 
     def of(self, side: str, value: TrueValue) -> list[TrueValue]:

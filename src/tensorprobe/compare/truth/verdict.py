@@ -1,0 +1,174 @@
+"""The sentence of a comparison by truth, and what it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tensorprobe.compare.call import Call, Run
+from tensorprobe.compare.result import CallResult, Role, Verdict, VerdictKind
+from tensorprobe.compare.truth.difference import Difference
+from tensorprobe.compare.truth.judgement import SIDES, Judgement
+from tensorprobe.replay.result import Finding
+from tensorprobe.replay.true_step import TrueCall
+from tensorprobe.store.frame import describe_frame
+
+MAX_NAMED = 4
+_KERNELS = {
+    "kernel": "its result is not what the call means",
+    "overflow": "numbers overflow here",
+    "derivative": "the gradient that it gives back is not the derivative",
+    "sum": "the gradient that arrives is not the sum of what its users give back: a hook, or a write",
+    "write": "what goes in was changed by no recorded call",
+}
+
+
+class TruthWords:
+    """Words one judgement of two runs."""
+
+    def __init__(self, judgement: Judgement, reference: Run, candidate: Run) -> None:
+        self._judgement = judgement
+        self._runs = {SIDES[0]: reference, SIDES[1]: candidate}
+
+    def give_verdict(self) -> Verdict:
+        judgement = self._judgement
+        if judgement.differences:
+            return self._word_difference(judgement.differences[0], judgement.differences[1:])
+        for side in reversed(SIDES):
+            finding = next(self._judgement.lone_findings(side), None)
+            if finding is not None:
+                return self._word_finding(side, finding)
+        if not judgement.is_equal:
+            return Verdict("drift", f"{self._word_observables()} No call could be named.", tuple(self._coverage()))
+        return Verdict("agree", self._word_agreement(), tuple(self._coverage()))
+
+    # -- the same meaning ----------------------------------------------------------------------------------------------
+
+    def _word_agreement(self) -> str:
+        observed = self._judgement.observables
+        what = []
+        if observed.losses:
+            what.append("the loss" if len(observed.losses) == 1 else f"{len(observed.losses)} losses")
+        if observed.gradients:
+            what.append(f"{len(observed.gradients):,} gradients of parameters")
+        error = max(observed.loss_error, observed.worst_gradient)
+        proved = " and ".join(what) or "all results"
+        points = ", also when all parameters are moved" if self._judgement.second_point is not None else ""
+        digits = f"to {error:.0e}" if error else "exactly"
+        return (
+            f"The runs agree. Both were executed again in float64, and {proved} have the same value {digits}{points}. "
+            "What is left is rounding."
+        )
+
+    def _coverage(self) -> Iterator[str]:
+        gaps = self._judgement.gaps
+        if gaps:
+            first, reason = next(iter(gaps.items()))
+            yield f"not executed again: {len(gaps):,} calls, whose recorded results were taken ({first}: {reason})"
+        for side, count in self._judgement.replaced.items():
+            if count:
+                yield f"{count:,} values of the {side} are the rounding of those of the other run, which served both"
+
+    # -- another meaning -----------------------------------------------------------------------------------------------
+
+    def _word_observables(self) -> str:
+        observed = self._judgement.observables
+        if observed.is_equal:
+            return "The two programs compute the same on this batch, but not with other parameters."
+        if not observed.has_same_loss:
+            losses = f"{observed.reference_total!r} in the reference and {observed.candidate_total!r} in the candidate"
+            return f"Without rounding, the loss is {losses}."
+        differing = [pair for pair in observed.gradients if not pair.is_equal]
+        if not differing:
+            return "Results that nobody takes differ."
+        names = ", ".join(pair.name for pair in differing[:MAX_NAMED])
+        count = f"{len(differing):,} of {len(observed.gradients):,} gradients of parameters"
+        return f"Without rounding, the loss is the same, but {count} are not ({names})."
+
+    def _word_difference(self, first: Difference, others: list[Difference]) -> Verdict:
+        kind: VerdictKind = first.kind
+        calls = {side: self._find_calls(side, call, first.is_backward) for side, call in self._calls_of(first)}
+        place = _describe_place(calls)
+        if first.kind == "unequal start":
+            headline = f"The runs did not start equal: {first.because}, first used by {place}."
+        elif first.kind == "discontinuity":
+            headline = f"No call went wrong, but rounding flipped a choice at {place}: {first.because}."
+        else:
+            headline = f"The runs first part at {place}: {first.because}."
+        evidence = [self._word_observables(), *self._lines(calls)]
+        evidence += [f"also: {_describe_other(one)}" for one in others[:MAX_NAMED]]
+        evidence += self._coverage()
+        role: Role = "discontinuity" if kind == "discontinuity" else "source" if kind == "source" else "entered"
+        result = self._result(calls, role, first.because)
+        return Verdict(kind, headline, tuple(evidence), call=result)
+
+    def _word_finding(self, side: str, finding: Finding) -> Verdict:
+        words = _KERNELS[finding.kind]
+        place = self._describe_record(side, finding.record)
+        headline = f"Both runs mean the same, but in the {side} {place} goes wrong: {words} ({finding.slot})."
+        call = self._runs[side].by_name.get(finding.record)
+        other = self._runs[SIDES[side == SIDES[0]]].by_name.get(finding.record)
+        calls: dict[str, tuple[Call, ...]] = {side: (call,) if call is not None else ()}
+        calls[SIDES[side == SIDES[0]]] = (other,) if other is not None else ()
+        evidence = [*self._lines(calls), *self._coverage()]
+        if finding.judgement is not None:
+            judged = finding.judgement
+            evidence.insert(
+                0, f"recorded {judged.recorded:.6g}, and {judged.true:.6g} would be right, at {list(judged.index)}"
+            )
+        return Verdict("source", headline, tuple(evidence), call=self._result(calls, "source", words))
+
+    # -- pieces --------------------------------------------------------------------------------------------------------
+
+    def _calls_of(self, difference: Difference) -> Iterator[tuple[str, TrueCall | None]]:
+        yield SIDES[0], difference.reference
+        yield SIDES[1], difference.candidate
+
+    def _find_calls(self, side: str, call: TrueCall | None, is_backward: bool) -> tuple[Call, ...]:
+        if call is None:
+            return ()
+        by_name = self._runs[side].by_name
+        names = [call.backward_name, call.name] if is_backward else [call.name]
+        return next(((by_name[name],) for name in names if name in by_name), ())
+
+    def _result(self, calls: dict[str, tuple[Call, ...]], role: Role, because: str) -> CallResult | None:
+        reference, candidate = calls[SIDES[0]], calls[SIDES[1]]
+        if not reference and not candidate:
+            return None
+        locations = [self._runs[side].location(calls[side][0]) if calls[side] else None for side in SIDES]
+        return CallResult(reference or candidate, candidate or reference, "truth", (), role, because, *locations)
+
+    def _lines(self, calls: dict[str, tuple[Call, ...]]) -> list[str]:
+        found = {}
+        for side, listed in calls.items():
+            for call in listed:
+                forward = self._runs[side].by_name.get(call.name.replace(".backward", ".forward"))
+                location = self._runs[side].location(call) or (self._runs[side].location(forward) if forward else None)
+                if location:
+                    found[side] = describe_frame(location)
+        if len(set(found.values())) == 1 and len(found) == len(SIDES):
+            return [f"line: {found[SIDES[0]]}"]
+        return [f"{side} line: {line}" for side, line in sorted(found.items(), key=lambda pair: SIDES.index(pair[0]))]
+
+    def _describe_record(self, side: str, record: str) -> str:
+        call = self._runs[side].by_name.get(record)
+        path = call.module_path if call is not None else None
+        return f"{record} in module {path}" if path else record
+
+
+def _describe_place(calls: dict[str, tuple[Call, ...]]) -> str:
+    reference = calls[SIDES[0]][0] if calls[SIDES[0]] else None
+    candidate = calls[SIDES[1]][0] if calls[SIDES[1]] else None
+    first = reference or candidate
+    if first is None:
+        return "a call that is in neither record"
+    names = first.name
+    if reference is not None and candidate is not None and candidate.name != reference.name:
+        names += f" (candidate: {candidate.name})"
+    elif reference is None or candidate is None:
+        names += f" of the {SIDES[0] if candidate is None else SIDES[1]}"
+    return f"{names} in module {first.module_path}" if first.module_path and first.kind == "api" else names
+
+
+def _describe_other(one: Difference) -> str:
+    call = one.candidate or one.reference
+    return f"{call.name if call is not None else '?'}: {one.because}"
