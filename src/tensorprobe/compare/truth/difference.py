@@ -69,7 +69,9 @@ class Explainer:
         found = []
         for call in candidate.beginnings:
             partner = self._find_partner(call, reference.beginnings)
-            found.append((partner is None, call.position, self._describe(partner, call)))
+            is_lone = partner is None
+            pair = self._walk(partner or self._find_namesake(call, reference), call)
+            found.append((is_lone, call.position, self._describe(*pair)))
         found.sort(key=lambda one: one[:2])
         differences = [one[2] for one in found]
         if not differences:
@@ -113,6 +115,35 @@ class Explainer:
             default=None,
         )
 
+    def _find_namesake(self, call: TrueCall, reference: Slice) -> TrueCall | None:
+        """The call of the reference's slice that does the same, in the same module, and as near to the end."""
+        own = [one for one in self._steps["candidate"].calls.values() if _is_alike(one, call)]
+        listed = [one for one in self._steps["reference"].calls.values() if one.name in reference.calls]
+        others = [one for one in listed if _is_alike(one, call)]
+        place = len(own) - own.index(call)
+        return others[-place] if place <= len(others) else None
+
+    def _walk(self, reference: TrueCall | None, candidate: TrueCall) -> tuple[TrueCall | None, TrueCall]:
+        """What goes in exists in the other run, and yet in another place: follow both sides, input by input, to where
+        they part."""
+        seen: set[str] = set()
+        while reference is not None and candidate.name not in seen:
+            seen.add(candidate.name)
+            for slot in candidate.inputs:
+                number = reference.inputs.get(slot)
+                if number is None or self._is_same_operand(reference, candidate, slot):
+                    continue
+                makers = (
+                    self._steps["reference"].maker(self._steps["reference"].values[number]),
+                    self._steps["candidate"].maker(self._steps["candidate"].values[candidate.inputs[slot]]),
+                )
+                if makers[0] is not None and makers[1] is not None and word_of(makers[0].op) == word_of(makers[1].op):
+                    reference, candidate = makers[0], makers[1]
+                    break
+            else:
+                break
+        return reference, candidate
+
     def _share_inputs(self, reference: TrueCall, candidate: TrueCall) -> bool:
         numbers = set(reference.inputs.values())
         step = self._steps["candidate"]
@@ -140,10 +171,10 @@ class Explainer:
         if operands:
             words = ", ".join(operands[:4])
             return Difference("entered", reference, candidate, f"it is given another value as {words}")
-        is_choice = all(
-            not self._steps["candidate"].values[number].is_floating for number in candidate.outputs.values()
-        )
-        if candidate.outputs and is_choice:
+        values = self._steps["candidate"].values
+        is_choice = not any(values[number].is_floating for number in candidate.outputs.values())
+        is_rounded = any(values[number].is_floating for number in candidate.inputs.values())
+        if candidate.outputs and is_choice and is_rounded:
             because = "what goes in has the same truth, and its result is a choice that rounding changed"
             return Difference("discontinuity", reference, candidate, because)
         return Difference("source", reference, candidate, "what goes in is the same, and it computes something else")
@@ -270,6 +301,10 @@ class Explainer:
                     same, key=lambda maker: (maker.module_path != call.module_path, abs(maker.position - call.position))
                 )
         return None
+
+
+def _is_alike(first: TrueCall, second: TrueCall) -> bool:
+    return word_of(first.op) == word_of(second.op) and first.module_path == second.module_path
 
 
 def _is_same_gradient(array: Array, gradient: Array, other_array: Array, other: Array) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from tensorprobe.compare.truth.difference import Difference, Explainer
 from tensorprobe.compare.truth.leaf import find_replacements
 from tensorprobe.compare.truth.observable import Observables, observe
+from tensorprobe.compare.truth.precision import PrecisionLoss, find_precision_loss
 from tensorprobe.compare.truth.value_index import Counterparts
 from tensorprobe.errors import DumpError, UsageError
 from tensorprobe.replay import check_replayable, find_device
@@ -29,6 +30,7 @@ class Judgement:
     differences: list[Difference] = field(default_factory=list)
     second_point: Observables | None = None
     """The same with all parameters moved; None where that gives no numbers."""
+    precision_loss: PrecisionLoss | None = None
     replaced: dict[str, int] = field(default_factory=dict)
     """How many leaves of each side took the finer value of the other."""
 
@@ -88,4 +90,5 @@ def judge_by_truth(reference: RankDump, candidate: RankDump) -> Judgement:
             found.differences = Explainer(counterparts).explain(second)
             return found
     found.truths = {side: one.find_truth() for side, one in replaying.items()}
+    found.precision_loss = find_precision_loss(Counterparts(**steps), found.truths)
     return found

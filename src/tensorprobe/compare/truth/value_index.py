@@ -54,13 +54,15 @@ def is_same(first: Array, second: Array, tolerance: float = TOLERANCE) -> bool:
         return bool(largest <= 100 * tolerance * scale and np.linalg.norm(difference) <= tolerance * norm)
 
 
-def is_laid_out(first: Array, second: Array) -> bool:
-    """Equal after the axes of one of them are permuted."""
-    return any(
-        is_same(np.transpose(array, axes), other)
-        for array, other in ((first, second), (second, first))
-        for axes in permutations(array)
-    )
+def is_laid_out(first: Array, second: Array, *, allows_square: bool = False) -> bool:
+    """Equal after the axes of one of them are permuted. Where that changes no length (`allows_square` is not given) the
+    other order may be the fault: a product of the factors exchanged."""
+    for array, other in ((first, second), (second, first)):
+        for axes in permutations(array):
+            moved = np.transpose(array, axes)
+            if (allows_square or moved.shape != array.shape) and is_same(moved, other):
+                return True
+    return False
 
 
 def permutations(array: Array) -> Iterator[tuple[int, ...]]:
@@ -144,7 +146,7 @@ class ValueIndex:
             else:
                 others.append(other)
         for other in others:
-            if is_laid_out(other.array, value.array):
+            if is_laid_out(other.array, value.array, allows_square=other.is_leaf and value.is_leaf):
                 yield other
 
     def moments(self, value: TrueValue) -> _Moments:

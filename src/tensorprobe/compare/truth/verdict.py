@@ -8,6 +8,7 @@ from tensorprobe.compare.call import Call, Run
 from tensorprobe.compare.result import CallResult, Role, Verdict, VerdictKind
 from tensorprobe.compare.truth.difference import Difference
 from tensorprobe.compare.truth.judgement import SIDES, Judgement
+from tensorprobe.compare.truth.precision import PrecisionLoss
 from tensorprobe.replay.result import Finding
 from tensorprobe.replay.true_step import TrueCall
 from tensorprobe.store.frame import describe_frame
@@ -37,6 +38,8 @@ class TruthWords:
             finding = next(self._judgement.lone_findings(side), None)
             if finding is not None:
                 return self._word_finding(side, finding)
+        if judgement.precision_loss is not None:
+            return self._word_precision(judgement.precision_loss)
         if not judgement.is_equal:
             return Verdict("drift", f"{self._word_observables()} No call could be named.", tuple(self._coverage()))
         return Verdict("agree", self._word_agreement(), tuple(self._coverage()))
@@ -116,6 +119,17 @@ class TruthWords:
                 0, f"recorded {judged.recorded:.6g}, and {judged.true:.6g} would be right, at {list(judged.index)}"
             )
         return Verdict("source", headline, tuple(evidence), call=self._result(calls, "source", words))
+
+    def _word_precision(self, loss: PrecisionLoss) -> Verdict:
+        calls = {
+            SIDES[0]: self._find_calls(SIDES[0], loss.reference, is_backward=False),
+            SIDES[1]: self._find_calls(SIDES[1], loss.candidate, is_backward=False),
+        }
+        errors = f"{loss.candidate_error:.1e} in the candidate, and by {loss.reference_error:.1e} in the reference"
+        because = f"its {loss.slot} is off by {errors}"
+        headline = f"Both runs mean the same, but the candidate loses digits at {_describe_place(calls)}: {because}."
+        evidence = (*self._lines(calls), *self._coverage())
+        return Verdict("drift", headline, evidence, call=self._result(calls, "drift", because))
 
     # -- pieces --------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,81 @@
+"""Two runs that mean the same, of which one loses its digits: where?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tensorprobe.compare.truth.value_index import Counterparts
+from tensorprobe.replay.result import Truth
+from tensorprobe.replay.true_step import TrueCall, TrueStep
+
+_EPSILONS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+_TIMES = 30.0
+"""An error that is so many times that of the other run is not only rounded in another order."""
+_UNITS = 500.0
+"""And it is larger than so many roundings."""
+_LOCAL = 0.3
+"""If more than this share of the values is coarser in one run, that is how it was meant to run."""
+
+
+@dataclass(frozen=True)
+class PrecisionLoss:
+    """A call of the candidate whose result is far less exact than the same value of the reference."""
+
+    reference: TrueCall
+    candidate: TrueCall
+    slot: str
+    reference_error: float
+    candidate_error: float
+
+
+def find_precision_loss(counterparts: Counterparts, truths: dict[str, Truth]) -> PrecisionLoss | None:
+    """The first call where the candidate's error grows far beyond that of the same value in the reference."""
+    usual = {side: _usual_dtype(step) for side, step in counterparts.steps.items()}
+    if usual["reference"] != usual["candidate"] or _is_coarser_throughout(counterparts):
+        return None
+    unit = _EPSILONS.get(usual["candidate"], 0.0)
+    errors = {side: _errors_of(truth) for side, truth in truths.items()}
+    for call, slot, partner, other_slot in _iter_pairs(counterparts):
+        own = errors["candidate"].get((call.name, slot))
+        other = errors["reference"].get((partner.name, other_slot))
+        if own is not None and other is not None and own > _TIMES * max(other, unit / 8) and own > _UNITS * unit:
+            return PrecisionLoss(partner, call, slot, other, own)
+    return None
+
+
+def _usual_dtype(step: TrueStep) -> str:
+    counts = Counter(value.dtype for value in step.values if value.is_floating)
+    return counts.most_common(1)[0][0] if counts else ""
+
+
+def _is_coarser_throughout(counterparts: Counterparts) -> bool:
+    pairs = list(_iter_pairs(counterparts))
+    steps = counterparts.steps
+    coarser = 0
+    for call, slot, partner, other_slot in pairs:
+        own = steps["candidate"].values[call.outputs[slot]].dtype
+        other = steps["reference"].values[partner.outputs[other_slot]].dtype
+        coarser += _EPSILONS.get(own, 0.0) > _EPSILONS.get(other, 0.0)
+    return bool(pairs) and coarser > _LOCAL * len(pairs)
+
+
+def _iter_pairs(counterparts: Counterparts) -> Iterator[tuple[TrueCall, str, TrueCall, str]]:
+    reference = counterparts.steps["reference"]
+    candidate = counterparts.steps["candidate"]
+    for call in candidate.calls.values():
+        for slot, number in call.outputs.items():
+            value = candidate.values[number]
+            if not value.is_floating or counterparts.is_plain("candidate", value):
+                continue
+            for one in counterparts.of("candidate", value):
+                maker = reference.maker(one)
+                names = [] if maker is None else [name for name, found in maker.outputs.items() if found == one.number]
+                if maker is not None and names:
+                    yield call, slot, maker, names[0]
+                    break
+
+
+def _errors_of(truth: Truth) -> dict[tuple[str, str], float]:
+    return {(row.record, row.slot): row.accumulated.relative for row in truth.rows if row.accumulated is not None}
