@@ -33,13 +33,14 @@ from tensorprobe.compare.measure import SHAPE_PROBLEM
 from tensorprobe.compare.option import DEFAULT_ATOL, DEFAULT_RTOL, CompareOptions
 from tensorprobe.compare.pairing import PairedCall, RunSide, pair_calls
 from tensorprobe.compare.relation import doubt_verdict, relate_runs
-from tensorprobe.compare.result import Comparison, Coverage, RankResult, ValuePair, Verdict
+from tensorprobe.compare.result import NO_ANSWER, Comparison, Coverage, RankResult, ValuePair, Verdict
 from tensorprobe.compare.same_run import note_same_run
 from tensorprobe.compare.signature import MINDSPORE
 from tensorprobe.compare.slot_pair import pair_match_slots
 from tensorprobe.compare.status import is_unknown
 from tensorprobe.compare.step import RankPair, pair_ranks
 from tensorprobe.compare.truth.judgement import find_obstacle, judge_by_truth
+from tensorprobe.compare.truth.settlement import settle_pairs
 from tensorprobe.compare.truth.verdict import TruthWords
 from tensorprobe.compare.value import make_value
 from tensorprobe.compare.verdict import find_sources, give_verdict, make_result
@@ -152,26 +153,45 @@ def _compare_ranks(
     judged = _measure_and_judge(pairs, pair, Judge(course), options, progress)
     is_cut_short = len(judged) < len(pairs)
     finding = Finding(judged, alignment, reference, candidate, past, is_cut_short, options.allow_uncompared)
-    verdict = _judge_by_truth(pair, aligned, options)
-    if verdict is None:
-        verdict = doubt_verdict(give_verdict(finding), relate_runs(pairs, alignment))
+    verdict = doubt_verdict(give_verdict(finding), relate_runs(pairs, alignment))
+    verdict = _judge_by_truth(pair, aligned, options, finding, verdict) or verdict
     verdict = replace(note_same_run(verdict, pair), step=pair.step, rank_name=pair.reference.name)
     return _make_result(pair, finding, verdict), course.end()
 
 
-def _judge_by_truth(pair: RankPair, aligned: _Aligned, options: CompareOptions) -> Verdict | None:
-    """By what the runs mean; None where they are to be judged by how their error grows."""
-    if options.by == "growth" or options.has_fixed_tolerance:
+def _judge_by_truth(
+    pair: RankPair, aligned: _Aligned, options: CompareOptions, finding: Finding, grown: Verdict
+) -> Verdict | None:
+    """By what the runs mean; None where `grown`, by how their error grows, is to stay."""
+    if options.by == "growth" or options.has_fixed_tolerance or _needs_no_truth(grown, finding):
         return None
     obstacle = find_obstacle(pair.reference, pair.candidate)
     if obstacle is None:
         judgement = judge_by_truth(pair.reference, pair.candidate)
+        is_later = not finding.past.is_empty and not judgement.is_equal
+        if is_later and (grown.kind == "agree" or judgement.starts_unequal):
+            return None  # what an update does to rounding is judged by growth
         if not judgement.gaps or judgement.is_equal:
-            return TruthWords(judgement, *aligned.runs).give_verdict()
+            verdict = TruthWords(judgement, *aligned.runs).give_verdict()
+            calls = (*verdict.call.reference, *verdict.call.candidate) if verdict.call is not None else ()
+            settle_pairs(finding.pairs, judgement, {call.name for call in calls})
+            return verdict
         obstacle = f"{len(judgement.gaps)} calls could not be executed again"
     if options.by == "truth":
         raise UsageError(f"the runs cannot be compared by truth: {obstacle}")
     return None
+
+
+def _needs_no_truth(grown: Verdict, finding: Finding) -> bool:
+    """All is equal bit for bit; or something is missing or contradicts its record, which a replay does not see."""
+    if grown.kind in NO_ANSWER:
+        return True
+    values = _own_tensors(finding.pairs)
+    if any(value.measurement is not None and value.measurement.fallback is not None for value in values):
+        return True
+    lonely = (*finding.alignment.only_reference, *finding.alignment.only_candidate)
+    is_same = all(value.status == "equal" and value.measurement is not None for value in values)
+    return grown.kind == "agree" and is_same and all(one.is_idle or one.call.caller is not None for one in lonely)
 
 
 @dataclass(frozen=True)

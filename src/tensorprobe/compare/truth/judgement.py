@@ -9,7 +9,7 @@ from tensorprobe.compare.truth.difference import Difference, Explainer
 from tensorprobe.compare.truth.leaf import find_replacements
 from tensorprobe.compare.truth.observable import Observables, observe
 from tensorprobe.compare.truth.precision import PrecisionLoss, find_precision_loss
-from tensorprobe.compare.truth.value_index import Counterparts
+from tensorprobe.compare.truth.value_index import Counterparts, is_laid_out, is_same
 from tensorprobe.errors import DumpError, UsageError
 from tensorprobe.replay import check_replayable, find_device
 from tensorprobe.replay.result import Finding, Truth
@@ -39,11 +39,28 @@ class Judgement:
         return self.observables.is_equal and (self.second_point is None or self.second_point.is_equal)
 
     @property
+    def starts_unequal(self) -> bool:
+        """Is it leaves that differ?"""
+        return any(one.leaf is not None for one in self.differences[:1])
+
+    @property
     def gaps(self) -> dict[str, str]:
         """The calls that could not be replayed, of both sides."""
         return {
             f"{side} {name}": reason for side, step in self.steps.items() for name, reason in step.coverage.gaps.items()
         }
+
+    def is_same_value(self, reference: tuple[str, str], candidate: tuple[str, str]) -> bool | None:
+        """Have two values, by record and place, the same truth? None where that of one is not known."""
+        numbers = {}
+        for side, (record, slot) in zip(SIDES, (reference, candidate), strict=True):
+            call = self.steps[side].calls.get(record)
+            number = None if call is None else call.inputs.get(slot, call.outputs.get(slot))
+            if number is None:
+                return None
+            numbers[side] = self.steps[side].values[number]
+        first, second = numbers[SIDES[0]].array, numbers[SIDES[1]].array
+        return is_same(first, second) or (first.size == second.size and is_laid_out(first, second))
 
     def lone_findings(self, side: str) -> Iterator[Finding]:
         """What is wrong in one run and not in the other."""
