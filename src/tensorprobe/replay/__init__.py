@@ -9,12 +9,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from tensorprobe.errors import DumpError, UsageError
 from tensorprobe.replay.result import Execution, Finding, ReplayOptions, Truth
 from tensorprobe.store.reader import Dump, RankDump, open_dump
+
+_LOOKED_AT = 1000
 
 logger = logging.getLogger("tensorprobe")
 
@@ -124,6 +127,14 @@ def check_replayable(rank: RankDump) -> None:
             f'{where} was recorded with task "{header.get("task")}", which keeps no tensors to start from: '
             'record it with task "replay" or "tensor".'
         )
+
+
+def tells_tensors_apart(rank: RankDump) -> bool:
+    """Does it say of values which ones are one tensor? Only then is the program certain that is made of it."""
+    from tensorprobe.replay.program import iter_named_leaves
+
+    leaves = (leaf for record in rank.records() for _, leaf, _ in iter_named_leaves(record.fields))
+    return any(leaf.tensor is not None for leaf in islice(leaves, _LOOKED_AT))
 
 
 def find_device(name: str) -> Any:

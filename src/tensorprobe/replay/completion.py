@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tensorprobe.errors import UsageError
+from tensorprobe.errors import DumpError, UsageError
 from tensorprobe.replay.result import Execution, ReplayOptions
-from tensorprobe.store.reader import Dump, open_dump
+from tensorprobe.store.reader import Dump, RankDump, open_dump
 
 
 class NotRepeatedError(UsageError):
@@ -18,7 +18,14 @@ class NotRepeatedError(UsageError):
 
 def lacks_tensors(dump: Dump) -> bool:
     """Are there tensors in it that are to be computed when somebody asks for them?"""
-    return any(rank.header.get("task") == "replay" for rank in dump.ranks())
+    return any(_task_of(rank) == "replay" for rank in dump.ranks())
+
+
+def _task_of(rank: RankDump) -> object:
+    try:
+        return rank.header.get("task")
+    except DumpError:  # said by whoever reads it
+        return None
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from tensorprobe.compare.truth.observable import Observables, observe
 from tensorprobe.compare.truth.precision import PrecisionLoss, find_precision_loss
 from tensorprobe.compare.truth.value_index import Counterparts, is_laid_out, is_same
 from tensorprobe.errors import DumpError, UsageError
-from tensorprobe.replay import check_replayable, find_device
+from tensorprobe.replay import check_replayable, find_device, tells_tensors_apart
 from tensorprobe.replay.result import Finding, Truth
 from tensorprobe.replay.true_step import TrueStep
 from tensorprobe.store.reader import RankDump
@@ -76,6 +76,8 @@ def find_obstacle(reference: RankDump, candidate: RankDump) -> str | None:
     try:
         for rank in (reference, candidate):
             check_replayable(rank)
+            if not tells_tensors_apart(rank):
+                return f"{rank.folder} does not say which tensors are the same: it is another tool's, or an older dump"
         find_device("cpu")
     except (DumpError, UsageError) as error:
         return str(error)
