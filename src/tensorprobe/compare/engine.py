@@ -21,7 +21,7 @@ from tensorprobe.compare.call import Run, is_across_frameworks, read_run
 from tensorprobe.compare.choice import choose_verdict, has_source
 from tensorprobe.compare.circumstance import compare_circumstances, find_unrepeated
 from tensorprobe.compare.course import Course, Past
-from tensorprobe.compare.evidence import Finding
+from tensorprobe.compare.evidence import Finding, describe_values
 from tensorprobe.compare.executor import MeasureTask, make_task, run_tasks
 from tensorprobe.compare.filtered_run import filter_alike
 from tensorprobe.compare.garbage import garbage_left_alone
@@ -175,11 +175,25 @@ def _judge_by_truth(
             verdict = TruthWords(judgement, *aligned.runs).give_verdict()
             calls = (*verdict.call.reference, *verdict.call.candidate) if verdict.call is not None else ()
             settle_pairs(finding.pairs, judgement, {call.name for call in calls})
-            return verdict
+            return _add_values(verdict, finding)
         obstacle = f"{len(judgement.gaps)} calls could not be executed again"
     if options.by == "truth":
         raise UsageError(f"the runs cannot be compared by truth: {obstacle}")
     return None
+
+
+def _add_values(verdict: Verdict, finding: Finding) -> Verdict:
+    """With what went in and came out, where the calls that are named are a pair."""
+    named = verdict.call
+    if named is None:
+        return verdict
+    names = (named.reference[-1].name, named.candidate[-1].name)
+    pair = next((one for one in finding.pairs if (one.reference.name, one.candidate.name) == names), None)
+    if pair is None:
+        return verdict
+    pair.role, pair.because = named.role, named.because
+    result = make_result(pair, finding.reference.run, finding.candidate.run)
+    return replace(verdict, call=result, evidence=(*verdict.evidence, *describe_values(pair)))
 
 
 def _needs_no_truth(grown: Verdict, finding: Finding) -> bool:

@@ -323,7 +323,7 @@ def _differing_arguments(reference: TrueCall, candidate: TrueCall) -> Iterable[s
     for slot in dict.fromkeys((*reference.arguments, *candidate.arguments)):
         first, second = reference.arguments.get(slot), candidate.arguments.get(slot)
         if first != second and not _is_dtype(first, second):
-            yield f"{slot.removeprefix('kwargs.')} {second!r} where the reference has {first!r}"
+            yield f"{slot.removeprefix('kwargs.')}={second!r} where the reference had {first!r}"
 
 
 def _is_dtype(first: object, second: object) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tensorprobe.compare.truth.piece import Piece, find_pieces
 from tensorprobe.compare.truth.value_index import TOLERANCE, Counterparts, is_same, permutations
 from tensorprobe.replay.true_step import Array, TrueStep, TrueValue
 
@@ -94,27 +95,38 @@ def _find_lone_ends(candidate: TrueStep, counterparts: Counterparts) -> Iterator
 
 
 def pair_gradients(counterparts: Counterparts) -> tuple[list[GradientPair], list[TrueValue]]:
-    """The leaves that get a gradient on either side, each with the leaf of the other run that has its content."""
+    """The leaves that get a gradient on either side, each with the leaf of the other run that has its content, or that
+    it is a piece of."""
     reference, candidate = counterparts.steps["reference"], counterparts.steps["candidate"]
-    largest = max(
-        (float(np.linalg.norm(value.gradient)) for step in (reference, candidate) for value in step.leaves
-         if value.gradient is not None),
-        default=0.0,
-    )  # fmt: skip
+    gradients = [value.gradient for step in (reference, candidate) for value in step.leaves]
+    largest = max((float(np.linalg.norm(found)) for found in gradients if found is not None), default=0.0)
     pairs: list[GradientPair] = []
-    unpaired: list[TrueValue] = []
+    lone: list[TrueValue] = []
     taken: set[int] = set()
     for value in reference.leaves:
         partners = [one for one in counterparts.of("reference", value) if one.is_leaf and one.number not in taken]
         partner = min(partners, key=lambda one: _distance(value, one), default=None)
-        if partner is not None:
-            if value.gradient is None and partner.gradient is None:
-                continue
+        if partner is None:
+            lone += [value] if value.gradient is not None else []
+        elif value.gradient is not None or partner.gradient is not None:
             taken.add(partner.number)
             pairs.append(GradientPair(value, partner, _gradient_error(value, partner, largest)))
-        elif value.gradient is not None:
-            unpaired.append(value)
-    return pairs, unpaired
+    others = [one for one in candidate.leaves if one.gradient is not None and one.number not in taken]
+    found: set[int] = set()
+    for piece in find_pieces(lone, others):
+        found.add(piece.part.number)
+        pairs.append(GradientPair(piece.part, piece.whole, _piece_error(piece, largest)))
+    for piece in find_pieces(others, [value for value in lone if value.number not in found]):
+        found.add(piece.whole.number)
+        pairs.append(GradientPair(piece.whole, piece.part, _piece_error(piece, largest)))
+    return pairs, [value for value in lone if value.number not in found]
+
+
+def _piece_error(piece: Piece, largest: float) -> float:
+    whole = piece.whole.gradient
+    if whole is None or piece.part.gradient is None:
+        return 1.0
+    return _distance_of(piece.part.gradient.reshape(-1), whole.reshape(-1)[piece.places], _ZERO * largest)
 
 
 def _distance(value: TrueValue, other: TrueValue) -> tuple[bool, bool, bool, int]:
@@ -133,11 +145,16 @@ def _gradient_error(value: TrueValue, partner: TrueValue, largest: float) -> flo
     arranged = arrange(partner.array, value.array, second)
     if arranged is None:
         return 1.0
+    return _distance_of(first.reshape(-1), arranged.reshape(-1), floor)
+
+
+def _distance_of(first: Array, second: Array, floor: float) -> float:
+    """Relative to their size; what is smaller than `floor` is zero in exact arithmetic."""
     with np.errstate(invalid="ignore", over="ignore"):
-        difference = float(np.linalg.norm(np.nan_to_num(first.reshape(-1) - arranged.reshape(-1))))
+        difference = float(np.linalg.norm(np.nan_to_num(first - second)))
         if difference <= floor:
             return 0.0
-        scale = max(float(np.linalg.norm(first)), float(np.linalg.norm(arranged)))
+        scale = max(float(np.linalg.norm(first)), float(np.linalg.norm(second)))
     return difference / scale if scale else 0.0
 
 
