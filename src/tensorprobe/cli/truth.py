@@ -15,6 +15,7 @@ from tensorprobe.cli.progress import total_progress_bar
 from tensorprobe.errors import UsageError
 from tensorprobe.foreign_text import clean
 from tensorprobe.replay import iter_truths
+from tensorprobe.replay.meaning.registry import load_meanings
 from tensorprobe.store.reader import open_dump
 
 _NOTHING_WRONG, _WRONG, _NOT_CHECKED = 0, 1, 2
@@ -34,6 +35,10 @@ def truth(
     ] = None,
     output_format: Annotated[Format, typer.Option("--format", help="What is printed.")] = Format.TEXT,
     device: Annotated[str, typer.Option(help="Where to replay: cpu or cuda.")] = "cpu",
+    meaning: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE.py", help="Your file that says what kernels compute, with @tensorprobe.meaning."),
+    ] = None,
 ) -> None:
     """Say where one run loses its digits, and what in it is wrong. No second run is needed.
 
@@ -56,6 +61,8 @@ def truth(
 
     if sort is not None and sort not in ORDERS:
         raise UsageError(f"--sort {sort!r} is not one of {', '.join(ORDERS)}")
+    for file in meaning or ():
+        load_meanings(file)
     dump = open_dump(path).select(step, rank)
     with ExitStack() as stack:
         if output is not None:

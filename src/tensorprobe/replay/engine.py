@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 
+from tensorprobe.model.name import ApiName
 from tensorprobe.replay.argument import Leaf, UnknownArgumentError, build_arguments
+from tensorprobe.replay.function import UnknownFunctionError
 from tensorprobe.replay.gradient import Gradients
 from tensorprobe.replay.invocation import (
     Invoker,
@@ -22,8 +24,9 @@ from tensorprobe.replay.invocation import (
     is_undefined,
     tensors_by_slot,
 )
+from tensorprobe.replay.meaning.registry import MeaningError, find_kernel_meaning
 from tensorprobe.replay.precision import Precision, torch_dtype
-from tensorprobe.replay.program import Operation, Program
+from tensorprobe.replay.program import Operation, Program, parse_or_none
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
 from tensorprobe.replay.result import Coverage, Decision
 from tensorprobe.replay.workspace import Workspace, lay_out
@@ -108,11 +111,28 @@ class Replay:
         try:
             results = self._execute(operation)
         except Exception as error:  # whatever a function of torch says to its arguments
-            self.coverage.gaps[operation.name] = describe_error(error)
+            self._note_gap(operation, error)
             self._pin_results(operation)
             return
         self.coverage.replayed += 1
         self._onlooker.see_results(operation, results)
+
+    def _note_gap(self, operation: Operation, error: Exception) -> None:
+        if operation.inside is not None and self._has_meaning(operation.inside):
+            self.coverage.call_count -= 1  # a part of a kernel whose meaning is known
+            return
+        self.coverage.gaps[operation.name] = describe_error(error)
+        if isinstance(error, UnknownFunctionError):
+            stem = f"{operation.prefix}.{operation.op}".removesuffix(".default")
+            self.coverage.without_meaning.setdefault(stem, operation.name)
+
+    def _has_meaning(self, name: str) -> bool:
+        """Is it known what an autograd Function computes?"""
+        parsed = parse_or_none(name)
+        try:
+            return isinstance(parsed, ApiName) and find_kernel_meaning(parsed.prefix, parsed.name) is not None
+        except MeaningError:
+            return False
 
     def _execute(self, operation: Operation) -> Tensors:
         """What it gives; nothing where that is not computed."""
@@ -124,8 +144,23 @@ class Replay:
             self._pin_results(operation)
             return {}
         if operation.prefix == "Autograd":
-            return self._pass_on(operation)
+            return self._execute_function(operation)
         return self._call(operation)
+
+    def _execute_function(self, operation: Operation) -> Tensors:
+        """An autograd Function of the program: by its meaning, where it has one, else by the calls inside it."""
+        kernel = self._invoker.find_kernel(operation)
+        if kernel is None:
+            return self._pass_on(operation)
+        try:
+            return self._call(operation)
+        except MeaningError:
+            if kernel.is_built_in and self._is_made(operation):  # another Function of the same name
+                return self._pass_on(operation)
+            raise
+
+    def _is_made(self, operation: Operation) -> bool:
+        return all(self.workspace.find(leaf) is not None for leaf in operation.outputs)
 
     def _call(self, operation: Operation) -> Tensors:
         given: dict[int, Leaf] = {}
@@ -198,7 +233,7 @@ class Replay:
         for leaf in operation.outputs:
             tensor = self.workspace.find(leaf)
             if tensor is None:
-                raise NotReplayedError("what it computes is not seen")
+                raise UnknownFunctionError("it made no recorded calls that give its results")
             results[leaf.slot] = tensor
             self.workspace.add(leaf, tensor, operation.name)
         return results
@@ -257,7 +292,12 @@ def replace_tensors(tree: Any, told: Mapping[int, torch.Tensor]) -> Any:
     return tree
 
 
+_OWN_ERRORS = (MeaningError, MissingContentError, NotReplayedError, UnknownArgumentError, UnknownFunctionError)
+
+
 def describe_error(error: Exception) -> str:
     """The first line of what went wrong."""
     lines = str(error).strip().splitlines()
+    if isinstance(error, _OWN_ERRORS) and lines:
+        return lines[0][:400]
     return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__

@@ -13,6 +13,8 @@ import torch
 from tensorprobe.model.tree import map_tree
 from tensorprobe.replay.argument import Leaf, UnknownArgumentError, build_arguments, iter_leaves
 from tensorprobe.replay.function import DRAWS, UNDEFINED, base_op, find_function
+from tensorprobe.replay.meaning.fit import fit_meaning
+from tensorprobe.replay.meaning.registry import KernelMeaning, find_kernel_meaning
 from tensorprobe.replay.meaning.torch import Context, find_meaning
 from tensorprobe.replay.object import make_object
 from tensorprobe.replay.precision import Precision, torch_dtype
@@ -70,7 +72,14 @@ class Invoker:
                 raise NotReplayedError(f"it gave {shape} where {list(leaf.shape)} was recorded ({leaf.slot})")
         return output, found
 
+    def find_kernel(self, operation: Operation) -> KernelMeaning | None:
+        """What somebody has said that the call computes; the bits of a kernel are nobody's to say."""
+        return find_kernel_meaning(operation.prefix, operation.op) if self.precision.is_wide else None
+
     def _find(self, operation: Operation) -> Callable[..., Any]:
+        kernel = self.find_kernel(operation)
+        if kernel is not None:
+            return fit_meaning(kernel, operation, lambda leaf: self.precision.convert(self.recorded.load(leaf)).clone())
         meaning = find_meaning(operation.prefix, operation.op, self.precision.is_wide)
         if meaning is None:
             return find_function(operation.prefix, operation.op)

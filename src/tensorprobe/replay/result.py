@@ -79,6 +79,8 @@ class Coverage:
     """Calls whose results were drawn: they are those recorded."""
     gaps: dict[str, str] = field(default_factory=dict)
     """The calls that could not be replayed, and why: their results are those recorded."""
+    without_meaning: dict[str, str] = field(default_factory=dict)
+    """What was called in gaps that a meaning would close, `Autograd.MyKernel`, and the first such call."""
     decisions: dict[str, Decision] = field(default_factory=dict)
     """Calls that decided otherwise: the program goes on with what was recorded."""
 
@@ -94,7 +96,8 @@ class Finding:
     count: int = 0
     """Of elements, where they are counted."""
     other: str = ""
-    """Of a sum, the records whose gradients should add up; of a write, the record that saw the value before."""
+    """Of a sum, the records whose gradients should add up; of a write, the record that saw the value before; of a
+    kernel or its derivative, the meaning it was held against, where that is not the function of its name."""
 
 
 @dataclass

@@ -18,6 +18,7 @@ from tensorprobe.replay.engine import Onlooker, Replay, describe_error
 from tensorprobe.replay.error import measure
 from tensorprobe.replay.invocation import Invoker, Tensors, is_random, is_undefined
 from tensorprobe.replay.judge import allow_units, judge
+from tensorprobe.replay.meaning.registry import MeaningError
 from tensorprobe.replay.precision import Precision, torch_dtype
 from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
@@ -131,8 +132,13 @@ class TruthJudge(Onlooker):
             self.not_judged[operation.name] = describe_error(error)
 
     def _make_alone(self, operation: Operation, arriving: dict[str, Leaf]) -> LoneCall:
-        if operation.prefix != "Autograd":
-            return LoneCall(self._invoker, operation, arriving)
+        kernel = self._invoker.find_kernel(operation)
+        if operation.prefix != "Autograd" or kernel is not None:
+            try:
+                return LoneCall(self._invoker, operation, arriving)
+            except MeaningError:
+                if operation.prefix != "Autograd" or kernel is None or not kernel.is_built_in:
+                    raise
         inside = [call for call in self._program.calls() if call.inside == operation.name]
         return LoneFunction(self._invoker, operation, arriving, inside)
 
@@ -144,7 +150,7 @@ class TruthJudge(Onlooker):
         allowed = allow_units(leaf.element_count, counts)
         row.own = judge(recorded, truth, eps, allowed, lambda: alone.find_sensitivity(leaf.slot))
         if not row.own.is_explained:
-            self.findings.append(Finding("kernel", operation.name, leaf.slot, row.own))
+            self.findings.append(Finding("kernel", operation.name, leaf.slot, row.own, other=alone.meaning))
         overflow = int((~torch.isfinite(recorded) & torch.isfinite(truth)).sum())
         if overflow:
             self.findings.append(Finding("overflow", operation.name, leaf.slot, count=overflow))
@@ -167,7 +173,8 @@ class TruthJudge(Onlooker):
         )
         row.own = judgement
         if not judgement.is_explained:
-            self.findings.append(Finding("derivative", operation.backward_name, leaf.slot, judgement))
+            found = Finding("derivative", operation.backward_name, leaf.slot, judgement, other=alone.meaning)
+            self.findings.append(found)
         overflow = int((~torch.isfinite(recorded) & torch.isfinite(truth)).sum())
         if overflow:
             self.findings.append(Finding("overflow", operation.backward_name, leaf.slot, count=overflow))
