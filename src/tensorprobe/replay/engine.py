@@ -12,8 +12,11 @@ from typing import Any
 
 import torch
 
+from tensorprobe.errors import DumpError
 from tensorprobe.model.name import ApiName
+from tensorprobe.replay.allocation import TooLargeError
 from tensorprobe.replay.argument import Leaf, UnknownArgumentError, build_arguments
+from tensorprobe.replay.content_guard import UnsafeContentError
 from tensorprobe.replay.function import UnknownFunctionError
 from tensorprobe.replay.gradient import Gradients
 from tensorprobe.replay.invocation import (
@@ -58,12 +61,13 @@ class Replay:
         self._onlooker = onlooker or Onlooker()
         self._advance = advance
         self.recorded = RecordedTensors(program.rank, device)
-        self._invoker = Invoker(self.recorded, precision, device)
+        self._invoker = Invoker(self.recorded, precision, device, program.limit_bytes)
         self._invoker.note_choice = self._note_choice
         self.gradients = Gradients(program, self._onlooker)
         self.workspace = Workspace(self.recorded, self._read_leaf, self.gradients.roots)
         self._last_use = find_last_uses(program)
         self._written = find_written(program)
+        self._made_bytes = 0
 
     def run(self) -> None:
         """Execute everything, forward and backward."""
@@ -116,6 +120,18 @@ class Replay:
             return
         self.coverage.replayed += 1
         self._onlooker.see_results(operation, results)
+        self._check_memory(results)
+
+    def _check_memory(self, results: Tensors) -> None:
+        """What is alive stays within the limit, whatever the dump says of who shares memory with whom."""
+        self._made_bytes += sum(tensor.nbytes for tensor in results.values())
+        if self._made_bytes > self.program.limit_bytes:
+            self._made_bytes = self.workspace.count_bytes()
+            if self._made_bytes > self.program.limit_bytes:
+                raise DumpError(
+                    f"Replaying {self.program.rank.name} takes more than {self.program.limit_bytes / 2**30:,.1f} GiB "
+                    "of memory, the limit here: say --memory GIB if there is more."
+                )
 
     def _note_gap(self, operation: Operation, error: Exception) -> None:
         if operation.inside is not None and self._has_meaning(operation.inside):
@@ -222,6 +238,7 @@ class Replay:
 
     def _make_undefined(self, operation: Operation) -> None:
         """Memory that is about to be written: zeros, so that what is never written shows nowhere."""
+        self._invoker.allocation.check_bytes(8 * sum(leaf.element_count for leaf in operation.outputs))
         for leaf in operation.outputs:
             dtype = self._invoker.precision.dtype(torch_dtype(leaf.dtype))
             zeros = torch.zeros(leaf.shape, dtype=dtype, device=self._invoker.device)
@@ -292,7 +309,15 @@ def replace_tensors(tree: Any, told: Mapping[int, torch.Tensor]) -> Any:
     return tree
 
 
-_OWN_ERRORS = (MeaningError, MissingContentError, NotReplayedError, UnknownArgumentError, UnknownFunctionError)
+_OWN_ERRORS = (
+    MeaningError,
+    MissingContentError,
+    NotReplayedError,
+    TooLargeError,
+    UnknownArgumentError,
+    UnknownFunctionError,
+    UnsafeContentError,
+)
 
 
 def describe_error(error: Exception) -> str:

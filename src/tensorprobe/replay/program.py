@@ -112,6 +112,8 @@ class Program:
     """The outermost, in their order."""
     gradients: dict[str, Mapping[str, Any]]
     """The backward records, and those of the gradients of parameters, by their names."""
+    limit_bytes: int = 1 << 30
+    """So much memory may a replay take."""
 
     def walk(self) -> Iterator[Operation]:
         """All calls, each before what it contains."""

@@ -32,7 +32,8 @@ def find_truth(program: Program, device: torch.device, advance: Callable[[], Non
     judge_ = TruthJudge(program, device)
     replay = Replay(program, Precision("float64"), device, judge_, advance)
     judge_.workspace_roots = replay.gradients.roots
-    replay.run()
+    with torch.random.fork_rng(devices=()):  # whatever a call draws, the program that asks draws the same as before
+        replay.run()
     findings = judge_.findings
     findings += [
         Finding("write", write.operation, write.leaf.slot, other=write.before.slot)
@@ -66,7 +67,7 @@ class TruthJudge(Onlooker):
     def __init__(self, program: Program, device: torch.device) -> None:
         self._program = program
         self._recorded = RecordedTensors(program.rank, device)
-        self._invoker = Invoker(self._recorded, Precision("float64"), device)
+        self._invoker = Invoker(self._recorded, Precision("float64"), device, program.limit_bytes)
         self.rows: dict[tuple[str, str], CallTruth] = {}
         self.findings: list[Finding] = []
         self.losses: list[tuple[str, float, float]] = []
