@@ -123,12 +123,22 @@ class _Counter(TorchDispatchMode):  # type: ignore[misc]
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        output = function(*args, **(kwargs or {}))
+        kwargs = dict(kwargs or {})
+        if _takes_device(function):
+            kwargs["device"] = torch.device("meta")
+        output = function(*args, **kwargs)
         if getattr(function, "is_view", False):
             return output
         self.total_bytes += sum(tensor.numel() * tensor.element_size() for tensor in iter_tensors(output))
         self._allocation.check_bytes(self.total_bytes)
         return output
+
+
+@cache
+def _takes_device(operator: Any) -> bool:
+    """Could it make a tensor on a real device?"""
+    schema = getattr(operator, "_schema", None)
+    return schema is not None and any(argument.name == "device" for argument in schema.arguments)
 
 
 def bound_plain(op: str, tensors: Sequence[torch.Tensor]) -> int | None:
