@@ -74,6 +74,8 @@ class Replay:
         for operation in self.program.operations:
             self._run(operation)
         self.gradients.run_passes(self.workspace, math.inf)
+        for where, error in self.gradients.receiver.failures:
+            self.coverage.gaps.setdefault(where, describe_error(error))
 
     def _read_leaf(self, leaf: Leaf) -> torch.Tensor:
         tensor = lay_out(self._invoker.precision.convert(self.recorded.load(leaf)), leaf)
@@ -104,7 +106,10 @@ class Replay:
         """A recorded tree with the tensors that stand for what is in it, and None for everything else."""
         try:
             return build_arguments(tree, "", frozenset(), self.workspace.find, lambda kind, value: None)
-        except UnknownArgumentError:  # a text that was shortened: no tensor is missed by leaving out all
+        except (
+            UnknownArgumentError,
+            RuntimeError,
+        ):  # a text that was shortened: no tensor is missed by leaving out all
             return type(tree)()
 
     def _run_call(self, operation: Operation) -> None:
@@ -263,11 +268,11 @@ class Replay:
             except MissingContentError:
                 continue
             found = self.workspace.find(leaf) if operation.writes_in_place else None
-            if found is None:
-                found = lay_out(content, leaf)
-            else:
+            try:
                 with torch.no_grad():
-                    found.copy_(content)
+                    found = found.copy_(content) if found is not None else lay_out(content, leaf)
+            except RuntimeError:  # memory that cannot be written to: a dump that is not what was executed
+                found = lay_out(content, leaf)
             self.workspace.add(leaf, found, operation.name)
 
 
@@ -320,7 +325,7 @@ _OWN_ERRORS = (
 )
 
 
-def describe_error(error: Exception) -> str:
+def describe_error(error: BaseException) -> str:
     """The first line of what went wrong."""
     lines = str(error).strip().splitlines()
     if isinstance(error, _OWN_ERRORS) and lines:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from tensorprobe.replay.alone import LoneCall, LoneFunction, backward_leaves
-from tensorprobe.replay.argument import Leaf, iter_leaves
+from tensorprobe.replay.argument import Leaf, UnknownArgumentError, iter_leaves
 from tensorprobe.replay.engine import Onlooker, Replay, describe_error
 from tensorprobe.replay.error import measure
 from tensorprobe.replay.invocation import Invoker, Tensors, is_random, is_undefined
@@ -74,6 +74,10 @@ class TruthJudge(Onlooker):
         self.not_judged: dict[str, str] = {}
         self.workspace_roots: frozenset[int] = frozenset()
         self._gradient_leaves: dict[str, dict[str, Leaf]] = {}
+        self._inside: dict[str, list[Operation]] = {}
+        for call in program.calls():
+            if call.inside is not None:
+                self._inside.setdefault(call.inside, []).append(call)
 
     def see_results(self, operation: Operation, tensors: Tensors) -> None:
         for leaf in operation.outputs:
@@ -87,10 +91,9 @@ class TruthJudge(Onlooker):
     def _note_loss(self, operation: Operation, leaf: Leaf, truth: torch.Tensor) -> None:
         try:
             recorded = self._recorded.load(leaf)
-        except MissingContentError as error:
-            self.not_judged[operation.name] = str(error)
-            return
-        self.losses.append((operation.name, float(recorded), float(truth.detach())))
+            self.losses.append((operation.name, float(recorded), float(truth.detach())))
+        except (MissingContentError, UnknownArgumentError, RuntimeError) as error:  # a loss that is complex
+            self.not_judged[operation.name] = describe_error(error)
 
     def see_gradient(self, record: str, slot: str, gradient: torch.Tensor) -> None:
         leaf = self._leaves_of(record).get(slot)
@@ -105,14 +108,17 @@ class TruthJudge(Onlooker):
                 continue
             shares = [self._gradients(user)[1].get(leaf.slot) for user, leaf in value.uses]
             given = [leaf for leaf in shares if leaf is not None]
+            if any(leaf.shape != arriving.shape for leaf in given):
+                continue
             try:
                 recorded = self._recorded.load(arriving)
                 total = torch.zeros(arriving.shape, dtype=torch.float64, device=recorded.device)
                 for leaf in given:
                     total = total + self._recorded.load(leaf)
-            except (MissingContentError, RuntimeError):
+                unit = torch.finfo(recorded.dtype).eps * max(1, len(given))
+            except (MissingContentError, UnknownArgumentError, RuntimeError, TypeError):
                 continue
-            judgement = judge(recorded, total, torch.finfo(recorded.dtype).eps * max(1, len(given)))
+            judgement = judge(recorded, total, unit)
             if given and not judgement.is_explained:
                 users = ", ".join(user.backward_name for user, _ in value.uses)
                 yield Finding("sum", value.maker.backward_name, arriving.slot, judgement, other=users)
@@ -140,8 +146,7 @@ class TruthJudge(Onlooker):
             except MeaningError:
                 if operation.prefix != "Autograd" or kernel is None or not kernel.is_built_in:
                     raise
-        inside = [call for call in self._program.calls() if call.inside == operation.name]
-        return LoneFunction(self._invoker, operation, arriving, inside)
+        return LoneFunction(self._invoker, operation, arriving, self._inside.get(operation.name, []))
 
     def _judge_result(self, operation: Operation, leaf: Leaf, alone: LoneCall, gradient: Leaf | None) -> None:
         recorded, truth = self._recorded.load(leaf), alone.results[leaf.slot].detach()
@@ -190,11 +195,14 @@ class TruthJudge(Onlooker):
 
     def _measure(self, record: str, leaf: Leaf, truth: torch.Tensor) -> None:
         try:
-            recorded = self._recorded.load(leaf)
+            error = measure(self._recorded.load(leaf), truth)
         except MissingContentError:
             return
+        except Exception as problem:  # what was recorded is of another kind than what was computed
+            self.not_judged[record] = describe_error(problem)
+            return
         row = self.rows.setdefault((record, leaf.slot), CallTruth(record, leaf.slot, leaf.dtype))
-        row.accumulated = measure(recorded, truth)
+        row.accumulated = error
 
     def _gradients(self, operation: Operation) -> tuple[dict[str, Leaf], dict[str, Leaf]]:
         return backward_leaves(self._program.gradients.get(operation.backward_name, {}))

@@ -19,6 +19,9 @@ import torch
 from tensorprobe.replay.argument import Leaf
 from tensorprobe.replay.recorded import FileId, MissingContentError, RecordedTensors
 
+_LOOKED_AT = 256
+"""Among so many latest tensors of a storage, and its first, one is looked for that shows what another one shows."""
+
 
 @dataclass(slots=True)
 class Seen:
@@ -152,7 +155,8 @@ class Workspace:
 
     def _view_storage(self, leaf: Leaf) -> torch.Tensor | None:
         """A view that no recorded call made, of a storage that is known."""
-        for base, tensor in reversed(self._by_storage.get(leaf.storage or 0, ())):
+        known = self._by_storage.get(leaf.storage or 0, [])
+        for base, tensor in reversed([known[0], *known[-_LOOKED_AT:]] if known else ()):
             if base.dtype == leaf.dtype:
                 view = view_of(tensor, base, leaf)
                 if view is not None:
