@@ -11,6 +11,7 @@ import torch
 from tensorprobe.replay.allocation import Allocation, TooLargeError
 from tensorprobe.replay.content_guard import UnsafeContentError, check_content
 from tensorprobe.replay.function import find_function
+from tensorprobe.replay.meaning.registry import find_kernel_meaning
 from tests.replay.meaning.formula import draw
 
 LIMIT = 1 << 24
@@ -139,6 +140,25 @@ def test_other_calls_are_made(call: tuple[Any, ...]) -> None:
     output = find_function(prefix, op)(*args)
     count = sum(tensor.numel() for tensor in (output if isinstance(output, tuple) else (output,)))
     check(prefix, op, *args, count=count)
+
+
+TOKENS = draw(1, 1, 1, 1).expand(1, 3000, 1, 1)
+ENDS = torch.tensor([0, 3000], dtype=torch.int32)
+KERNELS = {
+    "FlashAttnFunc": (TOKENS, TOKENS, TOKENS, 0.0, None, True, (-1, -1), 5.0, None, False, False),
+    "FlashAttnVarlenFunc": (*[TOKENS[0]] * 3, ENDS, ENDS, 1, 1, 0.0, None, True, (-1, -1), 5.0, None, False, False),
+    "LigerFusedLinearCrossEntropyFunction": (draw(3000, 1), draw(3000, 1), torch.zeros(3000, dtype=torch.long), None),
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_so_is_a_kernel_whose_meaning_would_take_too_much(name: str) -> None:
+    found = find_kernel_meaning("Autograd", name)
+    recorded: Any = Recorded("Autograd", name, 3000)
+    assert found is not None
+    with pytest.raises(TooLargeError, match="GiB"):
+        Allocation(LIMIT).check_kernel(recorded, found.function, KERNELS[name], {})
+    Allocation(1 << 32).check_kernel(recorded, found.function, KERNELS[name], {})
 
 
 def test_a_result_that_is_larger_than_recorded_is_told_apart_from_one_that_is_too_large() -> None:

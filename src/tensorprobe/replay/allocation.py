@@ -50,8 +50,7 @@ class Allocation:
         key = (operation.name, *(tensor.shape for tensor in tensors))
         if key in self._checked:  # the same call once more, on other numbers
             return
-        self.check_bytes(sum(tensor.numel() * tensor.element_size() for tensor in tensors), "it is given")
-        self.check_bytes(8 * sum(leaf.element_count for leaf in operation.outputs), "its results take")
+        self._check_ends(operation, tensors)
         check_steps(op, args, kwargs)
         check_content(op, args, kwargs)
         bound = bound_plain(op, tensors) if not _is_fused_attention(op, args, kwargs) else 0
@@ -59,8 +58,15 @@ class Allocation:
             self._check_by_trial(operation, op, function, args, kwargs)
         self._checked.add(key)
 
-    def check_kernel(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def _check_ends(self, operation: Operation, tensors: Sequence[torch.Tensor]) -> None:
+        self.check_bytes(sum(tensor.numel() * tensor.element_size() for tensor in tensors), "it is given")
+        self.check_bytes(8 * sum(leaf.element_count for leaf in operation.outputs), "its results take")
+
+    def check_kernel(
+        self, operation: Operation, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> None:
         """The same for a meaning, which may look at the numbers that are given as tensors, such as lengths."""
+        self._check_ends(operation, list(iter_tensors((args, kwargs))))
         for keeps_numbers in (True, False):
             try:
                 self._try(function, to_meta(args, keeps_numbers), to_meta(kwargs, keeps_numbers))

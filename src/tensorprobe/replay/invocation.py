@@ -78,7 +78,7 @@ class Invoker:
         whatever torch says to its arguments."""
         function = self._find(operation)
         if self.find_kernel(operation) is not None:
-            self.allocation.check_kernel(function, args, kwargs)
+            self.allocation.check_kernel(operation, function, args, kwargs)
         else:
             self.allocation.check(operation, find_function(operation.prefix, operation.op), args, kwargs)
         with self._surroundings(operation):

@@ -39,6 +39,11 @@ class Scores:
         mask = mask & (distance >= -left) if left >= 0 else mask
         return mask & (distance <= right) if right >= 0 else mask
 
+    def hides_all(self, queries: int, keys: int) -> bool:
+        """Is there a query that sees no key? Known without looking at the mask."""
+        right = 0 if self.is_causal else self.window[1]
+        return right >= 0 and keys - queries + right < 0
+
     @property
     def is_plain(self) -> bool:
         """Does torch have a function that computes it without all weights in memory?"""
@@ -59,7 +64,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, scores: Scores, wants_sum:
         key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
     mask = scores.find_mask(query.size(-2), key.size(-2), query.device)
     seen, sees_none = mask, None
-    if mask is not None and not bool(mask.any(-1).all()):
+    if mask is not None and scores.hides_all(query.size(-2), key.size(-2)):
         sees_none = ~mask.any(-1, keepdim=True)
         seen = mask | sees_none  # not NaN, whose gradient would spread; their result is put to zero below
     scale = query.size(-1) ** -0.5 if scores.scale is None else scores.scale
