@@ -6,7 +6,8 @@
 Targets: `records` (dump.json, as `show` and `compare` read it), `npy` and `pt` (tensor files), `weights` (.pt and
 .safetensors of convert_weight), `print` (what MindSpore printed), `stacks` and `run` (what lies beside the records, for
 `show` and `recover`), `mapping` and `apis` (YAML files of users), `config` (config.json), `compare` (two whole dumps,
-one of them spoilt). A reader may refuse a file with a TensorprobeError, and nothing else: any other exception is
+one of them spoilt), `truth` (a whole dump with tensors, whose records, or run.json, are spoilt: it is executed again).
+A reader may refuse a file with a TensorprobeError, and nothing else: any other exception is
 printed with the path of the file that caused it. The file is written before it is read, so that it is there even when
 the process dies of it.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import functools
 import io
 import json
 import math
@@ -24,8 +26,10 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -54,6 +58,64 @@ ODD = (
     *([], {}, [[]], [{}], {"": {}}, {"type": 3}, {"type": "x"}, {"shape": [2]}, {"dtype": "x", "type": "torch.Tensor"}),
     *([-1], [1 << 70, 2], [True], [0], ["2"], {"type": "torch.Tensor", "shape": [2], "Max": math.nan, "Norm": -1}),
     *({"type": "int", "value": []}, {"type": "slice", "value": 1}, {"type": "torch.Tensor", "data_name": "../x"}),
+)
+
+
+COUNTS = (0, 1, 2, 3, 7, -1, -(1 << 63), 1 << 20, 10**9, 10**12, (1 << 63) - 1, 1 << 63, 1 << 70)
+SIZES = {
+    "value": (
+        *COUNTS,
+        0.5,
+        1e-300,
+        1e300,
+        math.nan,
+        math.inf,
+        True,
+        "sum",
+        "cuda:7",
+        "meta",
+        "…",
+        [1, 2, 3],
+        [10**9] * 3,
+    ),
+    "shape": ([], [0], [1], [2, 2], [10**6, 10**6], [10**12], [1] * 64, [(1 << 63) - 1] * 3, [4, 6], [3, 4], [-1]),
+    "stride": ([], [0], [0, 0], [1, 1], [10**9, 1], [1 << 62], [4, 1], [1, 4]),
+    **dict.fromkeys(("tensor", "storage", "offset"), (*COUNTS, *range(40))),
+    "dtype": ("torch.float32", "torch.float64", "torch.bool", "torch.int64", "torch.complex64", "torch.float8_e4m3fn"),
+    "requires_grad": (True, False),
+    "type": (
+        "torch.Tensor",
+        "int",
+        "float",
+        "bool",
+        "str",
+        "torch.dtype",
+        "torch.device",
+        "slice",
+        "torch.Size",
+        "ellipsis",
+    ),
+}
+NAMES = (
+    *("Torch.zeros.0.forward", "Tensor.expand.0.forward", "Tensor.view.0.forward", "Functional.linear.0.forward"),
+    *(
+        "Torch.matmul.0.forward",
+        "Tensor.__getitem__.0.forward",
+        "Autograd.FlashAttnFunc.0.forward",
+        "Torch.load.0.forward",
+    ),
+    *(
+        "Ops.aten.save.0.forward",
+        "Ops.aten.add.Tensor.0.forward",
+        "Torch._grouped_mm.0.forward",
+        "Torch.empty.0.forward",
+    ),
+    *(
+        "NPU.npu_fusion_attention.0.forward",
+        "Tensor.resize_.0.forward",
+        "Tensor.copy_.0.forward",
+        "Torch.lstm.0.forward",
+    ),
 )
 
 
@@ -105,8 +167,11 @@ def run_at_random(target: Target, seeds: list[bytes], seconds: float, seed: int)
     chance = random.Random(seed)
     ends = time.monotonic() + seconds
     while time.monotonic() < ends and target.failed < 10:
-        is_text = seeds[0][:1] == b"{" and chance.random() < 0.7
-        target(mutate_json(chance, seeds) if is_text else mutate(chance, seeds))
+        is_text = seeds[0].partition(b"\n")[2][:1] == b"{" or seeds[0][:1] == b"{"
+        if is_text and not seeds[0].startswith(b"{") and chance.random() < 0.8:
+            target(mutate_calls(chance, seeds))
+        else:
+            target(mutate_json(chance, seeds) if is_text and chance.random() < 0.7 else mutate(chance, seeds))
     print(f"{target.accepted:,} files were read, {target.refused:,} refused, {target.failed} broke the reader")
     sys.exit(1 if target.failed else 0)
 
@@ -160,7 +225,9 @@ def mutate(chance: random.Random, seeds: list[bytes]) -> bytes:
 
 def mutate_json(chance: random.Random, seeds: list[bytes]) -> bytes:
     """Still JSON, with odd values in odd places."""
-    content = json.loads(chance.choice(seeds))
+    seed = chance.choice(seeds)
+    head, _, rest = seed.partition(b"\n") if not seed.startswith(b"{") else (b"", b"", seed)
+    content = json.loads(rest)
     for _ in range(chance.choice((1, 2, 4, 16))):
         node = content
         while isinstance(node, (dict, list)) and node:
@@ -170,7 +237,38 @@ def mutate_json(chance: random.Random, seeds: list[bytes]) -> bytes:
                 node[key] = copy.deepcopy(chance.choice(ODD))
                 break
             node = node[key]
-    return json.dumps(content).encode()
+    return (head + b"\n" if head else b"") + json.dumps(content).encode()
+
+
+def mutate_calls(chance: random.Random, seeds: list[bytes]) -> bytes:
+    """Records that are still records: with other numbers, shapes, strides, links and names."""
+    head, _, rest = chance.choice(seeds).partition(b"\n")
+    content = json.loads(rest)
+    if not isinstance(content.get("data"), dict):
+        return head + b"\n" + rest
+    records = content["data"]
+    for _ in range(chance.choice((1, 4, 16))):
+        name = chance.choice(list(records))
+        leaves = list(iter_nodes(records[name]))
+        if not leaves or chance.random() < 0.1:
+            other = chance.choice([*records, *NAMES])
+            records[other.rpartition(".forward")[0].rpartition(".")[0] + f".{chance.randrange(9)}.forward"] = records[
+                name
+            ]
+            continue
+        leaf = chance.choice(leaves)
+        key = chance.choice(list(leaf))
+        leaf[key] = copy.deepcopy(chance.choice(SIZES.get(key, ODD)))
+    return head + b"\n" + json.dumps(content).encode()
+
+
+def iter_nodes(tree: Any) -> Iterator[dict[str, Any]]:
+    """The tensors and values of a record."""
+    if isinstance(tree, dict) and isinstance(tree.get("type"), str):
+        yield tree
+    elif isinstance(tree, (dict, list)):
+        for item in tree.values() if isinstance(tree, dict) else tree:
+            yield from iter_nodes(item)
 
 
 # The readers.
@@ -209,6 +307,68 @@ def compare_dumps(folder: Path, content: bytes) -> None:
     comparison = tensorprobe.compare(folder / "reference", folder / "candidate", processes=1)
     print_comparison(Console(file=io.StringIO()), comparison)
     assert all(row.status for row in comparison.rows)
+
+
+def find_truths(folder: Path, content: bytes) -> None:
+    """`tensorprobe truth` of a recorded program with these records. The first line says which program and file."""
+    from rich.console import Console
+
+    import tensorprobe
+    from tensorprobe.report.truth_file import iter_truth_json
+    from tensorprobe.report.truth_row import build_truth_rows
+    from tensorprobe.report.truth_text import print_truth
+
+    dump = folder / "dump"
+    shutil.rmtree(dump, ignore_errors=True)
+    name, _, records = content.partition(b"\n")
+    program, _, file = name.decode("ascii", "replace").partition(" ")
+    if program not in recorded_programs() or file not in ("dump.json", "run.json", "construct.json"):
+        return
+    shutil.copytree(recorded_programs()[program], dump)
+    (dump / "step0" / "rank" / file).write_bytes(records)
+    for truth in tensorprobe.truth(dump).runs:
+        print_truth(Console(file=io.StringIO()), truth, build_truth_rows(truth))
+        assert all(isinstance(piece, str) for piece in iter_truth_json([truth]))
+
+
+@cache
+def recorded_programs() -> dict[str, Path]:
+    """The programs of the tests, and some calls whose arguments say how much they give, each recorded once."""
+    import torch
+    from tests.replay.program import PROGRAMS, make_program, record
+
+    folder = Path(tempfile.mkdtemp())
+    model = torch.nn.Linear(4, 4)
+    step = functools.partial(call_factories, model)
+    programs = {name: make_program(name) for name in PROGRAMS}
+    return {name: record(folder / name, *found) for name, found in {**programs, "factory": (model, step)}.items()}
+
+
+def call_factories(model: Any) -> Any:
+    """Calls whose arguments say how much they give."""
+    import torch
+    import torch.nn.functional as F
+
+    x = model(torch.ones(3, 4))
+    x = x + torch.zeros(3, 4) + torch.arange(4.0) + torch.eye(4)[:3] + torch.full((3, 4), 2.0)
+    x = F.pad(x, (1, 1)).unfold(1, 2, 2).sum(-1).repeat(1, 2) + torch.linspace(0, 1, 6)
+    x = x + F.one_hot(torch.tensor([0, 1, 5]), 6) + torch.bincount(torch.tensor([5]), minlength=6)
+    x = x.repeat_interleave(2, 0).expand(2, 6, 6).contiguous() + torch.empty(6).fill_(1)
+    x = torch.einsum("bij,bjk->bik", x, x) + torch.cdist(x, x) + torch.matrix_power(x, 2).tanh()
+    x = F.interpolate(x, scale_factor=2.0) + F.conv1d(x, torch.ones(6, 6, 1), padding=3)[:, :, :12]
+    x = (
+        F.max_pool1d(x, 3, padding=1, stride=1).as_strided((2, 4), (1, 2))
+        + torch.cartesian_prod(*[torch.ones(2)] * 2)[:2, :1]
+    )
+    return torch.ops.aten.mul(x.cumsum(0), torch.ones(2, 4)).sum()
+
+
+def truth_seeds() -> list[bytes]:
+    return [
+        f"{name} {file}\n".encode() + (folder / "step0" / "rank" / file).read_bytes()
+        for name, folder in recorded_programs().items()
+        for file in ("dump.json", "dump.json", "dump.json", "run.json", "construct.json")
+    ]
 
 
 def read_names(folder: Path, content: bytes) -> None:
@@ -374,6 +534,7 @@ TARGETS: dict[str, Callable[[Path, bytes], None]] = {
     "apis": read_apis,
     "mapping": read_names,
     "compare": compare_dumps,
+    "truth": find_truths,
 }
 SEEDS = {
     "records": dump_seeds,
@@ -387,6 +548,7 @@ SEEDS = {
     "apis": api_seeds,
     "mapping": mapping_seeds,
     "compare": dump_seeds,
+    "truth": truth_seeds,
 }
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ PUBLIC = [
     "__version__",
     "capture",
     "compare",
+    "meaning",
     "migrator",
     "save",
     "save_grad",

@@ -9,6 +9,7 @@ from tensorprobe.capture.context import capture  # binds the function over the p
 from tensorprobe.compare import compare  # and so does this
 from tensorprobe.errors import ConfigError, DumpError, TensorprobeError, UsageError
 from tensorprobe.replay import truth
+from tensorprobe.replay.meaning.registry import meaning
 from tensorprobe.saving import save, save_grad
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "__version__",
     "capture",
     "compare",
+    "meaning",
     "migrator",
     "save",
     "save_grad",

@@ -103,7 +103,7 @@ def test_dumps_that_cannot_be_replayed_say_what_to_record(tmp_path: Path, capsys
     folder = record(tmp_path, *make_program("attention"))
     (file,) = folder.rglob("dump.json")
     header, _, rest = file.read_text().partition(', "data"')
-    for change, advice in (({"level": "L0"}, "L1 or mix"), ({"task": "statistics"}, 'task "tensor"')):
+    for change, advice in (({"level": "L0"}, "L1 or mix"), ({"task": "statistics"}, 'task "replay" or "tensor"')):
         changed = json.dumps({**json.loads(header + "}"), **change})
         file.write_text(changed[:-1] + ', "data"' + rest)
         done = run_here(capsys, "replay", folder)

@@ -35,6 +35,9 @@ def replay(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="DIR", help="Write what comes out there, as a dump.")
     ] = None,
+    memory: Annotated[
+        float | None, typer.Option(metavar="GIB", help="How much memory it may take; by default what is available.")
+    ] = None,
     step: Annotated[int | None, typer.Option(help="Only this step.")] = None,
     rank: Annotated[int | None, typer.Option(help="Only this rank.")] = None,
 ) -> None:
@@ -53,7 +56,7 @@ def replay(
     """
     if output is not None and output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UsageError(f"{output} exists and is not an empty folder: give another one, and nothing is lost.")
-    options = ReplayOptions(dtype.value, device, until, output)
+    options = ReplayOptions(dtype.value, device, until, output, memory)
     is_same = True
     with total_progress_bar("replaying") as reach:
         for done in iter_executions(open_dump(path).select(step, rank), options, reach):

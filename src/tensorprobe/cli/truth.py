@@ -14,7 +14,8 @@ from tensorprobe.cli.compare import Format
 from tensorprobe.cli.progress import total_progress_bar
 from tensorprobe.errors import UsageError
 from tensorprobe.foreign_text import clean
-from tensorprobe.replay import iter_truths
+from tensorprobe.replay import MemoryLimit, iter_truths
+from tensorprobe.replay.meaning.registry import load_meanings
 from tensorprobe.store.reader import open_dump
 
 _NOTHING_WRONG, _WRONG, _NOT_CHECKED = 0, 1, 2
@@ -34,6 +35,14 @@ def truth(
     ] = None,
     output_format: Annotated[Format, typer.Option("--format", help="What is printed.")] = Format.TEXT,
     device: Annotated[str, typer.Option(help="Where to replay: cpu or cuda.")] = "cpu",
+    memory: Annotated[
+        float | None,
+        typer.Option(metavar="GIB", help="How much memory the replay may take; by default what is available."),
+    ] = None,
+    meaning: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE.py", help="Your file that says what kernels compute, with @tensorprobe.meaning."),
+    ] = None,
 ) -> None:
     """Say where one run loses its digits, and what in it is wrong. No second run is needed.
 
@@ -56,12 +65,15 @@ def truth(
 
     if sort is not None and sort not in ORDERS:
         raise UsageError(f"--sort {sort!r} is not one of {', '.join(ORDERS)}")
+    limit = MemoryLimit(memory, lambda sentence: typer.echo(f"note: {clean(sentence)}", err=True))
+    for file in meaning or ():
+        load_meanings(file)
     dump = open_dump(path).select(step, rank)
     with ExitStack() as stack:
         if output is not None:
             stack.enter_context(prepared_truth_folder(output, path))
         with total_progress_bar("replaying") as reach:
-            truths = list(iter_truths(dump, device, reach))
+            truths = list(iter_truths(dump, device, reach, limit))
         if output is not None:
             write_truth_files(output, truths)
     with suppress(BrokenPipeError):

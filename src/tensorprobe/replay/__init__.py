@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tensorprobe.errors import DumpError, UsageError
 from tensorprobe.replay.result import Execution, Finding, ReplayOptions, Truth
@@ -20,6 +21,9 @@ from tensorprobe.store.reader import Dump, RankDump, open_dump
 _LOOKED_AT = 1000
 
 logger = logging.getLogger("tensorprobe")
+
+if TYPE_CHECKING:
+    from tensorprobe.replay.program import Program
 
 Reach = Callable[[int, int], None]
 """Called with how many calls are done and how many there are."""
@@ -41,17 +45,47 @@ class TruthReport:
         return [finding for run in self.runs for finding in run.findings]
 
 
-def truth(dump: str | Path, *, step: int | None = None, rank: int | None = None, device: str = "cpu") -> TruthReport:
+def truth(
+    dump: str | Path,
+    *,
+    step: int | None = None,
+    rank: int | None = None,
+    device: str = "cpu",
+    memory: float | None = None,
+) -> TruthReport:
     """Replay a run in float64 and hold it against what it means: its loss, its gradients, every call.
 
     `dump` is a dump_path, or the folder of a step or rank in it, recorded with task "tensor" at level L1 or mix.
+    `memory` is how many GiB the replay may take; by default what is available, if the dump's size explains it.
     """
-    return TruthReport(list(iter_truths(open_dump(dump).select(step, rank), device)))
+    limit = MemoryLimit(memory, _tell_memory)
+    return TruthReport(list(iter_truths(open_dump(dump).select(step, rank), device, limit=limit)))
 
 
-def iter_truths(dump: Dump, device: str = "cpu", reach: Reach = lambda done, total: None) -> Iterator[Truth]:
+def _tell_memory(sentence: str) -> None:
+    logging.getLogger("tensorprobe").info(sentence)
+
+
+@dataclass(frozen=True)
+class MemoryLimit:
+    """How much memory a replay may take."""
+
+    gib: float | None = None
+    """None for what is available, if the dump's size explains it."""
+    tell: Callable[[str], None] = _tell_memory
+    """Told of a replay that takes much, before it begins."""
+
+    def __post_init__(self) -> None:
+        if self.gib is not None and not (0 < self.gib < 1 << 20):
+            raise UsageError(f"memory {self.gib!r} is not a number of GiB: write one larger than 0, such as 16")
+
+
+def iter_truths(
+    dump: Dump, device: str = "cpu", reach: Reach = lambda done, total: None, limit: MemoryLimit | None = None
+) -> Iterator[Truth]:
     """One step of one rank after the other."""
     torch_device = _prepare(dump, device)
+    limit = limit or MemoryLimit()
     from tensorprobe.replay.completion import NotRepeatedError, completed
     from tensorprobe.replay.truth import find_truth
 
@@ -61,7 +95,7 @@ def iter_truths(dump: Dump, device: str = "cpu", reach: Reach = lambda done, tot
         except NotRepeatedError as error:
             logger.warning("what was not recorded is not judged: %s", error)
             whole = dump
-        for program, advance in _iter_programs(whole, reach):
+        for program, advance in _iter_programs(whole, reach, torch_device, limit):
             yield find_truth(program, torch_device, advance)
 
 
@@ -70,7 +104,7 @@ def iter_executions(dump: Dump, options: ReplayOptions, reach: Reach = lambda do
     torch_device = _prepare(dump, options.device)
     from tensorprobe.replay.execution import execute
 
-    for program, advance in _iter_programs(dump, reach):
+    for program, advance in _iter_programs(dump, reach, torch_device, MemoryLimit(options.memory)):
         yield execute(program, torch_device, options, advance)
 
 
@@ -95,12 +129,15 @@ def _prepare(dump: Dump, device: str) -> Any:
     return find_device(device)
 
 
-def _iter_programs(dump: Dump, reach: Reach) -> Iterator[tuple[Any, Callable[[], None]]]:
+def _iter_programs(
+    dump: Dump, reach: Reach, device: Any, limit: MemoryLimit
+) -> Iterator[tuple[Any, Callable[[], None]]]:
     """Each step of each rank as a program, and what is to be called after each of its calls."""
     from tensorprobe.replay.program import read_program
 
     for one in dump.ranks():
         program = read_program(one)
+        limit_memory(program, device, limit)
         total, done = sum(1 for _ in program.calls()), 0
 
         def advance(total: int = total) -> None:
@@ -109,6 +146,18 @@ def _iter_programs(dump: Dump, reach: Reach) -> Iterator[tuple[Any, Callable[[],
             reach(done, total)
 
         yield program, advance
+
+
+def limit_memory(program: Program, device: Any, limit: MemoryLimit) -> None:
+    """Say how much memory a replay will take, if that is much; DumpError if it is too much."""
+    from tensorprobe.replay import memory
+
+    asked = None if limit.gib is None else int(limit.gib * 2**30)
+    program.limit_bytes = memory.find_limit(program.rank, memory.find_available_bytes(device), asked)
+    needed = memory.estimate_memory(program)
+    memory.check_memory(program, needed, program.limit_bytes)
+    if needed.peak_bytes > memory.TOLD_BYTES:
+        limit.tell(f"replaying {program.rank.name} will take about {memory.format_bytes(needed.peak_bytes)} of memory")
 
 
 def check_replayable(rank: RankDump) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
+from tensorprobe.capture.torch.function import UnknownFunctionError
 from tensorprobe.replay.argument import Leaf, iter_leaves
-from tensorprobe.replay.invocation import Invoker, NotReplayedError, Tensors
+from tensorprobe.replay.invocation import Invoker, Tensors
 from tensorprobe.replay.program import Operation
 from tensorprobe.replay.workspace import Workspace
 
@@ -32,6 +33,9 @@ class LoneCall:
         self._operation = operation
         self._arriving = {slot: leaf for slot, leaf in arriving.items() if leaf.is_floating}
         self._given: dict[str, torch.Tensor] = {}
+        kernel = invoker.find_kernel(operation)
+        self.meaning = kernel.description if kernel is not None else ""
+        """What it is held against, where that is not the function of its name."""
         self.results = self._invoke(self._given, keep)
 
     @cached_property
@@ -97,6 +101,7 @@ class LoneFunction(LoneCall):
     ) -> None:
         self._inside = inside
         super().__init__(invoker, operation, arriving)
+        self.meaning = ""
 
     def _invoke(self, given: dict[str, torch.Tensor], change: Change) -> Tensors:
         workspace = Workspace(self._invoker.recorded, lambda leaf: self._read(leaf, change))
@@ -112,7 +117,7 @@ class LoneFunction(LoneCall):
                     workspace.add(leaf, found[leaf.slot], call.name)
         results = {leaf.slot: workspace.find(leaf) for leaf in self._operation.outputs}
         if any(tensor is None for tensor in results.values()):
-            raise NotReplayedError("what it computes is not seen")
+            raise UnknownFunctionError("it made no recorded calls that give its results")
         return {slot: tensor for slot, tensor in results.items() if tensor is not None}
 
 

@@ -13,7 +13,12 @@ from typing import Any
 
 import torch
 
+from tensorprobe.capture.torch.function import UnknownFunctionError
+from tensorprobe.errors import DumpError
+from tensorprobe.model.name import ApiName
+from tensorprobe.replay.allocation import TooLargeError
 from tensorprobe.replay.argument import Leaf, UnknownArgumentError, build_arguments
+from tensorprobe.replay.content_guard import UnsafeContentError
 from tensorprobe.replay.gradient import Gradients
 from tensorprobe.replay.invocation import (
     Invoker,
@@ -23,8 +28,9 @@ from tensorprobe.replay.invocation import (
     is_undefined,
     tensors_by_slot,
 )
+from tensorprobe.replay.meaning.registry import MeaningError, find_kernel_meaning
 from tensorprobe.replay.precision import Precision, torch_dtype
-from tensorprobe.replay.program import STATE_ROLES, Operation, Program
+from tensorprobe.replay.program import STATE_ROLES, Operation, Program, parse_or_none
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
 from tensorprobe.replay.result import Coverage, Decision
 from tensorprobe.replay.workspace import Workspace, lay_out
@@ -93,18 +99,21 @@ class Replay:
         self._onlooker = onlooker or Onlooker()
         self._advance = advance
         self.recorded = RecordedTensors(program.rank, device)
-        self._invoker = Invoker(self.recorded, precision, device)
+        self._invoker = Invoker(self.recorded, precision, device, program.limit_bytes)
         self._invoker.note_choice = self._note_choice
         self.gradients = Gradients(program, self._onlooker)
         self.workspace = Workspace(self.recorded, self._read_leaf, self.gradients.roots)
         self._last_use = find_last_uses(program)
         self._written = find_written(program)
+        self._made_bytes = 0
 
     def run(self) -> None:
         """Execute everything, forward and backward."""
         for operation in self.program.operations:
             self._run(operation)
         self.gradients.run_passes(self.workspace, self._limit)
+        for where, error in self.gradients.receiver.failures:
+            self.coverage.gaps.setdefault(where, describe_error(error))
 
     def _read_leaf(self, leaf: Leaf) -> torch.Tensor:
         content = self._invoker.precision.convert(self.recorded.load(leaf))
@@ -156,7 +165,10 @@ class Replay:
         """A recorded tree with the tensors that stand for what is in it, and None for everything else."""
         try:
             return build_arguments(tree, "", frozenset(), find or self.workspace.find, lambda kind, value: None)
-        except UnknownArgumentError:  # a text that was shortened: no tensor is missed by leaving out all
+        except (
+            UnknownArgumentError,
+            RuntimeError,
+        ):  # a text that was shortened: no tensor is missed by leaving out all
             return type(tree)()
 
     def _run_call(self, operation: Operation) -> None:
@@ -167,11 +179,40 @@ class Replay:
         try:
             results = self._execute(operation)
         except Exception as error:  # whatever a function of torch says to its arguments
-            self.coverage.gaps[operation.name] = describe_error(error)
+            self._note_gap(operation, error)
             self._pin_results(operation)
             return
         self.coverage.replayed += 1
         self._onlooker.see_results(operation, results)
+        self._check_memory(results)
+
+    def _check_memory(self, results: Tensors) -> None:
+        """What is alive stays within the limit, whatever the dump says of who shares memory with whom."""
+        self._made_bytes += sum(tensor.nbytes for tensor in results.values())
+        if self._made_bytes > self.program.limit_bytes:
+            self._made_bytes = self.workspace.count_bytes()
+            if self._made_bytes > self.program.limit_bytes:
+                raise DumpError(
+                    f"Replaying {self.program.rank.name} takes more than {self.program.limit_bytes / 2**30:,.1f} GiB "
+                    "of memory, the limit here: say --memory GIB if there is more."
+                )
+
+    def _note_gap(self, operation: Operation, error: Exception) -> None:
+        if operation.inside is not None and self._has_meaning(operation.inside):
+            self.coverage.call_count -= 1  # a part of a kernel whose meaning is known
+            return
+        self.coverage.gaps[operation.name] = describe_error(error)
+        if isinstance(error, UnknownFunctionError):
+            stem = f"{operation.prefix}.{operation.op}".removesuffix(".default")
+            self.coverage.without_meaning.setdefault(stem, operation.name)
+
+    def _has_meaning(self, name: str) -> bool:
+        """Is it known what an autograd Function computes?"""
+        parsed = parse_or_none(name)
+        try:
+            return isinstance(parsed, ApiName) and find_kernel_meaning(parsed.prefix, parsed.name) is not None
+        except MeaningError:
+            return False
 
     def _execute(self, operation: Operation) -> Tensors:
         """What it gives; nothing where that is not computed."""
@@ -183,8 +224,23 @@ class Replay:
             self._pin_results(operation)
             return {}
         if operation.prefix == "Autograd":
-            return self._pass_on(operation)
+            return self._execute_function(operation)
         return self._call(operation)
+
+    def _execute_function(self, operation: Operation) -> Tensors:
+        """An autograd Function of the program: by its meaning, where it has one, else by the calls inside it."""
+        kernel = self._invoker.find_kernel(operation)
+        if kernel is None:
+            return self._pass_on(operation)
+        try:
+            return self._call(operation)
+        except MeaningError:
+            if kernel.is_built_in and self._is_made(operation):  # another Function of the same name
+                return self._pass_on(operation)
+            raise
+
+    def _is_made(self, operation: Operation) -> bool:
+        return all(self.workspace.find(leaf) is not None for leaf in operation.outputs)
 
     def _call(self, operation: Operation) -> Tensors:
         given: dict[int, Leaf] = {}
@@ -247,6 +303,7 @@ class Replay:
 
     def _make_undefined(self, operation: Operation) -> None:
         """Memory that is about to be written: zeros, so that what is never written shows nowhere."""
+        self._invoker.allocation.check_bytes(8 * sum(leaf.element_count for leaf in operation.outputs))
         for leaf in operation.outputs:
             dtype = self._invoker.precision.dtype(torch_dtype(leaf.dtype))
             zeros = torch.zeros(leaf.shape, dtype=dtype, device=self._invoker.device)
@@ -258,7 +315,7 @@ class Replay:
         for leaf in operation.outputs:
             tensor = self.workspace.find(leaf)
             if tensor is None:
-                raise NotReplayedError("what it computes is not seen")
+                raise UnknownFunctionError("it made no recorded calls that give its results")
             results[leaf.slot] = tensor
             self.workspace.add(leaf, tensor, operation.name)
         return results
@@ -274,11 +331,11 @@ class Replay:
             except MissingContentError:
                 continue
             found = self.workspace.find(leaf) if operation.writes_in_place else None
-            if found is None:
-                found = lay_out(content, leaf)
-            else:
+            try:
                 with torch.no_grad():
-                    found.copy_(content)
+                    found = found.copy_(content) if found is not None else lay_out(content, leaf)
+            except RuntimeError:  # memory that cannot be written to: a dump that is not what was executed
+                found = lay_out(content, leaf)
             self.workspace.add(leaf, found, operation.name)
             pinned[leaf.slot] = found
         self._onlooker.see_pinned(operation, pinned)
@@ -322,7 +379,20 @@ def replace_tensors(tree: Any, told: Mapping[int, torch.Tensor]) -> Any:
     return tree
 
 
-def describe_error(error: Exception) -> str:
+_OWN_ERRORS = (
+    MeaningError,
+    MissingContentError,
+    NotReplayedError,
+    TooLargeError,
+    UnknownArgumentError,
+    UnknownFunctionError,
+    UnsafeContentError,
+)
+
+
+def describe_error(error: BaseException) -> str:
     """The first line of what went wrong."""
     lines = str(error).strip().splitlines()
+    if isinstance(error, _OWN_ERRORS) and lines:
+        return lines[0][:400]
     return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__

@@ -17,6 +17,9 @@ from tensorprobe.replay.argument import Leaf
 from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.workspace import Workspace
 
+_MAX_PASSES = 1 << 12
+"""Of one step: more are not those of a program."""
+
 
 class _Always:
     follows_gradients = True
@@ -99,7 +102,10 @@ class Gradients:
             roots = [tensor for tensor in tensors if tensor is not None and tensor.requires_grad]
             if roots:
                 seeds = [None if root.dim() == 0 else torch.ones_like(root) for root in roots]
-                torch.autograd.backward(roots, seeds, retain_graph=bool(self._passes))
+                try:
+                    torch.autograd.backward(roots, seeds, retain_graph=bool(self._passes))
+                except Exception as error:  # a value that it needs was written to: the dump is not what was executed
+                    self.receiver.note_failure("the backward pass", error)
 
 
 @dataclass(frozen=True)
@@ -114,13 +120,13 @@ class BackwardPass:
 
 def read_passes(program: Program) -> list[BackwardPass]:
     """The backward passes of a step, in their order, as run.json has them."""
-    found = []
+    found: list[BackwardPass] = []
     listed = program.rank.run.get("backward_passes")
     for item in listed if isinstance(listed, list) else ():
         roots = item.get("roots") if isinstance(item, dict) else None
         numbers = [root.get("tensor") for root in roots if isinstance(root, dict)] if isinstance(roots, list) else []
         position = item.get("records") if isinstance(item, dict) else None
-        if isinstance(position, int):
+        if isinstance(position, int) and len(found) < _MAX_PASSES:
             found.append(BackwardPass(position, tuple(number for number in numbers if isinstance(number, int))))
     return found
 

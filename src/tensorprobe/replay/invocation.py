@@ -12,7 +12,10 @@ import torch
 
 from tensorprobe.capture.torch.function import DRAWS, UNDEFINED, base_op, find_function
 from tensorprobe.model.tree import map_tree
+from tensorprobe.replay.allocation import Allocation
 from tensorprobe.replay.argument import Leaf, UnknownArgumentError, build_arguments, iter_leaves
+from tensorprobe.replay.meaning.fit import fit_meaning
+from tensorprobe.replay.meaning.registry import KernelMeaning, find_kernel_meaning
 from tensorprobe.replay.meaning.torch import Context, find_meaning
 from tensorprobe.replay.object import make_object
 from tensorprobe.replay.precision import Precision, torch_dtype
@@ -33,8 +36,15 @@ class NotReplayedError(Exception):
 class Invoker:
     """Makes recorded calls in one precision on one device."""
 
-    def __init__(self, recorded: RecordedTensors, precision: Precision, device: torch.device) -> None:
+    def __init__(
+        self,
+        recorded: RecordedTensors,
+        precision: Precision,
+        device: torch.device,
+        limit_bytes: int = 1 << 30,
+    ) -> None:
         self.recorded = recorded
+        self.allocation = Allocation(limit_bytes)
         self.precision = precision
         self.device = device
         self.note_choice: Callable[[Operation, torch.Tensor], None] | None = None
@@ -53,12 +63,25 @@ class Invoker:
         tuples = operation.tuples
         args = build_arguments(list(operation.arguments), "input", tuples, make, self._make_object)
         kwargs = build_arguments(dict(operation.keywords), "kwargs", tuples, make, self._make_object)
+        return self._place(operation, args, kwargs)
+
+    def _place(self, operation: Operation, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Everything on the device of the replay, also where a text or a number says another one."""
+        if kwargs.get("device") is not None:
+            kwargs["device"] = self.device
+        kwargs.pop("pin_memory", None)
+        if operation.op == "to" and len(args) > 1 and isinstance(args[1], (str, int)):
+            args[1] = self.device
         return args, kwargs
 
     def invoke(self, operation: Operation, args: list[Any], kwargs: dict[str, Any]) -> tuple[Any, Tensors]:
         """Call it: what it returned, and the tensors in that. NotReplayedError where these are not what was recorded;
         whatever torch says to its arguments."""
         function = self._find(operation)
+        if self.find_kernel(operation) is not None:
+            self.allocation.check_kernel(operation, function, args, kwargs)
+        else:
+            self.allocation.check(operation, find_function(operation.prefix, operation.op), args, kwargs)
         with self._surroundings(operation):
             output = function(*args, **kwargs)
         if output is None and operation.writes_in_place and args:
@@ -71,7 +94,14 @@ class Invoker:
                 raise NotReplayedError(f"it gave {shape} where {list(leaf.shape)} was recorded ({leaf.slot})")
         return output, found
 
+    def find_kernel(self, operation: Operation) -> KernelMeaning | None:
+        """What somebody has said that the call computes; the bits of a kernel are nobody's to say."""
+        return find_kernel_meaning(operation.prefix, operation.op) if self.precision.is_wide else None
+
     def _find(self, operation: Operation) -> Callable[..., Any]:
+        kernel = self.find_kernel(operation)
+        if kernel is not None:
+            return fit_meaning(kernel, operation, lambda leaf: self.precision.convert(self.recorded.load(leaf)).clone())
         meaning = find_meaning(operation.prefix, operation.op, self.precision.is_wide)
         if meaning is None:
             return find_function(operation.prefix, operation.op)

@@ -18,6 +18,7 @@ from tensorprobe.store.reader import RankDump
 STATE_ROLES = ("parameters", "buffers")
 """What a module call finds beside its arguments."""
 _INDEXING = ("__getitem__", "__setitem__")
+_MAX_DEPTH = 100
 
 
 @dataclass(eq=False, slots=True)
@@ -121,6 +122,8 @@ class Program:
     """The backward records, and those of the gradients of parameters, by their names."""
     positions: dict[str, int]
     """How many records there were before each."""
+    limit_bytes: int = 1 << 30
+    """So much memory may a replay take."""
 
     _gradient_leaves: dict[str, dict[str, Leaf]] = field(default_factory=dict)
 
@@ -191,31 +194,34 @@ def iter_named_leaves(fields: Mapping[str, Any]) -> Iterator[tuple[str, Leaf, Ma
 
 
 def _nest(operations: dict[str, Operation], parents: Mapping[str, str | None]) -> list[Operation]:
-    """Put each call into the module call that contains it. Construct.json may come from anyone: what leads in a circle
-    stays outside."""
+    """Put each call into the module call that contains it. Construct.json may come from anyone: what leads in a circle,
+    or deeper than any program, stays outside."""
+    depths: dict[str, int] = {}
     outermost = []
     for name, operation in operations.items():
         parent = operations.get(parents.get(name) or "")
-        if parent is None or not parent.is_module or _is_above(operation, parent, operations, parents):
+        if parent is None or not parent.is_module or _find_depth(name, operations, parents, depths) > _MAX_DEPTH:
             outermost.append(operation)
         else:
             parent.children.append(operation)
     return outermost
 
 
-def _is_above(
-    operation: Operation, parent: Operation, operations: dict[str, Operation], parents: Mapping[str, str | None]
-) -> bool:
-    if not operation.is_module:
-        return False
-    above: Operation | None = parent
-    for _ in range(len(operations)):
-        if above is None:
-            return False
-        if above is operation:
-            return True
-        above = operations.get(parents.get(above.name) or "")
-    return True
+def _find_depth(
+    name: str, operations: Mapping[str, Operation], parents: Mapping[str, str | None], depths: dict[str, int]
+) -> int:
+    """How many module calls are around a call; too many for one in a circle. Each is looked at once."""
+    way: list[str] = []
+    above: str | None = name
+    while above is not None and above in operations and above not in depths:
+        depths[above] = _MAX_DEPTH + 1  # until it is known: whoever comes back here is in a circle
+        way.append(above)
+        above = parents.get(above)
+    depth = depths.get(above, -1) if above is not None else -1
+    for below in reversed(way):
+        depth = min(depth + 1, _MAX_DEPTH + 1)
+        depths[below] = depth
+    return depths[name]
 
 
 def parse_or_none(name: str) -> RecordName | None:

@@ -38,7 +38,7 @@ class RecordedTensors:
             return None
         try:
             status = self._rank.tensor_path(leaf.data_name).stat()
-        except (OSError, DumpError):
+        except (OSError, ValueError, DumpError):  # or a name that no file system can have
             return None
         return status.st_dev, status.st_ino
 
@@ -47,15 +47,21 @@ class RecordedTensors:
         file_id = self.file_id(leaf)
         if file_id is None or leaf.data_name is None:
             raise MissingContentError(f"{leaf.slot}: there is no file of it")
+        try:
+            dtype = torch_dtype(leaf.dtype)
+        except UnknownArgumentError as error:
+            raise MissingContentError(str(error)) from error
         kept = self._kept.get(file_id)
-        if kept is not None:
+        if kept is not None and tuple(kept.shape) == leaf.shape and kept.dtype == dtype:
             self._kept.move_to_end(file_id)
             return kept
         try:
             array = open_tensor(self._rank.tensor_path(leaf.data_name), leaf.fields.get("dtype"))
-            tensor = tensor_from_array(array, torch_dtype(leaf.dtype))
+            tensor = tensor_from_array(array, dtype)
         except (DumpError, UnknownArgumentError) as error:
             raise MissingContentError(str(error)) from error
+        if tensor.dtype != dtype:
+            raise MissingContentError(f"{leaf.data_name} holds {tensor.dtype}, and {leaf.dtype} was recorded")
         if tuple(tensor.shape) != leaf.shape:
             raise MissingContentError(
                 f"{leaf.data_name} holds {list(tensor.shape)}, and {list(leaf.shape)} was recorded"

@@ -80,6 +80,8 @@ class Coverage:
     """Calls whose results were drawn: they are those recorded."""
     gaps: dict[str, str] = field(default_factory=dict)
     """The calls that could not be replayed, and why: their results are those recorded."""
+    without_meaning: dict[str, str] = field(default_factory=dict)
+    """What was called in gaps that a meaning would close, `Autograd.MyKernel`, and the first such call."""
     decisions: dict[str, Decision] = field(default_factory=dict)
     """Calls that decided otherwise: the program goes on with what was recorded."""
 
@@ -116,6 +118,8 @@ class ReplayOptions:
     """The last record that is wanted."""
     output: Path | None = None
     """Where the dump goes that has what comes out."""
+    memory: float | None = None
+    """How many GiB it may take; None for what is available, if the dump's size explains it."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +146,8 @@ class Finding:
     count: int = 0
     """Of elements, where they are counted."""
     other: str = ""
-    """Of a sum, the records whose gradients should add up; of a write, the record that saw the value before."""
+    """Of a sum, the records whose gradients should add up; of a write, the record that saw the value before; of a
+    kernel or its derivative, the meaning it was held against, where that is not the function of its name."""
 
 
 @dataclass

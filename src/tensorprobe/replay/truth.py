@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator
 import torch
 
 from tensorprobe.replay.alone import LoneCall, LoneFunction, backward_leaves
-from tensorprobe.replay.argument import Leaf
+from tensorprobe.replay.argument import Leaf, UnknownArgumentError
 from tensorprobe.replay.engine import Onlooker, Replay, describe_error
 from tensorprobe.replay.error import measure
 from tensorprobe.replay.invocation import Invoker, Tensors, is_random, is_undefined
 from tensorprobe.replay.judge import allow_units, judge
+from tensorprobe.replay.meaning.registry import MeaningError
 from tensorprobe.replay.precision import Precision, torch_dtype
 from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
@@ -30,7 +31,8 @@ def find_truth(program: Program, device: torch.device, advance: Callable[[], Non
     judge_ = TruthJudge(program, device)
     replay = Replay(program, Precision("float64"), device, judge_, advance)
     judge_.roots = replay.gradients.roots
-    replay.run()
+    with torch.random.fork_rng(devices=()):  # whatever a call draws, the program that asks draws the same as before
+        replay.run()
     findings = judge_.findings
     findings += [
         Finding("write", write.operation, write.leaf.slot, other=write.before.slot)
@@ -64,11 +66,15 @@ class TruthJudge(Onlooker):
     def __init__(self, program: Program, device: torch.device) -> None:
         self._program = program
         self._recorded = RecordedTensors(program.rank, device)
-        self._invoker = Invoker(self._recorded, Precision("float64"), device)
+        self._invoker = Invoker(self._recorded, Precision("float64"), device, program.limit_bytes)
         self.rows: dict[tuple[str, str], CallTruth] = {}
         self.findings: list[Finding] = []
         self.losses: list[tuple[str, float, float]] = []
         self.not_judged: dict[str, str] = {}
+        self._inside: dict[str, list[Operation]] = {}
+        for call in program.calls():
+            if call.inside is not None:
+                self._inside.setdefault(call.inside, []).append(call)
 
     def see_results(self, operation: Operation, tensors: Tensors) -> None:
         for leaf in operation.outputs:
@@ -88,7 +94,10 @@ class TruthJudge(Onlooker):
                 self.not_judged[operation.name] = str(error)
                 return
             recorded = float(number)
-        self.losses.append((operation.name, recorded, float(truth.detach())))
+        except (UnknownArgumentError, RuntimeError) as error:  # a loss that is complex
+            self.not_judged[operation.name] = describe_error(error)
+            return
+        self.losses.append((operation.name, recorded, float(truth.detach().real)))
 
     def see_gradient(self, record: str, slot: str, gradient: torch.Tensor) -> None:
         leaf = self._program.gradient_leaves(record).get(slot)
@@ -103,14 +112,17 @@ class TruthJudge(Onlooker):
                 continue
             shares = [self._gradients(user)[1].get(leaf.slot) for user, leaf in value.uses]
             given = [leaf for leaf in shares if leaf is not None]
+            if any(leaf.shape != arriving.shape for leaf in given):
+                continue
             try:
                 recorded = self._recorded.load(arriving)
                 total = torch.zeros(arriving.shape, dtype=torch.float64, device=recorded.device)
                 for leaf in given:
                     total = total + self._recorded.load(leaf)
-            except (MissingContentError, RuntimeError):
+                unit = torch.finfo(recorded.dtype).eps * max(1, len(given))
+            except (MissingContentError, UnknownArgumentError, RuntimeError, TypeError):
                 continue
-            judgement = judge(recorded, total, torch.finfo(recorded.dtype).eps * max(1, len(given)))
+            judgement = judge(recorded, total, unit)
             if given and not judgement.is_explained:
                 users = ", ".join(user.backward_name for user, _ in value.uses)
                 yield Finding("sum", value.maker.backward_name, arriving.slot, judgement, other=users)
@@ -131,10 +143,14 @@ class TruthJudge(Onlooker):
             self.not_judged[operation.name] = describe_error(error)
 
     def _make_alone(self, operation: Operation, arriving: dict[str, Leaf]) -> LoneCall:
-        if operation.prefix != "Autograd":
-            return LoneCall(self._invoker, operation, arriving)
-        inside = [call for call in self._program.calls() if call.inside == operation.name]
-        return LoneFunction(self._invoker, operation, arriving, inside)
+        kernel = self._invoker.find_kernel(operation)
+        if operation.prefix != "Autograd" or kernel is not None:
+            try:
+                return LoneCall(self._invoker, operation, arriving)
+            except MeaningError:
+                if operation.prefix != "Autograd" or kernel is None or not kernel.is_built_in:
+                    raise
+        return LoneFunction(self._invoker, operation, arriving, self._inside.get(operation.name, []))
 
     def _judge_result(self, operation: Operation, leaf: Leaf, alone: LoneCall, gradient: Leaf | None) -> None:
         recorded, truth = self._recorded.load(leaf), alone.results[leaf.slot].detach()
@@ -144,7 +160,7 @@ class TruthJudge(Onlooker):
         allowed = allow_units(leaf.element_count, counts)
         row.own = judge(recorded, truth, eps, allowed, lambda: alone.find_sensitivity(leaf.slot))
         if not row.own.is_explained:
-            self.findings.append(Finding("kernel", operation.name, leaf.slot, row.own))
+            self.findings.append(Finding("kernel", operation.name, leaf.slot, row.own, other=alone.meaning))
         overflow = int((~torch.isfinite(recorded) & torch.isfinite(truth)).sum())
         if overflow:
             self.findings.append(Finding("overflow", operation.name, leaf.slot, count=overflow))
@@ -167,7 +183,8 @@ class TruthJudge(Onlooker):
         )
         row.own = judgement
         if not judgement.is_explained:
-            self.findings.append(Finding("derivative", operation.backward_name, leaf.slot, judgement))
+            found = Finding("derivative", operation.backward_name, leaf.slot, judgement, other=alone.meaning)
+            self.findings.append(found)
         overflow = int((~torch.isfinite(recorded) & torch.isfinite(truth)).sum())
         if overflow:
             self.findings.append(Finding("overflow", operation.backward_name, leaf.slot, count=overflow))
@@ -182,11 +199,14 @@ class TruthJudge(Onlooker):
 
     def _measure(self, record: str, leaf: Leaf, truth: torch.Tensor) -> None:
         try:
-            recorded = self._recorded.load(leaf)
+            error = measure(self._recorded.load(leaf), truth)
         except MissingContentError:
             return
+        except Exception as problem:  # what was recorded is of another kind than what was computed
+            self.not_judged[record] = describe_error(problem)
+            return
         row = self.rows.setdefault((record, leaf.slot), CallTruth(record, leaf.slot, leaf.dtype))
-        row.accumulated = measure(recorded, truth)
+        row.accumulated = error
 
     def _gradients(self, operation: Operation) -> tuple[dict[str, Leaf], dict[str, Leaf]]:
         return backward_leaves(self._program.gradients.get(operation.backward_name, {}))

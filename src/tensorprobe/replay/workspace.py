@@ -22,6 +22,8 @@ from tensorprobe.replay.recorded import FileId, MissingContentError, RecordedTen
 
 _SUM_ORDER = 1e-6
 """A norm is a sum, and its last digits depend on the order in which its elements lie in memory."""
+_LOOKED_AT = 256
+"""Among so many latest tensors of a storage, and its first, one is looked for that shows what another one shows."""
 
 
 @dataclass(slots=True)
@@ -67,7 +69,20 @@ class Workspace:
         self.unseen_writes: list[UnseenWrite] = []
 
     def find(self, leaf: Leaf) -> torch.Tensor | None:
-        """The tensor that stands for this one, if there is one already."""
+        """The tensor that stands for this one, if there is one already. Numbers may be wrong: one of another shape is
+        another tensor."""
+        found = self._find(leaf)
+        return found if found is not None and tuple(found.shape) == leaf.shape else None
+
+    def count_bytes(self) -> int:
+        """How much memory the tensors take that are still looked at."""
+        kept = [tensor for pairs in self._by_storage.values() for _, tensor in pairs]
+        kept += [tensor for _, tensor in self.leaves.values()]
+        kept += [*self._by_tensor.values(), *self._by_layout.values(), *self._by_file.values()]
+        storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in kept}
+        return sum(storages.values())
+
+    def _find(self, leaf: Leaf) -> torch.Tensor | None:
         if leaf.tensor is not None and leaf.tensor in self._by_tensor:
             return self._by_tensor[leaf.tensor]
         if leaf.parameter is not None and leaf.parameter in self._by_parameter:  # seen in another window
@@ -147,7 +162,8 @@ class Workspace:
 
     def _view_storage(self, leaf: Leaf) -> torch.Tensor | None:
         """A view that no recorded call made, of a storage that is known."""
-        for base, tensor in reversed(self._by_storage.get(leaf.storage or 0, ())):
+        known = self._by_storage.get(leaf.storage or 0, [])
+        for base, tensor in reversed([known[0], *known[-_LOOKED_AT:]] if known else ()):
             if base.dtype == leaf.dtype:
                 view = view_of(tensor, base, leaf)
                 if view is not None:
@@ -193,6 +209,8 @@ def view_of(tensor: torch.Tensor, base: Leaf, leaf: Leaf) -> torch.Tensor | None
     offset = leaf.offset - base.offset
     last = offset + sum((size - 1) * step for size, step in zip(leaf.shape, wanted, strict=True) if size)
     if offset < 0 or last >= max(expected, 1) or 0 in leaf.shape:
+        return None
+    if tuple(tensor.shape) != base.shape:
         return None
     flat = tensor.permute(order).reshape(-1)
     return flat.as_strided(leaf.shape, wanted, flat.storage_offset() + offset)

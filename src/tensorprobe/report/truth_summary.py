@@ -67,15 +67,17 @@ def _describe(finding: Finding, truth: Truth) -> str:
 
 
 def _describe_kernel(finding: Finding) -> str:
+    said = f"meaning ({finding.other})" if finding.other else "name"
     return (
-        f"{finding.record} does not compute what its name says: on the recorded inputs, {_numbers(finding)} "
+        f"{finding.record} does not compute what its {said} says: on the recorded inputs, {_numbers(finding)} "
         "No other call is to blame: its inputs are taken as they were recorded."
     )
 
 
 def _describe_derivative(finding: Finding) -> str:
+    of = f"its meaning ({finding.other})" if finding.other else "its forward call"
     return (
-        f"{finding.record} is not the derivative of its forward call: {_numbers(finding)} "
+        f"{finding.record} is not the derivative of {of}: {_numbers(finding)} "
         "Look at its backward function, or at a hook inside of it."
     )
 
@@ -164,3 +166,15 @@ def _describe_coverage(truth: Truth) -> Iterator[str]:
         yield f"not checked: {record} ({reason})"
     if len(truth.unchecked) > _MAX_GAPS:
         yield f"… and {len(truth.unchecked) - _MAX_GAPS} more"
+    yield from _advise_meanings(coverage.without_meaning)
+
+
+def _advise_meanings(calls: dict[str, str]) -> Iterator[str]:
+    """How to have kernels checked that are no function of torch."""
+    named = list(calls)[:_MAX_GAPS]
+    if named:
+        more = " …" if len(calls) > len(named) else ""
+        yield (
+            f"no function of torch: {', '.join(named)}{more}. To have this checked, say what it computes: "
+            f'@tensorprobe.meaning("{named[0]}") on a plain function of torch, in a file for --meaning'
+        )

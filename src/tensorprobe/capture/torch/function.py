@@ -5,9 +5,8 @@ from anyone, and calls nothing that reads files, loads code or hands out memory.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +15,32 @@ import torch.nn.functional as F
 
 Function = Callable[..., Any]
 
-_DATA = json.loads(Path(__file__).with_name("function.json").read_text())
-_FACTORIES = frozenset(_DATA["factories"])
-_DENIED_FUNCTIONS = frozenset(_DATA["denied_functions"])
-_DENIED_METHODS = frozenset(_DATA["denied_methods"])
-"""Methods that compute nothing, hand out memory, run what they are given, or look into pickles."""
+
+def _read(name: str) -> str:
+    return Path(__file__).with_name(name).read_text()
+
+
+_DATA = json.loads(_read("function.json"))
+_CALLABLE = {space: frozenset(names) for space, names in json.loads(_read("callable.json")).items()}
+"""What may be called, by the namespaces of torch. None of it opens a file, loads code, calls what it is given, waits,
+changes a setting of torch or trusts an index without looking at it: whoever adds a name looks at its kernel first."""
 DRAWS = frozenset(_DATA["draws"])
 """Functions whose result cannot be computed from their arguments: it is pinned."""
 UNDEFINED = frozenset(_DATA["undefined"])
 """Functions that return memory as it is: what was recorded of it means nothing."""
-_OPERATOR = re.compile(
-    r"__(?:[ir]?(?:add|sub|mul|truediv|floordiv|div|mod|pow|matmul|and|or|xor|lshift|rshift)"
-    r"|neg|pos|abs|invert|eq|ne|lt|le|gt|ge|getitem|setitem|reversed)__"
-)
-_FUNCTIONAL_MODULES = ("torch.nn.functional", "torch._jit_internal")
+VIEWS = frozenset(_DATA["views"])
+"""Functions that give another look at the same memory."""
+PLAIN = frozenset(_DATA["plain"])
+"""Functions that sum or normalise: they give at most as much as the largest of what they are given, repeated to fit.
+(Of what is computed element by element, torch knows that itself.)"""
+PASSES_ON = frozenset(_DATA["passes_on"])
+"""Functions that give back what they are given: a cast means nothing in float64."""
+SAVES_NOTHING, SAVES_RESULT = frozenset(_DATA["saves_nothing"]), frozenset(_DATA["saves_result"])
+"""What autograd keeps for their derivatives: nothing, or their results. Of all others it keeps what goes in."""
 _NAMESPACES = {"linalg": torch.linalg, "fft": torch.fft, "special": torch.special}
+_GETTERS = frozenset({"T", "mT", "H", "mH", "real", "imag"})
+_ODD_TYPES = ("Dict", "List[t]", "List[str]", "AnyEnumType", "Storage", "Stream", "Future", "RRef", "Any")
+"""Arguments of operators that are there for scripts, not for tensors."""
 
 
 class UnknownFunctionError(Exception):
@@ -40,9 +50,8 @@ class UnknownFunctionError(Exception):
 @cache
 def find_function(prefix: str, op: str) -> Function:
     """`Functional`, `linear`: the function. UnknownFunctionError where there is none that may be called."""
-    is_denied = not {*op.split(".")}.isdisjoint(_DENIED_FUNCTIONS | _DENIED_METHODS)
-    found = _FINDERS[prefix](op) if prefix in _FINDERS and not is_denied else None
-    if found is None:
+    found = _FINDERS[prefix](op) if prefix in _FINDERS else None
+    if not callable(found):
         raise UnknownFunctionError(f"{prefix}.{op} is no function of torch that is known here")
     return found
 
@@ -63,56 +72,58 @@ def base_op(prefix: str, op: str) -> str:
 
 
 def _find_functional(op: str) -> Function | None:
-    found = getattr(F, op, None) if not op.startswith("_overload") else None
-    is_own = getattr(found, "__module__", None) in _FUNCTIONAL_MODULES and not isinstance(found, type)
-    return found if is_own or _is_builtin(found) else _builtin(torch._C._nn, op)
+    if op not in _CALLABLE["functional"]:
+        return None
+    return getattr(F, op, None) or getattr(torch._C._nn, op, None)
 
 
 def _find_torch(op: str) -> Function | None:
     space, _, name = op.rpartition(".")
     if space:
-        return _builtin(_NAMESPACES.get(space), name)
-    found = getattr(torch, name, None)
-    if name in _FACTORIES or getattr(found, "__module__", None) == "torch.functional":
-        return found
+        is_known = space in _NAMESPACES and name in _CALLABLE[space]
+        return getattr(_NAMESPACES[space], name, None) if is_known else None
+    if name not in _CALLABLE["torch"]:
+        return None
     # torch's own layers call some by names that torch does not show
-    return found if _is_variable_function(found) else _builtin(torch._C._VariableFunctions, name)
+    return getattr(torch, name, None) or getattr(torch._C._VariableFunctions, name, None)
 
 
 def _find_method(op: str) -> Function | None:
-    if op.startswith("_") and not _OPERATOR.fullmatch(op):
-        return None
     name, _, end = op.partition(".")
-    found = getattr(torch.Tensor, name, None)
     if end == "__get__":  # .T, .real
-        return found.__get__ if found is not None and name in ("T", "mT", "H", "mH", "real", "imag") else None
-    return found if not end and callable(found) else None
+        return getattr(torch.Tensor, name).__get__ if name in _GETTERS else None
+    return getattr(torch.Tensor, name, None) if name in _CALLABLE["tensor"] and not end else None
 
 
 def _find_operator(op: str) -> Function | None:
     """Only torch's own operators: any other library may do anything."""
     library, _, rest = op.partition(".")
     name, _, overload = rest.partition(".")
-    if library != "aten" or not name or name.startswith("_"):
+    if library != "aten" or name not in _CALLABLE["aten"] or not hasattr(torch.ops.aten, name):
         return None
-    if any(word in overload.lower() for word in ("filename", "storage")):
-        return None
-    packet = getattr(torch.ops.aten, name, None)
-    return getattr(packet, overload, None) if packet is not None and overload else packet
+    packet = getattr(torch.ops.aten, name)
+    if not overload:
+        return partial(_call_overload, packet)
+    found = getattr(packet, overload, None) if overload in packet.overloads() else None
+    return found if found is not None and _is_of_tensors(found) else None
 
 
-def _builtin(owner: Any, name: str) -> Function | None:
-    found = getattr(owner, name, None) if not name.startswith("__") else None
-    return found if _is_builtin(found) else None
+def _call_overload(packet: Any, *args: Any, **kwargs: Any) -> Any:
+    """An operator by the form that fits its arguments, if that is one of tensors."""
+    name = torch._C._jit_resolve_packet(packet._qualified_op_name, *args, **kwargs)
+    found = getattr(packet, name or "default")
+    if not _is_of_tensors(found):
+        raise UnknownFunctionError(f"{found} computes no tensors")
+    return found(*args, **kwargs)
 
 
-def _is_builtin(function: Any) -> bool:
-    return type(function).__name__ == "builtin_function_or_method"
-
-
-def _is_variable_function(function: Any) -> bool:
-    """Is it one of those that torch generates for its operators?"""
-    return _is_builtin(function) and "_VariableFunctions" in str(getattr(function, "__qualname__", ""))
+def _is_of_tensors(overload: Any) -> bool:
+    """Does it compute tensors? Some operators have forms for the lists and texts of scripts, too."""
+    schema = overload._schema
+    returns = [str(item.type) for item in schema.returns]
+    takes = [str(item.type) for item in schema.arguments]
+    is_odd = any(kind in text for text in takes for kind in _ODD_TYPES)
+    return bool(returns) and all("Tensor" in text for text in returns) and not is_odd
 
 
 _FINDERS: dict[str, Callable[[str], Function | None]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tensorprobe.replay import find_device
+from tensorprobe.replay import MemoryLimit, find_device, limit_memory
 from tensorprobe.replay.program import read_program
 from tensorprobe.replay.result import Truth
 from tensorprobe.replay.true_step import Array, LeafKey, TrueStep
@@ -19,6 +19,7 @@ class Replaying:
     def __init__(self, rank: RankDump) -> None:
         self._program = read_program(rank)
         self._device = find_device("cpu")
+        limit_memory(self._program, self._device, MemoryLimit())
 
     def find_truth(self) -> Truth:
         """Each call held against what it means: what is the matter with this run alone?"""

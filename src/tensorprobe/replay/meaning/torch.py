@@ -60,12 +60,22 @@ _TEXT_TYPES = {
 
 def find_meaning(prefix: str, op: str, is_wide: bool) -> Meaning | None:
     """How a call is made again, where it is not by the function of its name."""
+    if (prefix, op) in _MOVES:
+        return stay
     if is_wide and (prefix, op) in _CASTS:
         return _make_cast(_CASTS[prefix, op])
     if is_wide and (prefix, op) in (("Tensor", "type"), ("Tensor", "to")):
         return cast_by_text if op == "type" else None
     found = _CHOICES.get(op) if prefix in ("Torch", "Tensor") else None
     return found or (_RANDOM.get(op) if prefix in ("Torch", "Tensor", "Functional") else None)
+
+
+_MOVES = frozenset({("Tensor", "cpu"), ("Tensor", "cuda"), ("Tensor", "npu")})
+
+
+def stay(context: Context, tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    """A replay has one device."""
+    return tensor
 
 
 def _make_cast(dtype: torch.dtype) -> Meaning:
