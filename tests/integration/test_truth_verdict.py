@@ -1,4 +1,4 @@
-"""Two runs of one small transformer, written in different ways, with and without a fault: compared by what they mean."""
+"""Two runs of one small transformer, written in different ways, with and without a fault: by what they mean."""
 
 from __future__ import annotations
 
@@ -32,10 +32,7 @@ class Block(nn.Module):
         y = self.norm1(x)
         if self.fault == "epsilon":
             y = F.layer_norm(x, (16,), self.norm1.weight, self.norm1.bias, 1e-3)
-        if self.how == "joined":
-            parts = self.qkv(y).chunk(3, -1)
-        else:
-            parts = (self.q(y), self.k(y), self.v(y))
+        parts = self.qkv(y).chunk(3, -1) if self.how == "joined" else (self.q(y), self.k(y), self.v(y))
         if self.fault == "swapped":
             parts = (parts[1], parts[0], parts[2])
         query, key, value = (part.unflatten(-1, (4, 4)).transpose(1, 2) for part in parts)

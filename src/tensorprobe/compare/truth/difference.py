@@ -124,25 +124,33 @@ class Explainer:
         return others[-place] if place <= len(others) else None
 
     def _walk(self, reference: TrueCall | None, candidate: TrueCall) -> tuple[TrueCall | None, TrueCall]:
-        """What goes in exists in the other run, and yet in another place: follow both sides, input by input, to where
-        they part."""
-        seen: set[str] = set()
-        while reference is not None and candidate.name not in seen:
-            seen.add(candidate.name)
-            for slot in candidate.inputs:
-                number = reference.inputs.get(slot)
-                if number is None or self._is_same_operand(reference, candidate, slot):
-                    continue
-                makers = (
-                    self._steps["reference"].maker(self._steps["reference"].values[number]),
-                    self._steps["candidate"].maker(self._steps["candidate"].values[candidate.inputs[slot]]),
-                )
-                if makers[0] is not None and makers[1] is not None and word_of(makers[0].op) == word_of(makers[1].op):
-                    reference, candidate = makers[0], makers[1]
-                    break
-            else:
-                break
+        """What goes in exists in the other run, and yet not in this place: follow both sides back, input by input, to
+        calls that take the same and give something else. Where there are none, the inputs are exchanged here."""
+        if reference is None:
+            return None, candidate
+        waiting, seen = [(reference, candidate)], {candidate.name}
+        while waiting:
+            first, second = waiting.pop()
+            others = [slot for slot in second.inputs if not self._is_same_operand(first, second, slot)]
+            if not others:
+                return first, second
+            for slot in others:
+                makers = self._makers(first, second, slot)
+                if makers is not None and makers[1].name not in seen:
+                    seen.add(makers[1].name)
+                    waiting.append(makers)
         return reference, candidate
+
+    def _makers(self, reference: TrueCall, candidate: TrueCall, slot: str) -> tuple[TrueCall, TrueCall] | None:
+        """The calls that made what both take in this place, if they do the same."""
+        number = reference.inputs.get(slot)
+        if number is None:
+            return None
+        first = self._steps["reference"].maker(self._steps["reference"].values[number])
+        second = self._steps["candidate"].maker(self._steps["candidate"].values[candidate.inputs[slot]])
+        if first is None or second is None or word_of(first.op) != word_of(second.op):
+            return None
+        return first, second
 
     def _share_inputs(self, reference: TrueCall, candidate: TrueCall) -> bool:
         numbers = set(reference.inputs.values())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tensorprobe.compare.truth.piece import find_pieces
 from tensorprobe.compare.truth.value_index import Counterparts, other_side
 from tensorprobe.replay.true_step import Array, LeafKey, TrueValue
 
@@ -26,12 +27,30 @@ def find_replacements(counterparts: Counterparts) -> dict[str, dict[LeafKey, Arr
         for value in others.values:
             if value.is_floating:
                 by_size.setdefault(value.array.size, []).append(value)
+        leaves = [value for value in others.leaves if value.is_floating]
         for leaf in step.leaves:
             if leaf.is_floating and leaf.array.size > 1 and not counterparts.exists(side, leaf):
                 finer = next((one for one in by_size.get(leaf.array.size, []) if is_rounding_of(leaf, one)), None)
-                if finer is not None and leaf.key is not None:
-                    found[side][leaf.key] = finer.array.reshape(leaf.array.shape)
+                content = finer.array.reshape(leaf.array.shape) if finer is not None else _assemble(leaf, leaves)
+                if content is not None and leaf.key is not None:
+                    found[side][leaf.key] = content
     return found
+
+
+def _assemble(leaf: TrueValue, finer: list[TrueValue]) -> Array | None:
+    """A leaf that the other run holds in pieces, or as a piece of a larger one, from these."""
+    unit = _UNITS.get(leaf.dtype)
+    better = [one for one in finer if unit is not None and _UNITS.get(one.dtype, 1.0) < unit]
+    if unit is None or not better:
+        return None
+    whole = next(find_pieces([leaf], better, _SLACK * unit), None)
+    if whole is not None:
+        return whole.whole.array.reshape(-1)[whole.places].reshape(leaf.array.shape)
+    content, is_known = leaf.array.reshape(-1).copy(), np.zeros(leaf.array.size, dtype=bool)
+    for piece in find_pieces(better, [leaf], _SLACK * unit):
+        content[piece.places] = piece.part.array.reshape(-1)
+        is_known[piece.places] = True
+    return content.reshape(leaf.array.shape) if is_known.all() else None
 
 
 def is_rounding_of(leaf: TrueValue, finer: TrueValue) -> bool:
