@@ -7,6 +7,7 @@ is imported when something is replayed, not before.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -43,23 +44,26 @@ def truth(dump: str | Path, *, step: int | None = None, rank: int | None = None,
 
 
 def iter_truths(dump: Dump, device: str = "cpu", reach: Reach = lambda done, total: None) -> Iterator[Truth]:
-    """One step of one rank after the other."""
+    """One step after the other; its ranks together, as far as they communicate."""
     for one in dump.ranks():
         check_replayable(one)
     torch_device = find_device(device)
+    from tensorprobe.replay.order import find_components
     from tensorprobe.replay.program import read_program
-    from tensorprobe.replay.truth import find_truth
+    from tensorprobe.replay.truth import find_truths
 
-    for one in dump.ranks():
-        program = read_program(one)
-        total, done = sum(1 for _ in program.calls()), 0
+    for _, ranks in groupby(dump.ranks(), key=lambda one: one.step):
+        programs = {one.rank or 0: read_program(one) for one in ranks}
+        for component in find_components(programs):
+            chosen = [programs[rank] for rank in component]
+            total, done = sum(1 for program in chosen for _ in program.calls()), 0
 
-        def advance(total: int = total) -> None:
-            nonlocal done
-            done += 1
-            reach(done, total)
+            def advance(total: int = total) -> None:
+                nonlocal done
+                done += 1
+                reach(done, total)
 
-        yield find_truth(program, torch_device, advance)
+            yield from find_truths(chosen, torch_device, advance)
 
 
 def check_replayable(rank: RankDump) -> None:

@@ -3,7 +3,7 @@ the recorded one of the same name means."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -14,8 +14,14 @@ from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.torch.gradient import GradientTracer, Span
 from tensorprobe.model.name import PARAMETERS_GRAD, ParametersGradName, module_stem, parse_name
 from tensorprobe.replay.argument import Leaf
+from tensorprobe.replay.board import Standing
 from tensorprobe.replay.program import Operation, Program
+from tensorprobe.replay.reduced_gradient import ReducedGradients, parameter_gradients
 from tensorprobe.replay.workspace import Workspace
+
+
+SeeGradient = Callable[[str, str, torch.Tensor], None]
+"""Told of a gradient: the record and the place that it was recorded by, and what it is."""
 
 
 class _Always:
@@ -29,8 +35,8 @@ class GradientReceiver:
     recomputation = _Always()
     generation = 0
 
-    def __init__(self, onlooker: Any) -> None:
-        self._onlooker = onlooker
+    def __init__(self, see_gradient: SeeGradient) -> None:
+        self._see_gradient = see_gradient
         self.failures: list[tuple[str, BaseException]] = []
         self.reader = self
 
@@ -51,37 +57,56 @@ class GradientReceiver:
             return first.detach() + second.detach()
 
     def describe_gradient(self, record: GradientRecord, slot: Slot) -> None:
-        self._onlooker.see_gradient(record.call.backward_name, slot.path, slot.share.detach())
+        self._see_gradient(record.call.backward_name, slot.path, slot.share.detach())
 
     def add_parameter_gradient(self, stem: str, parameter: str, gradient: torch.Tensor) -> None:
-        self._onlooker.see_gradient(f"{stem}.{PARAMETERS_GRAD}", parameter, gradient.detach())
+        self._see_gradient(f"{stem}.{PARAMETERS_GRAD}", parameter, gradient.detach())
 
     def note_failure(self, where: str, error: BaseException) -> None:
         self.failures.append((where, error))
 
 
 class Gradients:
-    """Follows the calls of a replay, and runs their backward passes."""
+    """Follows the calls of a replay, and tells which backward passes come next."""
 
-    def __init__(self, program: Program, onlooker: Any) -> None:
+    def __init__(self, program: Program, see_gradient: SeeGradient, reduced: ReducedGradients) -> None:
         self._program = program
-        self.receiver = GradientReceiver(onlooker)
+        self.reduced = reduced
+        self.receiver = GradientReceiver(see_gradient)
         self._tracer = GradientTracer(cast(Recorder, self.receiver))
         self._stem_of_path = dict(_stems_of_paths(program))
         self._passes = read_passes(program)
+        self._parameters: dict[str, torch.Tensor] = {}
+        self._records = dict(parameter_gradients(program))
 
     @property
     def roots(self) -> frozenset[int]:
         """The tensors from which gradients are asked for."""
         return frozenset(number for found in self._passes for number in found.roots)
 
+    @property
+    def seeds(self) -> frozenset[int]:
+        """The gradients that were given for them."""
+        return frozenset(number for found in self._passes for number in found.seeds if number is not None)
+
     def note_leaf(self, leaf: Leaf, tensor: torch.Tensor) -> None:
         """A leaf was read: if it is a parameter, its gradient is one that was recorded."""
-        if leaf.parameter is not None and tensor.requires_grad:
-            path, _, name = leaf.parameter.rpartition(".")
-            stem = self._stem_of_path.get(path)
-            if stem is not None:
-                self._tracer.add_parameter(tensor, stem, name)
+        if leaf.parameter is None or not tensor.requires_grad:
+            return
+        if self.reduced.claims(leaf):
+            self.reduced.note(leaf, tensor)
+            return
+        path, _, name = leaf.parameter.rpartition(".")
+        stem = self._stem_of_path.get(path)
+        if stem is None:
+            return
+        self._parameters[leaf.parameter] = tensor
+        if leaf.sharding is None:
+            self._tracer.add_parameter(tensor, stem, name)
+        else:  # no call uses the part itself
+            tensor.register_post_accumulate_grad_hook(
+                lambda part: self.receiver.add_parameter_gradient(stem, name, part.grad)
+            )
 
     def begin(self, operation: Operation, args: Any, kwargs: Mapping[str, Any]) -> Span | None:
         return self._tracer.begin(tuple(args), dict(kwargs), wants_slots=True)
@@ -91,15 +116,52 @@ class Gradients:
         call.keeps_backward = operation.backward_name in self._program.gradients
         self._tracer.end(call, span, output)
 
-    def run_passes(self, workspace: Workspace, position: float) -> None:
-        """Run the backward passes that came before the record at `position`."""
-        while self._passes and self._passes[0].position <= position:
-            found = self._passes.pop(0)
-            tensors = [workspace.tensor(number) for number in found.roots]
-            roots = [tensor for tensor in tensors if tensor is not None and tensor.requires_grad]
-            if roots:
-                seeds = [None if root.dim() == 0 else torch.ones_like(root) for root in roots]
-                torch.autograd.backward(roots, seeds, retain_graph=bool(self._passes))
+    def next_pass(self, workspace: Workspace, position: float) -> BackwardRequest | None:
+        """The next backward pass that came before the record at `position`."""
+        if not self._passes or self._passes[0].position > position:
+            return None
+        found = self._passes.pop(0)
+        roots, seeds = [], []
+        for number, seed in zip(found.roots, found.seeds, strict=True):
+            root = workspace.tensor(number)
+            if root is not None and root.requires_grad:
+                roots.append(root)
+                given = workspace.tensor(seed)
+                seeds.append(given if given is not None else torch.ones_like(root))
+        return BackwardRequest(roots, seeds, found.position, retains=bool(self._passes))
+
+    def register(self, workspace: Workspace) -> None:
+        """A pass is over: what stands in `.grad` now is what the program finds there."""
+        for name, tensor in self._parameters.items():
+            known = self._records.get(name)
+            if known is not None and tensor.grad is not None and known.leaf.sharding is None:
+                workspace.add(known.leaf, tensor.grad, known.record)
+
+
+@dataclass
+class BackwardRequest(Standing):
+    """A rank stands at a backward pass."""
+
+    roots: list[torch.Tensor]
+    seeds: list[torch.Tensor]
+    position: int
+    retains: bool
+    is_done: bool = False
+    place: str = "a backward pass"
+
+    @property
+    def is_open(self) -> bool:
+        return self.is_done
+
+
+def run_passes(requests: Sequence[BackwardRequest]) -> None:
+    """The backward passes of several ranks at once. What all of them have in common is gone through once."""
+    given = {id(root): (root, seed) for item in requests for root, seed in zip(item.roots, item.seeds, strict=True)}
+    if given:
+        roots, seeds = zip(*given.values(), strict=True)
+        torch.autograd.backward(roots, seeds, retain_graph=any(item.retains for item in requests))
+    for item in requests:
+        item.is_done = True
 
 
 @dataclass(frozen=True)
@@ -110,6 +172,8 @@ class BackwardPass:
     """How many records there were before it."""
     roots: tuple[int, ...]
     """The numbers of the tensors that it began from."""
+    seeds: tuple[int | None, ...]
+    """The numbers of the gradients that were given for them; None where none was, which stands for one."""
 
 
 def read_passes(program: Program) -> list[BackwardPass]:
@@ -117,12 +181,19 @@ def read_passes(program: Program) -> list[BackwardPass]:
     found = []
     listed = program.rank.run.get("backward_passes")
     for item in listed if isinstance(listed, list) else ():
-        roots = item.get("roots") if isinstance(item, dict) else None
-        numbers = [root.get("tensor") for root in roots if isinstance(root, dict)] if isinstance(roots, list) else []
         position = item.get("records") if isinstance(item, dict) else None
         if isinstance(position, int):
-            found.append(BackwardPass(position, tuple(number for number in numbers if isinstance(number, int))))
+            roots, seeds = _tensor_numbers(item.get("roots")), _tensor_numbers(item.get("gradients"))
+            seeds = seeds if len(seeds) == len(roots) else [None] * len(roots)
+            known = [(root, seed) for root, seed in zip(roots, seeds, strict=True) if root is not None]
+            found.append(BackwardPass(position, tuple(root for root, _ in known), tuple(seed for _, seed in known)))
     return found
+
+
+def _tensor_numbers(listed: Any) -> list[int | None]:
+    items = listed if isinstance(listed, list) else []
+    numbers = [item.get("tensor") if isinstance(item, dict) else None for item in items]
+    return [number if isinstance(number, int) else None for number in numbers]
 
 
 def _stems_of_paths(program: Program) -> Iterator[tuple[str, str]]:

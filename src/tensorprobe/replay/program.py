@@ -93,6 +93,9 @@ class Operation:
     @property
     def writes_in_place(self) -> bool:
         """Does it write into one of its arguments?"""
+        told = self.fields.get("collective")
+        if isinstance(told, dict):
+            return bool(told.get("writes"))
         op = self.op.rsplit(".", 1)[-1]
         if op.startswith("__"):
             return op == "__setitem__" or (op.startswith("__i") and op not in ("__invert__", "__index__", "__int__"))
@@ -112,6 +115,14 @@ class Program:
     """The outermost, in their order."""
     gradients: dict[str, Mapping[str, Any]]
     """The backward records, and those of the gradients of parameters, by their names."""
+    _gradient_leaves: dict[str, dict[str, Leaf]] = field(default_factory=dict)
+
+    def gradient_leaf(self, record: str, slot: str) -> Leaf | None:
+        """What was recorded of a gradient: of a backward record, or one of the gradients of parameters."""
+        found = self._gradient_leaves.get(record)
+        if found is None:
+            found = self._gradient_leaves[record] = dict(_named_leaves(self.gradients.get(record, {})))
+        return found.get(slot)
 
     def walk(self) -> Iterator[Operation]:
         """All calls, each before what it contains."""
@@ -186,6 +197,14 @@ def backward_name(parsed: ApiName | ModuleName) -> str:
     if isinstance(parsed, ApiName):
         return str(ApiName(parsed.prefix, parsed.name, parsed.index, "backward", parsed.separator))
     return str(ModuleName(parsed.prefix, parsed.path, parsed.class_name, "backward", parsed.index))
+
+
+def _named_leaves(fields: Mapping[str, Any]) -> Iterator[tuple[str, Leaf]]:
+    """The tensors of a backward record, or of one of the gradients of parameters, by their places."""
+    slots = {"input": "input", "output": "output", "output_kwargs": "kwargs"}
+    for name, tree in fields.items():
+        for leaf in iter_leaves(tree, slots.get(name, name)):
+            yield (leaf.slot if name in slots else name), leaf
 
 
 def is_true(leaf: Any) -> bool:

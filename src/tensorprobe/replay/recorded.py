@@ -56,9 +56,9 @@ class RecordedTensors:
             tensor = tensor_from_array(array, torch_dtype(leaf.dtype))
         except (DumpError, UnknownArgumentError) as error:
             raise MissingContentError(str(error)) from error
-        if tuple(tensor.shape) != leaf.shape:
+        if tuple(tensor.shape) != leaf.stored_shape:
             raise MissingContentError(
-                f"{leaf.data_name} holds {list(tensor.shape)}, and {list(leaf.shape)} was recorded"
+                f"{leaf.data_name} holds {list(tensor.shape)}, and {list(leaf.stored_shape)} was recorded"
             )
         tensor = tensor.to(self._device)
         self._keep(file_id, tensor)

@@ -81,6 +81,10 @@ class Coverage:
     """The calls that could not be replayed, and why: their results are those recorded."""
     decisions: dict[str, Decision] = field(default_factory=dict)
     """Calls that decided otherwise: the program goes on with what was recorded."""
+    ranks: tuple[int, ...] = ()
+    """The ranks that were replayed together."""
+    remarks: list[str] = field(default_factory=list)
+    """What these ranks could not do together."""
 
 
 @dataclass(frozen=True)

@@ -7,32 +7,54 @@ gradient that is not the derivative, a number that became infinite and a value t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
 from tensorprobe.replay.alone import LoneCall, LoneFunction, backward_leaves
-from tensorprobe.replay.argument import Leaf, iter_leaves
+from tensorprobe.replay.argument import Leaf
+from tensorprobe.replay.board import Board
+from tensorprobe.replay.communication import read_communication
 from tensorprobe.replay.engine import Onlooker, Replay, describe_error
 from tensorprobe.replay.error import measure
 from tensorprobe.replay.invocation import Invoker, Tensors, is_random, is_undefined
 from tensorprobe.replay.judge import allow_units, judge
+from tensorprobe.replay.order import check_order
 from tensorprobe.replay.precision import Precision, torch_dtype
 from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
 from tensorprobe.replay.result import CallTruth, Finding, Truth
+from tensorprobe.replay.schedule import run_together
+from tensorprobe.replay.spread_call import is_inside_spread, is_spread_call
 from tensorprobe.replay.value_flow import iter_values
 from tensorprobe.store.frame import describe_frame
 
 
-def find_truth(program: Program, device: torch.device, advance: Callable[[], None] = lambda: None) -> Truth:
-    """Replay a step in float64 and hold everything that was recorded against it."""
-    judge_ = TruthJudge(program, device)
-    replay = Replay(program, Precision("float64"), device, judge_, advance)
-    judge_.workspace_roots = replay.gradients.roots
-    replay.run()
-    findings = judge_.findings
+def find_truths(
+    programs: Sequence[Program], device: torch.device, advance: Callable[[], None] = lambda: None
+) -> list[Truth]:
+    """Replay a step of one process, or of several together, in float64, and hold everything that was recorded against
+    it."""
+    order = check_order({program.rank.rank or 0: program for program in programs})
+    judges = [TruthJudge(program, device) for program in programs]
+    replays = [
+        Replay(program, Precision("float64"), device, judge_, advance)
+        for program, judge_ in zip(programs, judges, strict=True)
+    ]
+    board = Board((replay.rank for replay in replays), order.refusals)
+    for replay, judge_ in zip(replays, judges, strict=True):
+        replay.board, judge_.workspace_roots = board, replay.gradients.roots
+        judge_.communicating = replay.participant.flow.communicating
+    remarks = run_together(replays)
+    for replay in replays:
+        replay.coverage.ranks = tuple(replay.rank for replay in replays)
+        replay.coverage.remarks += [*order.remarks, *remarks, *replay.gradients.reduced.describe_missing()]
+    return [make_truth(replay, judge_) for replay, judge_ in zip(replays, judges, strict=True)]
+
+
+def make_truth(replay: Replay, judge_: TruthJudge) -> Truth:
+    """What is said of one process, after its replay."""
+    program, findings = replay.program, judge_.findings
     findings += [
         Finding("write", write.operation, write.leaf.slot, other=write.before.slot)
         for write in replay.workspace.unseen_writes
@@ -71,7 +93,8 @@ class TruthJudge(Onlooker):
         self.losses: list[tuple[str, float, float]] = []
         self.not_judged: dict[str, str] = {}
         self.workspace_roots: frozenset[int] = frozenset()
-        self._gradient_leaves: dict[str, dict[str, Leaf]] = {}
+        self.communicating: set[str] = set()
+        """The autograd Functions that communicate with other ranks."""
 
     def see_results(self, operation: Operation, tensors: Tensors) -> None:
         for leaf in operation.outputs:
@@ -91,7 +114,7 @@ class TruthJudge(Onlooker):
         self.losses.append((operation.name, float(recorded), float(truth.detach())))
 
     def see_gradient(self, record: str, slot: str, gradient: torch.Tensor) -> None:
-        leaf = self._leaves_of(record).get(slot)
+        leaf = self._program.gradient_leaf(record, slot)
         if leaf is not None:
             self._measure(record, leaf, gradient)
 
@@ -99,7 +122,7 @@ class TruthJudge(Onlooker):
         """A value gets back the sum of what its users give back; a hook on it shows as another sum."""
         for value in iter_values(self._program):
             arriving = self._gradients(value.maker)[0].get(value.leaf.slot)
-            if arriving is None or value.leaf.tensor in self.workspace_roots:
+            if arriving is None or value.leaf.tensor in self.workspace_roots or arriving.sharding is not None:
                 continue
             shares = [self._gradients(user)[1].get(leaf.slot) for user, leaf in value.uses]
             given = [leaf for leaf in shares if leaf is not None]
@@ -116,7 +139,9 @@ class TruthJudge(Onlooker):
                 yield Finding("sum", value.maker.backward_name, arriving.slot, judgement, other=users)
 
     def _judge_alone(self, operation: Operation) -> None:
-        if is_random(operation) or is_undefined(operation):
+        if is_random(operation) or is_undefined(operation) or is_inside_spread(operation):
+            return
+        if self._needs_ranks(operation):
             return
         arriving, departing = self._gradients(operation)
         try:
@@ -129,6 +154,17 @@ class TruthJudge(Onlooker):
                     self._judge_gradient(operation, slot, leaf, alone)
         except Exception as error:  # no file of an input, or whatever torch says to float64
             self.not_judged[operation.name] = describe_error(error)
+
+    def _needs_ranks(self, operation: Operation) -> bool:
+        """Does what it computes depend on other ranks, so that nothing can be said of it alone?"""
+        reason = None
+        if operation.name in self.communicating or read_communication(operation) is not None:
+            reason = "what it computes depends on other ranks"
+        elif is_spread_call(operation):
+            reason = "its tensors are spread over ranks"
+        if reason is not None:
+            self.not_judged[operation.name] = reason
+        return reason is not None
 
     def _make_alone(self, operation: Operation, arriving: dict[str, Leaf]) -> LoneCall:
         if operation.prefix != "Autograd":
@@ -190,17 +226,3 @@ class TruthJudge(Onlooker):
 
     def _gradients(self, operation: Operation) -> tuple[dict[str, Leaf], dict[str, Leaf]]:
         return backward_leaves(self._program.gradients.get(operation.backward_name, {}))
-
-    def _leaves_of(self, record: str) -> dict[str, Leaf]:
-        found = self._gradient_leaves.get(record)
-        if found is None:
-            found = self._gradient_leaves[record] = dict(_named_leaves(self._program.gradients.get(record, {})))
-        return found
-
-
-def _named_leaves(fields: Any) -> Iterator[tuple[str, Leaf]]:
-    """The tensors of a backward record, or of one of the gradients of parameters, by their places."""
-    slots = {"input": "input", "output": "output", "output_kwargs": "kwargs"}
-    for name, tree in fields.items():
-        for leaf in iter_leaves(tree, slots.get(name, name)):
-            yield (leaf.slot if name in slots else name), leaf

@@ -67,7 +67,9 @@ class Workspace:
         if leaf.tensor is not None and leaf.tensor in self._by_tensor:
             return self._by_tensor[leaf.tensor]
         if leaf.parameter is not None and leaf.parameter in self._by_parameter:  # seen in another window
-            return self._by_parameter[leaf.parameter]
+            parameter = self._by_parameter[leaf.parameter]
+            if tuple(parameter.shape) == leaf.shape:
+                return parameter
         found = self._by_layout.get(leaf.layout) if leaf.layout is not None else None
         if found is None and leaf.storage is not None:
             found = self._view_storage(leaf)
@@ -102,6 +104,10 @@ class Workspace:
         if file_id is not None and maker is not None:
             self._by_file[maker, file_id] = tensor
 
+    def exchange(self, leaf: Leaf, tensor: torch.Tensor) -> None:
+        """From now on another tensor stands for this one; it shows the same."""
+        self._register(leaf, tensor)
+
     def forget(self, tensors: Iterable[int], storages: Iterable[int]) -> None:
         """Nobody looks at these any more."""
         for number in set(tensors) - self._kept:
@@ -127,6 +133,8 @@ class Workspace:
     def _is_written_unseen(self, leaf: Leaf, operation: str) -> bool:
         seen = self._seen.get(leaf.tensor) if leaf.tensor is not None else None
         if seen is None or seen.file_id is None or leaf.source not in (None, seen.maker):
+            return False
+        if leaf.is_undefined or seen.leaf.is_undefined:
             return False
         file_id = self._recorded.file_id(leaf)
         try:

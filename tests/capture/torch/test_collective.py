@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from tensorprobe.capture.session import Session
-from tensorprobe.capture.torch.collective import find_cell
+from tensorprobe.capture.torch.collective_patch import find_cell
 from tests.capture.torch.dump import DumpOnDisk
 from tests.capture.torch.training import open_session
 
