@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from tensorprobe.model.name import PARAMETERS_GRAD
 from tensorprobe.replay.argument import Leaf, UnknownArgumentError, build_arguments
 from tensorprobe.replay.board import Board, Steps
 from tensorprobe.replay.gradient import Gradients
@@ -30,7 +31,7 @@ from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
 from tensorprobe.replay.reduced_gradient import ReducedGradients
 from tensorprobe.replay.result import Coverage, Decision
 from tensorprobe.replay.schedule import run_together
-from tensorprobe.replay.spread_call import SpreadCalls, is_inside_spread, is_spread_call
+from tensorprobe.replay.spread_call import SpreadCalls, is_inside_spread, is_spread_call, part_leaf
 from tensorprobe.replay.workspace import Workspace, lay_out
 
 
@@ -67,7 +68,7 @@ class Replay:
         self.invoker = Invoker(self.recorded, precision, device)
         self.invoker.note_choice = self._note_choice
         self.gradients = Gradients(program, self._see_recorded_gradient, ReducedGradients(program, self.rank))
-        self.workspace = Workspace(self.recorded, self._read_leaf, self.gradients.roots | self.gradients.seeds)
+        self.workspace = Workspace(self.recorded, self._read_leaf, self.gradients.needed)
         self.spread = SpreadCalls(self, self.rank)
         self.participant = Participant(self, self.rank)
         self._last_use = find_last_uses(program)
@@ -98,7 +99,10 @@ class Replay:
         while (request := self.gradients.next_pass(self.workspace, position)) is not None:
             yield request
             self.gradients.register(self.workspace)
-            yield from self.gradients.reduced.end_pass(self, request.position)
+            for number, tensor in zip(request.asked.results, request.results, strict=False):
+                if number is not None and tensor is not None:
+                    self.workspace.put(number, tensor)
+            yield from self.gradients.reduced.end_pass(self, request.asked.position)
 
     def _run_module(self, operation: Operation) -> Steps:
         """A module call owns no values: what goes in and comes out are those of the calls around and inside of it."""
@@ -130,17 +134,26 @@ class Replay:
     def take(self, leaf: Leaf, operation: Operation) -> torch.Tensor:
         """The tensor that a call is given at this place. Where it needs gradients and what it was made of does not, the
         program has made a leaf of it unseen, as `Parameter(…)` does."""
+        part = self.spread.find_part(leaf) if self.workspace.find(leaf) is None else None
+        if part is not None:
+            self.workspace.add(leaf, part, None)
         tensor = self.workspace.take(leaf, operation.name)
         is_followed = leaf.requires_grad and leaf.is_floating and operation.fields.get("grad_enabled") is not False
         if is_followed and not tensor.requires_grad and not operation.writes_in_place:
             tensor = tensor.detach().requires_grad_()
-            self.workspace.exchange(leaf, tensor)
+            self.workspace.put(leaf.tensor, tensor)
             self.gradients.note_leaf(leaf, tensor)
         return tensor
 
     def read_part(self, leaf: Leaf) -> torch.Tensor:
-        """This rank's part of a distributed tensor, from its file."""
-        return self._read_leaf(leaf)
+        """This rank's part of a distributed tensor: what stands for its memory, or from its file."""
+        found = self.workspace.find(part_leaf(leaf))
+        if found is None:
+            return self._read_leaf(leaf)
+        if leaf.requires_grad and not found.requires_grad:
+            found = found.detach().requires_grad_()
+            self.gradients.note_leaf(leaf, found)
+        return found
 
     def read_recorded(self, leaf: Leaf) -> torch.Tensor:
         """What was recorded, as a tensor of the replay. MissingContentError where the dump has not got it."""
@@ -157,7 +170,7 @@ class Replay:
 
     def _see_recorded_gradient(self, record: str, slot: str, gradient: torch.Tensor) -> None:
         leaf = self.program.gradient_leaf(record, slot)
-        if leaf is not None and leaf.sharding is not None and tuple(gradient.shape) == leaf.shape != leaf.stored_shape:
+        if leaf is not None and leaf.sharding is not None and not record.endswith(PARAMETERS_GRAD):
             part = self.spread.cut(leaf, gradient)
             if part is None:
                 return

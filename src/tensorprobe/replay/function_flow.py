@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from tensorprobe.replay.argument import Leaf, iter_leaves
 from tensorprobe.replay.communication import Communication, read_communications
 from tensorprobe.replay.program import Operation, Program
+from tensorprobe.replay.spread_call import is_arranging
 
 _TRANSPOSED = {
     "all_reduce": ("all_reduce",),
@@ -64,7 +65,11 @@ def read_function_flow(program: Program) -> FunctionFlow:
     for communication in read_communications(program):
         if communication.operation.inside is not None:
             inside[communication.operation.inside].append(communication)
-    functions = {operation.name: operation for operation in program.calls() if operation.prefix == "Autograd"}
+    functions = {
+        operation.name: operation
+        for operation in program.calls()
+        if operation.prefix == "Autograd" and not is_arranging(operation)
+    }
     for name, function in functions.items():
         forward, backward = inside.get(name, []), inside.get(function.backward_name, [])
         if forward or backward:

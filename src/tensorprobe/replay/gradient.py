@@ -4,7 +4,7 @@ the recorded one of the same name means."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
@@ -85,9 +85,10 @@ class Gradients:
         return frozenset(number for found in self._passes for number in found.roots)
 
     @property
-    def seeds(self) -> frozenset[int]:
-        """The gradients that were given for them."""
-        return frozenset(number for found in self._passes for number in found.seeds if number is not None)
+    def needed(self) -> frozenset[int]:
+        """All tensors that backward passes begin from, are given or end at."""
+        others = (number for found in self._passes for number in (*found.seeds, *found.inputs) if number is not None)
+        return self.roots | frozenset(others)
 
     def note_leaf(self, leaf: Leaf, tensor: torch.Tensor) -> None:
         """A leaf was read: if it is a parameter, its gradient is one that was recorded."""
@@ -121,14 +122,17 @@ class Gradients:
         if not self._passes or self._passes[0].position > position:
             return None
         found = self._passes.pop(0)
-        roots, seeds = [], []
+        request = BackwardRequest(found, retains=bool(self._passes))
         for number, seed in zip(found.roots, found.seeds, strict=True):
             root = workspace.tensor(number)
             if root is not None and root.requires_grad:
-                roots.append(root)
                 given = workspace.tensor(seed)
-                seeds.append(given if given is not None else torch.ones_like(root))
-        return BackwardRequest(roots, seeds, found.position, retains=bool(self._passes))
+                request.roots.append(root)
+                request.seeds.append(given if given is not None else torch.ones_like(root))
+        for number in found.inputs:
+            tensor = workspace.tensor(number)
+            request.inputs.append(tensor if tensor is not None and tensor.requires_grad else None)
+        return request
 
     def register(self, workspace: Workspace) -> None:
         """A pass is over: what stands in `.grad` now is what the program finds there."""
@@ -142,10 +146,15 @@ class Gradients:
 class BackwardRequest(Standing):
     """A rank stands at a backward pass."""
 
-    roots: list[torch.Tensor]
-    seeds: list[torch.Tensor]
-    position: int
+    asked: BackwardPass
     retains: bool
+    """Another pass may go through the same graph."""
+    roots: list[torch.Tensor] = field(default_factory=list)
+    seeds: list[torch.Tensor] = field(default_factory=list)
+    inputs: list[torch.Tensor | None] = field(default_factory=list)
+    """With respect to what; empty for all leaves."""
+    results: list[torch.Tensor | None] = field(default_factory=list)
+    """Where gradients are not added to `.grad`: they themselves, one for each input."""
     is_done: bool = False
     place: str = "a backward pass"
 
@@ -156,12 +165,27 @@ class BackwardRequest(Standing):
 
 def run_passes(requests: Sequence[BackwardRequest]) -> None:
     """The backward passes of several ranks at once. What all of them have in common is gone through once."""
-    given = {id(root): (root, seed) for item in requests for root, seed in zip(item.roots, item.seeds, strict=True)}
-    if given:
-        roots, seeds = zip(*given.values(), strict=True)
-        torch.autograd.backward(roots, seeds, retain_graph=any(item.retains for item in requests))
+    for accumulates in (True, False):
+        chosen = [item for item in requests if item.asked.accumulates == accumulates and item.roots]
+        if chosen:
+            _run_alike(chosen, accumulates)
     for item in requests:
         item.is_done = True
+
+
+def _run_alike(requests: Sequence[BackwardRequest], accumulates: bool) -> None:
+    given = {id(root): (root, seed) for item in requests for root, seed in zip(item.roots, item.seeds, strict=True)}
+    roots, seeds = zip(*given.values(), strict=True)
+    inputs = {id(tensor): tensor for item in requests for tensor in item.inputs if tensor is not None}
+    retains = any(item.retains for item in requests)
+    creates = any(item.asked.creates_graph for item in requests)
+    if accumulates:
+        torch.autograd.backward(roots, seeds, retains, creates, inputs=list(inputs.values()) or None)
+    elif inputs:
+        found = torch.autograd.grad(roots, list(inputs.values()), seeds, retains, creates, allow_unused=True)
+        by_input = dict(zip(inputs, found, strict=True))
+        for item in requests:
+            item.results = [by_input.get(id(tensor)) for tensor in item.inputs]
 
 
 @dataclass(frozen=True)
@@ -174,6 +198,13 @@ class BackwardPass:
     """The numbers of the tensors that it began from."""
     seeds: tuple[int | None, ...]
     """The numbers of the gradients that were given for them; None where none was, which stands for one."""
+    inputs: tuple[int | None, ...] = ()
+    """With respect to which tensors; none for all leaves."""
+    results: tuple[int | None, ...] = ()
+    """The tensors that it returned."""
+    accumulates: bool = True
+    """Gradients are added to `.grad`; otherwise they are returned."""
+    creates_graph: bool = False
 
 
 def read_passes(program: Program) -> list[BackwardPass]:
@@ -186,7 +217,17 @@ def read_passes(program: Program) -> list[BackwardPass]:
             roots, seeds = _tensor_numbers(item.get("roots")), _tensor_numbers(item.get("gradients"))
             seeds = seeds if len(seeds) == len(roots) else [None] * len(roots)
             known = [(root, seed) for root, seed in zip(roots, seeds, strict=True) if root is not None]
-            found.append(BackwardPass(position, tuple(root for root, _ in known), tuple(seed for _, seed in known)))
+            found.append(
+                BackwardPass(
+                    position,
+                    tuple(root for root, _ in known),
+                    tuple(seed for _, seed in known),
+                    tuple(_tensor_numbers(item.get("inputs"))),
+                    tuple(_tensor_numbers(item.get("results"))),
+                    item.get("accumulates") is not False,
+                    item.get("creates_graph") is True,
+                )
+            )
     return found
 
 

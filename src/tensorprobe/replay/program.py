@@ -145,8 +145,10 @@ def read_program(rank: RankDump) -> Program:
     """The program of one step of one process."""
     operations: dict[str, Operation] = {}
     gradients: dict[str, Mapping[str, Any]] = {}
-    for position, record in enumerate(rank.records()):
+    for number, record in enumerate(rank.records()):
         parsed = parse_or_none(record.name)
+        place = rank.place(record.name)
+        position = place if place is not None else number
         if isinstance(parsed, ParametersGradName):
             gradients[record.name] = record.fields
         elif isinstance(parsed, (ApiName, ModuleName)):

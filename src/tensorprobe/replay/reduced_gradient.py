@@ -109,6 +109,7 @@ class ReducedGradients:
     def _deliver(self, replay: Replay, name: str, gradient: torch.Tensor) -> None:
         known = self._records[name]
         if known.leaf.sharding is not None:
+            replay.spread.tensors.add(known.leaf, gradient)
             part = cut(gradient, known.leaf.sharding, self._rank)
             if part is not None:
                 replay.see_gradient(known.record, known.slot, part)

@@ -54,6 +54,7 @@ class SpreadTensors:
     def __init__(self) -> None:
         self._by_tensor: dict[int, torch.Tensor] = {}
         self._by_place: dict[Any, torch.Tensor] = {}
+        self._by_memory: dict[Any, tuple[Leaf, torch.Tensor]] = {}
 
     def find(self, leaf: Leaf) -> torch.Tensor | None:
         if leaf.tensor is not None and leaf.tensor in self._by_tensor:
@@ -65,6 +66,11 @@ class SpreadTensors:
             self._by_tensor[leaf.tensor] = whole
         if leaf.storage is not None:
             self._by_place[_place(leaf)] = whole
+            self._by_memory[leaf.storage, leaf.offset, leaf.stored_shape] = (leaf, whole)
+
+    def find_around(self, part: Leaf) -> tuple[Leaf, torch.Tensor] | None:
+        """The distributed tensor that a plain one is the part of."""
+        return self._by_memory.get((part.storage, part.offset, part.shape)) if part.storage is not None else None
 
     def forget(self, tensors: Sequence[int], storages: Sequence[int]) -> None:
         """Nobody looks at these any more."""
@@ -73,6 +79,8 @@ class SpreadTensors:
         gone = set(storages)
         for place in [place for place in self._by_place if place[0] in gone]:
             del self._by_place[place]
+        for memory in [memory for memory in self._by_memory if memory[0] in gone]:
+            del self._by_memory[memory]
 
 
 def _place(leaf: Leaf) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -67,6 +67,11 @@ class SpreadCalls:
     def find(self, leaf: Leaf) -> torch.Tensor | None:
         return self.tensors.find(leaf)
 
+    def find_part(self, leaf: Leaf) -> torch.Tensor | None:
+        """A plain tensor that is the part of a distributed one, taken where no call is seen to do it."""
+        found = self.tensors.find_around(leaf)
+        return self.cut(*found) if found is not None else None
+
     def _make_contribution(self, operation: Operation) -> SpreadContribution:
         values: dict[str, torch.Tensor] = {}
         parts: set[str] = set()
@@ -110,6 +115,8 @@ class SpreadCalls:
             part = self.cut(leaf, whole)
             if part is not None:
                 results[leaf.slot] = part
+                if operation.writes_in_place:
+                    self._replay.workspace.write(part_leaf(leaf), part.detach())
         return results
 
     def begin(self, operation: Operation, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -155,6 +162,12 @@ def _find_whole(leaf: Leaf, contributions: Sequence[SpreadContribution]) -> torc
     return whole
 
 
+def part_leaf(leaf: Leaf) -> Leaf:
+    """The part of a distributed tensor as a tensor of its own."""
+    assert leaf.sharding is not None
+    return replace(leaf, shape=leaf.sharding.local_shape, sharding=None, tensor=None, parameter=None)
+
+
 def find_sharding(leaves: Sequence[Leaf]) -> Sharding:
     """Of the distributed tensors of a call, which all lie on one mesh. NotReplayedError where they do not."""
     found = list(_shardings(leaves))
@@ -175,3 +188,8 @@ def is_spread_call(operation: Operation) -> bool:
 def is_inside_spread(operation: Operation) -> bool:
     """Is it how torch carries out one of the functions that are known here?"""
     return (operation.inside or "").startswith(FUNCTIONS)
+
+
+def is_arranging(operation: Operation) -> bool:
+    """Does it only let distributed tensors lie otherwise, or is it inside of what does?"""
+    return is_inside_spread(operation) or operation.name.startswith(FUNCTIONS)

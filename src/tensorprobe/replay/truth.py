@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from tensorprobe.replay.alone import LoneCall, LoneFunction, backward_leaves
+from tensorprobe.replay.alone import LoneCall, LoneExchange, LoneFunction, backward_leaves
 from tensorprobe.replay.argument import Leaf
 from tensorprobe.replay.board import Board
 from tensorprobe.replay.communication import read_communication
 from tensorprobe.replay.engine import Onlooker, Replay, describe_error
 from tensorprobe.replay.error import measure
-from tensorprobe.replay.invocation import Invoker, Tensors, is_random, is_undefined
+from tensorprobe.replay.invocation import Invoker, NotReplayedError, Tensors, is_random, is_undefined
+from tensorprobe.replay.joint_record import JointRecord, RecordedWholes
 from tensorprobe.replay.judge import allow_units, judge
 from tensorprobe.replay.order import check_order
 from tensorprobe.replay.precision import Precision, torch_dtype
@@ -25,7 +26,7 @@ from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
 from tensorprobe.replay.result import CallTruth, Finding, Truth
 from tensorprobe.replay.schedule import run_together
-from tensorprobe.replay.spread_call import is_inside_spread, is_spread_call
+from tensorprobe.replay.spread_call import is_arranging
 from tensorprobe.replay.value_flow import iter_values
 from tensorprobe.store.frame import describe_frame
 
@@ -41,10 +42,14 @@ def find_truths(
         Replay(program, Precision("float64"), device, judge_, advance)
         for program, judge_ in zip(programs, judges, strict=True)
     ]
+    joint = JointRecord(
+        {replay.rank: replay.program for replay in replays},
+        {replay.rank: judge_.recorded for replay, judge_ in zip(replays, judges, strict=True)},
+    )
     board = Board((replay.rank for replay in replays), order.refusals)
     for replay, judge_ in zip(replays, judges, strict=True):
         replay.board, judge_.workspace_roots = board, replay.gradients.roots
-        judge_.communicating = replay.participant.flow.communicating
+        judge_.join(joint, replay.participant.flow.communicating)
     remarks = run_together(replays)
     for replay in replays:
         replay.coverage.ranks = tuple(replay.rank for replay in replays)
@@ -86,8 +91,10 @@ class TruthJudge(Onlooker):
 
     def __init__(self, program: Program, device: torch.device) -> None:
         self._program = program
+        self._rank = program.rank.rank or 0
         self._recorded = RecordedTensors(program.rank, device)
-        self._invoker = Invoker(self._recorded, Precision("float64"), device)
+        self._wholes = RecordedWholes(program.rank, device)
+        self._invoker = Invoker(self._wholes, Precision("float64"), device)
         self.rows: dict[tuple[str, str], CallTruth] = {}
         self.findings: list[Finding] = []
         self.losses: list[tuple[str, float, float]] = []
@@ -95,10 +102,24 @@ class TruthJudge(Onlooker):
         self.workspace_roots: frozenset[int] = frozenset()
         self.communicating: set[str] = set()
         """The autograd Functions that communicate with other ranks."""
+        self._joint: JointRecord | None = None
+
+    @property
+    def recorded(self) -> RecordedTensors:
+        return self._recorded
+
+    def join(self, joint: JointRecord, communicating: set[str]) -> None:
+        """Look at what other ranks recorded, too. `communicating`: the autograd Functions that do."""
+        self._joint = self._wholes.joint = joint
+        self.communicating = communicating
 
     def see_results(self, operation: Operation, tensors: Tensors) -> None:
+        communication = read_communication(operation)
+        for leaf in communication.results if communication is not None else ():
+            self._recorded.note_late(leaf)
+            self._wholes.note_late(leaf)
         for leaf in operation.outputs:
-            if leaf.is_floating and leaf.slot in tensors:
+            if leaf.is_floating and leaf.slot in tensors and not leaf.is_undefined:
                 self._measure(operation.name, leaf, tensors[leaf.slot])
                 if leaf.tensor in self.workspace_roots and not operation.is_module and leaf.element_count == 1:
                     self._note_loss(operation, leaf, tensors[leaf.slot])
@@ -139,42 +160,39 @@ class TruthJudge(Onlooker):
                 yield Finding("sum", value.maker.backward_name, arriving.slot, judgement, other=users)
 
     def _judge_alone(self, operation: Operation) -> None:
-        if is_random(operation) or is_undefined(operation) or is_inside_spread(operation):
-            return
-        if self._needs_ranks(operation):
+        if is_random(operation) or is_undefined(operation) or is_arranging(operation):
             return
         arriving, departing = self._gradients(operation)
         try:
             alone = self._make_alone(operation, arriving)
             for leaf in operation.outputs:
-                if leaf.is_floating:
+                if leaf.is_floating and leaf.slot in alone.results and not leaf.is_undefined:
                     self._judge_result(operation, leaf, alone, arriving.get(leaf.slot))
-            if operation.inside is None:
+            if operation.inside is None and isinstance(alone, LoneCall):
                 for slot, leaf in departing.items():
                     self._judge_gradient(operation, slot, leaf, alone)
         except Exception as error:  # no file of an input, or whatever torch says to float64
             self.not_judged[operation.name] = describe_error(error)
 
-    def _needs_ranks(self, operation: Operation) -> bool:
-        """Does what it computes depend on other ranks, so that nothing can be said of it alone?"""
-        reason = None
-        if operation.name in self.communicating or read_communication(operation) is not None:
-            reason = "what it computes depends on other ranks"
-        elif is_spread_call(operation):
-            reason = "its tensors are spread over ranks"
-        if reason is not None:
-            self.not_judged[operation.name] = reason
-        return reason is not None
-
-    def _make_alone(self, operation: Operation, arriving: dict[str, Leaf]) -> LoneCall:
+    def _make_alone(self, operation: Operation, arriving: dict[str, Leaf]) -> LoneCall | LoneExchange:
+        communication = read_communication(operation)
+        if communication is not None:
+            calls = self._joint.find_calls(operation, self._rank) if self._joint is not None else None
+            if calls is None:
+                raise NotReplayedError("what other ranks gave to it is not there")
+            return LoneExchange(calls, communication.members(self._rank).index(self._rank), Precision("float64"))
+        if operation.name in self.communicating:
+            raise NotReplayedError("what it computes depends on other ranks")
         if operation.prefix != "Autograd":
             return LoneCall(self._invoker, operation, arriving)
         inside = [call for call in self._program.calls() if call.inside == operation.name]
         return LoneFunction(self._invoker, operation, arriving, inside)
 
-    def _judge_result(self, operation: Operation, leaf: Leaf, alone: LoneCall, gradient: Leaf | None) -> None:
-        recorded, truth = self._recorded.load(leaf), alone.results[leaf.slot].detach()
-        row = self.rows[operation.name, leaf.slot]
+    def _judge_result(
+        self, operation: Operation, leaf: Leaf, alone: LoneCall | LoneExchange, gradient: Leaf | None
+    ) -> None:
+        recorded, truth = self._wholes.load(leaf), alone.results[leaf.slot].detach()
+        row = self.rows.setdefault((operation.name, leaf.slot), CallTruth(operation.name, leaf.slot, leaf.dtype))
         eps = self._unit(operation, leaf)
         counts = [given.element_count for given in operation.inputs if given.is_floating]
         allowed = allow_units(leaf.element_count, counts)
@@ -185,7 +203,7 @@ class TruthJudge(Onlooker):
         if overflow:
             self.findings.append(Finding("overflow", operation.name, leaf.slot, count=overflow))
         if gradient is not None:
-            slope = self._recorded.load(gradient).to(torch.float64)
+            slope = self._wholes.load(gradient).to(torch.float64)
             difference = torch.nan_to_num(recorded.to(truth.dtype) - truth, 0.0, 0.0, 0.0)
             row.effect = float((slope * difference).sum())
 
@@ -193,7 +211,7 @@ class TruthJudge(Onlooker):
         truth = alone.gradients.get(slot)
         if truth is None or not leaf.is_floating:
             return
-        recorded = self._recorded.load(leaf)
+        recorded = self._wholes.load(leaf)
         eps = self._unit(operation, leaf)
         counts = [given.element_count for given in (*operation.inputs, *operation.outputs) if given.is_floating]
         allowed = allow_units(leaf.element_count, counts)

@@ -108,6 +108,17 @@ class Workspace:
         """From now on another tensor stands for this one; it shows the same."""
         self._register(leaf, tensor)
 
+    def put(self, number: int | None, tensor: torch.Tensor) -> None:
+        """This tensor stands for the object with this number; others in its memory stay what they are."""
+        if number is not None:
+            self._by_tensor[number] = tensor
+
+    def write(self, leaf: Leaf, content: torch.Tensor) -> None:
+        """What lies in the memory of a tensor has changed."""
+        found = self.find(leaf)
+        if found is not None:
+            found.data.copy_(content)
+
     def forget(self, tensors: Iterable[int], storages: Iterable[int]) -> None:
         """Nobody looks at these any more."""
         for number in set(tensors) - self._kept:

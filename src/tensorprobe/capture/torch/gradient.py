@@ -399,9 +399,10 @@ class HookPlan:
 
 def describe_request(args: tuple[Any, ...], kwargs: Mapping[str, Any], reader: Any) -> dict[str, Any]:
     """The arguments of torch's `_engine_run_backward`: roots, their gradients, retain, create, inputs."""
-    roots, _, _, creates_graph, inputs = (*args, *(None,) * 5)[:5]
+    roots, gradients, _, creates_graph, inputs = (*args, *(None,) * 5)[:5]
     return {
         "roots": [identify(root, reader) for root in roots],
+        "gradients": [identify(gradient, reader) for gradient in gradients or ()],
         "inputs": [identify(tensor, reader) for tensor in inputs or ()],
         "accumulates": bool(kwargs.get("accumulate_grad")),
         "creates_graph": bool(creates_graph),
