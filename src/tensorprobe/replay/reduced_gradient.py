@@ -47,7 +47,8 @@ class ReducedGradients:
         self._records = dict(parameter_gradients(program))
         self._reductions = list(read_reductions(program))
         self._averaged = frozenset(name for reduction in self._reductions for name in reduction.parameters)
-        self._tensors: dict[str, torch.Tensor] = {}
+        self._tensors: dict[str, list[torch.Tensor]] = {}
+        """Several, where a parameter is put together anew for each use."""
         self._passes = 0
         self._last = 0
         self.missing: dict[str, str] = {}
@@ -63,7 +64,7 @@ class ReducedGradients:
     def note(self, leaf: Leaf, tensor: torch.Tensor) -> None:
         """This tensor stands for the parameter."""
         assert leaf.parameter is not None
-        self._tensors[leaf.parameter] = tensor
+        self._tensors.setdefault(leaf.parameter, []).append(tensor)
 
     def describe_missing(self) -> Iterator[str]:
         """The gradients that could not be averaged, in words."""
@@ -78,7 +79,7 @@ class ReducedGradients:
         groups = dict(self._group(position))
         self._last = position
         for ranks, names in groups.items():
-            gradients = {name: self._tensors[name].grad for name in names}
+            gradients = {name: add_gradients(self._tensors[name]) for name in names}
             if len(ranks) > 1:
                 meeting = Meeting(("gradients", ranks, number), ranks, average)
                 try:
@@ -114,8 +115,15 @@ class ReducedGradients:
             if part is not None:
                 replay.see_gradient(known.record, known.slot, part)
             return
-        self._tensors[name].grad = gradient.clone()
+        for number, tensor in enumerate(self._tensors[name]):
+            tensor.grad = gradient.clone() if not number else None
         replay.see_gradient(known.record, known.slot, gradient)
+
+
+def add_gradients(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """The sum of the gradients of tensors that stand for one."""
+    found = [tensor.grad for tensor in tensors if tensor.grad is not None]
+    return torch.stack(found).sum(0) if found else None
 
 
 def is_cut(gradient: Leaf, parameter: Leaf) -> bool:

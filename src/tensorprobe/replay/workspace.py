@@ -20,6 +20,10 @@ from tensorprobe.replay.argument import Leaf
 from tensorprobe.replay.recorded import FileId, MissingContentError, RecordedTensors
 
 
+Wanted = Callable[[torch.Tensor, str | None], bool]
+"""Told a tensor and the call that made it."""
+
+
 @dataclass(slots=True)
 class Seen:
     """The last recorded look at a tensor."""
@@ -55,7 +59,7 @@ class Workspace:
         self._by_tensor: dict[int, torch.Tensor] = {}
         self._by_parameter: dict[str, torch.Tensor] = {}
         self._by_layout: dict[Any, torch.Tensor] = {}
-        self._by_storage: dict[int, list[tuple[Leaf, torch.Tensor]]] = {}
+        self._by_storage: dict[int, list[tuple[Leaf, torch.Tensor, str | None]]] = {}
         self._by_file: dict[tuple[str, FileId], torch.Tensor] = {}
         self._seen: dict[int, Seen] = {}
         self.leaves: dict[int, tuple[Leaf, torch.Tensor]] = {}
@@ -65,7 +69,8 @@ class Workspace:
     def find(self, leaf: Leaf) -> torch.Tensor | None:
         """The tensor that stands for this one, if there is one already."""
         if leaf.tensor is not None and leaf.tensor in self._by_tensor:
-            return self._by_tensor[leaf.tensor]
+            rewritten = self._find_rewritten(leaf, self._by_tensor[leaf.tensor])
+            return rewritten if rewritten is not None else self._by_tensor[leaf.tensor]
         if leaf.parameter is not None and leaf.parameter in self._by_parameter:  # seen in another window
             parameter = self._by_parameter[leaf.parameter]
             if tuple(parameter.shape) == leaf.shape:
@@ -73,9 +78,26 @@ class Workspace:
         found = self._by_layout.get(leaf.layout) if leaf.layout is not None else None
         if found is None and leaf.storage is not None:
             found = self._view_storage(leaf)
+        if leaf.requires_grad and leaf.storage is not None and (found is None or not found.requires_grad):
+            hanging = self._view_storage(leaf, lambda tensor, _: tensor.requires_grad)
+            found = hanging if hanging is not None else found
         if found is None and leaf.source is not None:
             file_id = self._recorded.file_id(leaf)
             found = self._by_file.get((leaf.source, file_id)) if file_id is not None else None
+        if found is not None:
+            self._register(leaf, found)
+        return found
+
+    def _find_rewritten(self, leaf: Leaf, known: torch.Tensor) -> torch.Tensor | None:
+        """Where a call has written to its memory through a tensor that shows more of it than was known: a view of that
+        one."""
+        seen = self._seen.get(leaf.tensor) if leaf.tensor is not None else None
+        if leaf.source is None or leaf.storage is None or seen is None or leaf.source == seen.maker:
+            return None
+        place = known.untyped_storage().data_ptr()
+        found = self._view_storage(
+            leaf, lambda tensor, maker: maker == leaf.source and tensor.untyped_storage().data_ptr() != place
+        )
         if found is not None:
             self._register(leaf, found)
         return found
@@ -98,7 +120,7 @@ class Workspace:
 
     def add(self, leaf: Leaf, tensor: torch.Tensor, maker: str | None) -> None:
         """A call has returned a tensor, or a leaf was read."""
-        self._register(leaf, tensor)
+        self._register(leaf, tensor, maker)
         self._look(leaf, maker)
         file_id = self._recorded.file_id(leaf) if leaf.tensor is None and maker is not None else None
         if file_id is not None and maker is not None:
@@ -118,6 +140,8 @@ class Workspace:
         found = self.find(leaf)
         if found is not None:
             found.data.copy_(content)
+        for number in [number for number, seen in self._seen.items() if seen.leaf.storage == leaf.storage]:
+            del self._seen[number]  # what it held before does not count any more
 
     def forget(self, tensors: Iterable[int], storages: Iterable[int]) -> None:
         """Nobody looks at these any more."""
@@ -125,17 +149,17 @@ class Workspace:
             self._by_tensor.pop(number, None)
             self._seen.pop(number, None)
         for number in storages:
-            for leaf, _ in self._by_storage.pop(number, ()):
+            for leaf, _, _ in self._by_storage.pop(number, ()):
                 self._by_layout.pop(leaf.layout, None)
 
-    def _register(self, leaf: Leaf, tensor: torch.Tensor) -> None:
+    def _register(self, leaf: Leaf, tensor: torch.Tensor, maker: str | None = None) -> None:
         if leaf.tensor is not None:
             self._by_tensor[leaf.tensor] = tensor
         if leaf.parameter is not None:
             self._by_parameter[leaf.parameter] = tensor
         if leaf.storage is not None:
             self._by_layout[leaf.layout] = tensor
-            self._by_storage.setdefault(leaf.storage, []).append((leaf, tensor))
+            self._by_storage.setdefault(leaf.storage, []).append((leaf, tensor, maker))
 
     def _look(self, leaf: Leaf, maker: str | None) -> None:
         if leaf.tensor is not None:
@@ -156,10 +180,10 @@ class Workspace:
         self.unseen_writes.append(UnseenWrite(operation, leaf, seen.leaf))
         return True
 
-    def _view_storage(self, leaf: Leaf) -> torch.Tensor | None:
+    def _view_storage(self, leaf: Leaf, is_wanted: Wanted = lambda tensor, maker: True) -> torch.Tensor | None:
         """A view that no recorded call made, of a storage that is known."""
-        for base, tensor in reversed(self._by_storage.get(leaf.storage or 0, ())):
-            if base.dtype == leaf.dtype:
+        for base, tensor, maker in reversed(self._by_storage.get(leaf.storage or 0, ())):
+            if base.dtype == leaf.dtype and is_wanted(tensor, maker):
                 view = view_of(tensor, base, leaf)
                 if view is not None:
                     return view

@@ -190,7 +190,7 @@ class TorchReader:
 
     def _read(self, tensor: torch.Tensor, produced_by: str | None) -> TensorLeaf:
         if type(tensor) not in PLAIN_TYPES and (is_spread(tensor) or is_in_flight(tensor)):
-            return self._read_spread(tensor)
+            return self._read_spread(tensor, produced_by)
         is_undefined = bool(self.undefined) and self.undefined.has(tensor)
         if is_undefined:
             self.values.doubt_storage(tensor)  # who writes to it may do so unseen
@@ -253,7 +253,7 @@ class TorchReader:
     def _find_stats(self, known: KnownStorage, key: Any, tensor: torch.Tensor) -> Stats | None:
         return known.stats.get(key)
 
-    def _read_spread(self, tensor: torch.Tensor) -> TensorLeaf:
+    def _read_spread(self, tensor: torch.Tensor, produced_by: str | None) -> TensorLeaf:
         """Of a DTensor, the part on this rank; of a tensor in flight, nothing before it has come."""
         local = local_part(tensor)
         reason: str | None = NOT_WAITED
@@ -274,18 +274,13 @@ class TorchReader:
             sharding=describe_sharding(tensor),
             parameter=self.parameter_names.get(id(tensor)),
         )
-        self._identify_part(leaf, tensor, content_in_flight(local))
-        return leaf
-
-    def _identify_part(self, leaf: TensorLeaf, tensor: torch.Tensor, part: torch.Tensor) -> None:
-        """Which tensor it is, by the memory of its part on this rank."""
-        self.values.observe(part)
-        known = self.values.peek(part)
-        if known is not None:
-            layout = layout_of(part, part._version)
+        part = content_in_flight(local)
+        _, known, layout = self.values.find(part, produced_by)
+        if known is not None:  # by the memory of its part on this rank
             leaf.tensor, leaf.storage = self.numbers.number(tensor, known.numbers, layout), known.number
             if layout[1] or not part.is_contiguous():
                 leaf.layout = layout[1], layout[3]
+        return leaf
 
     def _make_value(self, tensor: torch.Tensor, known: KnownStorage | None, layout: Layout) -> tuple[Value, str | None]:
         reason = missing_content(tensor) if known is None else missing_memory(tensor)

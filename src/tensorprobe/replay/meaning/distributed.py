@@ -20,7 +20,7 @@ def copy_in(
     """`fsdp::all_gather_copy_in`: this rank's parameters into its place in the buffer."""
     own = gathered.narrow(0, size * rank, size)
     for place, parameter in zip(torch.split(own, list(sizes)), parameters, strict=True):
-        place.copy_(parameter.reshape(-1))
+        place.data.copy_(parameter.detach().reshape(-1))  # without a new version, as FSDP does it
     return own, gathered
 
 
@@ -29,7 +29,7 @@ def split_copy(
 ) -> tuple[torch.Tensor, ...]:
     """`fsdp::split_with_sizes_copy`: the parameters of all ranks out of the buffer."""
     for place, piece in zip(out, torch.split(gathered, list(sizes), dim), strict=True):
-        place.copy_(piece)
+        place.data.copy_(piece.detach())
     return tuple(out)
 
 
