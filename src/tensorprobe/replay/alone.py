@@ -123,7 +123,9 @@ class LoneFunction(LoneCall):
 class LoneExchange:
     """A collective, on what all its ranks have recorded that they gave to it."""
 
-    def __init__(self, calls: Sequence[tuple[Communication, RecordedTensors]], place: int, precision: Precision) -> None:
+    def __init__(
+        self, calls: Sequence[tuple[Communication, RecordedTensors]], place: int, precision: Precision
+    ) -> None:
         self._calls = calls
         self._place = place
         self._precision = precision

@@ -86,7 +86,7 @@ def read_communication(operation: Operation) -> Communication | None:
     told = operation.fields.get("collective")
     if not isinstance(told, dict) or told.get("kind") not in KINDS | TRANSFERS:
         return None
-    group = told.get("group")
+    group: Any = told.get("group")
     ranks = _numbers(group.get("ranks")) if isinstance(group, dict) else ()
     number, started = told.get("number"), told.get("started")
     if not ranks or not isinstance(number, int) or not isinstance(started, int):

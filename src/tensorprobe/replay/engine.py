@@ -31,7 +31,8 @@ from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
 from tensorprobe.replay.reduced_gradient import ReducedGradients
 from tensorprobe.replay.result import Coverage, Decision
 from tensorprobe.replay.schedule import run_together
-from tensorprobe.replay.spread_call import SpreadCalls, is_inside_spread, is_spread_call, part_leaf
+from tensorprobe.replay.spread import part_leaf
+from tensorprobe.replay.spread_call import SpreadCalls, is_inside_spread, is_spread_call
 from tensorprobe.replay.workspace import Workspace, lay_out
 
 

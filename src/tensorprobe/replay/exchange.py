@@ -77,9 +77,7 @@ def _scatter(calls: Sequence[Communication], given: Sequence[Tensors]) -> list[R
 
 def _reduce_scatter(calls: Sequence[Communication], given: Sequence[Tensors]) -> list[Results]:
     pieces = [_cut(call, tensors, len(calls), ()) for call, tensors in zip(calls, given, strict=True)]
-    return [
-        fit(reduce(call.op, [own[place] for own in pieces]), call.targets) for place, call in enumerate(calls)
-    ]
+    return [fit(reduce(call.op, [own[place] for own in pieces]), call.targets) for place, call in enumerate(calls)]
 
 
 def _all_to_all(calls: Sequence[Communication], given: Sequence[Tensors]) -> list[Results]:

@@ -19,7 +19,6 @@ from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.reduced_gradient import ReducedGradients, parameter_gradients
 from tensorprobe.replay.workspace import Workspace
 
-
 SeeGradient = Callable[[str, str, torch.Tensor], None]
 """Told of a gradient: the record and the place that it was recorded by, and what it is."""
 
@@ -129,8 +128,8 @@ class Gradients:
                 given = workspace.tensor(seed)
                 request.roots.append(root)
                 request.seeds.append(given if given is not None else torch.ones_like(root))
-        for number in found.inputs:
-            tensor = workspace.tensor(number)
+        for wanted in found.inputs:
+            tensor = workspace.tensor(wanted)
             request.inputs.append(tensor if tensor is not None and tensor.requires_grad else None)
         return request
 

@@ -13,7 +13,7 @@ from tensorprobe.model.name import ParametersGradName, parse_name
 from tensorprobe.replay.argument import Leaf, iter_leaves
 from tensorprobe.replay.board import Meeting, NotJoinedError, Steps, attend
 from tensorprobe.replay.program import Program
-from tensorprobe.replay.spread import cut
+from tensorprobe.replay.spread import cut, part_leaf
 
 if TYPE_CHECKING:
     from tensorprobe.replay.engine import Replay
@@ -113,6 +113,7 @@ class ReducedGradients:
             replay.spread.tensors.add(known.leaf, gradient)
             part = cut(gradient, known.leaf.sharding, self._rank)
             if part is not None:
+                replay.workspace.write(part_leaf(known.leaf), part)
                 replay.see_gradient(known.record, known.slot, part)
             return
         for number, tensor in enumerate(self._tensors[name]):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -85,6 +86,12 @@ class SpreadTensors:
 
 def _place(leaf: Leaf) -> Any:
     return (leaf.storage, leaf.shape, leaf.sharding.placements if leaf.sharding is not None else None)
+
+
+def part_leaf(leaf: Leaf) -> Leaf:
+    """The part of a distributed tensor as a tensor of its own."""
+    assert leaf.sharding is not None
+    return replace(leaf, shape=leaf.sharding.local_shape, sharding=None, tensor=None, parameter=None)
 
 
 def is_spread(leaves: Sequence[Leaf]) -> bool:

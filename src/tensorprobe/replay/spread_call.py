@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,7 +13,7 @@ from tensorprobe.replay.argument import Leaf
 from tensorprobe.replay.board import Meeting, Steps, attend
 from tensorprobe.replay.invocation import NotReplayedError, Tensors
 from tensorprobe.replay.program import Operation
-from tensorprobe.replay.spread import SpreadTensors, combine, cut, is_spread
+from tensorprobe.replay.spread import SpreadTensors, combine, cut, is_spread, part_leaf
 
 if TYPE_CHECKING:
     from tensorprobe.replay.engine import Replay
@@ -160,12 +160,6 @@ def _find_whole(leaf: Leaf, contributions: Sequence[SpreadContribution]) -> torc
         own = next(given for given in item.operation.inputs if given.slot == leaf.slot)
         item.calls.tensors.add(own, whole)
     return whole
-
-
-def part_leaf(leaf: Leaf) -> Leaf:
-    """The part of a distributed tensor as a tensor of its own."""
-    assert leaf.sharding is not None
-    return replace(leaf, shape=leaf.sharding.local_shape, sharding=None, tensor=None, parameter=None)
 
 
 def find_sharding(leaves: Sequence[Leaf]) -> Sharding:

@@ -19,7 +19,6 @@ import torch
 from tensorprobe.replay.argument import Leaf
 from tensorprobe.replay.recorded import FileId, MissingContentError, RecordedTensors
 
-
 Wanted = Callable[[torch.Tensor, str | None], bool]
 """Told a tensor and the call that made it."""
 
@@ -78,8 +77,8 @@ class Workspace:
         found = self._by_layout.get(leaf.layout) if leaf.layout is not None else None
         if found is None and leaf.storage is not None:
             found = self._view_storage(leaf)
-        if leaf.requires_grad and leaf.storage is not None and (found is None or not found.requires_grad):
-            hanging = self._view_storage(leaf, lambda tensor, _: tensor.requires_grad)
+        if leaf.requires_grad and leaf.storage is not None and (found is None or not has_place(found)):
+            hanging = self._view_storage(leaf, lambda tensor, _: has_place(tensor))
             found = hanging if hanging is not None else found
         if found is None and leaf.source is not None:
             file_id = self._recorded.file_id(leaf)
@@ -188,6 +187,11 @@ class Workspace:
                 if view is not None:
                     return view
         return None
+
+
+def has_place(tensor: torch.Tensor) -> bool:
+    """Has it a place in the graph? A view that was made without gradients only says that it needs some."""
+    return tensor.grad_fn is not None or (tensor.requires_grad and tensor._base is None)
 
 
 def lay_out(content: torch.Tensor, leaf: Leaf) -> torch.Tensor:

@@ -17,12 +17,11 @@ from typing import Any
 import torch
 
 from tensorprobe.capture.call import Call
-from tensorprobe.capture.framework import Undo
-from tensorprobe.capture.patch import nothing, replace, run_all
+from tensorprobe.capture.patch import nothing
 from tensorprobe.capture.torch.api_name import COLLECTIVES, Api
 from tensorprobe.capture.torch.call_mode import GRAPH_CAPTURED, TRACED, CallMode, CallRunner, is_traced
-from tensorprobe.capture.torch.collective_argument import FUNCTIONS, describe_transfer, find_written, holds_tensors
-from tensorprobe.capture.torch.communication import describe_communication
+from tensorprobe.capture.torch.collective_argument import find_written, holds_tensors
+from tensorprobe.capture.torch.communication import describe_exchange
 from tensorprobe.capture.torch.content import storage_of
 from tensorprobe.capture.torch.function_node import find_running
 from tensorprobe.capture.torch.gradient import is_in_backward
@@ -170,7 +169,8 @@ class Collectives:
         context: dict[str, Any] = {"inside": owner} if owner is not None else {}
         if not torch.is_grad_enabled():
             context["grad_enabled"] = False
-        communication = describe_communication(api.stem, *given, group, self._recorder.count)
+        args, kwargs = given
+        communication = describe_exchange(api.stem, args, kwargs, group, self._recorder.count)
         if communication is not None:
             context["collective"] = {**communication, "started": self._recorder.coverage.recorded}
         self._recorder.add_context(call, context)
@@ -300,6 +300,7 @@ class Collectives:
             return
         for item in pending:
             self._complete(item)
+
 
 def is_work(value: Any) -> bool:
     """Is it what a collective returns that was only started?"""

@@ -211,5 +211,3 @@ def find_cell(wrapper: Any) -> Any:
     if wrapped is None:
         return None
     return next((cell for cell in wrapper.__closure__ or () if cell.cell_contents is wrapped), None)
-
-

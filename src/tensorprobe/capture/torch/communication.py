@@ -52,7 +52,7 @@ class Given:
     value: Any
 
 
-def describe_communication(
+def describe_exchange(
     stem: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], group: Any, count: Count
 ) -> dict[str, Any] | None:
     """The field of a record; None for a call that is not known here. `group`: the process group, where it is no

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -33,4 +33,4 @@ def split_copy(
     return tuple(out)
 
 
-MEANINGS = {"fsdp.all_gather_copy_in": copy_in, "fsdp.split_with_sizes_copy": split_copy}
+MEANINGS: dict[str, Callable[..., Any]] = {"fsdp.all_gather_copy_in": copy_in, "fsdp.split_with_sizes_copy": split_copy}
