@@ -200,14 +200,14 @@ def test_a_distributed_tensor_says_how_it_lies_on_its_mesh(two: Run, four: Run) 
     weight = two.dump("tensor_parallel").records["Module.blocks.0.up.Linear.forward.0"]["parameters"]["weight"]
     assert weight["shape"] == [32, 8]
     assert weight["placements"] == ["Shard(dim=0)"]
-    assert weight["mesh"] == {"shape": [2], "names": ["tp"]}
+    assert weight["mesh"] == {"shape": [2], "names": ["tp"], "ranks": [0, 1]}
     assert weight["local_shape"] == [16, 8]
     product = two.dump("tensor_parallel").records["Functional.linear.1.forward"]["output"][0]
     assert product["placements"] == ["Partial(sum)"]
     gradient = four.dump("two_dimensions").records["Module.blocks.0.down.Linear.parameters_grad"]["weight"][0]
     assert gradient["shape"] == [8, 32]
     assert gradient["local_shape"] == [4, 16]
-    assert gradient["mesh"] == {"shape": [2, 2], "names": ["data", "tp"]}
+    assert gradient["mesh"] == {"shape": [2, 2], "names": ["data", "tp"], "ranks": [0, 1, 2, 3]}
     assert gradient["placements"] == ["Shard(dim=0)", "Shard(dim=1)"]
 
 

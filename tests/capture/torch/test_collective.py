@@ -244,7 +244,7 @@ def test_a_distributed_tensor_is_read_from_its_local_part(session: Session, tmp_
     dump = close(session, tmp_path)
     leaf = dump.records["Tensor.mul.0.forward"]["input_args"][0]
     assert leaf["placements"] == [repr(placement)]
-    assert leaf["mesh"] == {"shape": [1], "names": ["tp"]}
+    assert leaf["mesh"] == {"shape": [1], "names": ["tp"], "ranks": [0]}
     assert leaf["local_shape"] == [2, 3]
     assert leaf["Norm"] == pytest.approx(6**0.5)
     assert type(dump.tensor(leaf)) is torch.Tensor

@@ -378,8 +378,7 @@ def tensors_in(tree: Any) -> Iterator[torch.Tensor]:
 
 
 def describe_communication(value: Any) -> dict[str, Any] | None:
-    """A leaf for a process group or a kind of reduction, as msprobe writes them, or for a placement; None for everything
-    else."""
+    """A leaf for a process group or a kind of reduction, as msprobe writes them, or for a placement; None otherwise."""
     if not torch.distributed.is_available():
         return None
     if type(value).__module__ == _PLACEMENTS:
