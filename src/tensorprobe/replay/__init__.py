@@ -52,7 +52,7 @@ def iter_truths(dump: Dump, device: str = "cpu", reach: Reach = lambda done, tot
     from tensorprobe.replay.program import read_program
     from tensorprobe.replay.truth import find_truths
 
-    for _, ranks in groupby(dump.ranks(), key=lambda one: one.step):
+    for _, ranks in groupby(dump.ranks(), key=lambda one: (one.step, one.folder if one.rank is None else None)):
         programs = {one.rank or 0: read_program(one) for one in ranks}
         for component in find_components(programs):
             chosen = [programs[rank] for rank in component]

@@ -116,7 +116,7 @@ def _read_sharding(node: Mapping[str, Any]) -> Sharding | None:
     mesh = mesh if isinstance(mesh, dict) else {}
     placements, local = node.get("placements"), _numbers(node.get("local_shape"))
     shape, ranks = _numbers(mesh.get("shape")), _numbers(mesh.get("ranks"))
-    if not isinstance(placements, list) or local is None or shape is None:
+    if not isinstance(placements, list) or local is None or shape is None or 0 in shape:
         return None
     if ranks is None or len(ranks) != math.prod(shape) or len(placements) != len(shape):
         ranks = ()  # as earlier versions recorded it

@@ -133,6 +133,15 @@ class Gradients:
             request.inputs.append(tensor if tensor is not None and tensor.requires_grad else None)
         return request
 
+    def describe_missing(self) -> Iterator[str]:
+        """The gradients of parameters that have no truth, in words."""
+        yield from self.reduced.describe_missing()
+        known = self._parameters.keys() | self.reduced.names
+        count = sum(name not in known for name in self._records)
+        if count:
+            which = "1 parameter has" if count == 1 else f"{count} parameters have"
+            yield f"the gradients of {which} no truth: no call that was replayed took the parameter as it is recorded"
+
     def register(self, workspace: Workspace) -> None:
         """A pass is over: what stands in `.grad` now is what the program finds there."""
         for name, tensor in self._parameters.items():

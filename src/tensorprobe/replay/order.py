@@ -77,7 +77,8 @@ def _describe_difference(ranks: Ranks, number: int, found: Mapping[int, Communic
 
 def _describe_call(call: Communication) -> str:
     sizes = " and ".join(str(list(leaf.shape)) for leaf in call.reads[:2])
-    return f"calls {call.operation.name}" + (f" with {sizes}" if sizes else "")
+    op = f" ({call.op})" if "reduce" in call.kind else ""
+    return f"calls {call.operation.name}{op}" + (f" with {sizes}" if sizes else "")
 
 
 def _describe_absent(absent: list[int], ranks: Ranks, count: int) -> str:

@@ -134,6 +134,8 @@ def cut(whole: torch.Tensor, sharding: Sharding, rank: int, *, is_shared: bool =
         coordinate = place // math.prod(sharding.mesh_shape[number + 1 :]) % size
         dim = shard_dim(placement)
         if dim is not None:
+            if not -part.dim() <= dim < part.dim():
+                return None
             pieces = part.chunk(size, dim)
             part = pieces[coordinate] if coordinate < len(pieces) else part.narrow(dim, 0, 0)
         elif placement in _REPLICATED:

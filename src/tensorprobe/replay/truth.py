@@ -13,19 +13,17 @@ import torch
 
 from tensorprobe.replay.alone import LoneCall, LoneExchange, LoneFunction, backward_leaves
 from tensorprobe.replay.argument import Leaf
-from tensorprobe.replay.board import Board
 from tensorprobe.replay.communication import read_communication
 from tensorprobe.replay.engine import Onlooker, Replay, describe_error
 from tensorprobe.replay.error import measure
 from tensorprobe.replay.invocation import Invoker, NotReplayedError, Tensors, is_random, is_undefined
+from tensorprobe.replay.joint import run_jointly
 from tensorprobe.replay.joint_record import JointRecord, RecordedWholes
 from tensorprobe.replay.judge import allow_units, judge
-from tensorprobe.replay.order import check_order
 from tensorprobe.replay.precision import Precision, torch_dtype
 from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
 from tensorprobe.replay.result import CallTruth, Finding, Truth
-from tensorprobe.replay.schedule import run_together
 from tensorprobe.replay.spread_call import is_arranging
 from tensorprobe.replay.value_flow import iter_values
 from tensorprobe.store.frame import describe_frame
@@ -36,7 +34,6 @@ def find_truths(
 ) -> list[Truth]:
     """Replay a step of one process, or of several together, in float64, and hold everything that was recorded against
     it."""
-    order = check_order({program.rank.rank or 0: program for program in programs})
     judges = [TruthJudge(program, device) for program in programs]
     replays = [
         Replay(program, Precision("float64"), device, judge_, advance)
@@ -46,14 +43,10 @@ def find_truths(
         {replay.rank: replay.program for replay in replays},
         {replay.rank: judge_.recorded for replay, judge_ in zip(replays, judges, strict=True)},
     )
-    board = Board((replay.rank for replay in replays), order.refusals)
     for replay, judge_ in zip(replays, judges, strict=True):
-        replay.board, judge_.workspace_roots = board, replay.gradients.roots
+        judge_.workspace_roots = replay.gradients.roots
         judge_.join(joint, replay.participant.flow.communicating)
-    remarks = run_together(replays)
-    for replay in replays:
-        replay.coverage.ranks = tuple(replay.rank for replay in replays)
-        replay.coverage.remarks += [*order.remarks, *remarks, *replay.gradients.reduced.describe_missing()]
+    run_jointly(replays)
     return [make_truth(replay, judge_) for replay, judge_ in zip(replays, judges, strict=True)]
 
 
