@@ -81,9 +81,7 @@ def test_distributed_tensors_mean_what_the_plain_model_means(recorded: Path, tmp
 def test_averaged_gradients_are_those_of_one_process_with_all_the_data(
     name: str, recorded: Path, tmp_path: Path
 ) -> None:
-    alone = [
-        replay_ranks(record(tmp_path / str(rank), *make_net(torch.bfloat16, 9 + rank)))[0][1] for rank in (0, 1)
-    ]
+    alone = [replay_ranks(record(tmp_path / str(rank), *make_net(torch.bfloat16, 9 + rank)))[0][1] for rank in (0, 1)]
     ranks = [values for _, values in replay_ranks(recorded / name)]
     for values, single in zip(ranks, alone, strict=True):
         assert distance(values["loss"], single["loss"]) < 1e-12
@@ -136,6 +134,18 @@ def test_ranks_that_do_not_make_the_same_collectives_are_named(recorded: Path) -
             "From there on the recorded results of this group are taken"
         )
         assert list(run.coverage.gaps) == ["Distributed.all_reduce.1.forward"]
+
+
+def test_a_collective_that_one_rank_does_not_make_is_named(recorded: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "dump"
+    shutil.copytree(recorded / "disorder", folder)
+    path = folder / "step0" / "rank1" / "dump.json"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if '"Distributed.all_reduce.1.forward"' not in line[:40]))
+    for run in tensorprobe.truth(folder).runs:
+        assert (
+            "rank 0 calls Distributed.all_reduce.1.forward (max) with [4]; rank 1 makes none" in run.coverage.remarks[0]
+        )
 
 
 def test_a_collective_that_does_not_compute_what_its_name_says_is_a_finding(recorded: Path, tmp_path: Path) -> None:

@@ -162,6 +162,7 @@ class Replay:
 
     def see_gradient(self, record: str, slot: str, gradient: torch.Tensor) -> None:
         """A gradient has come, as the program would find it on this rank."""
+        self.gradients.delivered.add((record, slot))
         self._onlooker.see_gradient(record, slot, gradient)
 
     def is_inside_spread(self, operation: Operation) -> bool:
@@ -176,7 +177,7 @@ class Replay:
             if part is None:
                 return
             gradient = part
-        self._onlooker.see_gradient(record, slot, gradient)
+        self.see_gradient(record, slot, gradient)
 
     def _read_leaf(self, leaf: Leaf) -> torch.Tensor:
         tensor = self.read_recorded(leaf)
@@ -308,6 +309,9 @@ class Replay:
             try:
                 content = self.precision.convert(self.recorded.load(leaf))
             except MissingContentError:
+                continue
+            if leaf.sharding is not None:
+                self.spread.pin(leaf, content)
                 continue
             found = self.workspace.find(leaf) if operation.writes_in_place else None
             if found is None:

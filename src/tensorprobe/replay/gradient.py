@@ -77,6 +77,8 @@ class Gradients:
         self._passes = read_passes(program)
         self._parameters: dict[str, torch.Tensor] = {}
         self._records = dict(parameter_gradients(program))
+        self.delivered: set[tuple[str, str]] = set()
+        """The records and places of gradients whose truth has come."""
 
     @property
     def roots(self) -> frozenset[int]:
@@ -100,6 +102,9 @@ class Gradients:
         stem = self._stem_of_path.get(path)
         if stem is None:
             return
+        known = self._records.get(leaf.parameter)
+        if known is not None and known.leaf.stored_shape != tuple(tensor.shape):
+            return  # the gradient lies otherwise on its ranks, as with FSDP2 around tensor parallel
         self._parameters[leaf.parameter] = tensor
         if leaf.sharding is None:
             self._tracer.add_parameter(tensor, stem, name)
@@ -136,11 +141,11 @@ class Gradients:
     def describe_missing(self) -> Iterator[str]:
         """The gradients of parameters that have no truth, in words."""
         yield from self.reduced.describe_missing()
-        known = self._parameters.keys() | self.reduced.names
-        count = sum(name not in known for name in self._records)
+        missing = set(self._records) - set(self.reduced.missing)
+        count = sum((self._records[name].record, self._records[name].slot) not in self.delivered for name in missing)
         if count:
             which = "1 parameter has" if count == 1 else f"{count} parameters have"
-            yield f"the gradients of {which} no truth: no call that was replayed took the parameter as it is recorded"
+            yield f"the gradients of {which} no truth: how they come about between ranks or calls is not seen"
 
     def register(self, workspace: Workspace) -> None:
         """A pass is over: what stands in `.grad` now is what the program finds there."""

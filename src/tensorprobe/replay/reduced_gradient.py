@@ -61,11 +61,6 @@ class ReducedGradients:
             return False
         return leaf.parameter in self._averaged or is_cut(found.leaf, leaf)
 
-    @property
-    def names(self) -> frozenset[str]:
-        """The parameters that were seen."""
-        return frozenset(self._tensors)
-
     def note(self, leaf: Leaf, tensor: torch.Tensor) -> None:
         """This tensor stands for the parameter."""
         assert leaf.parameter is not None

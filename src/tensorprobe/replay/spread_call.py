@@ -67,6 +67,12 @@ class SpreadCalls:
     def find(self, leaf: Leaf) -> torch.Tensor | None:
         return self.tensors.find(leaf)
 
+    def pin(self, leaf: Leaf, part: torch.Tensor) -> None:
+        """Take what was recorded of this rank's part; the whole is not known any more."""
+        if leaf.tensor is not None and leaf.storage is not None:
+            self.tensors.forget([leaf.tensor], [leaf.storage])
+        self._replay.workspace.write(part_leaf(leaf), part)
+
     def find_part(self, leaf: Leaf) -> torch.Tensor | None:
         """A plain tensor that is the part of a distributed one, taken where no call is seen to do it."""
         found = self.tensors.find_around(leaf)
