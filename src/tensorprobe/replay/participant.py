@@ -81,6 +81,7 @@ class Participant:
         if is_in_backward(operation):
             self._check_backward(communication)
             return {}
+        self.bring_started(communication.started)
         if communication.kind == "send":  # who receives it comes for it
             return {}
         key = communication.key(self._rank)
