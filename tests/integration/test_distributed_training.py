@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tensorprobe import compare
+from tensorprobe import compare, truth
 from tensorprobe.report.compare_summary import summarize
 from tensorprobe.report.rank import build_rank_report
 from tensorprobe.store.reader import open_dump
@@ -200,14 +200,14 @@ def test_a_distributed_tensor_says_how_it_lies_on_its_mesh(two: Run, four: Run) 
     weight = two.dump("tensor_parallel").records["Module.blocks.0.up.Linear.forward.0"]["parameters"]["weight"]
     assert weight["shape"] == [32, 8]
     assert weight["placements"] == ["Shard(dim=0)"]
-    assert weight["mesh"] == {"shape": [2], "names": ["tp"]}
+    assert weight["mesh"] == {"shape": [2], "names": ["tp"], "ranks": [0, 1]}
     assert weight["local_shape"] == [16, 8]
     product = two.dump("tensor_parallel").records["Functional.linear.1.forward"]["output"][0]
     assert product["placements"] == ["Partial(sum)"]
     gradient = four.dump("two_dimensions").records["Module.blocks.0.down.Linear.parameters_grad"]["weight"][0]
     assert gradient["shape"] == [8, 32]
     assert gradient["local_shape"] == [4, 16]
-    assert gradient["mesh"] == {"shape": [2, 2], "names": ["data", "tp"]}
+    assert gradient["mesh"] == {"shape": [2, 2], "names": ["data", "tp"], "ranks": [0, 1, 2, 3]}
     assert gradient["placements"] == ["Shard(dim=0)", "Shard(dim=1)"]
 
 
@@ -231,3 +231,15 @@ def test_a_result_that_was_in_flight_when_a_module_returned_it_has_its_numbers(t
         leaf = records["Module.blocks.0.down.Linear.forward.0"]["output"][0]
         assert leaf["Norm"] > 0
         assert "reason" not in leaf
+
+
+@pytest.mark.parametrize("scenario", ["ddp", "ddp_bucket_view", "fsdp2", "tensor_parallel", "pipeline"])
+def test_a_training_step_of_all_ranks_is_replayed_together_and_nothing_is_wrong(two: Run, scenario: str) -> None:
+    runs = truth(two.folder / scenario / "mix").runs
+    assert len(runs) == 4
+    for run in runs:
+        assert (run.findings, run.coverage.ranks, run.coverage.remarks) == ([], (0, 1), [])
+        assert run.coverage.call_count - run.coverage.replayed <= (scenario == "pipeline")
+        assert all(abs(recorded - true) <= 1e-5 * abs(true) for _, recorded, true in run.losses)
+        gradients = run.parameter_gradients
+        assert gradients and gradients[0].share_of(run.largest_gradient) < 1e-5

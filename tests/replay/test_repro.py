@@ -54,7 +54,7 @@ def test_it_prints_what_was_recorded_against_the_call_here_and_against_float64(
     here, wide = printed.split("recorded against float64:")
     found = {name: float(difference) for name, difference in re.findall(r"  (.+): largest difference (\S+) of", here)}
     assert values <= found.keys(), printed
-    assert set(found.values()) == {0.0}, "the same machine gives the same bits"
+    assert max(found.values()) < 1e-6, "bit for bit, unless another number of threads computes it"
     assert all(float(difference) < 1e-5 for _, difference in re.findall(r"  (.+): largest difference (\S+) of", wide))
 
 

@@ -39,12 +39,12 @@ def test_what_is_not_there_is_not_written() -> None:
 
 
 def test_a_tensor_that_is_spread_over_ranks_says_how() -> None:
-    sharding = Sharding(("Shard(dim=0)",), (2,), ("tp",), (4, 8))
+    sharding = Sharding(("Shard(dim=0)",), (2,), ("tp",), (4, 8), (4, 5))
     leaf = TensorLeaf("torch.Tensor", "torch.float32", (8, 8), None, Value(None), sharding=sharding)
     fields = json.loads(encode_tensor(leaf))
     assert fields["shape"] == [8, 8]
     assert fields["placements"] == ["Shard(dim=0)"]
-    assert fields["mesh"] == {"shape": [2], "names": ["tp"]}
+    assert fields["mesh"] == {"shape": [2], "names": ["tp"], "ranks": [4, 5]}
     assert fields["local_shape"] == [4, 8]
 
 

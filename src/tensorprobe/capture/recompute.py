@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from tensorprobe.capture.call import Call
@@ -118,6 +119,16 @@ class Recomputation:
             state.replay, state.modules = before
 
         return end
+
+    @contextmanager
+    def set_aside(self, is_wanted: bool) -> Iterator[None]:
+        """What is called inside is no repetition, if that is wanted."""
+        state = self._threads
+        replay, state.replay = state.replay, None if is_wanted else state.replay
+        try:
+            yield
+        finally:
+            state.replay = replay
 
     def repeat(self, stem: str, coverage: Coverage, *, is_counted: bool) -> Call:
         """A call in a replay: the repetition of one of the forward's."""

@@ -72,6 +72,8 @@ class Recorder:
         self._parameter_gradients: dict[str, dict[str, Any]] = {}
         self.backward_passes: list[str] = []
         """From which values gradients were asked for, in this step: as JSON, because a step may have no end."""
+        self.reductions: list[dict[str, Any]] = []
+        """The gradients that are averaged over ranks where nothing can be seen: of which parameters, when."""
         self._undefined = UndefinedGradients()
         self._logged: set[str] = set()
         describer.note_failure, describer.note_stale = self.note_failure, self.note_stale
@@ -85,7 +87,7 @@ class Recorder:
             call = self.recomputation.repeat(stem, self.coverage, is_counted=True)
             return call if call.keeps_forward or call.keeps_backward else None
         self.coverage.seen += 1
-        index = self._count(stem)
+        index = self.count(stem)
         parent = state.modules[-1] if state.modules else None
         call = self._name_call(stem, index, parent)
         for region in state.regions:
@@ -114,7 +116,7 @@ class Recorder:
             return call
         if self.records_modules:
             self.coverage.seen += 1
-            index = self._count(stem)
+            index = self.count(stem)
             call = Call(stem, f"{stem}.forward.{index}", f"{stem}.backward.{index}", parent)
             call.is_pinned, call.is_passed_on = False, True
             self._select(call)
@@ -289,6 +291,11 @@ class Recorder:
             self._undefined.note(None, leaf)
             self._parameter_gradients.setdefault(stem, {})[parameter] = [leaf]
 
+    def add_reduction(self, reduction: dict[str, Any]) -> None:
+        """The next backward pass ends in an average over ranks, where nothing can be seen."""
+        if len(self.reductions) < _MAX_PASSES:
+            self.reductions.append({**reduction, "records": self.coverage.recorded})
+
     def add_backward_pass(self, request: Mapping[str, Any]) -> None:
         """Gradients were asked for."""
         if len(self.backward_passes) < _MAX_PASSES:
@@ -319,6 +326,7 @@ class Recorder:
         self.sink = sink
         self.coverage = Coverage()
         self.backward_passes = []
+        self.reductions = []
         self._counts.clear()
         self._undefined.clear()
         self._describer.begin_step()
@@ -376,7 +384,8 @@ class Recorder:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _count(self, stem: str) -> int:
+    def count(self, stem: str) -> int:
+        """How often it was asked for in this step before."""
         counter = self._counts.get(stem)
         if counter is None:  # several threads may be here: one of them wins
             counter = self._counts.setdefault(stem, count())

@@ -298,7 +298,9 @@ class Session:
         choices = {"task": self.config.task, "level": self.config.level}
         identity = {"run_id": self._place.run_id if self._place is not None else None}
         requests = [json.loads(text) for text in self.recorder.backward_passes]
-        passes = {"backward_passes": requests} if requests else {}
+        passes: dict[str, Any] = {"backward_passes": requests} if requests else {}
+        if self.recorder.reductions:
+            passes["gradient_reductions"] = self.recorder.reductions
         return {
             **identity,
             **self._circumstances,

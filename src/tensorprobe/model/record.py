@@ -66,6 +66,8 @@ class Sharding:
     mesh_shape: tuple[int, ...]
     mesh_names: tuple[str, ...] | None
     local_shape: tuple[int, ...]
+    mesh_ranks: tuple[int, ...] = ()
+    """The global ranks, in the order of their places on the mesh."""
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,11 +83,11 @@ class MemoryLimit:
 def iter_truths(
     dump: Dump, device: str = "cpu", reach: Reach = lambda done, total: None, limit: MemoryLimit | None = None
 ) -> Iterator[Truth]:
-    """One step of one rank after the other."""
+    """One step after the other; its ranks together, as far as they communicate."""
     torch_device = _prepare(dump, device)
     limit = limit or MemoryLimit()
     from tensorprobe.replay.completion import NotRepeatedError, completed
-    from tensorprobe.replay.truth import find_truth
+    from tensorprobe.replay.truth import find_truths
 
     with ExitStack() as stack:
         try:
@@ -95,8 +95,8 @@ def iter_truths(
         except NotRepeatedError as error:
             logger.warning("what was not recorded is not judged: %s", error)
             whole = dump
-        for program, advance in _iter_programs(whole, reach, torch_device, limit):
-            yield find_truth(program, torch_device, advance)
+        for programs, advance in _iter_programs(whole, reach, torch_device, limit):
+            yield from find_truths(programs, torch_device, advance)
 
 
 def iter_executions(dump: Dump, options: ReplayOptions, reach: Reach = lambda done, total: None) -> Iterator[Execution]:
@@ -104,8 +104,8 @@ def iter_executions(dump: Dump, options: ReplayOptions, reach: Reach = lambda do
     torch_device = _prepare(dump, options.device)
     from tensorprobe.replay.execution import execute
 
-    for program, advance in _iter_programs(dump, reach, torch_device, MemoryLimit(options.memory)):
-        yield execute(program, torch_device, options, advance)
+    for programs, advance in _iter_programs(dump, reach, torch_device, MemoryLimit(options.memory)):
+        yield from execute(programs, torch_device, options, advance)
 
 
 def make_repro(dump: Dump, call: str, folder: Path) -> Path:
@@ -131,21 +131,25 @@ def _prepare(dump: Dump, device: str) -> Any:
 
 def _iter_programs(
     dump: Dump, reach: Reach, device: Any, limit: MemoryLimit
-) -> Iterator[tuple[Any, Callable[[], None]]]:
-    """Each step of each rank as a program, and what is to be called after each of its calls."""
+) -> Iterator[tuple[list[Program], Callable[[], None]]]:
+    """The programs of each step, those together that communicate, and what to call after each of their calls."""
+    from tensorprobe.replay.order import find_components
     from tensorprobe.replay.program import read_program
 
-    for one in dump.ranks():
-        program = read_program(one)
-        limit_memory(program, device, limit)
-        total, done = sum(1 for _ in program.calls()), 0
+    for _, ranks in groupby(dump.ranks(), key=lambda one: (one.step, one.folder if one.rank is None else None)):
+        programs = {one.rank or 0: read_program(one) for one in ranks}
+        for component in find_components(programs):
+            chosen = [programs[rank] for rank in component]
+            for program in chosen:
+                limit_memory(program, device, limit)
+            total, done = sum(1 for program in chosen for _ in program.calls()), 0
 
-        def advance(total: int = total) -> None:
-            nonlocal done
-            done += 1
-            reach(done, total)
+            def advance(total: int = total) -> None:
+                nonlocal done
+                done += 1
+                reach(done, total)
 
-        yield program, advance
+            yield chosen, advance
 
 
 def limit_memory(program: Program, device: Any, limit: MemoryLimit) -> None:

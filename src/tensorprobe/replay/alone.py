@@ -13,8 +13,12 @@ import torch
 
 from tensorprobe.capture.torch.function import UnknownFunctionError
 from tensorprobe.replay.argument import Leaf, iter_leaves
+from tensorprobe.replay.communication import Communication
+from tensorprobe.replay.exchange import exchange
 from tensorprobe.replay.invocation import Invoker, Tensors
+from tensorprobe.replay.precision import Precision
 from tensorprobe.replay.program import Operation
+from tensorprobe.replay.recorded import RecordedTensors
 from tensorprobe.replay.workspace import Workspace
 
 _DRAWS = 2
@@ -119,6 +123,35 @@ class LoneFunction(LoneCall):
         if any(tensor is None for tensor in results.values()):
             raise UnknownFunctionError("it made no recorded calls that give its results")
         return {slot: tensor for slot, tensor in results.items() if tensor is not None}
+
+
+class LoneExchange:
+    """A collective, on what all its ranks have recorded that they gave to it."""
+
+    meaning = ""
+
+    def __init__(
+        self, calls: Sequence[tuple[Communication, RecordedTensors]], place: int, precision: Precision
+    ) -> None:
+        self._calls = calls
+        self._place = place
+        self._precision = precision
+        self.results = self._exchange(keep)
+
+    def find_sensitivity(self, slot: str) -> float:
+        """How far a result moves when what goes in is rounded by one unit."""
+        return _distance([self._exchange(make_rounding(draw))[slot] for draw in range(_DRAWS)], self.results[slot])
+
+    def _exchange(self, change: Change) -> Tensors:
+        given = [[self._read(recorded, leaf, change) for leaf in call.reads] for call, recorded in self._calls]
+        results = exchange([call for call, _ in self._calls], given)[self._place]
+        leaves = self._calls[self._place][0].results
+        return {leaf.slot: result for leaf, result in zip(leaves, results or (), strict=False)}
+
+    def _read(self, recorded: RecordedTensors, leaf: Leaf, change: Change) -> torch.Tensor:
+        content = recorded.load(leaf)
+        wide = self._precision.convert(content)
+        return change(wide, torch.finfo(content.dtype).eps) if leaf.is_floating else wide
 
 
 def make_rounding(draw: int) -> Change:

@@ -11,6 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tensorprobe.model.record import Sharding
+from tensorprobe.model.undefined import is_undefined
+
 _MAX_DEPTH = 64
 _MAX_DIMENSIONS = 64
 _MAX_COUNT = 2**63
@@ -40,6 +43,8 @@ class Leaf:
     """None for a contiguous tensor."""
     parameter: str | None
     fields: Mapping[str, Any]
+    sharding: Sharding | None = None
+    """How a distributed tensor lies on its ranks: its file has the part of one rank."""
 
     @property
     def is_floating(self) -> bool:
@@ -48,6 +53,17 @@ class Leaf:
     @property
     def element_count(self) -> int:
         return math.prod(self.shape)
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """That of its file."""
+        return self.shape if self.sharding is None else self.sharding.local_shape
+
+    @property
+    def is_undefined(self) -> bool:
+        """Does what it held mean nothing?"""
+        note = self.fields.get("note")
+        return isinstance(note, str) and is_undefined(note)
 
     @property
     def layout(self) -> tuple[Any, ...] | None:
@@ -91,7 +107,20 @@ def read_leaf(node: Mapping[str, Any], slot: str) -> Leaf:
         stride=stride if stride is not None and shape is not None and len(stride) == len(shape) else None,
         parameter=node["parameter"] if isinstance(node.get("parameter"), str) else None,
         fields=node,
+        sharding=_read_sharding(node) if "placements" in node else None,
     )
+
+
+def _read_sharding(node: Mapping[str, Any]) -> Sharding | None:
+    mesh = node.get("mesh")
+    mesh = mesh if isinstance(mesh, dict) else {}
+    placements, local = node.get("placements"), _numbers(node.get("local_shape"))
+    shape, ranks = _numbers(mesh.get("shape")), _numbers(mesh.get("ranks"))
+    if not isinstance(placements, list) or local is None or shape is None or 0 in shape:
+        return None
+    if ranks is None or len(ranks) != math.prod(shape) or len(placements) != len(shape):
+        ranks = ()  # as earlier versions recorded it
+    return Sharding(tuple(map(str, placements)), shape, None, local, ranks)
 
 
 def dtype_name(text: Any) -> str:

@@ -15,9 +15,10 @@ import torch
 
 from tensorprobe.capture.torch.function import UnknownFunctionError
 from tensorprobe.errors import DumpError
-from tensorprobe.model.name import ApiName
+from tensorprobe.model.name import PARAMETERS_GRAD, ApiName
 from tensorprobe.replay.allocation import TooLargeError
 from tensorprobe.replay.argument import Leaf, UnknownArgumentError, build_arguments
+from tensorprobe.replay.board import Board, Steps
 from tensorprobe.replay.content_guard import UnsafeContentError
 from tensorprobe.replay.gradient import Gradients
 from tensorprobe.replay.invocation import (
@@ -29,10 +30,15 @@ from tensorprobe.replay.invocation import (
     tensors_by_slot,
 )
 from tensorprobe.replay.meaning.registry import MeaningError, find_kernel_meaning
+from tensorprobe.replay.participant import Participant
 from tensorprobe.replay.precision import Precision, torch_dtype
 from tensorprobe.replay.program import STATE_ROLES, Operation, Program, parse_or_none
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
+from tensorprobe.replay.reduced_gradient import ReducedGradients
 from tensorprobe.replay.result import Coverage, Decision
+from tensorprobe.replay.schedule import run_together
+from tensorprobe.replay.spread import part_leaf
+from tensorprobe.replay.spread_call import SpreadCalls, is_inside_spread, is_spread_call
 from tensorprobe.replay.workspace import Workspace, lay_out
 
 
@@ -79,7 +85,7 @@ class Onlookers(Onlooker):
 
 
 class Replay:
-    """One execution of a program."""
+    """One execution of the program of one rank."""
 
     def __init__(
         self,
@@ -95,67 +101,78 @@ class Replay:
         self._replace_leaf = replace_leaf
         self.program = program
         self._limit = limit
+        self.precision, self.device = precision, device
+        self.rank = program.rank.rank or 0
+        self.board = Board((self.rank,))
+        """Where it meets other ranks."""
         self.coverage = Coverage()
         self._onlooker = onlooker or Onlooker()
         self._advance = advance
         self.recorded = RecordedTensors(program.rank, device)
-        self._invoker = Invoker(self.recorded, precision, device, program.limit_bytes)
-        self._invoker.note_choice = self._note_choice
-        self.gradients = Gradients(program, self._onlooker)
-        self.workspace = Workspace(self.recorded, self._read_leaf, self.gradients.roots)
+        self.invoker = Invoker(self.recorded, precision, device, program.limit_bytes)
+        self.invoker.note_choice = self._note_choice
+        self.gradients = Gradients(program, self._see_recorded_gradient, ReducedGradients(program, self.rank))
+        self.workspace = Workspace(self.recorded, self._read_leaf, self.gradients.needed)
+        self.spread = SpreadCalls(self, self.rank)
+        self.participant = Participant(self, self.rank)
         self._last_use = find_last_uses(program)
         self._written = find_written(program)
         self._made_bytes = 0
 
     def run(self) -> None:
-        """Execute everything, forward and backward."""
+        """Execute everything, forward and backward, without other ranks."""
+        run_together([self])
+
+    def steps(self) -> Steps:
+        """Execute everything, and stop wherever other ranks must come first."""
         for operation in self.program.operations:
-            self._run(operation)
-        self.gradients.run_passes(self.workspace, self._limit)
+            yield from self._run(operation)
+        yield from self._run_passes(self._limit)
         for where, error in self.gradients.receiver.failures:
             self.coverage.gaps.setdefault(where, describe_error(error))
 
-    def _read_leaf(self, leaf: Leaf) -> torch.Tensor:
-        content = self._invoker.precision.convert(self.recorded.load(leaf))
-        if self._replace_leaf is not None:
-            content = self._replace_leaf(leaf, content)
-        tensor = lay_out(content, leaf)
-        if leaf.is_floating and leaf.requires_grad:
-            tensor.requires_grad_()
-            self.gradients.note_leaf(leaf, tensor)
-        return tensor
-
-    def _run(self, operation: Operation) -> None:
+    def _run(self, operation: Operation) -> Steps:
         if operation.is_module:
-            self._run_module(operation)
+            yield from self._run_module(operation)
         elif operation.position <= self._limit:
-            self.gradients.run_passes(self.workspace, operation.position)
-            self._run_call(operation)
-        self.workspace.forget(*self._last_use.pop(operation.name, ((), ())))
+            yield from self._run_passes(operation.position)
+            self.participant.bring_started(operation.position)
+            yield from self._run_call(operation)
+        tensors, storages = self._last_use.pop(operation.name, ((), ()))
+        self.workspace.forget(tensors, storages)
+        self.spread.tensors.forget(tensors, storages)
 
-    def _run_module(self, operation: Operation) -> None:
+    def _run_passes(self, position: float) -> Steps:
+        while (request := self.gradients.next_pass(self.workspace, position)) is not None:
+            yield request
+            self.gradients.register(self.workspace)
+            for number, tensor in zip(request.asked.results, request.results, strict=False):
+                if number is not None and tensor is not None:
+                    self.workspace.put(number, tensor)
+            yield from self.gradients.reduced.end_pass(self, request.asked.position)
+
+    def _run_module(self, operation: Operation) -> Steps:
         """A module call owns no values: what goes in and comes out are those of the calls around and inside of it."""
         args, kwargs = self._find_values(list(operation.arguments)), self._find_values(dict(operation.keywords))
-        self._show_arguments(operation, args, kwargs)
+        self.show_arguments(operation, args, kwargs)
         span = self.gradients.begin(operation, args, kwargs)
         for child in operation.children:
-            self._run(child)
+            yield from self._run(child)
         if operation.position > self._limit:
             return
         results = self._find_values(list(operation.results))
         self.gradients.end(operation, span, tuple(results))
-        self._onlooker.see_results(operation, dict(tensors_by_slot(results, "output")))
-
-    def _show_arguments(self, operation: Operation, args: Any, kwargs: Any) -> None:
-        trees = {"input": args, "kwargs": kwargs}
-        if operation.is_module:
-            find = partial(self._take_state, operation)
-            trees.update((role, self._find_values(operation.state(role), find)) for role in STATE_ROLES)
-        shown = {slot: tensor for role, tree in trees.items() for slot, tensor in tensors_by_slot(tree, role)}
-        self._onlooker.see_arguments(operation, shown)
+        found = dict(tensors_by_slot(results, "output"))
+        for leaf in operation.outputs:
+            if leaf.sharding is not None and leaf.slot in found:
+                part = self.spread.cut(leaf, found.pop(leaf.slot))
+                found |= {leaf.slot: part} if part is not None else {}
+        self._onlooker.see_results(operation, found)
 
     def _take_state(self, operation: Operation, leaf: Leaf) -> torch.Tensor | None:
         """A parameter or buffer may be looked at by its module first."""
+        if leaf.sharding is not None:
+            return self.spread.find(leaf)
         try:
             return self.workspace.take(leaf, operation.name)
         except MissingContentError:
@@ -164,24 +181,102 @@ class Replay:
     def _find_values(self, tree: Any, find: Callable[[Leaf], torch.Tensor | None] | None = None) -> Any:
         """A recorded tree with the tensors that stand for what is in it, and None for everything else."""
         try:
-            return build_arguments(tree, "", frozenset(), find or self.workspace.find, lambda kind, value: None)
-        except (
-            UnknownArgumentError,
-            RuntimeError,
-        ):  # a text that was shortened: no tensor is missed by leaving out all
+            return build_arguments(tree, "", frozenset(), find or self._find, lambda kind, value: None)
+        except (UnknownArgumentError, RuntimeError):  # a shortened text: no tensor is missed by leaving out all
             return type(tree)()
 
-    def _run_call(self, operation: Operation) -> None:
+    def _find(self, leaf: Leaf) -> torch.Tensor | None:
+        return self.workspace.find(leaf) if leaf.sharding is None else self.spread.find(leaf)
+
+    # -- what the others look at and call --------------------------------------------------------------------------
+
+    def show_arguments(self, operation: Operation, args: Any, kwargs: Any) -> None:
+        """Tell whoever looks on what a call is about to be given."""
+        trees = {"input": args, "kwargs": kwargs}
+        if operation.is_module:
+            find = partial(self._take_state, operation)
+            trees.update((role, self._find_values(operation.state(role), find)) for role in STATE_ROLES)
+        shown = {slot: tensor for role, tree in trees.items() for slot, tensor in tensors_by_slot(tree, role)}
+        self._onlooker.see_arguments(operation, shown)
+
+    def take(self, leaf: Leaf, operation: Operation) -> torch.Tensor:
+        """The tensor that a call is given at this place. Where it needs gradients and what it was made of does not, the
+        program has made a leaf of it unseen, as `Parameter(…)` does."""
+        part = self.spread.find_part(leaf) if self.workspace.find(leaf) is None else None
+        if part is not None:
+            self.workspace.add(leaf, part, None)
+        tensor = self.workspace.take(leaf, operation.name)
+        is_followed = leaf.requires_grad and leaf.is_floating and operation.fields.get("grad_enabled") is not False
+        if is_followed and not tensor.requires_grad and not operation.writes_in_place:
+            tensor = tensor.detach().requires_grad_()
+            self.workspace.put(leaf.tensor, tensor)
+            self.gradients.note_leaf(leaf, tensor)
+        return tensor
+
+    def read_part(self, leaf: Leaf) -> torch.Tensor:
+        """This rank's part of a distributed tensor: what stands for its memory, or from its file."""
+        found = self.workspace.find(part_leaf(leaf))
+        if found is None:
+            return self._read_leaf(leaf)
+        if leaf.requires_grad and not found.requires_grad:
+            found = found.detach().requires_grad_()
+            self.gradients.note_leaf(leaf, found)
+        return found
+
+    def read_recorded(self, leaf: Leaf) -> torch.Tensor:
+        """What was recorded, as a tensor of the replay. MissingContentError where the dump has not got it."""
+        return lay_out(self.precision.convert(self.recorded.load(leaf)), leaf)
+
+    def see_gradient(self, record: str, slot: str, gradient: torch.Tensor) -> None:
+        """A gradient has come, as the program would find it on this rank."""
+        self.gradients.delivered.add((record, slot))
+        self._onlooker.see_gradient(record, slot, gradient)
+
+    def is_inside_spread(self, operation: Operation) -> bool:
+        return is_inside_spread(operation)
+
+    # -- calls -----------------------------------------------------------------------------------------------------
+
+    def _see_recorded_gradient(self, record: str, slot: str, gradient: torch.Tensor) -> None:
+        leaf = self.program.gradient_leaf(record, slot)
+        if leaf is not None and leaf.sharding is not None and not record.endswith(PARAMETERS_GRAD):
+            part = self.spread.cut(leaf, gradient)
+            if part is None:
+                return
+            gradient = part
+        self.see_gradient(record, slot, gradient)
+
+    def _read_leaf(self, leaf: Leaf) -> torch.Tensor:
+        content = self.precision.convert(self.recorded.load(leaf))
+        if self._replace_leaf is not None:
+            content = self._replace_leaf(leaf, content)
+        tensor = lay_out(content, leaf)
+        if leaf.is_floating and leaf.requires_grad:
+            tensor.requires_grad_()
+            self.gradients.note_leaf(leaf, tensor)
+        return tensor
+
+    def _run_call(self, operation: Operation) -> Steps:
         self.coverage.call_count += 1
         self._advance()
         if not operation.has_ended:
             return
+        communication = self.participant.find(operation)
         try:
-            results = self._execute(operation)
+            yield from self.participant.enter(operation)
+            if communication is not None:
+                results = yield from self.participant.execute(communication)
+            else:
+                results = yield from self._execute(operation)
         except Exception as error:  # whatever a function of torch says to its arguments
             self._note_gap(operation, error)
-            self._pin_results(operation)
+            if communication is not None:
+                self.participant.pin(communication)
+            else:
+                self._pin_results(operation)
             return
+        finally:
+            self.participant.leave(operation)
         self.coverage.replayed += 1
         self._onlooker.see_results(operation, results)
         self._check_memory(results)
@@ -214,8 +309,12 @@ class Replay:
         except MeaningError:
             return False
 
-    def _execute(self, operation: Operation) -> Tensors:
+    def _execute(self, operation: Operation) -> Steps:
         """What it gives; nothing where that is not computed."""
+        if is_inside_spread(operation):  # it is carried out with what it is inside of
+            return {}
+        if is_spread_call(operation):
+            return (yield from self.spread.execute(operation))
         if is_undefined(operation) and not operation.writes_in_place:
             self._make_undefined(operation)
             return {}
@@ -229,7 +328,7 @@ class Replay:
 
     def _execute_function(self, operation: Operation) -> Tensors:
         """An autograd Function of the program: by its meaning, where it has one, else by the calls inside it."""
-        kernel = self._invoker.find_kernel(operation)
+        kernel = self.invoker.find_kernel(operation)
         if kernel is None:
             return self._pass_on(operation)
         try:
@@ -246,14 +345,14 @@ class Replay:
         given: dict[int, Leaf] = {}
 
         def take(leaf: Leaf) -> torch.Tensor:
-            tensor = self.workspace.take(leaf, operation.name)
+            tensor = self.take(leaf, operation)
             given[id(tensor)] = leaf
             return tensor
 
-        args, kwargs = self._invoker.build_arguments(operation, take)
-        self._show_arguments(operation, args, kwargs)
+        args, kwargs = self.invoker.build_arguments(operation, take)
+        self.show_arguments(operation, args, kwargs)
         span = self.gradients.begin(operation, args, kwargs)
-        output, found = self._invoker.invoke(operation, args, kwargs)
+        output, found = self.invoker.invoke(operation, args, kwargs)
         output, found = self._tell_apart(operation, given, output, found)
         self.gradients.end(operation, span, output)
         return self._add_results(operation, found)
@@ -303,10 +402,10 @@ class Replay:
 
     def _make_undefined(self, operation: Operation) -> None:
         """Memory that is about to be written: zeros, so that what is never written shows nowhere."""
-        self._invoker.allocation.check_bytes(8 * sum(leaf.element_count for leaf in operation.outputs))
+        self.invoker.allocation.check_bytes(8 * sum(leaf.element_count for leaf in operation.outputs))
         for leaf in operation.outputs:
-            dtype = self._invoker.precision.dtype(torch_dtype(leaf.dtype))
-            zeros = torch.zeros(leaf.shape, dtype=dtype, device=self._invoker.device)
+            dtype = self.precision.dtype(torch_dtype(leaf.dtype))
+            zeros = torch.zeros(leaf.shape, dtype=dtype, device=self.device)
             self.workspace.add(leaf, lay_out(zeros, leaf), operation.name)
 
     def _pass_on(self, operation: Operation) -> Tensors:
@@ -323,12 +422,15 @@ class Replay:
     def _pin_results(self, operation: Operation) -> None:
         """Take the recorded results for those of the call."""
         args, kwargs = self._find_values(list(operation.arguments)), self._find_values(dict(operation.keywords))
-        self._show_arguments(operation, args, kwargs)
+        self.show_arguments(operation, args, kwargs)
         pinned = {}
         for leaf in operation.outputs:
             try:
-                content = self._invoker.precision.convert(self.recorded.load(leaf))
+                content = self.precision.convert(self.recorded.load(leaf))
             except MissingContentError:
+                continue
+            if leaf.sharding is not None:
+                self.spread.pin(leaf, content)
                 continue
             found = self.workspace.find(leaf) if operation.writes_in_place else None
             try:

@@ -4,14 +4,15 @@ go."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
 from tensorprobe.config.suggestion import suggest
 from tensorprobe.errors import UsageError
 from tensorprobe.replay.bit import BitJudge
-from tensorprobe.replay.engine import Onlooker, Onlookers, Replay
+from tensorprobe.replay.engine import Onlookers, Replay
+from tensorprobe.replay.joint import run_jointly
 from tensorprobe.replay.precision import Precision
 from tensorprobe.replay.program import Program
 from tensorprobe.replay.replayed_dump import ReplayedDump
@@ -19,24 +20,39 @@ from tensorprobe.replay.result import Execution, ReplayOptions
 
 
 def execute(
-    program: Program, device: torch.device, options: ReplayOptions, advance: Callable[[], None] = lambda: None
-) -> Execution:
-    """Run it, hold it against the recorded bits if it is to have them, and write it down if a folder was given."""
-    limit = find_limit(program, options.until)
-    onlookers: list[Onlooker] = []
-    judge = BitJudge(program, device) if options.dtype == "recorded" else None
-    if judge is not None:
-        onlookers.append(judge)
-    written = ReplayedDump(program, options.output, options.dtype) if options.output is not None else None
-    if written is not None:
-        written.open()
-        onlookers.append(written)
-    replay = Replay(program, Precision(options.dtype), device, Onlookers(*onlookers), advance, limit)
-    replay.run()
-    if written is not None:
-        written.finish(limit, replay.coverage)
-    folder = written.folder if written is not None else None
-    return Execution(program.rank.name, replay.coverage, judge.report if judge is not None else None, folder)
+    programs: Sequence[Program],
+    device: torch.device,
+    options: ReplayOptions,
+    advance: Callable[[], None] = lambda: None,
+) -> list[Execution]:
+    """Run the programs of ranks that communicate, hold them against the recorded bits if they are to have them, and
+    write them down if a folder was given."""
+    running = [_Running(program, device, options, advance) for program in programs]
+    run_jointly([one.replay for one in running])
+    return [one.finish() for one in running]
+
+
+class _Running:
+    """One rank while it is executed again."""
+
+    def __init__(
+        self, program: Program, device: torch.device, options: ReplayOptions, advance: Callable[[], None]
+    ) -> None:
+        self._limit = find_limit(program, options.until)
+        self._judge = BitJudge(program, device) if options.dtype == "recorded" else None
+        self._written = ReplayedDump(program, options.output, options.dtype) if options.output is not None else None
+        if self._written is not None:
+            self._written.open()
+        onlookers = Onlookers(*(one for one in (self._judge, self._written) if one is not None))
+        self.replay = Replay(program, Precision(options.dtype), device, onlookers, advance, self._limit)
+
+    def finish(self) -> Execution:
+        coverage = self.replay.coverage
+        if self._written is not None:
+            self._written.finish(self._limit, coverage)
+        folder = self._written.folder if self._written is not None else None
+        bits = self._judge.report if self._judge is not None else None
+        return Execution(self.replay.program.rank.name, coverage, bits, folder)
 
 
 def find_limit(program: Program, until: str | None) -> float:

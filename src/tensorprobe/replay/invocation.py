@@ -14,6 +14,7 @@ from tensorprobe.capture.torch.function import DRAWS, UNDEFINED, base_op, find_f
 from tensorprobe.model.tree import map_tree
 from tensorprobe.replay.allocation import Allocation
 from tensorprobe.replay.argument import Leaf, UnknownArgumentError, build_arguments, iter_leaves
+from tensorprobe.replay.meaning.distributed import copies_only
 from tensorprobe.replay.meaning.fit import fit_meaning
 from tensorprobe.replay.meaning.registry import KernelMeaning, find_kernel_meaning
 from tensorprobe.replay.meaning.torch import Context, find_meaning
@@ -80,7 +81,7 @@ class Invoker:
         function = self._find(operation)
         if self.find_kernel(operation) is not None:
             self.allocation.check_kernel(operation, function, args, kwargs)
-        else:
+        elif not copies_only(operation.prefix, operation.op):
             self.allocation.check(operation, find_function(operation.prefix, operation.op), args, kwargs)
         with self._surroundings(operation):
             output = function(*args, **kwargs)

@@ -101,6 +101,9 @@ class Operation:
     @property
     def writes_in_place(self) -> bool:
         """Does it write into one of its arguments?"""
+        told = self.fields.get("collective")
+        if isinstance(told, dict):
+            return bool(told.get("writes"))
         op = self.op.rsplit(".", 1)[-1]
         if op.startswith("__"):
             return op == "__setitem__" or (op.startswith("__i") and op not in ("__invert__", "__index__", "__int__"))
@@ -139,6 +142,10 @@ class Program:
             found = self._gradient_leaves[record] = {slot: leaf for slot, leaf, _ in named}
         return found
 
+    def gradient_leaf(self, record: str, slot: str) -> Leaf | None:
+        """What was recorded of a gradient: of a backward record, or one of the gradients of parameters."""
+        return self.gradient_leaves(record).get(slot)
+
     def walk(self) -> Iterator[Operation]:
         """All calls, each before what it contains."""
         waiting = list(reversed(self.operations))
@@ -161,9 +168,10 @@ def read_program(rank: RankDump) -> Program:
     operations: dict[str, Operation] = {}
     gradients: dict[str, Mapping[str, Any]] = {}
     positions: dict[str, int] = {}
-    for position, record in enumerate(rank.records()):
-        positions[record.name] = position
+    for number, record in enumerate(rank.records()):
         parsed = parse_or_none(record.name)
+        place = rank.place(record.name)
+        position = positions[record.name] = place if place is not None else number
         if isinstance(parsed, ParametersGradName):
             gradients[record.name] = record.fields
         elif isinstance(parsed, (ApiName, ModuleName)):

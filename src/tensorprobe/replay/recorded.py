@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import Any
 
 import torch
 
@@ -31,9 +32,17 @@ class RecordedTensors:
         self._kept: OrderedDict[FileId, torch.Tensor] = OrderedDict()
         self._kept_bytes = 0
         self._is_same: dict[tuple[FileId, FileId], bool] = {}
+        self._came_later: dict[Any, Leaf] = {}
+
+    def note_late(self, leaf: Leaf) -> None:
+        """The result of a collective. Calls that were given it while it was on its way have no file of it."""
+        if leaf.layout is not None:
+            self._came_later[leaf.layout] = leaf
 
     def file_id(self, leaf: Leaf) -> FileId | None:
         """Which file holds it; None where none does."""
+        if leaf.data_name is None:
+            leaf = self._came_later.get(leaf.layout, leaf)
         if leaf.data_name is None:
             return None
         try:
@@ -45,6 +54,8 @@ class RecordedTensors:
     def load(self, leaf: Leaf) -> torch.Tensor:
         """The content in its recorded precision. It is shared: nobody writes to it."""
         file_id = self.file_id(leaf)
+        if leaf.data_name is None:
+            leaf = self._came_later.get(leaf.layout, leaf)
         if file_id is None or leaf.data_name is None:
             raise MissingContentError(f"{leaf.slot}: there is no file of it")
         try:
@@ -62,9 +73,9 @@ class RecordedTensors:
             raise MissingContentError(str(error)) from error
         if tensor.dtype != dtype:
             raise MissingContentError(f"{leaf.data_name} holds {tensor.dtype}, and {leaf.dtype} was recorded")
-        if tuple(tensor.shape) != leaf.shape:
+        if tuple(tensor.shape) != leaf.stored_shape:
             raise MissingContentError(
-                f"{leaf.data_name} holds {list(tensor.shape)}, and {list(leaf.shape)} was recorded"
+                f"{leaf.data_name} holds {list(tensor.shape)}, and {list(leaf.stored_shape)} was recorded"
             )
         tensor = tensor.to(self._device)
         self._keep(file_id, tensor)

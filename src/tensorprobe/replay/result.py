@@ -84,6 +84,10 @@ class Coverage:
     """What was called in gaps that a meaning would close, `Autograd.MyKernel`, and the first such call."""
     decisions: dict[str, Decision] = field(default_factory=dict)
     """Calls that decided otherwise: the program goes on with what was recorded."""
+    ranks: tuple[int, ...] = ()
+    """The ranks that were replayed together."""
+    remarks: list[str] = field(default_factory=list)
+    """What these ranks could not do together."""
 
 
 @dataclass

@@ -7,33 +7,54 @@ gradient that is not the derivative, a number that became infinite and a value t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from tensorprobe.replay.alone import LoneCall, LoneFunction, backward_leaves
+from tensorprobe.replay.alone import LoneCall, LoneExchange, LoneFunction, backward_leaves
 from tensorprobe.replay.argument import Leaf, UnknownArgumentError
+from tensorprobe.replay.communication import read_communication
 from tensorprobe.replay.engine import Onlooker, Replay, describe_error
 from tensorprobe.replay.error import measure
-from tensorprobe.replay.invocation import Invoker, Tensors, is_random, is_undefined
+from tensorprobe.replay.invocation import Invoker, NotReplayedError, Tensors, is_random, is_undefined
+from tensorprobe.replay.joint import run_jointly
+from tensorprobe.replay.joint_record import JointRecord, RecordedWholes
 from tensorprobe.replay.judge import allow_units, judge
 from tensorprobe.replay.meaning.registry import MeaningError
 from tensorprobe.replay.precision import Precision, torch_dtype
 from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
 from tensorprobe.replay.result import CallTruth, Finding, Truth
+from tensorprobe.replay.spread_call import is_arranging
 from tensorprobe.replay.value_flow import iter_values
 from tensorprobe.store.frame import describe_frame
 
 
-def find_truth(program: Program, device: torch.device, advance: Callable[[], None] = lambda: None) -> Truth:
-    """Replay a step in float64 and hold everything that was recorded against it."""
-    judge_ = TruthJudge(program, device)
-    replay = Replay(program, Precision("float64"), device, judge_, advance)
-    judge_.roots = replay.gradients.roots
+def find_truths(
+    programs: Sequence[Program], device: torch.device, advance: Callable[[], None] = lambda: None
+) -> list[Truth]:
+    """Replay a step of one process, or of several together, in float64, and hold everything that was recorded against
+    it."""
+    judges = [TruthJudge(program, device) for program in programs]
+    replays = [
+        Replay(program, Precision("float64"), device, judge_, advance)
+        for program, judge_ in zip(programs, judges, strict=True)
+    ]
+    joint = JointRecord(
+        {replay.rank: replay.program for replay in replays},
+        {replay.rank: judge_.recorded for replay, judge_ in zip(replays, judges, strict=True)},
+    )
+    for replay, judge_ in zip(replays, judges, strict=True):
+        judge_.roots = replay.gradients.roots
+        judge_.join(joint, replay.participant.flow.communicating)
     with torch.random.fork_rng(devices=()):  # whatever a call draws, the program that asks draws the same as before
-        replay.run()
-    findings = judge_.findings
+        run_jointly(replays)
+    return [make_truth(replay, judge_) for replay, judge_ in zip(replays, judges, strict=True)]
+
+
+def make_truth(replay: Replay, judge_: TruthJudge) -> Truth:
+    """What is said of one process, after its replay."""
+    program, findings = replay.program, judge_.findings
     findings += [
         Finding("write", write.operation, write.leaf.slot, other=write.before.slot)
         for write in replay.workspace.unseen_writes
@@ -65,8 +86,10 @@ class TruthJudge(Onlooker):
 
     def __init__(self, program: Program, device: torch.device) -> None:
         self._program = program
+        self._rank = program.rank.rank or 0
         self._recorded = RecordedTensors(program.rank, device)
-        self._invoker = Invoker(self._recorded, Precision("float64"), device, program.limit_bytes)
+        self._wholes = RecordedWholes(program.rank, device)
+        self._invoker = Invoker(self._wholes, Precision("float64"), device, program.limit_bytes)
         self.rows: dict[tuple[str, str], CallTruth] = {}
         self.findings: list[Finding] = []
         self.losses: list[tuple[str, float, float]] = []
@@ -75,10 +98,26 @@ class TruthJudge(Onlooker):
         for call in program.calls():
             if call.inside is not None:
                 self._inside.setdefault(call.inside, []).append(call)
+        self.communicating: set[str] = set()
+        """The autograd Functions that communicate with other ranks."""
+        self._joint: JointRecord | None = None
+
+    @property
+    def recorded(self) -> RecordedTensors:
+        return self._recorded
+
+    def join(self, joint: JointRecord, communicating: set[str]) -> None:
+        """Look at what other ranks recorded, too. `communicating`: the autograd Functions that do."""
+        self._joint = self._wholes.joint = joint
+        self.communicating = communicating
 
     def see_results(self, operation: Operation, tensors: Tensors) -> None:
+        communication = read_communication(operation)
+        for leaf in communication.results if communication is not None else ():
+            self._recorded.note_late(leaf)
+            self._wholes.note_late(leaf)
         for leaf in operation.outputs:
-            if leaf.is_floating and leaf.slot in tensors:
+            if leaf.is_floating and leaf.slot in tensors and not leaf.is_undefined:
                 self._measure(operation.name, leaf, tensors[leaf.slot])
                 if leaf.tensor in self.roots and not operation.is_module and leaf.element_count == 1:
                     self._note_loss(operation, leaf, tensors[leaf.slot])
@@ -100,7 +139,7 @@ class TruthJudge(Onlooker):
         self.losses.append((operation.name, recorded, float(truth.detach().real)))
 
     def see_gradient(self, record: str, slot: str, gradient: torch.Tensor) -> None:
-        leaf = self._program.gradient_leaves(record).get(slot)
+        leaf = self._program.gradient_leaf(record, slot)
         if leaf is not None:
             self._measure(record, leaf, gradient)
 
@@ -108,7 +147,7 @@ class TruthJudge(Onlooker):
         """A value gets back the sum of what its users give back; a hook on it shows as another sum."""
         for value in iter_values(self._program):
             arriving = self._gradients(value.maker)[0].get(value.leaf.slot)
-            if arriving is None or value.leaf.tensor in self.roots:
+            if arriving is None or value.leaf.tensor in self.roots or arriving.sharding is not None:
                 continue
             shares = [self._gradients(user)[1].get(leaf.slot) for user, leaf in value.uses]
             given = [leaf for leaf in shares if leaf is not None]
@@ -128,21 +167,29 @@ class TruthJudge(Onlooker):
                 yield Finding("sum", value.maker.backward_name, arriving.slot, judgement, other=users)
 
     def _judge_alone(self, operation: Operation) -> None:
-        if is_random(operation) or is_undefined(operation):
+        if is_random(operation) or is_undefined(operation) or is_arranging(operation):
             return
         arriving, departing = self._gradients(operation)
         try:
             alone = self._make_alone(operation, arriving)
             for leaf in operation.outputs:
-                if leaf.is_floating:
+                if leaf.is_floating and leaf.slot in alone.results and not leaf.is_undefined:
                     self._judge_result(operation, leaf, alone, arriving.get(leaf.slot))
-            if operation.inside is None:
+            if operation.inside is None and isinstance(alone, LoneCall):
                 for slot, leaf in departing.items():
                     self._judge_gradient(operation, slot, leaf, alone)
         except Exception as error:  # no file of an input, or whatever torch says to float64
             self.not_judged[operation.name] = describe_error(error)
 
-    def _make_alone(self, operation: Operation, arriving: dict[str, Leaf]) -> LoneCall:
+    def _make_alone(self, operation: Operation, arriving: dict[str, Leaf]) -> LoneCall | LoneExchange:
+        communication = read_communication(operation)
+        if communication is not None:
+            calls = self._joint.find_calls(operation, self._rank) if self._joint is not None else None
+            if calls is None:
+                raise NotReplayedError("what other ranks gave to it is not there")
+            return LoneExchange(calls, communication.members(self._rank).index(self._rank), Precision("float64"))
+        if operation.name in self.communicating:
+            raise NotReplayedError("what it computes depends on other ranks")
         kernel = self._invoker.find_kernel(operation)
         if operation.prefix != "Autograd" or kernel is not None:
             try:
@@ -152,9 +199,11 @@ class TruthJudge(Onlooker):
                     raise
         return LoneFunction(self._invoker, operation, arriving, self._inside.get(operation.name, []))
 
-    def _judge_result(self, operation: Operation, leaf: Leaf, alone: LoneCall, gradient: Leaf | None) -> None:
-        recorded, truth = self._recorded.load(leaf), alone.results[leaf.slot].detach()
-        row = self.rows[operation.name, leaf.slot]
+    def _judge_result(
+        self, operation: Operation, leaf: Leaf, alone: LoneCall | LoneExchange, gradient: Leaf | None
+    ) -> None:
+        recorded, truth = self._wholes.load(leaf), alone.results[leaf.slot].detach()
+        row = self.rows.setdefault((operation.name, leaf.slot), CallTruth(operation.name, leaf.slot, leaf.dtype))
         eps = self._unit(operation, leaf)
         counts = [given.element_count for given in operation.inputs if given.is_floating]
         allowed = allow_units(leaf.element_count, counts)
@@ -165,7 +214,7 @@ class TruthJudge(Onlooker):
         if overflow:
             self.findings.append(Finding("overflow", operation.name, leaf.slot, count=overflow))
         if gradient is not None:
-            slope = self._recorded.load(gradient).to(torch.float64)
+            slope = self._wholes.load(gradient).to(torch.float64)
             difference = torch.nan_to_num(recorded.to(truth.dtype) - truth, 0.0, 0.0, 0.0)
             row.effect = float((slope * difference).sum())
 
@@ -173,7 +222,7 @@ class TruthJudge(Onlooker):
         truth = alone.gradients.get(slot)
         if truth is None or not leaf.is_floating:
             return
-        recorded = self._recorded.load(leaf)
+        recorded = self._wholes.load(leaf)
         eps = self._unit(operation, leaf)
         counts = [given.element_count for given in (*operation.inputs, *operation.outputs) if given.is_floating]
         allowed = allow_units(leaf.element_count, counts)

@@ -24,6 +24,8 @@ _SUM_ORDER = 1e-6
 """A norm is a sum, and its last digits depend on the order in which its elements lie in memory."""
 _LOOKED_AT = 256
 """Among so many latest tensors of a storage, and its first, one is looked for that shows what another one shows."""
+Wanted = Callable[[torch.Tensor, str | None], bool]
+"""Told a tensor and the call that made it."""
 
 
 @dataclass(slots=True)
@@ -61,7 +63,7 @@ class Workspace:
         self._by_tensor: dict[int, torch.Tensor] = {}
         self._by_parameter: dict[str, torch.Tensor] = {}
         self._by_layout: dict[Any, torch.Tensor] = {}
-        self._by_storage: dict[int, list[tuple[Leaf, torch.Tensor]]] = {}
+        self._by_storage: dict[int, list[tuple[Leaf, torch.Tensor, str | None]]] = {}
         self._by_file: dict[tuple[str, FileId], torch.Tensor] = {}
         self._seen: dict[int, Seen] = {}
         self.leaves: dict[int, tuple[Leaf, torch.Tensor]] = {}
@@ -76,7 +78,7 @@ class Workspace:
 
     def count_bytes(self) -> int:
         """How much memory the tensors take that are still looked at."""
-        kept = [tensor for pairs in self._by_storage.values() for _, tensor in pairs]
+        kept = [tensor for pairs in self._by_storage.values() for _, tensor, _ in pairs]
         kept += [tensor for _, tensor in self.leaves.values()]
         kept += [*self._by_tensor.values(), *self._by_layout.values(), *self._by_file.values()]
         storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in kept}
@@ -84,15 +86,35 @@ class Workspace:
 
     def _find(self, leaf: Leaf) -> torch.Tensor | None:
         if leaf.tensor is not None and leaf.tensor in self._by_tensor:
-            return self._by_tensor[leaf.tensor]
+            rewritten = self._find_rewritten(leaf, self._by_tensor[leaf.tensor])
+            return rewritten if rewritten is not None else self._by_tensor[leaf.tensor]
         if leaf.parameter is not None and leaf.parameter in self._by_parameter:  # seen in another window
-            return self._by_parameter[leaf.parameter]
+            parameter = self._by_parameter[leaf.parameter]
+            if tuple(parameter.shape) == leaf.shape:
+                return parameter
         found = self._by_layout.get(leaf.layout) if leaf.layout is not None else None
         if found is None and leaf.storage is not None:
             found = self._view_storage(leaf)
+        if leaf.requires_grad and leaf.storage is not None and (found is None or not has_place(found)):
+            hanging = self._view_storage(leaf, lambda tensor, _: has_place(tensor))
+            found = hanging if hanging is not None else found
         if found is None and leaf.source is not None:
             file_id = self._recorded.file_id(leaf)
             found = self._by_file.get((leaf.source, file_id)) if file_id is not None else None
+        if found is not None:
+            self._register(leaf, found)
+        return found
+
+    def _find_rewritten(self, leaf: Leaf, known: torch.Tensor) -> torch.Tensor | None:
+        """Where a call has written to its memory through a tensor that shows more of it than was known: a view of that
+        one."""
+        seen = self._seen.get(leaf.tensor) if leaf.tensor is not None else None
+        if leaf.source is None or leaf.storage is None or seen is None or leaf.source == seen.maker:
+            return None
+        place = known.untyped_storage().data_ptr()
+        found = self._view_storage(
+            leaf, lambda tensor, maker: maker == leaf.source and tensor.untyped_storage().data_ptr() != place
+        )
         if found is not None:
             self._register(leaf, found)
         return found
@@ -115,11 +137,28 @@ class Workspace:
 
     def add(self, leaf: Leaf, tensor: torch.Tensor, maker: str | None) -> None:
         """A call has returned a tensor, or a leaf was read."""
-        self._register(leaf, tensor)
+        self._register(leaf, tensor, maker)
         self._look(leaf, maker)
         file_id = self._recorded.file_id(leaf) if leaf.tensor is None and maker is not None else None
         if file_id is not None and maker is not None:
             self._by_file[maker, file_id] = tensor
+
+    def exchange(self, leaf: Leaf, tensor: torch.Tensor) -> None:
+        """From now on another tensor stands for this one; it shows the same."""
+        self._register(leaf, tensor)
+
+    def put(self, number: int | None, tensor: torch.Tensor) -> None:
+        """This tensor stands for the object with this number; others in its memory stay what they are."""
+        if number is not None:
+            self._by_tensor[number] = tensor
+
+    def write(self, leaf: Leaf, content: torch.Tensor) -> None:
+        """What lies in the memory of a tensor has changed."""
+        found = self.find(leaf)
+        if found is not None:
+            found.data.copy_(content)
+        for number in [number for number, seen in self._seen.items() if seen.leaf.storage == leaf.storage]:
+            del self._seen[number]  # what it held before does not count any more
 
     def forget(self, tensors: Iterable[int], storages: Iterable[int]) -> None:
         """Nobody looks at these any more."""
@@ -127,17 +166,17 @@ class Workspace:
             self._by_tensor.pop(number, None)
             self._seen.pop(number, None)
         for number in storages:
-            for leaf, _ in self._by_storage.pop(number, ()):
+            for leaf, _, _ in self._by_storage.pop(number, ()):
                 self._by_layout.pop(leaf.layout, None)
 
-    def _register(self, leaf: Leaf, tensor: torch.Tensor) -> None:
+    def _register(self, leaf: Leaf, tensor: torch.Tensor, maker: str | None = None) -> None:
         if leaf.tensor is not None:
             self._by_tensor[leaf.tensor] = tensor
         if leaf.parameter is not None:
             self._by_parameter[leaf.parameter] = tensor
         if leaf.storage is not None:
             self._by_layout[leaf.layout] = tensor
-            self._by_storage.setdefault(leaf.storage, []).append((leaf, tensor))
+            self._by_storage.setdefault(leaf.storage, []).append((leaf, tensor, maker))
 
     def _look(self, leaf: Leaf, maker: str | None) -> None:
         if leaf.tensor is not None:
@@ -146,6 +185,8 @@ class Workspace:
     def _is_written_unseen(self, leaf: Leaf, operation: str) -> bool:
         seen = self._seen.get(leaf.tensor) if leaf.tensor is not None else None
         if seen is None or leaf.source not in (None, seen.maker):
+            return False
+        if leaf.is_undefined or seen.leaf.is_undefined:
             return False
         file_id = self._recorded.file_id(leaf)
         try:
@@ -160,11 +201,11 @@ class Workspace:
         self.unseen_writes.append(UnseenWrite(operation, leaf, seen.leaf))
         return True
 
-    def _view_storage(self, leaf: Leaf) -> torch.Tensor | None:
+    def _view_storage(self, leaf: Leaf, is_wanted: Wanted = lambda tensor, maker: True) -> torch.Tensor | None:
         """A view that no recorded call made, of a storage that is known."""
         known = self._by_storage.get(leaf.storage or 0, [])
-        for base, tensor in reversed([known[0], *known[-_LOOKED_AT:]] if known else ()):
-            if base.dtype == leaf.dtype:
+        for base, tensor, maker in reversed([known[0], *known[-_LOOKED_AT:]] if known else ()):
+            if base.dtype == leaf.dtype and is_wanted(tensor, maker):
                 view = view_of(tensor, base, leaf)
                 if view is not None:
                     return view
@@ -180,6 +221,11 @@ def has_same_statistics(first: Leaf, second: Leaf) -> bool:
             if is_known and not math.isclose(one, other, rel_tol=_SUM_ORDER):
                 return False
     return True
+
+
+def has_place(tensor: torch.Tensor) -> bool:
+    """Has it a place in the graph? A view that was made without gradients only says that it needs some."""
+    return tensor.grad_fn is not None or (tensor.requires_grad and tensor._base is None)
 
 
 def lay_out(content: torch.Tensor, leaf: Leaf) -> torch.Tensor:

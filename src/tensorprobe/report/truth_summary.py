@@ -160,6 +160,9 @@ def _describe_decisions(truth: Truth) -> Iterator[str]:
 def _describe_coverage(truth: Truth) -> Iterator[str]:
     coverage = truth.coverage
     yield f"{coverage.replayed} of {coverage.call_count} calls replayed in float64"
+    if len(coverage.ranks) > 1:
+        yield f"replayed together: ranks {', '.join(map(str, coverage.ranks))}"
+    yield from coverage.remarks
     if coverage.random:
         yield f"{coverage.random} random results are taken as they were recorded"
     for record, reason in list(truth.unchecked.items())[:_MAX_GAPS]:

@@ -79,7 +79,7 @@ def encode_number(number: Number) -> str:
 
 
 def _encode_sharding(sharding: Sharding) -> str:
-    mesh = {"shape": sharding.mesh_shape, "names": sharding.mesh_names}
+    mesh = {"shape": sharding.mesh_shape, "names": sharding.mesh_names, "ranks": sharding.mesh_ranks}
     return (
         f'"placements": {json.dumps(sharding.placements)}, "mesh": {json.dumps(mesh)}, '
         f'"local_shape": {json.dumps(sharding.local_shape)}'

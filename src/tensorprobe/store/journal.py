@@ -49,6 +49,8 @@ class Outline:
     """The last line is not whole."""
     bad_lines: tuple[int, ...]
     """Other lines that cannot be read, counted from 1."""
+    places: dict[str, int]
+    """How many entries were written before each, also those that a later one of the same key has replaced."""
 
 
 def parse_json(data: bytes, path: Path) -> Any:
@@ -112,6 +114,8 @@ def outline_part(path: Path, types: Types) -> Outline:
     """Read a file that may be cut anywhere; every line is checked."""
     header: dict[str, Any] | None = None
     offsets: dict[str, int] = {}
+    places: dict[str, int] = {}
+    count = 0
     bad_lines: list[int] = []
     is_closed, is_cut = False, False
     for number, offset, line in iter_lines(path):
@@ -131,14 +135,17 @@ def outline_part(path: Path, types: Types) -> Outline:
                 bad_lines.append(number)
             continue
         offsets.pop(key, None)
-        offsets[key] = offset
-    return Outline(header, offsets, is_closed, is_cut, tuple(bad_lines))
+        offsets[key], places[key] = offset, count
+        count += 1
+    return Outline(header, offsets, is_closed, is_cut, tuple(bad_lines), places)
 
 
 def outline_whole(path: Path) -> Outline | None:
     """Find the entries of a complete file without parsing their values; None when it is not one entry a line."""
     header: dict[str, Any] | None = None
     offsets: dict[str, int] = {}
+    places: dict[str, int] = {}
+    count = 0
     is_closed = False
     for number, offset, line in iter_lines(path, first_limit=_HEADER_LIMIT_BYTES):
         if number == 1:
@@ -152,8 +159,9 @@ def outline_whole(path: Path) -> Outline | None:
             if key is None or is_closed:
                 return None
             offsets.pop(key, None)
-            offsets[key] = offset
-    return Outline(header, offsets, is_closed, False, ()) if is_closed else None
+            offsets[key], places[key] = offset, count
+            count += 1
+    return Outline(header, offsets, is_closed, False, (), places) if is_closed else None
 
 
 def iter_lines(path: Path, first_limit: int = -1) -> Iterator[tuple[int, int, bytes]]:

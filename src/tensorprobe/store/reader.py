@@ -162,6 +162,10 @@ class RankDump:
             raise KeyError(name)
         return Record(name, self.dump_file.get(name))
 
+    def place(self, name: str) -> int | None:
+        """How many records were written before this one, also those that were written once more later."""
+        return self.dump_file.place(name) if isinstance(self.dump_file, RecordFile) else None
+
     def saved_values(self) -> Iterator[SavedValue]:
         """What `save` wrote."""
         if self.debug_file:

@@ -78,6 +78,10 @@ class RecordFile:
             return iter(self._whole[1].items())
         return journal.iter_entries(self.path, self._outline, self.types)
 
+    def place(self, name: str) -> int | None:
+        """How many entries were written before this one; None where the file does not tell."""
+        return self._outline.places.get(name) if self._outline is not None else None
+
     def get(self, name: str) -> Any:
         """One entry; KeyError when it is not there."""
         if self._outline is None:

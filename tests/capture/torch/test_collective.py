@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from tensorprobe.capture.session import Session
-from tensorprobe.capture.torch.collective import find_cell
+from tensorprobe.capture.torch.collective_patch import find_cell
 from tests.capture.torch.dump import DumpOnDisk
 from tests.capture.torch.training import open_session
 
@@ -244,7 +244,7 @@ def test_a_distributed_tensor_is_read_from_its_local_part(session: Session, tmp_
     dump = close(session, tmp_path)
     leaf = dump.records["Tensor.mul.0.forward"]["input_args"][0]
     assert leaf["placements"] == [repr(placement)]
-    assert leaf["mesh"] == {"shape": [1], "names": ["tp"]}
+    assert leaf["mesh"] == {"shape": [1], "names": ["tp"], "ranks": [0]}
     assert leaf["local_shape"] == [2, 3]
     assert leaf["Norm"] == pytest.approx(6**0.5)
     assert type(dump.tensor(leaf)) is torch.Tensor
@@ -306,3 +306,49 @@ def test_what_is_gathered_from_undefined_memory_is_undefined(session: Session, t
     dist.all_gather_into_tensor(received, torch.empty(2))
     gathered = close(session, tmp_path).records["Distributed.all_gather_into_tensor.0.forward"]
     assert gathered["output"][0]["note"] == "undefined memory"
+
+
+class Summed(torch.autograd.Function):
+    """Communicates forward and backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        dist.all_reduce(y := x.clone())
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        gradient = gradient.clone()
+        dist.all_reduce(gradient)
+        return gradient
+
+
+def test_a_collective_says_with_whom_it_exchanges_what(session: Session, tmp_path: Path) -> None:
+    x, y = torch.ones(2), torch.zeros(2)
+    dist.all_reduce(x, dist.ReduceOp.MAX)
+    dist.all_gather([y], x)
+    dist.broadcast(tensor=y, src=0)
+    functional.all_reduce(x, "sum", dist.group.WORLD).add(1)
+    records = close(session, tmp_path).records
+    told = [fields["collective"] for fields in records.values() if "collective" in fields]
+    assert [one["kind"] for one in told] == ["all_reduce", "all_gather", "broadcast", "all_reduce"]
+    assert [one["number"] for one in told] == [0, 1, 2, 3]
+    assert all(one["group"] == {"name": dist.group.WORLD.group_name, "ranks": [0]} for one in told)
+    assert [(one["reads"], one["writes"]) for one in told] == [
+        (["input.0"], ["input.0"]),
+        (["input.1"], ["input.0"]),
+        (["kwargs.tensor"], ["kwargs.tensor"]),
+        (["input.0"], []),
+    ]
+    assert [one.get("op") for one in told] == ["max", None, None, "sum"] and told[2]["root"] == 0
+
+
+def test_what_the_backward_of_a_function_exchanges_is_recorded_inside_of_it(session: Session, tmp_path: Path) -> None:
+    Summed.apply(torch.ones(2, requires_grad=True)).sum().backward()
+    dump = close(session, tmp_path)
+    inside = {name: fields.get("inside") for name, fields in dump.records.items() if name.startswith("Distributed.")}
+    assert inside == {
+        "Distributed.all_reduce.0.forward": "Autograd.Summed.0.forward",
+        "Distributed.all_reduce.1.forward": "Autograd.Summed.0.backward",
+    }
+    assert dump.records["Distributed.all_reduce.1.forward"]["output"][0]["Max"] == 1

@@ -21,8 +21,9 @@ from tensorprobe.capture.torch.checkpoint import Checkpoints
 
 SCRIPTED = "scripted region"
 # torch's own Functions are part of other calls, except: the one of checkpointing, which only stands around the calls
-# inside it, and a callable made of CUDA graphs.
+# inside it; a callable made of CUDA graphs; and those that move tensors between ranks, or make distributed ones.
 _PREFIXES_OF_TORCH = {"CheckpointFunction": "", "Graphed": "Jit"}
+_BETWEEN_RANKS = ("torch.distributed.tensor.", "torch.distributed.nn.")
 
 
 def patch_functions(runner: CallRunner, checkpoints: Checkpoints) -> Undo:
@@ -34,7 +35,8 @@ def patch_functions(runner: CallRunner, checkpoints: Checkpoints) -> Undo:
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         original = base_apply.__get__(None, cls)
         is_of_torch = cls.__module__.startswith("torch.")
-        prefix = _PREFIXES_OF_TORCH.get(cls.__name__) if is_of_torch else "Autograd"
+        is_recorded = not is_of_torch or cls.__module__.startswith(_BETWEEN_RANKS)
+        prefix = "Autograd" if is_recorded else _PREFIXES_OF_TORCH.get(cls.__name__)
         if runner.is_active and room.is_short():
             return runner.call_aside(original, args, kwargs)
         if not runner.is_active or prefix is None:

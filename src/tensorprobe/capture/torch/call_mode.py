@@ -19,6 +19,7 @@ from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.recursion import note_full_stack, room
 from tensorprobe.capture.torch.api_name import Api, ApiNames
 from tensorprobe.capture.torch.call_context import describe_context
+from tensorprobe.capture.torch.function_node import name_node
 from tensorprobe.capture.torch.generator import DROPOUTS, describe_generator, draw_mask, find_generator
 from tensorprobe.capture.torch.gradient import GradientTracer, Span, is_in_backward
 from tensorprobe.capture.torch.hiding import hidden
@@ -120,6 +121,7 @@ class CallRunner:
             raise
         if function_call is not None:
             self.recorder.close_function(function_call)
+            name_node(output, function_call.backward_name, self.recorder.generation)
         if is_concerned:
             self.end_memory(api, given, function, output, call)
         result = find_result(api, args, kwargs) if output is None else output

@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 import torch.utils.checkpoint
-from torch.autograd.function import BackwardCFunction
 
 from tensorprobe.capture.framework import Undo
 from tensorprobe.capture.patch import nothing, replace, run_all
 from tensorprobe.capture.recompute import Region, Replay
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.torch.call_mode import CallMode
+from tensorprobe.capture.torch.function_node import node_of
 from tensorprobe.capture.torch.gradient import GradientTracer
 from tensorprobe.capture.torch.mode_stack import is_on_stack, remove_mode
 
@@ -75,7 +75,7 @@ class Checkpoints:
             output = apply()
         finally:
             self._recorder.recomputation.close_region(region)
-        node = _node_of(output) if region else None
+        node = node_of(output) if region else None
         if node is not None and type(node).__name__ == _REENTRANT_NODE:
             node.run_function = self._replayed(node.run_function, region, has_graph=True)
         elif node is not None:
@@ -130,11 +130,3 @@ class Checkpoints:
             except Exception as error:
                 self._recorder.note_failure("a recomputation", error)
         return nothing
-
-
-def _node_of(output: Any) -> Any:
-    """The node of a Function, by what it returned."""
-    for tensor in output if isinstance(output, (tuple, list)) else (output,):
-        if isinstance(tensor, torch.Tensor) and isinstance(tensor.grad_fn, BackwardCFunction):
-            return tensor.grad_fn
-    return None

@@ -1,11 +1,7 @@
 """Sees collectives and point-to-point calls, whoever imported their names when. Never makes one, and never waits for
 one.
 
-The functions of torch.distributed check each other by identity (`op is isend`), and programs import them by name. So
-the functions stay what they are: most are wrappers that hold the real function in a closure, and what that closure
-holds is exchanged for the time of the window. The others end in a method of ProcessGroup, which is recorded when
-nothing above it was. A collective that was only started has no result yet: its record is written when the program waits
-for it.
+A collective that was only started has no result yet: its record is written when the program waits for it.
 """
 
 from __future__ import annotations
@@ -21,12 +17,14 @@ from typing import Any
 import torch
 
 from tensorprobe.capture.call import Call
-from tensorprobe.capture.framework import Undo
-from tensorprobe.capture.patch import nothing, replace, run_all
+from tensorprobe.capture.patch import nothing
 from tensorprobe.capture.torch.api_name import COLLECTIVES, Api
 from tensorprobe.capture.torch.call_mode import GRAPH_CAPTURED, TRACED, CallMode, CallRunner, is_traced
-from tensorprobe.capture.torch.collective_argument import FUNCTIONS, describe_transfer, find_written, holds_tensors
+from tensorprobe.capture.torch.collective_argument import find_written, holds_tensors
+from tensorprobe.capture.torch.communication import describe_exchange
 from tensorprobe.capture.torch.content import storage_of
+from tensorprobe.capture.torch.function_node import find_running
+from tensorprobe.capture.torch.gradient import is_in_backward
 from tensorprobe.capture.torch.hiding import hidden
 from tensorprobe.capture.torch.mode_stack import remove_mode
 from tensorprobe.capture.torch.pending import Handles, Pending
@@ -34,9 +32,7 @@ from tensorprobe.capture.torch.received import Received
 
 NEVER_WAITED = "asynchronous: nothing was seen to wait for it in this window, so its result is unknown"
 UNSEEN_RESULT = "result of an asynchronous collective that nothing was seen to wait for"
-UNSEEN_REDUCTION = "gradient reduction inside DistributedDataParallel"
 
-_PREFIX = "Distributed"
 _WAIT = ".wait_tensor"
 _WRAP = "._wrap_tensor_autograd"
 _COLLECTIVE_FILE = "/torch/distributed/distributed_c10d.py"
@@ -47,27 +43,8 @@ _PASSING_ON = (  # files that only bring the call of somebody else here
     "/torch/overrides.py",
     "/typing_extensions.py",
     "/tensorprobe/capture/torch/call_mode.py",
+    "/tensorprobe/capture/torch/collective_patch.py",
     __file__,
-)
-# Methods of ProcessGroup, as they are called in records. Versions of torch have different ones.
-_GROUP_METHODS = {
-    "send": "isend",
-    "recv": "irecv",
-    "recv_anysource": "irecv",
-    **dict.fromkeys(
-        ("allgather", "allgather_coalesced", "all_gather_single", "_allgather_base", "alltoall", "alltoall_base"), ""
-    ),
-    **dict.fromkeys(("all_to_all_single", "allreduce", "barrier", "broadcast", "gather", "reduce", "scatter"), ""),
-    **dict.fromkeys(("reduce_scatter", "reduce_scatter_single", "_reduce_scatter_base"), ""),
-}
-# What carries out the calls that a coalescing manager has collected.
-_COALESCED_METHODS = (
-    "allreduce_coalesced",
-    "all_gather_single_coalesced",
-    "allgather_into_tensor_coalesced",
-    "reduce_scatter_single_coalesced",
-    "reduce_scatter_tensor_coalesced",
-    "_end_coalescing",
 )
 _FRAMES = frozenset({*COLLECTIVES, "isend", "irecv", "batch_isend_irecv"})
 """Functions of torch.distributed that are what the program called; others there (of objects) call them in turn."""
@@ -89,17 +66,6 @@ class Collectives:
         self._by_storage: dict[int, Pending] = {}
         """Functional collectives, by the memory of their result."""
 
-    def install(self) -> Undo:
-        """Patch what this version of torch has. Without API calls, only what tells that a result has come."""
-        if not torch.distributed.is_available():
-            return nothing
-        undos = [self._patch_waiting_tensor()]
-        if self._mode is not None:
-            undos += [*self._patch_functions(), *self._patch_group(), *self._patch_work(), self._patch_reducer()]
-            self._runner.run_collective = self.run_functional
-        undos.append(self._end_window)
-        return lambda: run_all(undos)
-
     # -- calls ---------------------------------------------------------------------------------------------------------
 
     def run(
@@ -111,7 +77,8 @@ class Collectives:
             return function(*args, **kwargs)
         pending = Pending(api)
         shown = described or (args, kwargs)
-        self._attempt(api, lambda: self._begin(pending, *shown))
+        group = args[0] if described else None
+        self._attempt(api, lambda: self._begin(pending, shown, group))
         is_coalesced = self._is_coalescing()
         self._local.is_inside = True
         try:
@@ -134,12 +101,15 @@ class Collectives:
             return output
         if api.stem.endswith(_WRAP):  # puts the tensor that waits around the result; there is nothing in it yet
             return function(*args, **kwargs)
-        reason = self._runner.why_unseen()
+        owner = self._find_owner()
+        reason = self._runner.why_unseen() if owner is None else None
         if reason is not None or not api.is_recorded:
             self._count(api, reason)
             return function(*args, **kwargs)
         given = self._runner.begin_memory(api, args, kwargs)
-        call, span = self._runner.begin(api, args, kwargs, find_caller(sys._getframe(1)))
+        with self._recorder.recomputation.set_aside(owner is not None):
+            call, span = self._runner.begin(api, args, kwargs, find_caller(sys._getframe(1)))
+        self._attempt(api, lambda: self._add_communication(call, api, (args, kwargs), None, owner))
         try:
             output = function(*args, **kwargs)
         except BaseException as error:
@@ -172,14 +142,38 @@ class Collectives:
         else:
             self._recorder.coverage.excluded += 1
 
-    def _begin(self, pending: Pending, args: Any, kwargs: Any) -> None:
+    def _begin(self, pending: Pending, given: tuple[Any, Any], group: Any) -> None:
+        args, kwargs = given
         self._settle_lost()
         if not self._runner.is_graph_captured and not is_traced():
             pending.received = Received(self._reader.undefined, pending.api, args, kwargs)
         if self._can_look(pending.api):
-            pending.call = self._recorder.begin_api(pending.api.stem, find_caller(sys._getframe(1)))
+            owner = self._find_owner()
+            with self._recorder.recomputation.set_aside(owner is not None or is_own_in_backward(self._runner)):
+                pending.call = self._recorder.begin_api(pending.api.stem, find_caller(sys._getframe(1)))
             if pending.call is not None:
+                self._add_communication(pending.call, pending.api, (args, kwargs), group, owner)
                 self._recorder.add_inputs(pending.call, args, kwargs)
+
+    def _find_owner(self) -> str | None:
+        """The backward record of the autograd Function whose backward makes the call. What it repeats of its forward is
+        called with gradients."""
+        if not is_in_backward() or torch.is_grad_enabled():
+            return None
+        return find_running(self._recorder.generation)
+
+    def _add_communication(self, call: Call | None, api: Api, given: Any, group: Any, owner: str | None) -> None:
+        """What a replay needs to know to do it together with the other ranks."""
+        if call is None or call.original is not None:
+            return
+        context: dict[str, Any] = {"inside": owner} if owner is not None else {}
+        if not torch.is_grad_enabled():
+            context["grad_enabled"] = False
+        args, kwargs = given
+        communication = describe_exchange(api.stem, args, kwargs, group, self._recorder.count)
+        if communication is not None:
+            context["collective"] = {**communication, "started": self._recorder.coverage.recorded}
+        self._recorder.add_context(call, context)
 
     def _end(self, pending: Pending, given: tuple[Any, Any], output: Any, is_coalesced: bool) -> None:
         self._reader.doubt()  # it writes into what it was given, without a new version
@@ -211,13 +205,13 @@ class Collectives:
 
     # -- results -------------------------------------------------------------------------------------------------------
 
-    def _settle(self, handle: Any) -> None:
+    def settle(self, handle: Any) -> None:
         """Somebody has waited for a work or a future."""
         for pending in self._handles.find(handle):
             self._attempt(pending.api, partial(self._complete, pending))
         self._handles.discard(handle)
 
-    def _settle_failed(self, handle: Any, error: BaseException) -> None:
+    def settle_failed(self, handle: Any, error: BaseException) -> None:
         for pending in self._handles.find(handle):
             if pending in self._open:
                 del self._open[pending]
@@ -258,7 +252,7 @@ class Collectives:
             self._recorder.coverage.add_unseen(UNSEEN_RESULT)
             self._recorder.finish(pending.call, (), NEVER_WAITED)
 
-    def _end_window(self) -> None:
+    def end_window(self) -> None:
         """Nothing is watched any more: what has not been waited for by now is written as it is."""
         self._runner.run_collective = None
         self._handles.clear()
@@ -284,6 +278,21 @@ class Collectives:
         world = getattr(torch.distributed.distributed_c10d, "_world", None)
         return bool(getattr(world, "pg_coalesce_state", None))
 
+    @property
+    def is_collecting(self) -> bool:
+        """Have calls been collected that are carried out later?"""
+        return bool(self._coalesced)
+
+    def carry_out(self, api: Api, work: Any) -> None:
+        """What was collected is carried out now; `work` is what can be waited for."""
+        self._attempt(api, lambda: self._end_coalescing(work))
+
+    def follow(self, handle: Any, other: Any) -> None:
+        """Who waits for `other` waits for what `handle` stands for."""
+        pending = self._handles.find(handle)
+        if pending:
+            self._handles.add(other, pending)
+
     def _end_coalescing(self, work: Any) -> None:
         pending, self._coalesced = self._coalesced, []
         if is_work(work):
@@ -292,152 +301,10 @@ class Collectives:
         for item in pending:
             self._complete(item)
 
-    # -- patches -------------------------------------------------------------------------------------------------------
-
-    def _patch_functions(self) -> Iterator[Undo]:
-        module = torch.distributed.distributed_c10d
-        for name in COLLECTIVES:
-            function = FUNCTIONS.get(name)
-            if function is not None:
-                yield self._patch_closure(name, function)
-        broadcast = getattr(module, "_broadcast_coalesced", getattr(torch.distributed, "_broadcast_coalesced", None))
-        if broadcast is not None:  # the name by which DistributedDataParallel sends its buffers
-            api = self._runner.names.make(_PREFIX, "broadcast_coalesced")
-
-            def broadcast_coalesced(*args: Any, **kwargs: Any) -> Any:
-                return self.run(api, broadcast, args, kwargs)
-
-            yield replace(torch.distributed, "_broadcast_coalesced", broadcast_coalesced)
-
-    def _patch_closure(self, name: str, wrapper: Any) -> Undo:
-        api = self._runner.names.make(_PREFIX, name)
-        cell = find_cell(wrapper)
-        if cell is None:
-            return nothing
-        original = cell.cell_contents
-
-        def collective(*args: Any, **kwargs: Any) -> Any:
-            return self.run(api, original, args, kwargs)
-
-        collective.__name__ = name  # torch's wrapper logs by it
-        cell.cell_contents = collective
-
-        def undo() -> None:
-            if cell.cell_contents is collective:
-                cell.cell_contents = original
-
-        return undo
-
-    def _patch_group(self) -> Iterator[Undo]:
-        group = torch._C._distributed_c10d.ProcessGroup
-        for method, name in _GROUP_METHODS.items():
-            if method in vars(group):
-                yield self._patch_method(group, method, name or method)
-        for method in _COALESCED_METHODS:
-            if method in vars(group):
-                yield self._patch_coalesced_method(group, method)
-
-    def _patch_method(self, group: Any, method: str, name: str) -> Undo:
-        api = self._runner.names.make(_PREFIX, name)
-        original = getattr(group, method)
-
-        def collective(self_group: Any, *args: Any, **kwargs: Any) -> Any:
-            described = describe_transfer(method, args) if name != method and not kwargs else ()
-            return self.run(api, original, (self_group, *args), kwargs, described or ())
-
-        return replace(group, method, collective)
-
-    def _patch_coalesced_method(self, group: Any, method: str) -> Undo:
-        api = self._runner.names.make(_PREFIX, method)
-        original = getattr(group, method)
-
-        def carry_out(*args: Any, **kwargs: Any) -> Any:
-            if not self._coalesced and method != "_end_coalescing":
-                return self.run(api, original, args, kwargs)
-            work = original(*args, **kwargs)
-            self._attempt(api, lambda: self._end_coalescing(work))
-            return work
-
-        return replace(group, method, carry_out)
-
-    def _patch_work(self) -> Iterator[Undo]:
-        work, future = torch._C._distributed_c10d.Work, torch._C.Future
-        for owner, name in ((work, "wait"), (work, "synchronize"), (future, "wait"), (future, "value")):
-            if name in vars(owner):
-                yield self._patch_wait(owner, name)
-        is_completed, get_future = work.is_completed, work.get_future
-
-        def look_whether_completed(handle: Any) -> Any:
-            answer = is_completed(handle)
-            if answer:
-                self._settle(handle)
-            return answer
-
-        def get_watched_future(handle: Any) -> Any:
-            answer = get_future(handle)
-            pending = self._handles.find(handle)
-            if pending:
-                self._handles.add(answer, pending)
-            return answer
-
-        yield replace(work, "is_completed", look_whether_completed)
-        yield replace(work, "get_future", get_watched_future)
-
-    def _patch_wait(self, owner: Any, name: str) -> Undo:
-        original = getattr(owner, name)
-
-        def wait(handle: Any, *args: Any, **kwargs: Any) -> Any:
-            try:
-                answer = original(handle, *args, **kwargs)
-            except BaseException as error:
-                self._settle_failed(handle, error)
-                raise
-            self._settle(handle)
-            return answer
-
-        return replace(owner, name, wait)
-
-    def _patch_waiting_tensor(self) -> Undo:
-        """The tensor subclass that stands for the result of a functional collective, and waits when it is used."""
-        from torch.distributed._functional_collectives import AsyncCollectiveTensor
-
-        original = AsyncCollectiveTensor.trigger_wait
-
-        def trigger_wait(tensor: Any) -> Any:
-            was_waiting = not getattr(tensor, "completed", True)
-            answer = original(tensor)
-            if was_waiting:
-                self.note_waited(answer)
-            return answer
-
-        return replace(AsyncCollectiveTensor, "trigger_wait", trigger_wait)
-
-    def _patch_reducer(self) -> Undo:
-        """DistributedDataParallel reduces gradients in C++, where nothing can be seen: it is counted."""
-        reducer = getattr(torch.distributed, "Reducer", None)
-        if reducer is None:
-            return nothing
-        original = reducer.prepare_for_backward
-
-        def prepare_for_backward(*args: Any, **kwargs: Any) -> Any:
-            if self._runner.is_active:
-                self._recorder.coverage.add_unseen(UNSEEN_REDUCTION)
-            return original(*args, **kwargs)
-
-        return replace(reducer, "prepare_for_backward", prepare_for_backward)
-
 
 def is_work(value: Any) -> bool:
     """Is it what a collective returns that was only started?"""
     return isinstance(value, torch._C._distributed_c10d.Work)
-
-
-def find_cell(wrapper: Any) -> Any:
-    """The cell in which a wrapper holds the function it wraps; None for a function that is no wrapper."""
-    wrapped = getattr(wrapper, "__wrapped__", None)
-    if wrapped is None:
-        return None
-    return next((cell for cell in wrapper.__closure__ or () if cell.cell_contents is wrapped), None)
 
 
 def find_caller(frame: FrameType | None) -> FrameType | None:
@@ -449,6 +316,12 @@ def find_caller(frame: FrameType | None) -> FrameType | None:
             break
         frame = frame.f_back
     return frame
+
+
+def is_own_in_backward(runner: CallRunner) -> bool:
+    """Is a call that is made now one of the backward itself, not the repetition of one of the forward?"""
+    replay = runner.recorder.recomputation.replay
+    return replay is not None and not (replay.is_exact or torch.is_grad_enabled())
 
 
 @contextmanager

@@ -50,6 +50,7 @@ def describe_sharding(tensor: torch.Tensor) -> Sharding | None:
         placements=tuple(repr(placement) for placement in spec.placements),
         mesh_shape=tuple(int(size) for size in spec.mesh.shape),
         mesh_names=tuple(names) if names is not None else None,
+        mesh_ranks=tuple(_ranks_of(spec.mesh)),
         local_shape=tuple(tensor._local_tensor.shape),
     )
 
@@ -64,3 +65,9 @@ def add_locally(first: Any, second: Any) -> torch.Tensor:
         total, first._spec.mesh, first._spec.placements, run_check=False, shape=first.shape, stride=first.stride()
     )
     return spread
+
+
+def _ranks_of(mesh: Any) -> list[int]:
+    """Its ranks in the order of its places; they lie in a small tensor of the host."""
+    found: list[int] = mesh.mesh.flatten().tolist()
+    return found

@@ -21,6 +21,7 @@ from tensorprobe.capture.torch.boundary import patch_functions, patch_scripted, 
 from tensorprobe.capture.torch.call_mode import CallMode, CallRunner, WatchMode
 from tensorprobe.capture.torch.checkpoint import Checkpoints
 from tensorprobe.capture.torch.collective import Collectives
+from tensorprobe.capture.torch.collective_patch import CollectivePatches
 from tensorprobe.capture.torch.compiled import CompiledRegions
 from tensorprobe.capture.torch.cuda_graph import patch_cuda_graphs
 from tensorprobe.capture.torch.engine import patch_engine
@@ -123,7 +124,7 @@ class TorchFramework:
         gradients = self._gradients = self._gradients or GradientTracer(recorder)
         gradients.forget_passes()
         names = ModuleNames(models, recorder.note_failure, adopts_layers=recorder.records_layers)
-        reader.parameter_names = names.parameter_names()
+        reader.parameter_names, reader.list_parameters = names.parameter_names(), names.parameter_names
         gradients.set_parameters(names.parameters() if recorder.records_modules else {})
         gradients.reduced.follow((named.stem, named.owner) for named in names.reduced() if recorder.records_modules)
         window = Window(CallRunner(recorder, reader, gradients, self._names), names)
@@ -134,7 +135,9 @@ class TorchFramework:
                 undos.callback(self._leave_mode, window.mode)
                 enter_below(window.mode, self._above)
             undos.callback(window.close)
-            undos.callback(setattr, reader, "parameter_names", {})  # another tensor may be made in the same place
+            # another tensor may be made in the same place
+            undos.callback(setattr, reader, "parameter_names", {})
+            undos.callback(setattr, reader, "list_parameters", dict)
             return undos.pop_all().close
 
     def _leave_mode(self, mode: CallMode) -> None:
@@ -194,7 +197,7 @@ class Window:
             if self.mode is not None:
                 undos.callback(patch_scripted(calls))
                 undos.callback(patch_allocation(calls, self.mode))
-            undos.callback(Collectives(calls, self.mode).install())
+            undos.callback(CollectivePatches(Collectives(calls, self.mode), calls).install())
             undos.callback(CompiledRegions(calls, self._watch, self._patch).install())
             undos.callback(patch_engine(self._watch, calls.gradients, calls.reader))
             return undos.pop_all().close

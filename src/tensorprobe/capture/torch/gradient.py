@@ -20,6 +20,7 @@ from torch.autograd import Variable
 
 from tensorprobe.capture.call import Call, GradientRecord, Slot, iter_slots
 from tensorprobe.capture.recorder import Recorder
+from tensorprobe.capture.torch.backward_request import describe_request, identify
 from tensorprobe.capture.torch.hiding import hidden
 from tensorprobe.capture.torch.reduced_gradient import ReducedGradients
 from tensorprobe.capture.torch.view_window import ViewWindow, view_changed_in_place
@@ -395,25 +396,6 @@ class HookPlan:
     def _depart(self, node: Any, wanted: Wanted) -> None:
         self._record.expect(wanted[1])
         self.departing.setdefault(node, []).append(wanted)
-
-
-def describe_request(args: tuple[Any, ...], kwargs: Mapping[str, Any], reader: Any) -> dict[str, Any]:
-    """The arguments of torch's `_engine_run_backward`: roots, their gradients, retain, create, inputs."""
-    roots, _, _, creates_graph, inputs = (*args, *(None,) * 5)[:5]
-    return {
-        "roots": [identify(root, reader) for root in roots],
-        "inputs": [identify(tensor, reader) for tensor in inputs or ()],
-        "accumulates": bool(kwargs.get("accumulate_grad")),
-        "creates_graph": bool(creates_graph),
-    }
-
-
-def identify(tensor: Any, reader: Any) -> dict[str, Any] | None:
-    """Which tensor it is, and who made it."""
-    if not isinstance(tensor, torch.Tensor):
-        return None  # a gradient that is not given, or an edge of the graph
-    leaf = reader.identify(tensor)
-    return {key: value for key, value in leaf.items() if value is not None}
 
 
 def edge_of(tensor: torch.Tensor) -> Edge:

@@ -61,6 +61,7 @@ from tensorprobe.model.undefined import add_undefined
 
 _DIGESTS = {"md5": crc32_digest, "hash": hash_digest}
 _MAX_LATE_BYTES = 256 << 20
+_PLACEMENTS = "torch.distributed.tensor.placement_types"
 _text_of: Callable[[torch.dtype], str] = cache(str)
 
 
@@ -82,6 +83,9 @@ class TorchReader:
         self.numbers = TensorNumbers()
         self.parameter_names: Mapping[int, str] = {}
         """By address: what the parameters of the models are called."""
+        self.list_parameters: Callable[[], Mapping[int, str]] = dict
+        """The same, as it is now."""
+        self._unnamed: set[int] = set()
         self._late_digests: list[tuple[Value, TensorCopy]] = []
         self._late_bytes = 0
         self._fetching = threading.RLock()  # a signal handler that ends the run may fetch in the middle of it
@@ -155,6 +159,7 @@ class TorchReader:
                 self._take_digest(value, copy)
 
     def forget(self) -> None:
+        self._unnamed.clear()
         self.values.forget()
         self.undefined.forget()
         self._waiting.clear()
@@ -186,7 +191,7 @@ class TorchReader:
 
     def _read(self, tensor: torch.Tensor, produced_by: str | None) -> TensorLeaf:
         if type(tensor) not in PLAIN_TYPES and (is_spread(tensor) or is_in_flight(tensor)):
-            return self._read_spread(tensor)
+            return self._read_spread(tensor, produced_by)
         is_undefined = bool(self.undefined) and self.undefined.has(tensor)
         if is_undefined:
             self.values.doubt_storage(tensor)  # who writes to it may do so unseen
@@ -216,9 +221,21 @@ class TorchReader:
             leaf.is_leaf = known.is_exposed or not is_made
             leaf.tensor, leaf.storage = self.numbers.number(tensor, known.numbers, layout), known.number
             leaf.parameter = self.parameter_names.get(id(tensor))
+            if leaf.parameter is None and type(tensor) is torch.nn.Parameter:
+                leaf.parameter = self._find_parameter(tensor)
             if layout[1] or not tensor.is_contiguous():
                 leaf.layout = layout[1], layout[3]
         return leaf
+
+    def _find_parameter(self, tensor: torch.Tensor) -> str | None:
+        """FSDP2 puts other parameters into the modules while they compute; it keeps them from step to step."""
+        if id(tensor) in self._unnamed:
+            return None
+        self.parameter_names = {**self.parameter_names, **self.list_parameters()}
+        found = self.parameter_names.get(id(tensor))
+        if found is None:
+            self._unnamed.add(id(tensor))
+        return found
 
     def identify(self, tensor: torch.Tensor) -> dict[str, Any]:
         """Which tensor it is, without a look at its content."""
@@ -239,7 +256,7 @@ class TorchReader:
     def _find_stats(self, known: KnownStorage, key: Any, tensor: torch.Tensor) -> Stats | None:
         return known.stats.get(key)
 
-    def _read_spread(self, tensor: torch.Tensor) -> TensorLeaf:
+    def _read_spread(self, tensor: torch.Tensor, produced_by: str | None) -> TensorLeaf:
         """Of a DTensor, the part on this rank; of a tensor in flight, nothing before it has come."""
         local = local_part(tensor)
         reason: str | None = NOT_WAITED
@@ -249,7 +266,7 @@ class TorchReader:
                 self._waiting.setdefault(storage_of(local), []).append((value, content_in_flight(local)))
         else:
             value, reason = self._make_value(local, None, ())
-        return TensorLeaf(
+        leaf = TensorLeaf(
             "torch.Tensor",
             str(tensor.dtype),
             tuple(tensor.shape),
@@ -258,7 +275,15 @@ class TorchReader:
             note=add_undefined(None) if self.undefined and self.undefined.has(tensor) else None,
             is_storable=reason is None,
             sharding=describe_sharding(tensor),
+            parameter=self.parameter_names.get(id(tensor)),
         )
+        part = content_in_flight(local)
+        _, known, layout = self.values.find(part, produced_by)
+        if known is not None:  # by the memory of its part on this rank
+            leaf.tensor, leaf.storage = self.numbers.number(tensor, known.numbers, layout), known.number
+            if layout[1] or not part.is_contiguous():
+                leaf.layout = layout[1], layout[3]
+        return leaf
 
     def _make_value(self, tensor: torch.Tensor, known: KnownStorage | None, layout: Layout) -> tuple[Value, str | None]:
         reason = missing_content(tensor) if known is None else missing_memory(tensor)
@@ -356,9 +381,11 @@ def tensors_in(tree: Any) -> Iterator[torch.Tensor]:
 
 
 def describe_communication(value: Any) -> dict[str, Any] | None:
-    """A leaf for a process group or a kind of reduction, as msprobe writes them; None for everything else."""
+    """A leaf for a process group or a kind of reduction, as msprobe writes them, or for a placement; None otherwise."""
     if not torch.distributed.is_available():
         return None
+    if type(value).__module__ == _PLACEMENTS:
+        return {"type": f"{_PLACEMENTS}.{type(value).__name__}", "value": repr(value)}
     if isinstance(value, torch.distributed.ProcessGroup):
         return {"type": "torch.ProcessGroup", "group_ranks": torch.distributed.get_process_group_ranks(value)}
     if isinstance(value, (torch.distributed.ReduceOp, torch.distributed.ReduceOp.RedOpType)):

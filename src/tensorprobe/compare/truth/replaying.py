@@ -9,7 +9,7 @@ from tensorprobe.replay.program import read_program
 from tensorprobe.replay.result import Truth
 from tensorprobe.replay.true_step import Array, LeafKey, TrueStep
 from tensorprobe.replay.true_step_builder import build_true_step, make_replacement
-from tensorprobe.replay.truth import find_truth
+from tensorprobe.replay.truth import find_truths
 from tensorprobe.store.reader import RankDump
 
 
@@ -23,7 +23,7 @@ class Replaying:
 
     def find_truth(self) -> Truth:
         """Each call held against what it means: what is the matter with this run alone?"""
-        return find_truth(self._program, self._device)
+        return find_truths([self._program], self._device)[0]
 
     def replay(self, replacements: Mapping[LeafKey, Array], *, is_shaken: bool = False) -> TrueStep:
         """With other leaves."""

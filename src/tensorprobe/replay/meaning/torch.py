@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from tensorprobe.replay.meaning.distributed import MEANINGS, copies_only
 from tensorprobe.replay.precision import Precision
 from tensorprobe.replay.recorded import MissingContentError
 
@@ -66,6 +67,8 @@ def find_meaning(prefix: str, op: str, is_wide: bool) -> Meaning | None:
         return _make_cast(_CASTS[prefix, op])
     if is_wide and (prefix, op) in (("Tensor", "type"), ("Tensor", "to")):
         return cast_by_text if op == "type" else None
+    if copies_only(prefix, op):
+        return MEANINGS[op.removesuffix(".default")]
     found = _CHOICES.get(op) if prefix in ("Torch", "Tensor") else None
     return found or (_RANDOM.get(op) if prefix in ("Torch", "Tensor", "Functional") else None)
 
