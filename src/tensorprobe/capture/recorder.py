@@ -162,6 +162,11 @@ class Recorder:
             slot, listen = self._slot(call.forward_name, role), self._watch.listen(call.watched)
             call.fields[role] = self._describer.describe(dict(tensors), slot, stores=stores, listen=listen)
 
+    def add_settings(self, call: Call, settings: Mapping[str, Any]) -> None:
+        """What the object that is called was made with."""
+        if settings and call.keeps_forward and self._selector.keeps_inputs:
+            call.fields["settings"] = settings
+
     def add_context(self, call: Call, context: Mapping[str, Any]) -> None:
         """Under what else the call was made: without gradients, under autocast."""
         if call.keeps_forward:

@@ -65,9 +65,9 @@ def iter_truths(dump: Dump, device: str = "cpu", reach: Reach = lambda done, tot
 def check_replayable(rank: RankDump) -> None:
     """DumpError, with what to record instead, for a dump that cannot be executed again."""
     header, where = rank.header, rank.folder
-    if header.get("framework") not in (None, "pytorch"):
+    if header.get("framework") not in (None, "pytorch", "mindspore"):
         raise DumpError(
-            f"{where} was recorded in {header.get('framework')}; only dumps of PyTorch can be replayed so far."
+            f"{where} was recorded in {header.get('framework')}; only dumps of PyTorch and MindSpore can be replayed."
         )
     if header.get("level") in ("L0", "debug"):
         raise DumpError(

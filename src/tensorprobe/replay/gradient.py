@@ -4,7 +4,6 @@ the recorded one of the same name means."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -14,7 +13,7 @@ from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.torch.gradient import GradientTracer, Span
 from tensorprobe.model.name import PARAMETERS_GRAD, ParametersGradName, module_stem, parse_name
 from tensorprobe.replay.argument import Leaf
-from tensorprobe.replay.program import Operation, Program
+from tensorprobe.replay.program import BackwardPass, Operation, Program
 from tensorprobe.replay.workspace import Workspace
 
 
@@ -95,25 +94,17 @@ class Gradients:
         """Run the backward passes that came before the record at `position`."""
         while self._passes and self._passes[0].position <= position:
             found = self._passes.pop(0)
-            tensors = [workspace.tensor(number) for number in found.roots]
-            roots = [tensor for tensor in tensors if tensor is not None and tensor.requires_grad]
+            tensors = {number: workspace.tensor(number) for number in found.roots}
+            roots = {number: root for number, root in tensors.items() if root is not None and root.requires_grad}
             if roots:
-                seeds = [None if root.dim() == 0 else torch.ones_like(root) for root in roots]
-                torch.autograd.backward(roots, seeds, retain_graph=bool(self._passes))
-
-
-@dataclass(frozen=True)
-class BackwardPass:
-    """The engine was asked for gradients."""
-
-    position: int
-    """How many records there were before it."""
-    roots: tuple[int, ...]
-    """The numbers of the tensors that it began from."""
+                seeds = [workspace.read(found.seeds.get(number), root) for number, root in roots.items()]
+                torch.autograd.backward(list(roots.values()), seeds, retain_graph=bool(self._passes))
 
 
 def read_passes(program: Program) -> list[BackwardPass]:
     """The backward passes of a step, in their order, as run.json has them."""
+    if program.passes is not None:
+        return list(program.passes)
     found = []
     listed = program.rank.run.get("backward_passes")
     for item in listed if isinstance(listed, list) else ():

@@ -13,6 +13,12 @@ import torch
 from tensorprobe.model.tree import map_tree
 from tensorprobe.replay.argument import Leaf, UnknownArgumentError, build_arguments, iter_leaves
 from tensorprobe.replay.function import DRAWS, UNDEFINED, base_op, find_function
+from tensorprobe.replay.meaning.mindspore.call import (
+    find_mask_by_gradient,
+    find_mindspore_function,
+    float64_by_default,
+    is_mindspore_random,
+)
 from tensorprobe.replay.meaning.torch import Context, find_meaning
 from tensorprobe.replay.object import make_object
 from tensorprobe.replay.precision import Precision, torch_dtype
@@ -52,7 +58,7 @@ class Invoker:
         tuples = operation.tuples
         args = build_arguments(list(operation.arguments), "input", tuples, make, self._make_object)
         kwargs = build_arguments(dict(operation.keywords), "kwargs", tuples, make, self._make_object)
-        return args, kwargs
+        return args, kwargs | build_arguments(operation.settings, "settings", tuples, make, self._make_object)
 
     def invoke(self, operation: Operation, args: list[Any], kwargs: dict[str, Any]) -> tuple[Any, Tensors]:
         """Call it: what it returned, and the tensors in that. NotReplayedError where these are not what was recorded;
@@ -71,18 +77,12 @@ class Invoker:
         return output, found
 
     def _find(self, operation: Operation) -> Callable[..., Any]:
+        if operation.framework == "mindspore":
+            return find_mindspore_function(operation, self._make_context(operation))
         meaning = find_meaning(operation.prefix, operation.op, self.precision.is_wide)
         if meaning is None:
             return find_function(operation.prefix, operation.op)
-        inputs, outputs = list(operation.inputs), list(operation.outputs)
-        context = Context(
-            self.precision,
-            lambda number: self.recorded.load(inputs[number]),
-            lambda number: self.recorded.load(outputs[number]),
-            lambda: self._load_draw(operation, "mask"),
-            partial(self.note_choice, operation) if self.note_choice is not None else None,
-            self._make_draw(operation),
-        )
+        context = self._make_context(operation)
 
         def call(*args: Any, **kwargs: Any) -> Any:
             try:
@@ -91,6 +91,17 @@ class Invoker:
                 return find_function(operation.prefix, operation.op)(*args, **kwargs)
 
         return call
+
+    def _make_context(self, operation: Operation) -> Context:
+        inputs, outputs = list(operation.inputs), list(operation.outputs)
+        return Context(
+            self.precision,
+            lambda number: self.recorded.load(inputs[number]),
+            lambda number: self.recorded.load(outputs[number]),
+            lambda: self._load_mask(operation),
+            partial(self.note_choice, operation) if self.note_choice is not None else None,
+            self._make_draw(operation),
+        )
 
     def _make_draw(self, operation: Operation) -> Callable[[Callable[[], Any]], Any] | None:
         state = self._load_draw(operation, "generator_state")
@@ -103,6 +114,11 @@ class Invoker:
                 return function()
 
         return draw
+
+    def _load_mask(self, operation: Operation) -> torch.Tensor | None:
+        if operation.framework == "mindspore":
+            return find_mask_by_gradient(operation, self.recorded)
+        return self._load_draw(operation, "mask")
 
     def _load_draw(self, operation: Operation, role: str) -> torch.Tensor | None:
         leaf = next(iter_leaves(operation.fields.get(role), role), None)
@@ -120,6 +136,8 @@ class Invoker:
         is_followed = operation.fields.get("grad_enabled") is not False or operation.inside is not None
         casts = operation.fields.get("autocast") if not self.precision.is_wide else None
         with ExitStack() as stack:
+            if operation.framework == "mindspore" and self.precision.is_wide:
+                stack.enter_context(float64_by_default())
             if not is_followed:
                 stack.enter_context(torch.no_grad())
             for device, dtype in casts.items() if isinstance(casts, dict) else ():
@@ -130,6 +148,8 @@ class Invoker:
 
 def is_random(operation: Operation) -> bool:
     """Can its result not be computed from its arguments?"""
+    if operation.framework == "mindspore":
+        return is_mindspore_random(operation)
     return base_op(operation.prefix, operation.op) in DRAWS
 
 

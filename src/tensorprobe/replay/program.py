@@ -27,6 +27,8 @@ class Operation:
     fields: Mapping[str, Any]
     position: int = 0
     """How many records there were when it ended."""
+    framework: str = "pytorch"
+    """Whose function was called."""
     children: list[Operation] = field(default_factory=list)
 
     def __repr__(self) -> str:
@@ -53,6 +55,12 @@ class Operation:
     @property
     def keywords(self) -> Mapping[str, Any]:
         given = self.fields.get("input_kwargs")
+        return given if isinstance(given, dict) else {}
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """What the object that was called had been made with."""
+        given = self.fields.get("settings")
         return given if isinstance(given, dict) else {}
 
     @property
@@ -103,6 +111,18 @@ class Operation:
         return backward_name(self.parsed)
 
 
+@dataclass(frozen=True)
+class BackwardPass:
+    """The engine was asked for gradients."""
+
+    position: int
+    """How many records there were before it."""
+    roots: tuple[int, ...]
+    """The numbers of the tensors that it began from."""
+    seeds: Mapping[int, Leaf] = field(default_factory=dict)
+    """The gradients that it began with, where they are recorded; ones elsewhere."""
+
+
 @dataclass(eq=False)
 class Program:
     """The calls of one step of one process."""
@@ -112,6 +132,12 @@ class Program:
     """The outermost, in their order."""
     gradients: dict[str, Mapping[str, Any]]
     """The backward records, and those of the gradients of parameters, by their names."""
+    gradient_positions: dict[str, int] = field(default_factory=dict)
+    """How many records there were before each of them."""
+    passes: list[BackwardPass] | None = None
+    """Where gradients were asked for, if that is known from elsewhere than run.json."""
+    unclear: frozenset[int] = frozenset()
+    """Tensors of which it is not certain who uses them."""
 
     def walk(self) -> Iterator[Operation]:
         """All calls, each before what it contains."""
@@ -134,16 +160,23 @@ def read_program(rank: RankDump) -> Program:
     """The program of one step of one process."""
     operations: dict[str, Operation] = {}
     gradients: dict[str, Mapping[str, Any]] = {}
+    positions: dict[str, int] = {}
+    framework = str(rank.header.get("framework") or "pytorch")
     for position, record in enumerate(rank.records()):
         parsed = parse_or_none(record.name)
         if isinstance(parsed, ParametersGradName):
-            gradients[record.name] = record.fields
+            gradients[record.name], positions[record.name] = record.fields, position
         elif isinstance(parsed, (ApiName, ModuleName)):
             if parsed.direction == "forward":
-                operations[record.name] = Operation(record.name, parsed, record.fields, position)
+                operations[record.name] = Operation(record.name, parsed, record.fields, position, framework)
             elif parsed.direction == "backward":
-                gradients[record.name] = record.fields
-    return Program(rank, _nest(operations, rank.parents), gradients)
+                gradients[record.name], positions[record.name] = record.fields, position
+    program = Program(rank, _nest(operations, rank.parents), gradients, positions)
+    if framework == "mindspore":
+        from tensorprobe.replay.link import link_program  # needs torch, and what is above
+
+        link_program(program)
+    return program
 
 
 def _nest(operations: dict[str, Operation], parents: Mapping[str, str | None]) -> list[Operation]:

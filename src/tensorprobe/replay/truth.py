@@ -99,7 +99,7 @@ class TruthJudge(Onlooker):
         """A value gets back the sum of what its users give back; a hook on it shows as another sum."""
         for value in iter_values(self._program):
             arriving = self._gradients(value.maker)[0].get(value.leaf.slot)
-            if arriving is None or value.leaf.tensor in self.workspace_roots:
+            if arriving is None or value.leaf.tensor in self.workspace_roots | self._program.unclear:
                 continue
             shares = [self._gradients(user)[1].get(leaf.slot) for user, leaf in value.uses]
             given = [leaf for leaf in shares if leaf is not None]

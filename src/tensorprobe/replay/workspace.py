@@ -78,6 +78,15 @@ class Workspace:
             self._register(leaf, found)
         return found
 
+    def read(self, seed: Leaf | None, root: torch.Tensor) -> torch.Tensor | None:
+        """The gradient that a backward pass begins with, as it was recorded; ones where it was not."""
+        if seed is not None:
+            try:
+                return self._recorded.load(seed).to(root.dtype)
+            except MissingContentError:
+                pass  # ones, as below
+        return None if root.dim() == 0 else torch.ones_like(root)
+
     def tensor(self, number: int | None) -> torch.Tensor | None:
         """The tensor that stands for the object with this number."""
         return self._by_tensor.get(number) if number is not None else None

@@ -129,6 +129,7 @@ class MindSporeFramework:
         gradients = self._gradients = self._gradients or GradientTracer(recorder)
         gradients.forget_passes()
         names = ModuleNames(models, recorder.note_failure, self._dialect, adopts_layers=recorder.records_layers)
+        reader.parameter_names = names.parameter_names()
         is_hooked = (
             recorder.records_modules and not is_graph_mode()
         )  # where hooks would be compiled, graphs have others
@@ -160,6 +161,7 @@ class MindSporeFramework:
             for patch in patches:
                 undos.callback(patch.remove)
                 patch.install()
+            undos.callback(setattr, reader, "parameter_names", {})  # another tensor may be made in the same place
             undos.callback(CompiledRegions(calls, patches, graphs, names).install())
             undos.callback(close)
             return undos.pop_all().close

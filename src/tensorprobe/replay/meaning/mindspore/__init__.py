@@ -1,0 +1,10 @@
+"""The meaning, in torch, of MindSpore's functions, methods and primitives. MindSpore is not needed for it."""
+
+from __future__ import annotations
+
+from tensorprobe.replay.meaning.mindspore import elementwise, layer, layout, loss, recurrent, reduction
+from tensorprobe.replay.meaning.mindspore.table import TABLE, Entry, common_keywords, find_entry
+
+__all__ = ["TABLE", "Entry", "common_keywords", "find_entry"]
+
+_FILLED_BY = (elementwise, layer, layout, loss, recurrent, reduction)
