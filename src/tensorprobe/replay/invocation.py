@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from tensorprobe.capture.torch.dropout import RNNS, set_dropout_inert
 from tensorprobe.model.tree import map_tree
 from tensorprobe.replay.argument import Leaf, UnknownArgumentError, build_arguments, iter_leaves
 from tensorprobe.replay.function import DRAWS, UNDEFINED, base_op, find_function
@@ -42,6 +43,7 @@ class Invoker:
         self.recorded = recorded
         self.precision = precision
         self.device = device
+        self._drops = not recorded.has_no_dropout
         self.note_choice: Callable[[Operation, torch.Tensor], None] | None = None
         """Told of a choice (topk, sort) how far what was chosen lies from what would be chosen now."""
 
@@ -80,6 +82,8 @@ class Invoker:
         if operation.framework == "mindspore":
             return find_mindspore_function(operation, self._make_context(operation))
         meaning = find_meaning(operation.prefix, operation.op, self.precision.is_wide)
+        if meaning is None and not self._drops and operation.op in RNNS:
+            return lambda *args, **kwargs: getattr(torch, operation.op)(*args, **kwargs)  # the one that drops nothing
         if meaning is None:
             return find_function(operation.prefix, operation.op)
         context = self._make_context(operation)
@@ -101,6 +105,7 @@ class Invoker:
             lambda: self._load_mask(operation),
             partial(self.note_choice, operation) if self.note_choice is not None else None,
             self._make_draw(operation),
+            self._drops,
         )
 
     def _make_draw(self, operation: Operation) -> Callable[[Callable[[], Any]], Any] | None:
@@ -138,6 +143,8 @@ class Invoker:
         with ExitStack() as stack:
             if operation.framework == "mindspore" and self.precision.is_wide:
                 stack.enter_context(float64_by_default())
+            if not self._drops:
+                stack.callback(set_dropout_inert(True))
             if not is_followed:
                 stack.enter_context(torch.no_grad())
             for device, dtype in casts.items() if isinstance(casts, dict) else ():

@@ -213,6 +213,11 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     return tuple(torch.chunk(input, chunks, dim))
 
 
+@means("tensor_split", OPS, METHOD)
+def tensor_split(input: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
+    return tuple(torch.tensor_split(input, indices_or_sections, dim))
+
+
 @means("unbind unstack Unstack Unpack", *FUNCTIONS)
 def unbind(input: Tensor, dim: int = 0, num: int | None = None) -> tuple[Tensor, ...]:
     return tuple(torch.unbind(input, dim))
