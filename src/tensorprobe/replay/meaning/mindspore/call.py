@@ -29,7 +29,11 @@ def find_mindspore_function(operation: Operation, context: Context) -> Callable[
 
     def call(*args: Any, **kwargs: Any) -> Any:
         output = function(*args, **common_keywords(kwargs))
-        return tuple(output) if isinstance(output, list) else output
+        output = tuple(output) if isinstance(output, list) else output
+        for leaf, tensor in zip(operation.outputs, output if isinstance(output, tuple) else (output,), strict=False):
+            if leaf.is_floating != (tensor.is_floating_point() or tensor.is_complex()):
+                raise UnknownFunctionError(f"its meaning gives {tensor.dtype} where {leaf.dtype} was recorded")
+        return output
 
     return call
 

@@ -46,7 +46,6 @@ _UNARY: tuple[tuple[str, str, Any], ...] = (
     ("tanh", "Tanh", torch.tanh),
     ("trunc", "Trunc", torch.trunc),
 )
-_ALIASES = {"absolute": "abs", "negative": "neg"}
 _ACTIVATIONS: tuple[tuple[str, str, Any], ...] = (
     ("relu", "ReLU", F.relu),
     ("relu6", "ReLU6", F.relu6),
@@ -56,28 +55,28 @@ _ACTIVATIONS: tuple[tuple[str, str, Any], ...] = (
     ("hardsigmoid", "HSigmoid", F.hardsigmoid),
     ("hardswish", "HSwish", F.hardswish),
     ("softsign", "Softsign", F.softsign),
-    ("logsigmoid", "LogSigmoid", F.logsigmoid),
 )
 
 for _name, _class, _function in _UNARY:
     for _prefix in FUNCTIONS:
         add(_prefix, _name, _function)
     add(PRIMITIVE, _class, _function)
-for _name, _known in _ALIASES.items():
-    for _prefix in FUNCTIONS:
-        add(_prefix, _name, getattr(torch, _known))
+for _prefix in (OPS, METHOD):
+    add(_prefix, "absolute", torch.abs)
+for _prefix in FUNCTIONS:
+    add(_prefix, "negative", torch.neg)
 for _name, _class, _function in _ACTIVATIONS:
     add(OPS, _name, _function)
-    add(MINT_F, _name, _function)
     add(PRIMITIVE, _class, _function)
+    if _name != "softsign":
+        add(MINT_F, _name, _function)
+add(OPS, "logsigmoid", F.logsigmoid)
+add(MINT_F, "logsigmoid", F.logsigmoid)
 for _name in ("sigmoid", "tanh"):
     add(MINT_F, _name, getattr(torch, _name))
 add(PRIMITIVE, "Inv", torch.reciprocal)
 add(PRIMITIVE, "Rint", torch.round)
-add(OPS, "rint", torch.round)
 add(OPS, "inv", torch.reciprocal)
-add(METHOD, "relu", F.relu)
-add(MINT, "relu", F.relu)
 add(OPS, "isnan", torch.isnan)
 add(OPS, "isinf", torch.isinf)
 add(METHOD, "isnan", torch.isnan)
@@ -90,10 +89,34 @@ for _operator in ("__abs__", "__neg__", "__pos__", "__invert__"):
 
 # -- of two tensors, or of one and a number ----------------------------------------------------------------------------
 
+
+
+def _tensor(value: Any, beside: Tensor) -> Tensor:
+    return value if isinstance(value, Tensor) else torch.tensor(value, dtype=beside.dtype, device=beside.device)
+
+
+def _floor_divide(input: Any, other: Any) -> Tensor:
+    """Torch's own has no derivative, not even that it is zero."""
+    return torch.div(_any_tensor(input, other), other, rounding_mode="floor")
+
+
+def _remainder(input: Any, other: Any) -> Tensor:
+    return torch.remainder(_any_tensor(input, other), other)
+
+
+def _any_tensor(value: Any, beside: Any) -> Tensor:
+    return value if isinstance(value, Tensor) else torch.full_like(beside, value)
+
+
+def _turned(function: Any) -> Any:
+    """Of the operator whose tensor stands behind it."""
+    return lambda input, other: function(other, input)
+
+
 _BINARY: tuple[tuple[str, str, Any], ...] = (
     ("atan2", "Atan2", torch.atan2),
     ("eq", "Equal", torch.eq),
-    ("floor_divide", "FloorDiv", torch.floor_divide),
+    ("floor_divide", "FloorDiv", _floor_divide),
     ("ge", "GreaterEqual", torch.ge),
     ("gt", "Greater", torch.gt),
     ("le", "LessEqual", torch.le),
@@ -104,12 +127,9 @@ _BINARY: tuple[tuple[str, str, Any], ...] = (
     ("minimum", "Minimum", torch.minimum),
     ("ne", "NotEqual", torch.ne),
     ("pow", "Pow", torch.pow),
-    ("remainder", "FloorMod", torch.remainder),
+    ("remainder", "FloorMod", _remainder),
 )
-_BINARY_ALIASES = {"floor_div": "floor_divide", "floor_mod": "remainder", "equal": "eq", "not_equal": "ne"} | {
-    "greater": "gt",
-    "greater_equal": "ge",
-    "less": "lt",
+_BINARY_ALIASES = {"equal": "eq", "not_equal": "ne", "greater": "gt", "greater_equal": "ge", "less": "lt"} | {
     "less_equal": "le",
 }
 _BIND = {"maximum", "minimum", "logical_and", "logical_or", "atan2"}
@@ -125,10 +145,6 @@ def _of_tensors(function: Any) -> Any:
     return call
 
 
-def _tensor(value: Any, beside: Tensor) -> Tensor:
-    return value if isinstance(value, Tensor) else torch.tensor(value, dtype=beside.dtype, device=beside.device)
-
-
 for _name, _class, _function in _BINARY:
     _meaning = _of_tensors(_function) if _name in _BIND else _function
     for _prefix in FUNCTIONS:
@@ -137,21 +153,28 @@ for _name, _class, _function in _BINARY:
     for _alias in (alias for alias, known in _BINARY_ALIASES.items() if known == _name):
         for _prefix in (OPS, METHOD):
             add(_prefix, _alias, _meaning)
-for _word in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"):
+add(OPS, "floor_div", _floor_divide)
+add(OPS, "floor_mod", _remainder)
+for _word in ("add", "sub", "mul", "truediv", "pow", "matmul"):
     for _operator in (f"__{_word}__", f"__r{_word}__"):
         add(METHOD, _operator, getattr(Tensor, _operator))
-for _word in ("add", "sub", "mul", "truediv", "floordiv", "mod"):
+for _word in ("add", "sub", "mul", "truediv"):
     add(METHOD, f"__i{_word}__", getattr(Tensor, f"__{_word}__"))  # what is written to is another tensor here
+for _word, _function in (("floordiv", _floor_divide), ("mod", _remainder)):
+    add(METHOD, f"__{_word}__", _function)
+    add(METHOD, f"__i{_word}__", _function)
+    add(METHOD, f"__r{_word}__", _turned(_function))
 for _operator in ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__and__", "__or__", "__xor__"):
     add(METHOD, _operator, getattr(Tensor, _operator))
 
 
-@means("add Add AddExt AddScalar", *FUNCTIONS)
+@means("add Add AddExt", *FUNCTIONS)
 def add_scaled(input: Any, other: Any, alpha: Any = 1) -> Any:
     return input + other * alpha if alpha != 1 else input + other
 
 
-@means("sub subtract Sub SubExt SubScalar", *FUNCTIONS)
+@means("sub Sub SubExt", *FUNCTIONS)
+@means("subtract", OPS, METHOD)
 def subtract_scaled(input: Any, other: Any, alpha: Any = 1) -> Any:
     return input - other * alpha if alpha != 1 else input - other
 
@@ -161,18 +184,16 @@ def plus(input: Any, other: Any) -> Any:
     return input + other
 
 
-@means("mul multiply Mul Muls", *FUNCTIONS)
+@means("mul Mul Muls", *FUNCTIONS)
+@means("multiply", OPS, METHOD)
 def times(input: Any, other: Any) -> Any:
     return input * other
 
 
-@means("div divide true_divide Div RealDiv Divs DivMod DivMods", *FUNCTIONS)
+@means("div divide Div RealDiv Divs DivMod", *FUNCTIONS)
+@means("true_divide", OPS, METHOD)
 def divide(input: Any, other: Any, rounding_mode: str | None = None) -> Any:
     return torch.div(_any_tensor(input, other), other, rounding_mode=rounding_mode)
-
-
-def _any_tensor(value: Any, beside: Any) -> Tensor:
-    return value if isinstance(value, Tensor) else torch.full_like(beside, value)
 
 
 @means("Mod")
@@ -196,18 +217,22 @@ def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
     return torch.lerp(input, end, weight)
 
 
-@means("masked_fill MaskedFill", *FUNCTIONS)
+@means("masked_fill MaskedFill", OPS, METHOD)
 def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
     return torch.where(mask, _tensor(value, input).to(input.dtype), input)
 
 
-@means("where", *FUNCTIONS)
+@means("where", OPS, MINT)
 def where(condition: Tensor, input: Any, other: Any) -> Tensor:
-    """The condition first, of the method too."""
     return torch.where(condition, input, other)
 
 
-@means("Select", OPS)
+@means("where", METHOD)
+def where_method(input: Tensor, condition: Tensor, other: Any) -> Tensor:
+    return torch.where(condition, input, other)
+
+
+@means("Select")
 def select(condition: Tensor, input: Any, other: Any) -> Tensor:
     return torch.where(condition, input, other)
 
@@ -241,7 +266,7 @@ def fast_gelu(input: Tensor) -> Tensor:
 add(PRIMITIVE, "FastGeLU", fast_gelu)
 
 
-@means("elu Elu EluExt", OPS, MINT_F)
+@means("elu Elu", OPS, MINT_F)
 def elu(input: Tensor, alpha: float = 1.0) -> Tensor:
     return F.elu(input, alpha)
 
@@ -256,7 +281,7 @@ def leaky_relu(input: Tensor, alpha: Any = 0.2) -> Tensor:
     return torch.where(input > 0, input, input * alpha)
 
 
-@means("leaky_relu LeakyReLUExt", MINT_F)
+@means("leaky_relu", MINT_F)
 def leaky_relu_mint(input: Tensor, negative_slope: Any = 0.01) -> Tensor:
     return torch.where(input > 0, input, input * negative_slope)
 

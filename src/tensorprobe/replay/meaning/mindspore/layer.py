@@ -255,11 +255,12 @@ def layer_norm_primitive(
     begin_params_axis: int = 1,
     epsilon: float = 1e-7,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The result, the means and the variances."""
+    """The result, the means and the variances; nothing comes back through these."""
     dims = tuple(range(begin_norm_axis % input.dim(), input.dim()))
     mean = input.mean(dims, keepdim=True)
     variance = (input - mean).square().mean(dims, keepdim=True)
-    return (input - mean) / (variance + epsilon).sqrt() * gamma + beta, mean, variance
+    result = (input - mean) / (variance + epsilon).sqrt() * gamma + beta
+    return result, mean.detach(), variance.detach()
 
 
 @means("layer_norm", OPS, MINT_F)
@@ -298,7 +299,7 @@ def batch_norm_primitive(
     _need_channels_first(data_format)
     shape = [1, -1] + [1] * (input.dim() - 2)
     if not is_training:
-        mean, variance = running_mean, running_var
+        mean, variance = running_mean.detach(), running_var.detach()
     else:
         dims = [dim for dim in range(input.dim()) if dim != 1]
         mean = input.mean(dims)
@@ -334,7 +335,7 @@ def batch_norm(
 ) -> Any:
     if training:
         raise NotImplementedError("a batch_norm that gathers statistics")
-    return F.batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
+    return F.batch_norm(input, running_mean.detach(), running_var.detach(), weight, bias, False, momentum, eps)
 
 
 # -- dropout -----------------------------------------------------------------------------------------------------------

@@ -28,7 +28,8 @@ Sizes = Sequence[int]
 # -- shapes ------------------------------------------------------------------------------------------------------------
 
 
-@means("reshape view Reshape View", *FUNCTIONS)
+@means("reshape Reshape View", *FUNCTIONS)
+@means("view", METHOD)
 def reshape(input: Tensor, *shape: Any) -> Tensor:
     return input.reshape(spread(shape))
 
@@ -93,12 +94,13 @@ def transpose_method(input: Tensor, *dims: Any, dim0: int | None = None, dim1: i
     return input.permute(*(order or range(input.dim() - 1, -1, -1)))
 
 
-@means("swapaxes swapdims", *FUNCTIONS)
+@means("swapaxes", *FUNCTIONS)
+@means("swapdims", OPS, METHOD)
 def swapaxes(input: Tensor, dim0: int, dim1: int) -> Tensor:
     return input.transpose(dim0, dim1)
 
 
-@means("transpose TransposeExtView TransposeExt", MINT)
+@means("transpose TransposeExtView", MINT)
 def transpose_mint(input: Tensor, dim0: int, dim1: int) -> Tensor:
     return input.transpose(dim0, dim1)
 
@@ -113,7 +115,8 @@ def movedim(input: Tensor, source: Any, destination: Any) -> Tensor:
     return torch.movedim(input, source, destination)
 
 
-@means("expand_dims unsqueeze ExpandDims", *FUNCTIONS)
+@means("unsqueeze ExpandDims", *FUNCTIONS)
+@means("expand_dims", OPS, METHOD)
 def unsqueeze(input: Tensor, dim: int) -> Tensor:
     return input.unsqueeze(dim)
 
@@ -176,7 +179,7 @@ def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     return torch.stack(list(tensors), dim)
 
 
-@means("Stack Pack StackExt")
+@means("Stack Pack")
 def stack_primitive(*tensors: Any, dim: int = 0) -> Tensor:
     *parts, last = tensors
     if isinstance(last, int):
@@ -218,7 +221,8 @@ def tensor_split(input: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple
     return tuple(torch.tensor_split(input, indices_or_sections, dim))
 
 
-@means("unbind unstack Unstack Unpack", *FUNCTIONS)
+@means("unbind Unstack Unpack", *FUNCTIONS)
+@means("unstack", OPS)
 def unbind(input: Tensor, dim: int = 0, num: int | None = None) -> tuple[Tensor, ...]:
     return tuple(torch.unbind(input, dim))
 
@@ -246,7 +250,7 @@ def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
     return input.narrow(dim, int(start), length)
 
 
-@means("tril Tril TrilExt", *FUNCTIONS)
+@means("tril Tril", *FUNCTIONS)
 def tril(input: Tensor, diagonal: int = 0) -> Tensor:
     return torch.tril(input, diagonal)
 
@@ -298,7 +302,7 @@ def slice_kernel(input: Tensor, dim: int, start: int, end: int, step: int = 1) -
     return input[(slice(None),) * (dim % input.dim()) + (slice(start, end, step),)]
 
 
-@means("SelectExtView SelectView")
+@means("SelectExtView")
 def select_kernel(input: Tensor, dim: int, index: int) -> Tensor:
     return input.select(dim, index)
 
@@ -383,7 +387,7 @@ def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: 
     return input.index_add(dim, index.long(), source, alpha=alpha)
 
 
-@means("embedding Embedding", MINT_F)
+@means("embedding", MINT_F)
 def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, *rest: Any, **named: Any) -> Tensor:
     if any(one not in (None, False, 2.0) for one in (*rest, *named.values())):
         raise NotImplementedError("an embedding that renorms or scales")
@@ -394,7 +398,7 @@ def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, *re
 def one_hot(index: Tensor, depth: int, on_value: Any = 1, off_value: Any = 0, dim: int = -1) -> Tensor:
     places = torch.arange(int(depth), device=index.device)
     is_on = (index.unsqueeze(-1) == places).movedim(-1, dim if dim >= 0 else index.dim() + 1 + dim)
-    on, off = (torch.as_tensor(value, device=index.device) for value in (on_value, off_value))
+    on, off = (torch.as_tensor(value, device=index.device).detach() for value in (on_value, off_value))
     return torch.where(is_on, on, off)
 
 
@@ -425,17 +429,19 @@ def ones(*size: Any, dtype: Any = None) -> Tensor:
     return torch.ones(spread(tuple(shape)), dtype=dtype)
 
 
-@means("full", OPS, MINT)
-def full(size: Sizes, fill_value: Any, *, dtype: Any = None) -> Tensor:
+@means("full", OPS, MINT, needs_context=True)
+def full(context: Context, size: Sizes, fill_value: Any, *, dtype: Any = None) -> Tensor:
+    """Without a dtype, what comes out is a matter of MindSpore's version: of 1.5 it may be 1."""
+    dtype = context.precision.dtype(context.recorded_results(0).dtype) if dtype is None else dtype
     return torch.full(tuple(as_tuple(size)), fill_value, dtype=dtype)
 
 
-@means("zeros_like ZerosLike ZerosLikeExt", OPS, MINT)
+@means("zeros_like ZerosLike", OPS, MINT)
 def zeros_like(input: Tensor, *_: Any, dtype: Any = None) -> Tensor:
     return torch.zeros_like(input, dtype=_dtype_among(_) or dtype)
 
 
-@means("ones_like OnesLike OnesLikeExt", OPS, MINT)
+@means("ones_like OnesLike", OPS, MINT)
 def ones_like(input: Tensor, *_: Any, dtype: Any = None) -> Tensor:
     return torch.ones_like(input, dtype=_dtype_among(_) or dtype)
 
@@ -468,7 +474,8 @@ def eye(n: int, m: int | None = None, dtype: Any = None) -> Tensor:
     return torch.eye(n, n if m is None else m, dtype=dtype)
 
 
-@means("cast Cast astype to ToDtype", OPS, METHOD)
+@means("cast Cast ToDtype", OPS)
+@means("astype to", METHOD)
 def cast(input: Any, dtype: Any, *_: Any, **__: Any) -> Any:
     """Of a floating dtype the replay has another, which was given here."""
     if not isinstance(dtype, torch.dtype):
@@ -507,18 +514,13 @@ def stop_gradient(input: Tensor) -> Tensor:
     return input.detach()
 
 
-@means("detach", METHOD)
-def detach(input: Tensor) -> Tensor:
-    return input.detach()
-
-
 @means("clone copy contiguous", METHOD)
 def clone(input: Tensor) -> Tensor:
     return input.clone()
 
 
-@means("Identity Depend", OPS)
-def identity(input: Tensor, *_: Any) -> Tensor:
+@means("Identity")
+def identity(input: Tensor) -> Tensor:
     return input.view_as(input)
 
 

@@ -142,7 +142,7 @@ def norm(input: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False,
     return torch.linalg.norm(input, ord, dim, keepdim, dtype=dtype)
 
 
-@means("logsumexp LogSumExp", *FUNCTIONS)
+@means("logsumexp", *FUNCTIONS)
 def logsumexp(input: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
     return torch.logsumexp(input, as_tuple(dim), keepdim)
 
@@ -285,7 +285,7 @@ def log_softmax(input: Tensor, dim: int = -1) -> Tensor:
     return torch.log_softmax(input, dim)
 
 
-@means("log_softmax LogSoftmaxExt", MINT_F)
+@means("log_softmax", MINT_F)
 def log_softmax_mint(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
     return torch.log_softmax(input, dim, dtype=dtype)
 
