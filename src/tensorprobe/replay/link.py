@@ -17,12 +17,15 @@ import torch
 
 from tensorprobe.replay.alone import backward_leaves
 from tensorprobe.replay.argument import Leaf, is_tensor, iter_leaves, read_leaf
+from tensorprobe.replay.meaning.mindspore import OWN_RESULTS
 from tensorprobe.replay.meaning.mindspore.call import GIVEN_BACK
 from tensorprobe.replay.program import BackwardPass, Operation, Program
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors, bits_of
 
 Key = tuple[str, tuple[int, ...], bytes]
 """Equal for tensors of the same bits."""
+WRITTEN = "written"
+"""The field that says how many of the last results of a call are what it wrote into its arguments."""
 _MAX_DEPTH = 64
 _IN_PLACE = ("__setitem__", "assign", "assign_add", "assign_sub", "Assign", "AssignAdd", "AssignSub")
 _DROPOUTS = ("dropout", "Dropout")
@@ -85,12 +88,15 @@ class _Linker:
                 self.link(child)
             fields["output"] = _number_leaves(fields.get("output"), "output", self._number_input)
             return
-        fields["output"] = [*operation.results, *self._find_written(operation)]
+        written = self._find_written(operation)
+        fields["output"] = [*operation.results, *written]
+        fields[WRITTEN] = len(written)
         made: list[_Result] = []
         fields["output"] = _number_leaves(fields["output"], "output", lambda leaf: self._number_result(leaf, made))
         self._results[operation.name] = made
+        own = {f"output.{place}" for place in OWN_RESULTS.get(_class_name(operation), ())}
         for result in made:
-            if result.key is not None:
+            if result.key is not None and result.leaf.slot not in own:
                 self._by_content.setdefault(result.key, []).append(result.number)
         if _class_name(operation) in _DROPOUTS:
             arriving, departing = backward_leaves(self.program.gradients.get(operation.backward_name, {}))

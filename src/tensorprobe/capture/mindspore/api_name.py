@@ -69,6 +69,8 @@ class Api:
     """It moves tensors between ranks."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """What a primitive was made with, as records have it."""
+    tuples: tuple[str, ...] = ()
+    """Where in that tuples are."""
     dtype_place: int | None = None
     """Of an operation that is seen by its kernel: which argument is the number of a dtype."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from dataclasses import replace as changed
 from functools import cache
 from typing import Any
 
@@ -17,7 +16,7 @@ from mindspore._c_expression import typing
 from tensorprobe.capture.mindspore.api_name import PRIMITIVE, Api
 from tensorprobe.capture.mindspore.call_patch import CallRunner
 from tensorprobe.capture.mindspore.hiding import hidden, hiding
-from tensorprobe.capture.mindspore.primitive_call import describe_settings
+from tensorprobe.capture.mindspore.primitive_call import with_settings
 from tensorprobe.capture.recursion import room
 
 try:
@@ -77,7 +76,7 @@ def describe_kernel(
     """A kernel with what its primitive was made with, and its arguments with the dtype that it knows by a number."""
     try:
         if primitive is not None:
-            return changed(api, settings=describe_settings(primitive, runner.reader)), args
+            return with_settings(api, primitive, runner.reader), args
         place = api.dtype_place
         if place is not None and place < len(args) and type(args[place]) is int:
             return api, (*args[:place], typing.type_id_to_type(args[place]), *args[place + 1 :])

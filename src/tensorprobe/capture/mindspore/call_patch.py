@@ -126,7 +126,7 @@ class CallRunner:
                     if api.caller is not None and call.stack is not None:
                         call.stack = replace(call.stack, caller=api.caller)
                     self.recorder.add_inputs(call, args, kwargs)
-                    self.recorder.add_settings(call, api.settings)
+                    self.recorder.add_settings(call, api.settings, api.tuples)
                     if is_grad_switched_off():
                         self.recorder.add_context(call, {"grad_enabled": False})
                     if api.is_random:

@@ -20,7 +20,7 @@ from tensorprobe.capture.describe import describe_plain
 from tensorprobe.capture.mindspore.hiding import hiding
 from tensorprobe.capture.mindspore.reader import MindSporeReader
 from tensorprobe.capture.patch import replace
-from tensorprobe.model.tree import map_tree
+from tensorprobe.model.tree import map_tree, tuple_paths
 
 
 class PrimitivePatch:
@@ -64,19 +64,19 @@ class PrimitivePatch:
 
 def _api_of(runner: CallRunner, name: str, primitive: Any) -> Api:
     api = runner.names.make(PRIMITIVE, f"{name}.{type(primitive).__name__}")
-    return changed(api, settings=describe_settings(primitive, runner.reader))
+    return with_settings(api, primitive, runner.reader)
 
 
-def describe_settings(primitive: Any, reader: MindSporeReader) -> Mapping[str, Any]:
-    """What a primitive was made with, by name: its epsilon, its axis. Tensors among it are not looked into."""
+def with_settings(api: Api, primitive: Any, reader: MindSporeReader) -> Api:
+    """An API with what its primitive was made with, by name: its epsilon, its axis. Tensors are not looked into."""
     made_with = getattr(primitive, "init_attrs", None)
     if not isinstance(made_with, Mapping):
-        return {}
+        return api
 
     def leaf(value: Any, _: str) -> Any:
         if value is None or isinstance(value, Tensor):
             return value if value is None else {"type": type(value).__name__}
         return reader.describe_object(value) or describe_plain(value)
 
-    found: dict[str, Any] = map_tree(dict(made_with), "settings", leaf, (Tensor,))
-    return found
+    settings = map_tree(dict(made_with), "settings", leaf, (Tensor,))
+    return changed(api, settings=settings, tuples=tuple(tuple_paths(dict(made_with), "settings")))

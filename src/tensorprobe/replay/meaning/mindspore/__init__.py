@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tensorprobe.replay.meaning.mindspore import elementwise, layer, layout, loss, recurrent, reduction
-from tensorprobe.replay.meaning.mindspore.table import TABLE, Entry, common_keywords, find_entry
+from tensorprobe.replay.meaning.mindspore.table import OWN_RESULTS, TABLE, Entry, common_keywords, find_entry
 
-__all__ = ["TABLE", "Entry", "common_keywords", "find_entry"]
+__all__ = ["OWN_RESULTS", "TABLE", "Entry", "common_keywords", "find_entry"]
 
 _FILLED_BY = (elementwise, layer, layout, loss, recurrent, reduction)

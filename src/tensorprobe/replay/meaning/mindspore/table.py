@@ -26,6 +26,9 @@ _KEYWORDS = {
     "ddof": "correction",
     "x": "input",
 }
+OWN_RESULTS = {"BatchNorm": (1, 2, 3, 4), "Dropout": (1,), "LSTM": (3, 4)}
+"""Of primitives, results that serve their own backward only, or are memory that nobody wrote to. They mean nothing."""
+
 Function = Callable[..., Any]
 
 
