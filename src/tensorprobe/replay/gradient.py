@@ -96,6 +96,8 @@ class Gradients:
             found = self._passes.pop(0)
             tensors = {number: workspace.tensor(number) for number in found.roots}
             roots = {number: root for number, root in tensors.items() if root is not None and root.requires_grad}
+            if not found.accumulates:
+                workspace.forget_gradients()
             if roots:
                 seeds = [workspace.read(found.seeds.get(number), root) for number, root in roots.items()]
                 torch.autograd.backward(list(roots.values()), seeds, retain_graph=bool(self._passes))

@@ -80,32 +80,43 @@ class _Linker:
     def link(self, operation: Operation) -> None:
         """Number what goes into a call, what is inside of it, and what comes out."""
         fields = dict(operation.fields)
+        arriving, departing = backward_leaves(self.program.gradients.get(operation.backward_name, {}))
+
+        def describe_input(leaf: Leaf) -> dict[str, Any]:
+            """A kernel does not see of each tensor that it has a gradient."""
+            found = self._describe_input(leaf)
+            return {**found, "requires_grad": True} if leaf.slot in departing else found
+
         for name, slot in (("input_args", "input"), ("input_kwargs", "kwargs")):
-            fields[name] = _number_leaves(fields.get(name), slot, self._number_input)
+            fields[name] = _change_leaves(fields.get(name), slot, describe_input)
         if operation.is_module:
             operation.fields = fields
             for child in operation.children:
                 self.link(child)
-            fields["output"] = _number_leaves(fields.get("output"), "output", self._number_input)
+            fields["output"] = _change_leaves(fields.get("output"), "output", self._describe_input)
             return
         written = self._find_written(operation)
         fields["output"] = [*operation.results, *written]
         fields[WRITTEN] = len(written)
         made: list[_Result] = []
-        fields["output"] = _number_leaves(fields["output"], "output", lambda leaf: self._number_result(leaf, made))
+        fields["output"] = _change_leaves(
+            fields["output"], "output", lambda leaf: {"tensor": self._number_result(leaf, made)}
+        )
         self._results[operation.name] = made
         own = {f"output.{place}" for place in OWN_RESULTS.get(_class_name(operation), ())}
         for result in made:
             if result.key is not None and result.leaf.slot not in own:
                 self._by_content.setdefault(result.key, []).append(result.number)
-        if _class_name(operation) in _DROPOUTS:
-            arriving, departing = backward_leaves(self.program.gradients.get(operation.backward_name, {}))
-            if "output.0" in arriving and "input.0" in departing:
-                fields[GIVEN_BACK] = [arriving["output.0"].fields, departing["input.0"].fields]
+        if _class_name(operation) in _DROPOUTS and "output.0" in arriving and "input.0" in departing:
+            fields[GIVEN_BACK] = [arriving["output.0"].fields, departing["input.0"].fields]
         operation.fields = fields
         self._note_writer(operation)
 
     # -- inputs --------------------------------------------------------------------------------------------------------
+
+    def _describe_input(self, leaf: Leaf) -> dict[str, Any]:
+        number = self._number_input(leaf)
+        return {} if number is None else {"tensor": number}
 
     def _number_input(self, leaf: Leaf) -> int | None:
         key = self._key(leaf)
@@ -246,17 +257,16 @@ def _find_looks(program: Program) -> dict[str, list[tuple[int, Mapping[str, Any]
     return found
 
 
-def _number_leaves(tree: Any, slot: str, number: Callable[[Leaf], int | None], depth: int = 0) -> Any:
-    """The same tree with the numbers of its tensors. What is nested too deep is built into no call."""
+def _change_leaves(tree: Any, slot: str, change: Callable[[Leaf], dict[str, Any]], depth: int = 0) -> Any:
+    """The same tree with other fields of its tensors. What is nested too deep is built into no call."""
     if depth > _MAX_DEPTH:
         return tree
     if isinstance(tree, list):
-        return [_number_leaves(item, f"{slot}.{index}", number, depth + 1) for index, item in enumerate(tree)]
+        return [_change_leaves(item, f"{slot}.{index}", change, depth + 1) for index, item in enumerate(tree)]
     if is_tensor(tree):
-        found = number(read_leaf(tree, slot))
-        return tree if found is None else {**tree, "tensor": found}
+        return {**tree, **change(read_leaf(tree, slot))}
     if isinstance(tree, dict) and not isinstance(tree.get("type"), str):
-        return {key: _number_leaves(item, f"{slot}.{key}", number, depth + 1) for key, item in tree.items()}
+        return {key: _change_leaves(item, f"{slot}.{key}", change, depth + 1) for key, item in tree.items()}
     return tree
 
 
@@ -278,7 +288,7 @@ def find_passes(program: Program) -> list[BackwardPass]:
                 if leaf.tensor is not None and leaf.slot in arriving and leaf.tensor not in given_back:
                     roots[leaf.tensor] = arriving[leaf.slot]
         if roots:
-            found.append(BackwardPass(first, tuple(roots), roots))
+            found.append(BackwardPass(first, tuple(roots), roots, accumulates=False))
     return found
 
 

@@ -121,6 +121,8 @@ class BackwardPass:
     """The numbers of the tensors that it began from."""
     seeds: Mapping[int, Leaf] = field(default_factory=dict)
     """The gradients that it began with, where they are recorded; ones elsewhere."""
+    accumulates: bool = True
+    """Are its gradients added to those of the passes before?"""
 
 
 @dataclass(eq=False)

@@ -111,6 +111,11 @@ class Workspace:
         if file_id is not None and maker is not None:
             self._by_file[maker, file_id] = tensor
 
+    def forget_gradients(self) -> None:
+        """Those that are added up in the leaves."""
+        for _, tensor in self.leaves.values():
+            tensor.grad = None
+
     def forget(self, tensors: Iterable[int], storages: Iterable[int]) -> None:
         """Nobody looks at these any more."""
         for number in set(tensors) - self._kept:
