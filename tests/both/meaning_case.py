@@ -249,7 +249,10 @@ LAYOUT: Cases = {
     "embedding": [call(LABELS, normal(4, 5)), call(LABELS, normal(4, 5), 1)],
     "one_hot": [call(LABELS, 5), call(LABELS, 5, 2.5, 0.5, 0)],
     "MintFunctional.one_hot": [call(LABELS.astype(np.int64), 5), call(LABELS.astype(np.int64))],
-    "OneHot": [made(LABELS, 5, np.float32(2.5), np.float32(0.5)), made(LABELS, 5, np.float32(1), np.float32(0), axis=0)],
+    "OneHot": [
+        made(LABELS, 5, np.float32(2.5), np.float32(0.5)),
+        made(LABELS, 5, np.float32(1), np.float32(0), axis=0),
+    ],
     "zeros": [call((2, 3)), call((2, 3), dtype=Dtype("int32"))],
     "ones": [call((2, 3)), call((2, 3), dtype=Dtype("bool_"))],
     "Zeros": [call((2, 3), Dtype("float32"))],
@@ -261,7 +264,9 @@ LAYOUT: Cases = {
     "arange": [call(5), call(1, 9, 2), call(0, 1, 0.25, dtype=Dtype("float32"))],
     "linspace": [call(1.0, 2.0, 5), call(0.0, 3.0, 4)],
     "eye": [call(3), call(3, 4, Dtype("int32"))],
-    **{name: [call(X, Dtype("float16")), call(INTEGERS, Dtype("float32"))] for name in ("cast", "astype", "to", "Cast")},
+    **{
+        name: [call(X, Dtype("float16")), call(INTEGERS, Dtype("float32"))] for name in ("cast", "astype", "to", "Cast")
+    },
     "ToDtype": [call(X, Dtype("float16"))],
     "type_as": [call(X, INTEGERS)],
 }

@@ -111,7 +111,11 @@ LAYER: Cases = {
     ],
     "dropout": [call(X, 0.5, True), call(X, 0.3, False)],
     "Dropout": [made(X, keep_prob=0.6, Seed0=1, Seed1=2), made(X, keep_prob=1.0)],
-    "pad": [call(IMAGE, (1, 2, 0, 1)), call(IMAGE, (1, 2, 0, 1), "constant", 2.0), call(IMAGE, (1, 2, 0, 1), "reflect")],
+    "pad": [
+        call(IMAGE, (1, 2, 0, 1)),
+        call(IMAGE, (1, 2, 0, 1), "constant", 2.0),
+        call(IMAGE, (1, 2, 0, 1), "reflect"),
+    ],
     "Pad": [made(X, paddings=((1, 2), (0, 1)))],
     "MirrorPad": [
         made(X, np.array([[1, 2], [0, 1]], np.int32)),

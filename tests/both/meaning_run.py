@@ -25,7 +25,9 @@ from tests.both.meaning_case import Case, Dtype
 OWNERS = {"Functional": ops, "Mint": mint, "MintFunctional": mint.nn.functional, "Tensor": ms.Tensor}
 _PRIMITIVE_OWNERS = (ops, auto_generate, array_ops, math_ops, nn_ops, inner_ops, grad_ops)
 Array = np.ndarray
-NO_GRADIENT = re.compile(r"bprop not defined|should have 1 outputs, but got 2|pointer\[input_tensor\] is null|InplaceCopy")
+NO_GRADIENT = re.compile(
+    r"bprop not defined|should have 1 outputs, but got 2|pointer\[input_tensor\] is null|InplaceCopy"
+)
 """What MindSpore says where it cannot differentiate on a CPU."""
 
 
@@ -68,7 +70,9 @@ def run_mindspore(prefix: str, name: str, case: Case) -> Outcome:
     def total(*tensors: ms.Tensor) -> ms.Tensor:
         outputs = _tensors(call(*tensors), ms.Tensor)
         parts = [
-            (output * ms.Tensor(slope)).sum() for output, slope in zip(outputs, slopes, strict=True) if slope is not None
+            (output * ms.Tensor(slope)).sum()
+            for output, slope in zip(outputs, slopes, strict=True)
+            if slope is not None
         ]
         return sum(parts[1:], parts[0])
 
@@ -107,13 +111,14 @@ def run_meaning(prefix: str, name: str, case: Case, recorded: Outcome) -> Outcom
     if not parts:
         return Outcome(found, None)
     gradients = torch.autograd.grad(sum(parts[1:], parts[0]), followed, allow_unused=True)
-    zeros = [torch.zeros_like(one) if gradient is None else gradient for one, gradient in zip(followed, gradients, strict=True)]
+    zeros = [
+        torch.zeros_like(one) if gradient is None else gradient
+        for one, gradient in zip(followed, gradients, strict=True)
+    ]
     return Outcome(found, [one.numpy() for one in zeros])
 
 
-def run_torch_twin(
-    prefix: str, name: str, function: Callable[..., Any], case: Case
-) -> tuple[list[Array], list[Array]]:
+def run_torch_twin(prefix: str, name: str, function: Callable[..., Any], case: Case) -> tuple[list[Array], list[Array]]:
     """A meaning, and the function of torch that has its name, on the same arguments: without gradients."""
     arrays: list[Array] = []
     shape = _replace((case.args, case.kwargs), arrays)
@@ -168,7 +173,9 @@ def numeric_gradients(prefix: str, name: str, case: Case, step: float = 1e-2) ->
         assert function is not None
         results = [_array(tensor) for tensor in _tensors(function(*args, **kwargs), ms.Tensor)]
         slopes[:] = make_slopes(results)
-        parts = [(one.astype(float) * slope).sum() for one, slope in zip(results, slopes, strict=True) if slope is not None]
+        parts = [
+            (one.astype(float) * slope).sum() for one, slope in zip(results, slopes, strict=True) if slope is not None
+        ]
         return float(sum(parts))
 
     found = []

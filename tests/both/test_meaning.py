@@ -99,7 +99,9 @@ def test_a_meaning_computes_what_mindspore_computes_forward_and_backward(prefix:
         if number in WRONG_IN_MINDSPORE.get((prefix, name), ()):
             assert not all(map(is_close, wanted, meaning.gradients or []))
             moved = numeric_gradients(prefix, name, case)
-            assert all(np.allclose(*pair, rtol=0.05, atol=0.05) for pair in zip(moved, meaning.gradients or [], strict=True))
+            assert all(
+                np.allclose(*pair, rtol=0.05, atol=0.05) for pair in zip(moved, meaning.gradients or [], strict=True)
+            )
             continue
         found = meaning.gradients or [np.zeros(one.shape) for one in wanted]
         for one, other in zip(wanted, found, strict=True):

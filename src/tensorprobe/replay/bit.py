@@ -53,7 +53,9 @@ def check_bits(rank: RankDump) -> BitCheck:
     try:
         import mindspore  # noqa: F401
     except ImportError:
-        raise UsageError("the bits of a MindSpore dump are given again by MindSpore only: pip install mindspore") from None
+        raise UsageError(
+            "the bits of a MindSpore dump are given again by MindSpore only: pip install mindspore"
+        ) from None
     from tensorprobe.replay.bit_run import BitRun
 
     return BitRun(rank).run()

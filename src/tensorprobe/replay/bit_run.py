@@ -154,4 +154,3 @@ def _tensors_by_slot(tree: Any, slot: str) -> list[tuple[str, Tensor]]:
     if isinstance(tree, (list, tuple)):
         return [found for index, item in enumerate(tree) for found in _tensors_by_slot(item, f"{slot}.{index}")]
     return []
-

@@ -55,7 +55,9 @@ def _late_primitive(kind: type) -> Callable[..., Any]:
     """A kernel is seen with what its primitive is made with behind what it is called with."""
 
     def call(*args: Any) -> Any:
-        places = [name for name in inspect.signature(kind.__call__).parameters if name not in ("self", "args", "kwargs")]
+        places = [
+            name for name in inspect.signature(kind.__call__).parameters if name not in ("self", "args", "kwargs")
+        ]
         count = len(places) if places else len(args)
         return kind(*args[count:])(*args[:count])
 

@@ -70,9 +70,7 @@ def _say_what_is_not_counted() -> None:
     )
 
 
-def describe_kernel(
-    runner: CallRunner, api: Api, primitive: Any, args: tuple[Any, ...]
-) -> tuple[Api, tuple[Any, ...]]:
+def describe_kernel(runner: CallRunner, api: Api, primitive: Any, args: tuple[Any, ...]) -> tuple[Api, tuple[Any, ...]]:
     """A kernel with what its primitive was made with, and its arguments with the dtype that it knows by a number."""
     try:
         if primitive is not None:

@@ -13,10 +13,10 @@ from typing import Any
 
 from mindspore import Tensor
 
+from tensorprobe.capture.describe import describe_plain
 from tensorprobe.capture.framework import Undo
 from tensorprobe.capture.mindspore.api_name import PRIMITIVE, Api
 from tensorprobe.capture.mindspore.call_patch import CallRunner
-from tensorprobe.capture.describe import describe_plain
 from tensorprobe.capture.mindspore.hiding import hiding
 from tensorprobe.capture.mindspore.reader import MindSporeReader
 from tensorprobe.capture.patch import replace

@@ -23,8 +23,8 @@ from tensorprobe.capture.torch.checkpoint import Checkpoints
 from tensorprobe.capture.torch.collective import Collectives
 from tensorprobe.capture.torch.compiled import CompiledRegions
 from tensorprobe.capture.torch.cuda_graph import patch_cuda_graphs
-from tensorprobe.capture.torch.engine import patch_engine
 from tensorprobe.capture.torch.dropout import is_dropout_inert
+from tensorprobe.capture.torch.engine import patch_engine
 from tensorprobe.capture.torch.gradient import GradientTracer
 from tensorprobe.capture.torch.hiding import hidden
 from tensorprobe.capture.torch.mode_stack import enter_below, is_on_stack, modes_above, remove_mode

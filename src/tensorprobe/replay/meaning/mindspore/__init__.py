@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from tensorprobe.replay.meaning.mindspore import elementwise, layer, layout, loss, recurrent, reduction
+from tensorprobe.replay.meaning.mindspore import (
+    creation,
+    elementwise,
+    image,
+    index,
+    layer,
+    layout,
+    loss,
+    product,
+    recurrent,
+    reduction,
+)
 from tensorprobe.replay.meaning.mindspore.table import OWN_RESULTS, TABLE, Entry, common_keywords, find_entry
 
 __all__ = ["OWN_RESULTS", "TABLE", "Entry", "common_keywords", "find_entry"]
 
-_FILLED_BY = (elementwise, layer, layout, loss, recurrent, reduction)
+_FILLED_BY = (creation, elementwise, image, index, layer, layout, loss, product, recurrent, reduction)

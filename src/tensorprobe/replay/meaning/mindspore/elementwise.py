@@ -6,10 +6,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from tensorprobe.replay.meaning.mindspore.table import FUNCTIONS, METHOD, MINT, MINT_F, OPS, PRIMITIVE, add, means
-
-Tensor = torch.Tensor
 
 # name in MindSpore's functions; its primitive; in torch
 _UNARY: tuple[tuple[str, str, Any], ...] = (
@@ -90,7 +89,6 @@ for _operator in ("__abs__", "__neg__", "__pos__", "__invert__"):
 # -- of two tensors, or of one and a number ----------------------------------------------------------------------------
 
 
-
 def _tensor(value: Any, beside: Tensor) -> Tensor:
     return value if isinstance(value, Tensor) else torch.tensor(value, dtype=beside.dtype, device=beside.device)
 
@@ -110,7 +108,7 @@ def _any_tensor(value: Any, beside: Any) -> Tensor:
 
 def _turned(function: Any) -> Any:
     """Of the operator whose tensor stands behind it."""
-    return lambda input, other: function(other, input)
+    return lambda tensor, other: function(other, tensor)
 
 
 _BINARY: tuple[tuple[str, str, Any], ...] = (

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
-from tensorprobe.replay.meaning.mindspore.table import FUNCTIONS, MINT_F, OPS, as_tuple, means
+from tensorprobe.replay.meaning.mindspore.table import MINT_F, OPS, as_tuple, means
 from tensorprobe.replay.meaning.torch import Context, drop
 
-Tensor = torch.Tensor
 _PAD_MODES = {0: "pad", 1: "same", 2: "valid"}
 
 
@@ -35,7 +35,9 @@ def _need_channels_first(data_format: Any) -> None:
         raise NotImplementedError(f"data_format {data_format}")
 
 
-def same_padding(size: Sequence[int], kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> list[int]:
+def same_padding(
+    size: Sequence[int], kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+) -> list[int]:
     """What is put before and after each dimension, so that there is a result for every step; last dimension first, as
     torch has it."""
     found: list[int] = []
@@ -201,9 +203,8 @@ def max_pool2d(
     return_indices: bool = False,
     ceil_mode: bool = False,
 ) -> Any:
-    return F.max_pool2d(
-        input, kernel_size, stride, padding, dilation, ceil_mode=ceil_mode, return_indices=return_indices
-    )
+    pool = F.max_pool2d_with_indices if return_indices else F.max_pool2d
+    return pool(input, kernel_size, stride, padding, dilation, ceil_mode)
 
 
 @means("avg_pool2d", OPS)
@@ -216,9 +217,7 @@ def avg_pool2d(
     count_include_pad: bool = True,
     divisor_override: int = 0,
 ) -> Tensor:
-    return F.avg_pool2d(
-        input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override or None
-    )
+    return F.avg_pool2d(input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override or None)
 
 
 @means("avg_pool1d", OPS)
@@ -351,56 +350,3 @@ def dropout_primitive(
     context: Context, input: Tensor, *, keep_prob: float = 0.5, Seed0: int = 0, Seed1: int = 0
 ) -> tuple[Tensor, Tensor]:
     return drop(context, input, 1 - keep_prob, keep_prob < 1).view_as(input), pinned(context, 1)
-
-
-# -- images ------------------------------------------------------------------------------------------------------------
-
-
-@means("pad", *FUNCTIONS[:1], MINT_F)
-def pad(input: Tensor, padding: Any, mode: str = "constant", value: Any = None) -> Tensor:
-    return F.pad(input, tuple(int(one) for one in padding), mode, value)
-
-
-@means("Pad")
-def pad_primitive(input: Tensor, *, paddings: Any) -> Tensor:
-    return F.pad(input, [side for pair in reversed(paddings) for side in pair])
-
-
-@means("MirrorPad")
-def mirror_pad(input: Tensor, paddings: Tensor, mode: str = "REFLECT") -> Tensor:
-    """Reflected at the last element, which is repeated where it is symmetric."""
-    result = input
-    for dim, (before, after) in enumerate(torch.as_tensor(paddings).tolist()):
-        length, shift = result.shape[dim], 0 if mode == "SYMMETRIC" else 1
-        places = [*range(before - 1 + shift, shift - 1, -1), *range(length)]
-        places += [*range(length - 1 - shift, length - 1 - shift - after, -1)]
-        result = result.index_select(dim, torch.tensor(places, device=input.device))
-    return result
-
-
-@means("interpolate", OPS)
-def interpolate(
-    input: Tensor,
-    size: Any = None,
-    scale_factor: Any = None,
-    mode: str = "nearest",
-    align_corners: bool | None = None,
-    recompute_scale_factor: bool | None = None,
-) -> Tensor:
-    return F.interpolate(input, size, scale_factor, mode, align_corners, recompute_scale_factor)
-
-
-@means("ResizeBilinearV2")
-def resize_bilinear(
-    input: Tensor, size: Any, align_corners: bool = False, half_pixel_centers: bool = False
-) -> Tensor:
-    if not align_corners and not half_pixel_centers:
-        raise NotImplementedError("pixels that are neither aligned at their corners nor counted by their centers")
-    return F.interpolate(input, tuple(int(one) for one in size), mode="bilinear", align_corners=align_corners)
-
-
-@means("ResizeNearestNeighborV2")
-def resize_nearest(input: Tensor, size: Any, align_corners: bool = False, half_pixel_centers: bool = False) -> Tensor:
-    if align_corners or half_pixel_centers:
-        raise NotImplementedError("pixels aligned at their corners, or counted by their centers")
-    return F.interpolate(input, tuple(int(one) for one in size), mode="nearest")

@@ -6,10 +6,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from tensorprobe.replay.meaning.mindspore.table import MINT_F, OPS, means
-
-Tensor = torch.Tensor
 
 
 def reduce(losses: Tensor, reduction: str) -> Tensor:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from tensorprobe.replay.meaning.mindspore.layer import pinned
 from tensorprobe.replay.meaning.mindspore.table import means
 from tensorprobe.replay.meaning.torch import Context
-
-Tensor = torch.Tensor
 
 
 @means("LSTM", needs_context=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 OPS, MINT, MINT_F, METHOD, PRIMITIVE = "Functional", "Mint", "MintFunctional", "Tensor", "Primitive"
 FUNCTIONS = (OPS, MINT, METHOD)
@@ -30,6 +30,7 @@ OWN_RESULTS = {"BatchNorm": (1, 2, 3, 4), "Dropout": (1,), "LSTM": (3, 4)}
 """Of primitives, results that serve their own backward only, or are memory that nobody wrote to. They mean nothing."""
 
 Function = Callable[..., Any]
+Meaning = TypeVar("Meaning", bound=Function)
 
 
 @dataclass(frozen=True)
@@ -44,11 +45,11 @@ TABLE: dict[tuple[str, str], Entry] = {}
 """By prefix and name; a primitive by its class."""
 
 
-def means(names: str, *prefixes: str, needs_context: bool = False) -> Callable[[Function], Function]:
+def means(names: str, *prefixes: str, needs_context: bool = False) -> Callable[[Meaning], Meaning]:
     """What the functions of these names, in these places, mean. Classes of primitives begin with a capital letter, and
     are found in no other place."""
 
-    def register(function: Function) -> Function:
+    def register(function: Meaning) -> Meaning:
         for name in names.split():
             is_class = name.lstrip("_")[:1].isupper()
             for prefix in (PRIMITIVE,) if is_class else prefixes:
