@@ -185,3 +185,50 @@ LOSS: Cases = {
     ],
     "margin_ranking_loss": [call(X, Y, SIGNS), call(X, Y, SIGNS, 0.3, "sum")],
 }
+
+_SQUARE = normal(3, 3)
+_DEFINITE = (_SQUARE @ _SQUARE.T + 3 * np.eye(3)).astype(np.float32)
+_INDEX = np.array([[0, 1], [2, 3], [1, 0]], np.int64)
+
+NAMED: Cases = {
+    **{name: [call(UNIT)] for name in ("erfinv", "log10", "log2")},
+    **{name: [call(X)] for name in ("exp2", "frac", "sinc", "trace")},
+    **{name: [call(UNIT, OTHER)] for name in ("fmod", "hypot", "logaddexp", "logaddexp2", "xlogy", "dist")},
+    **{name: [call(X, Y, UNIT), call(X, Y, UNIT, value=2)] for name in ("addcdiv", "addcmul")},
+    "logical_xor": [call(X > 0, Y > 0)],
+    "nan_to_num": [call(np.array([1, np.nan, np.inf, -np.inf], np.float32), 2.0, 3.0, 4.0)],
+    "addbmm": [
+        call(X, normal(2, 3, 5), normal(2, 5, 4)),
+        call(X, normal(2, 3, 5), normal(2, 5, 4), beta=2, alpha=3),
+    ],
+    "addmv": [call(normal(3), X, normal(4)), call(normal(3), X, normal(4), beta=2, alpha=3)],
+    **{name: [call(X), call(X, 1, True)] for name in ("Mint.argmax", "Mint.argmin")},
+    **{
+        name: [call(np.array([5, 3, 6], np.int32), np.array([1, 2, 4], np.int32))]
+        for name in ("bitwise_and", "bitwise_or", "bitwise_xor")
+    },
+    "cross": [call(normal(4, 3), normal(4, 3), 1), call(normal(3, 4), normal(3, 4), dim=0)],
+    "diag": [call(normal(4)), call(X, 1)],
+    "dot": [call(normal(4), normal(4))],
+    "inverse": [call(_DEFINITE)],
+    "mv": [call(X, normal(4))],
+    "Mint.scatter_add": [call(X, 1, _INDEX, normal(3, 2))],
+    "Mint.select": [call(X, 1, 2)],
+    **{f"Mint.{name}": [call(X), call(X, 1), call(X, 1, correction=0, keepdim=True)] for name in ("std", "var")},
+    "MintFunctional.avg_pool1d": [call(SERIES, 3, 2), call(SERIES, 3, 2, 1, count_include_pad=False)],
+    "MintFunctional.avg_pool2d": [call(IMAGE, 3, 2), call(IMAGE, 3, 2, 1, count_include_pad=False)],
+    "avg_pool3d": [call(VOLUME, 3, 2), call(VOLUME, 3, 2, 1)],
+    "MintFunctional.conv1d": [call(SERIES, normal(6, 1, 3), normal(6), 2, 1, 2, 3)],
+    "MintFunctional.conv2d": [call(IMAGE, normal(6, 1, 3, 3), normal(6), 2, 1, 2, 3)],
+    "MintFunctional.conv3d": [call(VOLUME, normal(4, 3, 3, 3, 3), normal(4), 2, 1)],
+    "conv_transpose2d": [call(IMAGE, normal(3, 4, 3, 3), normal(4), 2, 1)],
+    "fold": [call(normal(2, 12, 4), (4, 4), (2, 2), stride=(2, 2))],
+    "unfold": [call(IMAGE, 2, stride=2)],
+    "MintFunctional.interpolate": [
+        call(IMAGE, (4, 4), None, "bilinear", True),
+        call(IMAGE, (12, 12), None, "bilinear", False),
+    ],
+    "MintFunctional.kl_div": [call(np.log(UNIT), OTHER, reduction="sum"), call(np.log(UNIT), OTHER, reduction="none")],
+    "MintFunctional.max_pool2d": [call(IMAGE, 3, 2), call(IMAGE, 2, 2, 1)],
+    "MintFunctional.smooth_l1_loss": [call(X, Y, reduction="sum", beta=0.5), call(X, Y)],
+}

@@ -27,6 +27,7 @@ _PRIMITIVE_OWNERS = (ops, auto_generate, array_ops, math_ops, nn_ops, inner_ops,
 Array = np.ndarray
 NO_GRADIENT = re.compile(
     r"bprop not defined|should have 1 outputs, but got 2|pointer\[input_tensor\] is null|InplaceCopy"
+    r"|Unsupported op \[\w*Grad"
 )
 """What MindSpore says where it cannot differentiate on a CPU."""
 

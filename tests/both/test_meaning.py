@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from tensorprobe.replay.meaning.mindspore import TABLE
 from tests.both.meaning_case import ELEMENTWISE, LAYOUT, REDUCTION, Case
-from tests.both.meaning_layer_case import LAYER, LOSS
+from tests.both.meaning_layer_case import LAYER, LOSS, NAMED
 from tests.both.meaning_run import (
     find_mindspore,
     is_close,
@@ -24,26 +24,32 @@ from tests.both.meaning_run import (
 )
 from tests.both.vocabulary_run import NO_KERNEL
 
-CASES = {**ELEMENTWISE, **LAYOUT, **REDUCTION, **LAYER, **LOSS}
+CASES = {**ELEMENTWISE, **LAYOUT, **REDUCTION, **LAYER, **LOSS, **NAMED}
 NOT_ON_CPU = {
     "Functional": ("einsum", "layer_norm", "roll"),
     "Mint": (
-        *("acos", "acosh", "arange", "asin", "asinh", "atan", "atan2", "cumsum", "einsum", "full", "full_like"),
-        *("index_select", "linspace", "logsumexp", "mm", "ones_like", "repeat_interleave", "roll", "stack", "topk"),
-        *("tril", "zeros_like"),
+        *("acos", "acosh", "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "arange", "argmax", "argmin", "asin"),
+        *("asinh", "atan", "atan2", "baddbmm", "bitwise_or", "bitwise_xor", "cumsum", "diag", "dot", "einsum", "exp2"),
+        *("frac", "full", "full_like", "index_select", "inverse", "linspace", "log10", "log2", "logaddexp"),
+        *("logaddexp2", "logsumexp", "mm", "mv", "ones_like", "outer", "repeat_interleave", "roll", "scatter_add"),
+        *("stack", "std", "topk", "trace", "tril", "var", "zeros_like"),
     ),
     "MintFunctional": (
+        *("adaptive_avg_pool1d", "avg_pool1d", "avg_pool2d", "avg_pool3d", "conv1d", "conv2d", "conv3d", "fold"),
+        *("conv_transpose2d", "interpolate", "kl_div", "max_pool2d", "unfold"),
         *("adaptive_avg_pool2d", "cross_entropy", "dropout", "elu", "embedding", "gelu", "hardtanh", "l1_loss"),
         *("layer_norm", "leaky_relu", "log_softmax", "logsigmoid", "mish", "mse_loss", "normalize", "one_hot", "pad"),
         *("relu6", "selu", "threshold"),
     ),
-    "Tensor": ("clone", "repeat", "roll"),
+    "Tensor": ("addcdiv", "clone", "repeat", "roll"),
     "Primitive": (),
 }
 """No kernel of these on a CPU, in MindSpore 2.10."""
 PARTLY_ON_CPU = {("Mint", "floor_divide"), ("Tensor", "floor_divide"), ("MintFunctional", "dropout")}
 """With one form of their arguments only."""
-NO_DERIVATIVE = {("Primitive", "Rint"), ("Mint", "unbind"), ("Primitive", "SelectExtView")}
+NO_DERIVATIVE = {("Mint", "select"), ("Primitive", "Rint"), ("Mint", "unbind"), ("Primitive", "SelectExtView")} | {
+    ("MintFunctional", "softplus")
+}
 """MindSpore cannot differentiate these on a CPU."""
 WRONG_IN_MINDSPORE = {
     ("Functional", "selu"): (0,),

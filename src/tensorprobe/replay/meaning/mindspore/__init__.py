@@ -10,6 +10,7 @@ from tensorprobe.replay.meaning.mindspore import (
     layer,
     layout,
     loss,
+    named,
     product,
     recurrent,
     reduction,
@@ -18,4 +19,4 @@ from tensorprobe.replay.meaning.mindspore.table import OWN_RESULTS, TABLE, Entry
 
 __all__ = ["OWN_RESULTS", "TABLE", "Entry", "common_keywords", "find_entry"]
 
-_FILLED_BY = (creation, elementwise, image, index, layer, layout, loss, product, recurrent, reduction)
+_FILLED_BY = (creation, elementwise, image, index, layer, layout, loss, named, product, recurrent, reduction)
