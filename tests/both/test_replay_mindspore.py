@@ -279,3 +279,12 @@ def test_one_bit_that_is_another_is_named_where_it_comes_from_and_where_it_goes(
     assert not found
     assert found.different == ["Functional.tanh.0.forward.output.0"]
     assert [name.rsplit(".", 4)[0] for name in found.broken_links] == ["Primitive.matmul.MatMul"]
+
+
+@pytest.mark.parametrize("name", ["Functional.print_", "Functional.custom_info_register", "Primitive.first.Custom"])
+def test_what_has_no_meaning_is_not_called(name: str, tmp_path: Path) -> None:
+    folder = record_step(tmp_path, Net(), batch(3, 4), level="L1")
+    path = next(folder.glob("step0/*/dump.json"))
+    path.write_text(path.read_text().replace('"Functional.tanh.0.forward": {', f'"{name}.0.forward": {{'))
+    found = bits_of(folder)
+    assert "is no function of MindSpore that is known here" in found.not_run[f"{name}.0.forward"]

@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 import tensorprobe
+from tensorprobe.errors import UsageError
+from tensorprobe.replay.bit import check_bits
 from tensorprobe.replay.program import Program, read_program
 from tensorprobe.store.reader import open_dump
 from tests.compare.recording import Recording, Traced
@@ -193,3 +196,9 @@ def test_a_hostile_nesting_ends_no_replay(tmp_path: Path) -> None:
     run.records[f"{RELU}.0.forward"]["input_args"] = tree
     (found,) = tensorprobe.truth(run.write(tmp_path)).runs
     assert list(found.coverage.gaps) == [f"{RELU}.0.forward"]
+
+
+def test_bits_need_mindspore_and_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mindspore", None)
+    with pytest.raises(UsageError, match="given again by MindSpore only: pip install mindspore"):
+        check_bits(next(open_dump(record_step(tmp_path)).ranks()))
