@@ -259,3 +259,31 @@ def test_a_jitted_function_may_round_as_often_as_the_operations_in_it(tmp_path: 
     for stem, kind in (("Jit.block", "agree"), ("Functional.tanh", "source")):
         verdict = compared(tmp_path / stem, record(stem, 0.0), record(stem, 8e-6)).verdict
         assert (stem, verdict.kind) == (stem, kind)
+
+
+def normalised(epsilon: float, axis: int = -1, name: str = "norm", **edit: Any) -> Recording:
+    """One LayerNorm, recorded with what it was made with."""
+    run = Recording("tensor", "L1", framework="mindspore")
+    settings = {key: {"type": type(one).__name__, "value": one} for key, one in (("begin", axis), ("epsilon", epsilon))}
+    mean, variance = X.mean(1, keepdims=True), X.var(1, keepdims=True)
+    output = ((X - mean) / np.sqrt(variance + np.float32(epsilon))).astype(np.float32)
+    fields = {"settings": settings} if edit.get("has_settings", True) else {}
+    run.api(f"Primitive.{name}.LayerNorm", run.data(X), output=output, fields=fields)
+    return run
+
+
+def test_another_setting_of_a_primitive_is_named_as_a_differing_argument(tmp_path: Path) -> None:
+    verdict = compared(tmp_path, normalised(1e-5), normalised(1e-1)).verdict
+    assert (verdict.kind, verdict.call and verdict.call.name) == ("entered", "Primitive.norm.LayerNorm.0.forward")
+    assert "called with epsilon=0.1 where the reference had 1e-05" in verdict.headline
+    assert "input input.0: equal" in verdict.evidence
+
+
+def test_so_it_is_where_the_primitive_has_another_name_in_its_cell(tmp_path: Path) -> None:
+    verdict = compared(tmp_path, normalised(1e-5), normalised(1e-1, name="other")).verdict
+    assert verdict.kind == "entered" and "called with epsilon=0.1" in verdict.headline
+
+
+def test_settings_that_only_one_of_two_dumps_has_say_nothing(tmp_path: Path) -> None:
+    """One of them was recorded before there were any."""
+    assert compared(tmp_path, normalised(1e-5, has_settings=False), normalised(1e-5)).verdict.kind == "agree"

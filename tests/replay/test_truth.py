@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import tensorprobe
+from tensorprobe.pytorch import seed_all
 from tests.cli.command import run_here
 from tests.replay.program import PROGRAMS, make_program, record
 
@@ -137,3 +138,27 @@ def test_a_dump_that_cannot_be_replayed_says_what_to_record(tmp_path: Path, sett
 def test_a_filter_that_no_call_passes_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     done = run_here(capsys, "truth", train(tmp_path, F.relu), "--filter", "nowhere")
     assert done.returncode == 0 and "has 'nowhere' in its name" in done.stderr
+
+
+class Everywhere(nn.Module):
+    """Dropout in a layer, in attention, between the layers of an LSTM; one tensor is query, key and value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, dropout=0.3, batch_first=True)
+        self.lstm, self.dropout = nn.LSTM(8, 8, num_layers=2, dropout=0.3, batch_first=True), nn.Dropout(0.3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.dropout(x + self.attention(x, x, x, need_weights=False)[0])
+        return self.lstm(F.scaled_dot_product_attention(x, x, x, dropout_p=0.3))[0]
+
+
+def test_dropouts_that_were_removed_drop_nothing_in_the_truth(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, x = Everywhere(), torch.randn(2, 5, 8)
+    with seed_all(1, rm_dropout=True):
+        record(tmp_path, model, lambda: (model(x) ** 2).mean())
+        wanted = float((model.double()(x.double()) ** 2).mean())
+    (found,) = tensorprobe.truth(tmp_path).runs
+    assert not found.findings and not found.unchecked
+    assert found.losses[0][2] == pytest.approx(wanted, abs=1e-12)

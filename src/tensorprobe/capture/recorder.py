@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from types import FrameType
 from typing import Any
@@ -165,6 +165,13 @@ class Recorder:
             stores = self._selector.storing(call.forward_name)
             slot, listen = self._slot(call.forward_name, role), self._watch.listen(call.watched)
             call.fields[role] = self._describer.describe(dict(tensors), slot, stores=stores, listen=listen)
+
+    def add_settings(self, call: Call, settings: Mapping[str, Any], tuples: Sequence[str]) -> None:
+        """What the object that is called was made with, and where in it tuples are."""
+        if settings and call.keeps_forward and self._selector.keeps_inputs:
+            call.fields["settings"] = settings
+            if tuples:
+                call.fields["tuples"] = [*call.fields.get("tuples", ()), *tuples]
 
     def add_context(self, call: Call, context: Mapping[str, Any]) -> None:
         """Under what else the call was made: without gradients, under autocast."""

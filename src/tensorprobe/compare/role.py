@@ -175,7 +175,7 @@ def _has_grown(pair: PairedCall) -> bool:
 
 
 def _describe_argument(value: ValuePair) -> str:
-    name = value.slot.removeprefix("kwargs.")
+    name = value.slot.removeprefix("kwargs.").removeprefix("settings.")
     if value.reference is None:
         return f"{name}={show_argument(value.candidate)} where the reference gave none"
     if value.candidate is None:

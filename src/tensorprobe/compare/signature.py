@@ -7,7 +7,7 @@
 
 pytorch      by operation: a function and the method of its name take the same, but for `Tensor.where`
 mindspore    by prefix (`nn`, `mint.nn`: what layers are made with), where it differs from PyTorch's in order, a name
-             or a default; a primitive: what it is called with. What it was made with is in no record.
+             or a default; a primitive: what it is called with. What it was made with has slots of its own.
 """
 
 from __future__ import annotations

@@ -59,6 +59,7 @@ def pair_slots(
                 chosen[slot.slot] = left.pop(found)
     pairs: list[SlotPair] = [(slot, chosen.get(slot.slot)) for slot in reference.slots]
     pairs.extend((None, slot) for slot in left.values())
+    pairs = [pair for pair in pairs if None not in pair or not any(map(_is_setting, pair))]
     return _pair_elements(reference, candidate, pairs)
 
 
@@ -117,13 +118,18 @@ def _pair_gradients(reference: Call, left: dict[str, Slot], chosen: dict[str, Sl
 
 def _may_stand_for(reference: Slot, candidate: Slot) -> bool:
     """Under another name: the same part of the call, the same kind of value."""
-    if reference.is_input != candidate.is_input or _part(reference) != _part(candidate):
+    if reference.is_input != candidate.is_input or _part(reference) != _part(candidate) or _is_setting(reference):
         return False
     if isinstance(reference, TensorSlot) and isinstance(candidate, TensorSlot):
         return reference.shape == candidate.shape
     if isinstance(reference, PlainSlot) and isinstance(candidate, PlainSlot):
         return reference.type == candidate.type and reference.value == candidate.value
     return False
+
+
+def _is_setting(slot: Slot | None) -> bool:
+    """What a primitive was made with says something only beside another primitive of its kind."""
+    return slot is not None and slot.slot.startswith("settings.")
 
 
 def _part(slot: Slot) -> str:

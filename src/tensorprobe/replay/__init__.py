@@ -167,9 +167,9 @@ def limit_memory(program: Program, device: Any, limit: MemoryLimit) -> None:
 def check_replayable(rank: RankDump) -> None:
     """DumpError, with what to record instead, for a dump that cannot be executed again."""
     header, where = rank.header, rank.folder
-    if header.get("framework") not in (None, "pytorch"):
+    if header.get("framework") not in (None, "pytorch", "mindspore"):
         raise DumpError(
-            f"{where} was recorded in {header.get('framework')}; only dumps of PyTorch can be replayed so far."
+            f"{where} was recorded in {header.get('framework')}; only dumps of PyTorch and MindSpore can be replayed."
         )
     if header.get("level") in ("L0", "debug"):
         raise DumpError(
@@ -186,6 +186,8 @@ def tells_tensors_apart(rank: RankDump) -> bool:
     """Does it say of values which ones are one tensor? Only then is the program certain that is made of it."""
     from tensorprobe.replay.program import iter_named_leaves
 
+    if rank.header.get("framework") == "mindspore":
+        return True  # there values are linked by their bits
     leaves = (leaf for record in rank.records() for _, leaf, _ in iter_named_leaves(record.fields))
     return any(leaf.tensor is not None for leaf in islice(leaves, _LOOKED_AT))
 

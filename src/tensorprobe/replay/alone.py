@@ -47,6 +47,13 @@ class LoneCall:
         """The derivative at the recorded inputs, for the gradient that was recorded: by the places of the inputs."""
         return self._differentiate(self.results, self._given, keep)
 
+    def find_places(self, slot: str) -> list[str]:
+        """All places in which the tensor in this one was given: its gradient is the sum of theirs."""
+        number = next(leaf.tensor for leaf in self._operation.inputs if leaf.slot == slot)
+        if number is None or self._operation.writes_in_place:
+            return [slot]
+        return [leaf.slot for leaf in self._operation.inputs if leaf.tensor == number]
+
     def find_sensitivity(self, slot: str) -> float:
         """How far a result moves when what goes in is rounded by one unit."""
         moved = [self._invoke({}, make_rounding(draw))[slot] for draw in range(_DRAWS)]
@@ -63,12 +70,17 @@ class LoneCall:
 
     def _invoke(self, given: dict[str, torch.Tensor], change: Change) -> Tensors:
         operation = self._operation
+        shared: dict[int, torch.Tensor] = {}
 
         def make(leaf: Leaf) -> torch.Tensor:
+            if leaf.tensor is not None and leaf.tensor in shared:
+                return shared[leaf.tensor]
             tensor = self._read(leaf, change)
             if leaf.is_floating and leaf.requires_grad:
                 given[leaf.slot] = tensor.requires_grad_()
                 tensor = tensor.clone() if operation.writes_in_place else tensor
+            if leaf.tensor is not None and not operation.writes_in_place:
+                shared[leaf.tensor] = tensor
             return tensor
 
         args, kwargs = self._invoker.build_arguments(operation, make)

@@ -15,7 +15,7 @@ from tensorprobe.capture.torch.gradient import GradientTracer, Span
 from tensorprobe.model.name import PARAMETERS_GRAD, ParametersGradName, module_stem, parse_name
 from tensorprobe.replay.argument import Leaf
 from tensorprobe.replay.board import Standing
-from tensorprobe.replay.program import Operation, Program
+from tensorprobe.replay.program import BackwardPass, Operation, Program
 from tensorprobe.replay.reduced_gradient import ReducedGradients, parameter_gradients
 from tensorprobe.replay.workspace import Workspace
 
@@ -128,13 +128,17 @@ class Gradients:
         if not self._passes or self._passes[0].position > position:
             return None
         found = self._passes.pop(0)
+        if found.begins_anew:
+            workspace.forget_gradients()
         request = BackwardRequest(found, bool(self._passes), note_failure=self.receiver.note_failure)
         for number, seed in zip(found.roots, found.seeds, strict=True):
             root = workspace.tensor(number)
             if root is not None and root.requires_grad:
                 given = workspace.tensor(seed)
                 request.roots.append(root)
-                request.seeds.append(given if given is not None else torch.ones_like(root))
+                request.seeds.append(
+                    given if given is not None else workspace.read(found.seed_leaves.get(number), root)
+                )
         for wanted in found.inputs:
             tensor = workspace.tensor(wanted)
             request.inputs.append(tensor if tensor is not None and tensor.requires_grad else None)
@@ -208,27 +212,10 @@ def _run_alike(requests: Sequence[BackwardRequest], accumulates: bool) -> None:
             item.results = [by_input.get(id(tensor)) for tensor in item.inputs]
 
 
-@dataclass(frozen=True)
-class BackwardPass:
-    """The engine was asked for gradients."""
-
-    position: int
-    """How many records there were before it."""
-    roots: tuple[int, ...]
-    """The numbers of the tensors that it began from."""
-    seeds: tuple[int | None, ...]
-    """The numbers of the gradients that were given for them; None where none was, which stands for one."""
-    inputs: tuple[int | None, ...] = ()
-    """With respect to which tensors; none for all leaves."""
-    results: tuple[int | None, ...] = ()
-    """The tensors that it returned."""
-    accumulates: bool = True
-    """Gradients are added to `.grad`; otherwise they are returned."""
-    creates_graph: bool = False
-
-
 def read_passes(program: Program) -> list[BackwardPass]:
     """The backward passes of a step, in their order, as run.json has them."""
+    if program.passes is not None:
+        return list(program.passes)
     found: list[BackwardPass] = []
     listed = program.rank.run.get("backward_passes")
     for item in listed if isinstance(listed, list) else ():

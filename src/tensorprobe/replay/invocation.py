@@ -10,12 +10,19 @@ from typing import Any
 
 import torch
 
+from tensorprobe.capture.torch.dropout import RNNS, set_dropout_inert
 from tensorprobe.capture.torch.function import DRAWS, UNDEFINED, base_op, find_function
 from tensorprobe.model.tree import map_tree
 from tensorprobe.replay.allocation import Allocation
 from tensorprobe.replay.argument import Leaf, UnknownArgumentError, build_arguments, iter_leaves
 from tensorprobe.replay.meaning.distributed import copies_only
 from tensorprobe.replay.meaning.fit import fit_meaning
+from tensorprobe.replay.meaning.mindspore.call import (
+    find_mask_by_gradient,
+    find_mindspore_function,
+    float64_by_default,
+    is_mindspore_random,
+)
 from tensorprobe.replay.meaning.registry import KernelMeaning, find_kernel_meaning
 from tensorprobe.replay.meaning.torch import Context, find_meaning
 from tensorprobe.replay.object import make_object
@@ -48,6 +55,7 @@ class Invoker:
         self.allocation = Allocation(limit_bytes)
         self.precision = precision
         self.device = device
+        self._drops = not recorded.has_no_dropout
         self.note_choice: Callable[[Operation, torch.Tensor], None] | None = None
         """Told of a choice (topk, sort) how far what was chosen lies from what would be chosen now."""
 
@@ -64,6 +72,7 @@ class Invoker:
         tuples = operation.tuples
         args = build_arguments(list(operation.arguments), "input", tuples, make, self._make_object)
         kwargs = build_arguments(dict(operation.keywords), "kwargs", tuples, make, self._make_object)
+        kwargs |= build_arguments(operation.settings, "settings", tuples, make, self._make_object)
         return self._place(operation, args, kwargs)
 
     def _place(self, operation: Operation, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -81,7 +90,7 @@ class Invoker:
         function = self._find(operation)
         if self.find_kernel(operation) is not None:
             self.allocation.check_kernel(operation, function, args, kwargs)
-        elif not copies_only(operation.prefix, operation.op):
+        elif operation.framework != "mindspore" and not copies_only(operation.prefix, operation.op):
             self.allocation.check(operation, find_function(operation.prefix, operation.op), args, kwargs)
         with self._surroundings(operation):
             output = function(*args, **kwargs)
@@ -100,22 +109,17 @@ class Invoker:
         return find_kernel_meaning(operation.prefix, operation.op) if self.precision.is_wide else None
 
     def _find(self, operation: Operation) -> Callable[..., Any]:
+        if operation.framework == "mindspore":
+            return find_mindspore_function(operation, self._make_context(operation))
         kernel = self.find_kernel(operation)
         if kernel is not None:
             return fit_meaning(kernel, operation, lambda leaf: self.precision.convert(self.recorded.load(leaf)).clone())
         meaning = find_meaning(operation.prefix, operation.op, self.precision.is_wide)
+        if meaning is None and not self._drops and operation.op in RNNS:
+            return lambda *args, **kwargs: getattr(torch, operation.op)(*args, **kwargs)  # the one that drops nothing
         if meaning is None:
             return find_function(operation.prefix, operation.op)
-        inputs, outputs = list(operation.inputs), list(operation.outputs)
-        context = Context(
-            self.precision,
-            lambda number: self.recorded.load(inputs[number]),
-            lambda number: self.recorded.load(outputs[number]),
-            lambda: lay_out(torch.ones(inputs[0].shape, dtype=torch_dtype(inputs[0].dtype)), inputs[0]),
-            lambda: self._load_draw(operation, "mask"),
-            partial(self.note_choice, operation) if self.note_choice is not None else None,
-            self._make_draw(operation),
-        )
+        context = self._make_context(operation)
 
         def call(*args: Any, **kwargs: Any) -> Any:
             try:
@@ -124,6 +128,19 @@ class Invoker:
                 return find_function(operation.prefix, operation.op)(*args, **kwargs)
 
         return call
+
+    def _make_context(self, operation: Operation) -> Context:
+        inputs, outputs = list(operation.inputs), list(operation.outputs)
+        return Context(
+            self.precision,
+            lambda number: self.recorded.load(inputs[number]),
+            lambda number: self.recorded.load(outputs[number]),
+            lambda: lay_out(torch.ones(inputs[0].shape, dtype=torch_dtype(inputs[0].dtype)), inputs[0]),
+            lambda: self._load_mask(operation),
+            partial(self.note_choice, operation) if self.note_choice is not None else None,
+            self._make_draw(operation),
+            self._drops,
+        )
 
     def _make_draw(self, operation: Operation) -> Callable[[Callable[[], Any]], Any] | None:
         state = self._load_draw(operation, "generator_state")
@@ -136,6 +153,11 @@ class Invoker:
                 return function()
 
         return draw
+
+    def _load_mask(self, operation: Operation) -> torch.Tensor | None:
+        if operation.framework == "mindspore":
+            return find_mask_by_gradient(operation, self.recorded)
+        return self._load_draw(operation, "mask")
 
     def _load_draw(self, operation: Operation, role: str) -> torch.Tensor | None:
         leaf = next(iter_leaves(operation.fields.get(role), role), None)
@@ -153,6 +175,10 @@ class Invoker:
         is_followed = operation.fields.get("grad_enabled") is not False or operation.inside is not None
         casts = operation.fields.get("autocast") if not self.precision.is_wide else None
         with ExitStack() as stack:
+            if operation.framework == "mindspore" and self.precision.is_wide:
+                stack.enter_context(float64_by_default())
+            if not self._drops:
+                stack.callback(set_dropout_inert(True))
             if not is_followed:
                 stack.enter_context(torch.no_grad())
             for device, dtype in casts.items() if isinstance(casts, dict) else ():
@@ -163,6 +189,8 @@ class Invoker:
 
 def is_random(operation: Operation) -> bool:
     """Can its result not be computed from its arguments?"""
+    if operation.framework == "mindspore":
+        return is_mindspore_random(operation)
     return base_op(operation.prefix, operation.op) in DRAWS
 
 

@@ -19,6 +19,8 @@ def make_object(kind: str, value: Any, precision: Precision, device: torch.devic
     """The object that was given, in the precision and on the device of the replay."""
     if kind == "torch.dtype" and isinstance(value, str):
         return precision.dtype(torch_dtype(value.removeprefix("torch.")))
+    if kind == "mindspore.dtype" and isinstance(value, str):
+        return precision.dtype(torch_dtype(value.lower()))
     if kind == "torch.device":
         return device
     if kind == "torch.Size" and isinstance(value, list) and all(isinstance(item, int) for item in value):

@@ -30,6 +30,8 @@ class Operation:
     fields: Mapping[str, Any]
     position: int = 0
     """How many records there were when it ended."""
+    framework: str = "pytorch"
+    """Whose function was called."""
     children: list[Operation] = field(default_factory=list)
 
     def __repr__(self) -> str:
@@ -56,6 +58,12 @@ class Operation:
     @property
     def keywords(self) -> Mapping[str, Any]:
         given = self.fields.get("input_kwargs")
+        return given if isinstance(given, dict) else {}
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """What the object that was called had been made with."""
+        given = self.fields.get("settings")
         return given if isinstance(given, dict) else {}
 
     @property
@@ -114,6 +122,29 @@ class Operation:
         return backward_name(self.parsed)
 
 
+@dataclass(frozen=True)
+class BackwardPass:
+    """The engine was asked for gradients."""
+
+    position: int
+    """How many records there were before it."""
+    roots: tuple[int, ...]
+    """The numbers of the tensors that it began from."""
+    seeds: tuple[int | None, ...]
+    """The numbers of the gradients that were given for them; None where none was, which stands for one."""
+    inputs: tuple[int | None, ...] = ()
+    """With respect to which tensors; none for all leaves."""
+    results: tuple[int | None, ...] = ()
+    """The tensors that it returned."""
+    accumulates: bool = True
+    """Gradients are added to `.grad`; otherwise they are returned."""
+    creates_graph: bool = False
+    seed_leaves: Mapping[int, Leaf] = field(default_factory=dict)
+    """Gradients that were given and have no numbers, by the numbers of the roots."""
+    begins_anew: bool = False
+    """Its gradients are not added to those of the passes before."""
+
+
 @dataclass(eq=False)
 class Program:
     """The calls of one step of one process."""
@@ -128,6 +159,10 @@ class Program:
     limit_bytes: int = 1 << 30
     """So much memory may a replay take."""
 
+    passes: list[BackwardPass] | None = None
+    """Where gradients were asked for, if that is known from elsewhere than run.json."""
+    unclear: frozenset[int] = frozenset()
+    """Tensors of which it is not certain who uses them."""
     _gradient_leaves: dict[str, dict[str, Leaf]] = field(default_factory=dict)
 
     @property
@@ -141,6 +176,10 @@ class Program:
             named = iter_named_leaves(self.gradients.get(record, {}))
             found = self._gradient_leaves[record] = {slot: leaf for slot, leaf, _ in named}
         return found
+
+    def gradient_position(self, record: str) -> int:
+        """How many records there were before a gradient's; -1 if there is none."""
+        return self.positions[record] if record in self.gradients else -1
 
     def gradient_leaf(self, record: str, slot: str) -> Leaf | None:
         """What was recorded of a gradient: of a backward record, or one of the gradients of parameters."""
@@ -168,6 +207,7 @@ def read_program(rank: RankDump) -> Program:
     operations: dict[str, Operation] = {}
     gradients: dict[str, Mapping[str, Any]] = {}
     positions: dict[str, int] = {}
+    framework = str(rank.header.get("framework") or "pytorch")
     for number, record in enumerate(rank.records()):
         parsed = parse_or_none(record.name)
         place = rank.place(record.name)
@@ -176,10 +216,15 @@ def read_program(rank: RankDump) -> Program:
             gradients[record.name] = record.fields
         elif isinstance(parsed, (ApiName, ModuleName)):
             if parsed.direction == "forward":
-                operations[record.name] = Operation(record.name, parsed, record.fields, position)
+                operations[record.name] = Operation(record.name, parsed, record.fields, position, framework)
             elif parsed.direction == "backward":
                 gradients[record.name] = record.fields
-    return Program(rank, _nest(operations, rank.parents), gradients, positions)
+    program = Program(rank, _nest(operations, rank.parents), gradients, positions)
+    if framework == "mindspore":
+        from tensorprobe.replay.link import link_program  # needs torch, and what is above
+
+        link_program(program)
+    return program
 
 
 _SLOT_OF_FIELD = {

@@ -39,6 +39,12 @@ class RecordedTensors:
         if leaf.layout is not None:
             self._came_later[leaf.layout] = leaf
 
+    @property
+    def has_no_dropout(self) -> bool:
+        """Were the dropouts of the run removed?"""
+        settings = self._rank.run.get("settings")
+        return isinstance(settings, dict) and settings.get("dropout_removed") is True
+
     def file_id(self, leaf: Leaf) -> FileId | None:
         """Which file holds it; None where none does."""
         if leaf.data_name is None:

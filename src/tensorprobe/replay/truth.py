@@ -147,7 +147,11 @@ class TruthJudge(Onlooker):
         """A value gets back the sum of what its users give back; a hook on it shows as another sum."""
         for value in iter_values(self._program):
             arriving = self._gradients(value.maker)[0].get(value.leaf.slot)
-            if arriving is None or value.leaf.tensor in self.roots or arriving.sharding is not None:
+            if (
+                arriving is None
+                or value.leaf.tensor in self.roots | self._program.unclear
+                or arriving.sharding is not None
+            ):
                 continue
             shares = [self._gradients(user)[1].get(leaf.slot) for user, leaf in value.uses]
             given = [leaf for leaf in shares if leaf is not None]
@@ -176,8 +180,8 @@ class TruthJudge(Onlooker):
                 if leaf.is_floating and leaf.slot in alone.results and not leaf.is_undefined:
                     self._judge_result(operation, leaf, alone, arriving.get(leaf.slot))
             if operation.inside is None and isinstance(alone, LoneCall):
-                for slot, leaf in departing.items():
-                    self._judge_gradient(operation, slot, leaf, alone)
+                for slot in departing:
+                    self._judge_gradient(operation, slot, departing, alone)
         except Exception as error:  # no file of an input, or whatever torch says to float64
             self.not_judged[operation.name] = describe_error(error)
 
@@ -218,15 +222,20 @@ class TruthJudge(Onlooker):
             difference = torch.nan_to_num(recorded.to(truth.dtype) - truth, 0.0, 0.0, 0.0)
             row.effect = float((slope * difference).sum())
 
-    def _judge_gradient(self, operation: Operation, slot: str, leaf: Leaf, alone: LoneCall) -> None:
-        truth = alone.gradients.get(slot)
-        if truth is None or not leaf.is_floating:
+    def _judge_gradient(self, operation: Operation, slot: str, departing: dict[str, Leaf], alone: LoneCall) -> None:
+        places, leaf = alone.find_places(slot), departing[slot]
+        told = [place for place in places if place in departing]
+        truth = alone.gradients.get(places[0])
+        if truth is None or not leaf.is_floating or told[0] != slot:
             return
         recorded = self._wholes.load(leaf)
+        if len(told) > 1:
+            shares = [self._wholes.load(departing[place]).to(truth.dtype) for place in told]
+            recorded = torch.stack(shares).sum(0).to(recorded.dtype)
         eps = self._unit(operation, leaf)
         counts = [given.element_count for given in (*operation.inputs, *operation.outputs) if given.is_floating]
         allowed = allow_units(leaf.element_count, counts)
-        judgement = judge(recorded, truth, eps, allowed, lambda: alone.find_gradient_sensitivity(slot))
+        judgement = judge(recorded, truth, eps, allowed, lambda: alone.find_gradient_sensitivity(places[0]))
         row = self.rows.setdefault(
             (operation.backward_name, leaf.slot), CallTruth(operation.backward_name, leaf.slot, leaf.dtype)
         )

@@ -119,6 +119,15 @@ class Workspace:
             self._register(leaf, found)
         return found
 
+    def read(self, seed: Leaf | None, root: torch.Tensor) -> torch.Tensor:
+        """The gradient that a backward pass begins with, as it was recorded; ones where it was not."""
+        if seed is not None:
+            try:
+                return self._recorded.load(seed).to(root.dtype)
+            except MissingContentError:
+                pass  # ones, as below
+        return torch.ones_like(root)
+
     def tensor(self, number: int | None) -> torch.Tensor | None:
         """The tensor that stands for the object with this number."""
         return self._by_tensor.get(number) if number is not None else None
@@ -159,6 +168,11 @@ class Workspace:
             found.data.copy_(content)
         for number in [number for number, seen in self._seen.items() if seen.leaf.storage == leaf.storage]:
             del self._seen[number]  # what it held before does not count any more
+
+    def forget_gradients(self) -> None:
+        """Those that are added up in the leaves."""
+        for _, tensor in self.leaves.values():
+            tensor.grad = None
 
     def forget(self, tensors: Iterable[int], storages: Iterable[int]) -> None:
         """Nobody looks at these any more."""

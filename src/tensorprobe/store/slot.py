@@ -1,6 +1,6 @@
 """The leaves of a record: every tensor and every plain argument, with the dotted name of its place.
 
-    input.0   input.1.1   kwargs.other   output.0   parameters.weight   buffers.running_mean
+    input.0   input.1.1   kwargs.other   settings.epsilon   output.0   parameters.weight   buffers.running_mean
 
 These are the names of the tensor files too. A record may come from anyone: fields of an unexpected type are taken as
 absent, and the walk uses no recursion, because JSON can be nested deeper than Python's stack.
@@ -19,7 +19,7 @@ from tensorprobe.model.undefined import is_undefined
 
 # A backward call gives its keyword arguments their gradients: there they are results.
 _SLOT_OF_FIELD = {"input_args": "input", "input_kwargs": "kwargs", "output_kwargs": "kwargs"}
-_INPUT_FIELDS = frozenset({"input_args", "input_kwargs", "input", "parameters", "buffers"})
+_INPUT_FIELDS = frozenset({"input_args", "input_kwargs", "input", "parameters", "buffers", "settings"})
 _NO_SLOTS = frozenset({"autocast", "tuples", "generator_state", "mask"})
 """Fields that say how a call was made: no arguments and no results."""
 _MAX_INTEGER = 2**64  # no dtype holds a larger one

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import types
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ _DUNDERS = frozenset(_DATA["dunders"])
 _UNDEFINED_MEMORY = frozenset(_DATA["undefined_memory"])
 _CHANGES_FIRST = frozenset(_DATA["changes_first"])
 _RANDOM = frozenset(_DATA["random"])
+_DTYPE_PLACES: dict[str, int] = _DATA["dtype_places"]
 
 _COMMUNICATION = ("mindspore.ops.function.comm_func", comm_func.__name__, "mindspore.mint.distributed.distributed")
 
@@ -66,6 +67,12 @@ class Api:
     """The part of the framework that it belongs to, where no frame of it tells."""
     is_collective: bool = False
     """It moves tensors between ranks."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What a primitive was made with, as records have it."""
+    tuples: tuple[str, ...] = ()
+    """Where in that tuples are."""
+    dtype_place: int | None = None
+    """Of an operation that is seen by its kernel: which argument is the number of a dtype."""
 
 
 class ApiNames:
@@ -91,6 +98,7 @@ class ApiNames:
             changes_first=stem in _CHANGES_FIRST,
             is_random=last in _RANDOM,
             is_collective=prefix == "Distributed",
+            dtype_place=_DTYPE_PLACES.get(name) if prefix == PRIMITIVE else None,
         )
 
 

@@ -11,9 +11,12 @@ import sys
 from functools import cache
 from typing import Any
 
+from mindspore._c_expression import typing
+
 from tensorprobe.capture.mindspore.api_name import PRIMITIVE, Api
 from tensorprobe.capture.mindspore.call_patch import CallRunner
 from tensorprobe.capture.mindspore.hiding import hidden, hiding
+from tensorprobe.capture.mindspore.primitive_call import with_settings
 from tensorprobe.capture.recursion import room
 
 try:
@@ -67,6 +70,19 @@ def _say_what_is_not_counted() -> None:
     )
 
 
+def describe_kernel(runner: CallRunner, api: Api, primitive: Any, args: tuple[Any, ...]) -> tuple[Api, tuple[Any, ...]]:
+    """A kernel with what its primitive was made with, and its arguments with the dtype that it knows by a number."""
+    try:
+        if primitive is not None:
+            return with_settings(api, primitive, runner.reader), args
+        place = api.dtype_place
+        if place is not None and place < len(args) and type(args[place]) is int:
+            return api, (*args[:place], typing.type_id_to_type(args[place]), *args[place + 1 :])
+    except Exception as error:
+        runner.recorder.note_failure(api.stem, error)
+    return api, args
+
+
 def _make_mode(runner: CallRunner, owner: CallMode) -> Any:
     apis: dict[str, Api] = {}
 
@@ -87,7 +103,8 @@ def _make_mode(runner: CallRunner, owner: CallMode) -> Any:
         is_old = len(args) == 3 and args[1] == name and isinstance(args[2], tuple)
         given = args[2] if is_old else args
         read = runner.begin_memory(api, given, kwargs)
-        call, span = runner.begin(api, given, kwargs, sys._getframe(2))
+        made, named = describe_kernel(runner, api, args[0] if is_old else None, given)
+        call, span = runner.begin(made, named, kwargs, sys._getframe(2))
         try:
             output = function(*args, **kwargs)
         except BaseException as error:

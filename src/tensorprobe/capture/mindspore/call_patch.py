@@ -20,6 +20,7 @@ from tensorprobe.capture.failure import ProgramError
 from tensorprobe.capture.framework import Undo
 from tensorprobe.capture.mindspore.api_name import Api, ApiNames, ApiOwner
 from tensorprobe.capture.mindspore.engine import is_in_backward
+from tensorprobe.capture.mindspore.executor import is_grad_switched_off
 from tensorprobe.capture.mindspore.generator import describe_generator
 from tensorprobe.capture.mindspore.gradient import GradientTracer, Span
 from tensorprobe.capture.mindspore.hiding import hidden, hiding
@@ -125,6 +126,9 @@ class CallRunner:
                     if api.caller is not None and call.stack is not None:
                         call.stack = replace(call.stack, caller=api.caller)
                     self.recorder.add_inputs(call, args, kwargs)
+                    self.recorder.add_settings(call, api.settings, api.tuples)
+                    if is_grad_switched_off():
+                        self.recorder.add_context(call, {"grad_enabled": False})
                     if api.is_random:
                         self.recorder.add_generator(call, describe_generator())
                 if call is not None or self.recorder.records_modules:

@@ -52,6 +52,10 @@ def set_dropout_inert(inert: bool) -> Undo:
     return undo
 
 
+def is_dropout_inert() -> bool:
+    return _inert
+
+
 def _set_back(inert: bool) -> None:
     set_dropout_inert(inert)
 

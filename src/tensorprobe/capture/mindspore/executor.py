@@ -11,6 +11,7 @@ except ImportError:  # before MindSpore 2.9
     from mindspore.common.api import _pynative_executor
 
 executor: Any = _pynative_executor
+_enable_grad: Callable[[], bool] = getattr(executor, "enable_grad", lambda: True)
 
 
 def wait_for_results() -> None:
@@ -21,6 +22,11 @@ def wait_for_results() -> None:
 def is_recording_gradients() -> bool:
     """Whether what is computed now will be differentiated."""
     return bool(executor.requires_grad())
+
+
+def is_grad_switched_off() -> bool:
+    """Is this inside of `no_grad`?"""
+    return not _enable_grad()
 
 
 def after_backward(function: Callable[[], None]) -> None:

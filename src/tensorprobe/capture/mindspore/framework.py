@@ -21,6 +21,7 @@ from tensorprobe.capture.mindspore.call_patch import CallPatch, CallRunner
 from tensorprobe.capture.mindspore.collective import CollectivePrimitives, Collectives
 from tensorprobe.capture.mindspore.compiled import CompiledRegions
 from tensorprobe.capture.mindspore.dialect import MINDSPORE, Dialect
+from tensorprobe.capture.mindspore.dropout import is_dropout_inert
 from tensorprobe.capture.mindspore.gradient import GradientTracer
 from tensorprobe.capture.mindspore.graph_call import GraphCalls, is_graph_mode
 from tensorprobe.capture.mindspore.hiding import hidden
@@ -129,6 +130,7 @@ class MindSporeFramework:
         gradients = self._gradients = self._gradients or GradientTracer(recorder)
         gradients.forget_passes()
         names = ModuleNames(models, recorder.note_failure, self._dialect, adopts_layers=recorder.records_layers)
+        reader.parameter_names = names.parameter_names()
         is_hooked = (
             recorder.records_modules and not is_graph_mode()
         )  # where hooks would be compiled, graphs have others
@@ -160,6 +162,7 @@ class MindSporeFramework:
             for patch in patches:
                 undos.callback(patch.remove)
                 patch.install()
+            undos.callback(setattr, reader, "parameter_names", {})  # another tensor may be made in the same place
             undos.callback(CompiledRegions(calls, patches, graphs, names).install())
             undos.callback(close)
             return undos.pop_all().close
@@ -219,4 +222,5 @@ def describe_settings() -> dict[str, Any]:
         "threads_num_is_set": RuntimeConf.get_instance().is_op_threads_num_configured(),  # to how many is not told
         "mindspore_seed": mindspore.get_seed(),
         "numpy_state": int(np.random.get_state()[1][0]),  # type: ignore[index]
+        **({"dropout_removed": True} if is_dropout_inert() else {}),
     }

@@ -85,6 +85,14 @@ class ModuleNames:
                 found.setdefault(id(parameter), (named.stem, name, parameter))
         return found
 
+    def parameter_names(self) -> dict[int, str]:
+        """Each parameter by its address: its dotted name in the model."""
+        found: dict[int, str] = {}
+        for named in self._known.values():
+            for name, parameter in self.dialect.parameters(named.module).items():
+                found.setdefault(id(parameter), f"{named.path}.{name}" if named.path else name)
+        return found
+
     def primitives(self) -> list[tuple[str, Any]]:
         """The Primitive objects that the modules hold, each with the name it has there."""
         found: dict[int, tuple[str, Any]] = {}

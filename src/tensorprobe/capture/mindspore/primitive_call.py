@@ -6,15 +6,21 @@ objects.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace as changed
 from typing import Any
 
+from mindspore import Tensor
+
+from tensorprobe.capture.describe import describe_plain
 from tensorprobe.capture.framework import Undo
 from tensorprobe.capture.mindspore.api_name import PRIMITIVE, Api
 from tensorprobe.capture.mindspore.call_patch import CallRunner
 from tensorprobe.capture.mindspore.hiding import hiding
+from tensorprobe.capture.mindspore.reader import MindSporeReader
 from tensorprobe.capture.patch import replace
+from tensorprobe.model.tree import map_tree, tuple_paths
 
 
 class PrimitivePatch:
@@ -57,4 +63,20 @@ class PrimitivePatch:
 
 
 def _api_of(runner: CallRunner, name: str, primitive: Any) -> Api:
-    return runner.names.make(PRIMITIVE, f"{name}.{type(primitive).__name__}")
+    api = runner.names.make(PRIMITIVE, f"{name}.{type(primitive).__name__}")
+    return with_settings(api, primitive, runner.reader)
+
+
+def with_settings(api: Api, primitive: Any, reader: MindSporeReader) -> Api:
+    """An API with what its primitive was made with, by name: its epsilon, its axis. Tensors are not looked into."""
+    made_with = getattr(primitive, "init_attrs", None)
+    if not isinstance(made_with, Mapping):
+        return api
+
+    def leaf(value: Any, _: str) -> Any:
+        if value is None or isinstance(value, Tensor):
+            return value if value is None else {"type": type(value).__name__}
+        return reader.describe_object(value) or describe_plain(value)
+
+    settings = map_tree(dict(made_with), "settings", leaf, (Tensor,))
+    return changed(api, settings=settings, tuples=tuple(tuple_paths(dict(made_with), "settings")))

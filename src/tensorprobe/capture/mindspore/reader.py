@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import weakref
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -37,7 +38,7 @@ from tensorprobe.model.undefined import add_undefined
 
 _DIGESTS = {"md5": crc32_digest, "hash": hash_digest}
 _TYPE = "mindspore.Tensor"
-_DTYPE_TYPE = type(dtype.float32)
+_DTYPE_TYPE = next(kind for kind in type(dtype.float32).__mro__ if kind.__name__ == "Type")
 _text_of = cache(str)
 _MODULES = tuple(f"{prefix}." for prefix in MODULE_PREFIXES)
 _MAX_SOURCES = 100_000
@@ -60,6 +61,8 @@ class MindSporeReader:
         self._sources: dict[int, tuple[weakref.ref[Tensor], str]] = {}
         """Which record made a tensor, by its address."""
         self.undefined = UndefinedMemory()
+        self.parameter_names: Mapping[int, str] = {}
+        """The parameters of the model that is recorded, by their addresses."""
         self._orphans: dict[int, tuple[Tensor, str]] = {}
         """Results that the program gets as another object, by their memory; held, so that it stays theirs."""
 
@@ -72,7 +75,7 @@ class MindSporeReader:
             if produced_by is not None and (source is None or not produced_by.startswith(_MODULES)):
                 self._remember(tensor, produced_by)  # a module hands on what a call inside of it has made
                 source = None
-            return TensorLeaf(
+            leaf = TensorLeaf(
                 _TYPE,
                 _text_of(tensor.dtype),
                 tuple(tensor.shape),
@@ -82,6 +85,8 @@ class MindSporeReader:
                 note=add_undefined(None) if self.undefined and self.undefined.has(tensor) else None,
                 is_storable=reason is None,
             )
+            leaf.parameter = self.parameter_names.get(id(tensor))
+            return leaf
 
     def copy(self, tensor: Tensor) -> Array:
         with hidden():

@@ -35,7 +35,7 @@ _DROPOUTS = (
     "feature_alpha_dropout_",
     "native_dropout",
 )
-_RNNS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+RNNS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 _ATTENTION = "scaled_dot_product_attention"
 
 _inert = False
@@ -56,13 +56,17 @@ def set_dropout_inert(inert: bool) -> Undo:
     return undo
 
 
+def is_dropout_inert() -> bool:
+    return _inert
+
+
 def _set_back(inert: bool) -> None:
     set_dropout_inert(inert)
 
 
 def _install() -> None:
-    for name in (*_DROPOUTS, *_RNNS):
-        without = _without_rnn_dropout if name in _RNNS else _without_training
+    for name in (*_DROPOUTS, *RNNS):
+        without = _without_rnn_dropout if name in RNNS else _without_training
         for owner in (torch._VF, torch):
             _patch(owner, name, without)
     _patch(torch.nn.functional, _ATTENTION, _without_attention_dropout)

@@ -24,6 +24,7 @@ from tensorprobe.capture.torch.collective import Collectives
 from tensorprobe.capture.torch.collective_patch import CollectivePatches
 from tensorprobe.capture.torch.compiled import CompiledRegions
 from tensorprobe.capture.torch.cuda_graph import patch_cuda_graphs
+from tensorprobe.capture.torch.dropout import is_dropout_inert
 from tensorprobe.capture.torch.engine import patch_engine
 from tensorprobe.capture.torch.gradient import GradientTracer
 from tensorprobe.capture.torch.hiding import hidden
@@ -254,4 +255,5 @@ def describe_settings() -> dict[str, Any]:
         "numpy_state": int(np.random.get_state()[1][0]),  # type: ignore[index]
         "grad_enabled": torch.is_grad_enabled(),
         "autocast": torch.is_autocast_enabled("cpu"),
+        **({"dropout_removed": True} if is_dropout_inert() else {}),
     }

@@ -36,6 +36,8 @@ class Context:
     """Told of a choice how far each value that was chosen lies from the one that would be chosen now."""
     draw: Callable[[Callable[[], Any]], Any] | None
     """Calls a function with the random generator as it was before the recorded call; None where that is not known."""
+    drops: bool = True
+    """False where the run had its dropouts removed: they hand on what they are given."""
 
 
 Meaning = Callable[..., Any]
@@ -156,7 +158,7 @@ def drop(
     context: Context, tensor: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, **_: Any
 ) -> torch.Tensor:
     """Dropout, as torch computes it on a CPU: the input times a mask that is scaled first."""
-    if not training or p == 0:
+    if not training or p == 0 or not context.drops:
         return tensor
     mask = find_mask(context, p)
     # with p = 1 nothing is kept, and what is scaled is nothing
@@ -198,6 +200,10 @@ def attend(
     """Attention with a live dropout, written out: torch draws the mask for the weights."""
     if not dropout_p:
         raise LookupError("nothing is drawn")
+    if not context.drops:
+        return F.scaled_dot_product_attention(
+            query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
     if context.draw is None:
         raise NotImplementedError("dropout inside a fused call, whose mask is not recorded")
     if not context.precision.is_wide:

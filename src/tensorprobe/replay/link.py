@@ -1,0 +1,311 @@
+"""Which tensor of a program is which, where its record has no numbers for them: MindSpore's.
+
+An input is the result that its `source` made, if it has the same bits; else an earlier result of the same bits, because
+`source` is lost where MindSpore wraps a tensor again. A parameter is known by its name: many of them are zeros. What is
+only close to another value is another value.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from tensorprobe.replay.alone import backward_leaves
+from tensorprobe.replay.argument import Leaf, is_tensor, iter_leaves, read_leaf
+from tensorprobe.replay.meaning.mindspore import OWN_RESULTS
+from tensorprobe.replay.meaning.mindspore.call import GIVEN_BACK
+from tensorprobe.replay.program import BackwardPass, Operation, Program
+from tensorprobe.replay.recorded import MissingContentError, RecordedTensors, bits_of
+
+Key = tuple[str, tuple[int, ...], bytes]
+"""Equal for tensors of the same bits."""
+WRITTEN = "written"
+"""The field that says how many of the last results of a call are what it wrote into its arguments."""
+_MAX_DEPTH = 64
+_IN_PLACE = ("__setitem__", "assign", "assign_add", "assign_sub", "Assign", "AssignAdd", "AssignSub")
+_DROPOUTS = ("dropout", "Dropout")
+_STATISTICS = {"BatchNorm": (3, 4), "batch_norm": (1, 2)}
+"""Calls that write into arguments besides what they return: into which."""
+
+
+def link_program(program: Program) -> None:
+    """Give every tensor of a program its number, and find where its gradients begin."""
+    linker = _Linker(program)
+    for operation in program.operations:
+        linker.link(operation)
+    program.unclear = frozenset(linker.unclear)
+    program.passes = find_passes(program)
+
+
+@dataclass(slots=True)
+class _Parameter:
+    """One of the model's, as it was seen last."""
+
+    number: int
+    key: Key | None
+    writer: str | None = None
+    """A call that has been given it since, and may have written to it."""
+
+
+@dataclass(slots=True)
+class _Result:
+    number: int
+    key: Key | None
+    leaf: Leaf
+
+
+@dataclass(eq=False)
+class _Linker:
+    program: Program
+    unclear: set[int] = field(default_factory=set)
+    """Results of which several have the same bits, where that had to decide."""
+
+    def __post_init__(self) -> None:
+        self._recorded = RecordedTensors(self.program.rank, torch.device("cpu"))
+        self._count = 0
+        self._keys: dict[Any, Key] = {}
+        self._is_plain: dict[Key, bool] = {}
+        self._results: dict[str, list[_Result]] = {}
+        self._by_content: dict[Key, list[int]] = {}
+        self._leaves: dict[Key, int] = {}
+        self._parameters: dict[str, _Parameter] = {}
+        self._names = self._find_names()
+        self._looks = _find_looks(self.program)
+
+    def link(self, operation: Operation) -> None:
+        """Number what goes into a call, what is inside of it, and what comes out."""
+        fields = dict(operation.fields)
+        arriving, departing = backward_leaves(self.program.gradients.get(operation.backward_name, {}))
+
+        def describe_input(leaf: Leaf) -> dict[str, Any]:
+            """A kernel does not see of each tensor that it has a gradient."""
+            found = self._describe_input(leaf)
+            return {**found, "requires_grad": True} if leaf.slot in departing else found
+
+        for name, slot in (("input_args", "input"), ("input_kwargs", "kwargs")):
+            fields[name] = _change_leaves(fields.get(name), slot, describe_input)
+        if operation.is_module:
+            operation.fields = fields
+            for child in operation.children:
+                self.link(child)
+            fields["output"] = _change_leaves(fields.get("output"), "output", self._describe_input)
+            return
+        written = self._find_written(operation)
+        fields["output"] = [*operation.results, *written]
+        fields[WRITTEN] = len(written)
+        made: list[_Result] = []
+        fields["output"] = _change_leaves(
+            fields["output"], "output", lambda leaf: {"tensor": self._number_result(leaf, made)}
+        )
+        self._results[operation.name] = made
+        own = {f"output.{place}" for place in OWN_RESULTS.get(_class_name(operation), ())}
+        for result in made:
+            if result.key is not None and result.leaf.slot not in own:
+                self._by_content.setdefault(result.key, []).append(result.number)
+        if _class_name(operation) in _DROPOUTS and "output.0" in arriving and "input.0" in departing:
+            fields[GIVEN_BACK] = [arriving["output.0"].fields, departing["input.0"].fields]
+        operation.fields = fields
+        self._note_writer(operation)
+
+    # -- inputs --------------------------------------------------------------------------------------------------------
+
+    def _describe_input(self, leaf: Leaf) -> dict[str, Any]:
+        number = self._number_input(leaf)
+        return {} if number is None else {"tensor": number}
+
+    def _number_input(self, leaf: Leaf) -> int | None:
+        key = self._key(leaf)
+        name = leaf.parameter
+        if name is None:
+            number = self._find_result(leaf, key)
+            if number is not None or key is None:
+                return number
+            name = self._names.get(key)
+        if name is not None:
+            return self._number_parameter(name, key)
+        assert key is not None
+        if key not in self._leaves:
+            self._leaves[key] = self._next()
+        return self._leaves[key]
+
+    def _find_result(self, leaf: Leaf, key: Key | None) -> int | None:
+        made = self._results.get(leaf.source or "", [])
+        if key is None:
+            alike = [result for result in made if (result.leaf.shape, result.leaf.dtype) == (leaf.shape, leaf.dtype)]
+            return alike[0].number if len(alike) == 1 else None
+        same = [result.number for result in made if result.key == key] or self._by_content.get(key, [])
+        if leaf.source is None and len(same) > 1 and self._says_nothing(leaf, key):
+            return None
+        if len(same) > 1:
+            self.unclear.update(same)
+        return same[-1] if same else None
+
+    def _number_parameter(self, name: str, key: Key | None) -> int:
+        known = self._parameters.get(name)
+        if known is None:
+            known = self._parameters[name] = _Parameter(self._next(), key)
+        elif key is not None and known.key is not None and known.key != key and known.writer is not None:
+            known.number, known.writer = self._next(), None  # written by a call whose writing is not replayed
+        known.key = key
+        return known.number
+
+    # -- results -------------------------------------------------------------------------------------------------------
+
+    def _number_result(self, leaf: Leaf, made: list[_Result]) -> int:
+        result = _Result(self._next(), self._key(leaf), leaf)
+        made.append(result)
+        if leaf.parameter is not None:
+            self._parameters[leaf.parameter] = _Parameter(result.number, result.key)
+        return result.number
+
+    def _find_written(self, operation: Operation) -> list[Any]:
+        """Of a call that writes into its arguments, these as they are seen next: further results of it."""
+        if not is_gathering(operation) or len(operation.arguments) <= max(_STATISTICS[_class_name(operation)]):
+            return []
+        given = [operation.arguments[place] for place in _STATISTICS[_class_name(operation)]]
+        found = []
+        for node in given:
+            name = node.get("parameter") if is_tensor(node) else None
+            looks = self._looks.get(name, []) if name is not None else []
+            following = next((look for position, look in looks if position > operation.position), None)
+            if following is None:
+                return []
+            found.append(following)
+        return found
+
+    def _note_writer(self, operation: Operation) -> None:
+        op = operation.op.rpartition(".")[2]
+        is_writing = operation.fields.get("caller") == "optimizer" or op in _IN_PLACE or op.endswith("_")
+        if not is_writing and not is_gathering(operation):
+            return
+        made = {leaf.parameter for leaf in operation.outputs}
+        for leaf in operation.inputs:
+            if leaf.parameter in self._parameters and leaf.parameter not in made:
+                self._parameters[leaf.parameter].writer = operation.name
+
+    # -- content -------------------------------------------------------------------------------------------------------
+
+    def _key(self, leaf: Leaf) -> Key | None:
+        file_id = self._recorded.file_id(leaf)
+        if file_id is None:
+            return None
+        known = self._keys.get((file_id, leaf.dtype, leaf.shape))
+        if known is None:
+            try:
+                content = bits_of(self._recorded.load(leaf)).numpy()
+            except MissingContentError:
+                return None
+            known = leaf.dtype, leaf.shape, hashlib.blake2b(content.tobytes(), digest_size=16).digest()
+            self._keys[file_id, leaf.dtype, leaf.shape] = known
+        return known
+
+    def _says_nothing(self, leaf: Leaf, key: Key) -> bool:
+        """Zeros, ones, one whole number everywhere: equal to others by chance."""
+        if key not in self._is_plain:
+            content = self._recorded.load(leaf).reshape(-1)
+            first = content[:1]
+            is_constant = bool((content == first).all()) if content.numel() else True
+            self._is_plain[key] = is_constant and bool((first == first.to(torch.int64)).all())
+        return self._is_plain[key]
+
+    def _find_names(self) -> dict[Key, str]:
+        """The parameters by their content at first sight: a kernel sees them as other objects, without a name."""
+        found: dict[Key, str] = {}
+        ambiguous: set[Key] = set()
+        seen: set[str] = set()
+        for operation in self.program.walk():
+            for leaf in (*operation.inputs, *iter_leaves(operation.fields.get("parameters"), "parameters")):
+                if leaf.parameter is None or leaf.parameter in seen:
+                    continue
+                seen.add(leaf.parameter)
+                key = self._key(leaf)
+                if key is not None and found.setdefault(key, leaf.parameter) != leaf.parameter:
+                    ambiguous.add(key)
+        return {key: name for key, name in found.items() if key not in ambiguous}
+
+    def _next(self) -> int:
+        self._count += 1
+        return self._count
+
+
+def is_gathering(operation: Operation) -> bool:
+    """Is it a BatchNorm that gathers statistics?"""
+    if _class_name(operation) not in _STATISTICS:
+        return False
+    given = operation.settings.get("is_training", operation.keywords.get("training"))
+    if given is None and len(operation.arguments) > 5:
+        given = operation.arguments[5]
+    return given is True or (isinstance(given, dict) and given.get("value") is True)
+
+
+def _class_name(operation: Operation) -> str:
+    return operation.op.rpartition(".")[2]
+
+
+def _find_looks(program: Program) -> dict[str, list[tuple[int, Mapping[str, Any]]]]:
+    """When each parameter was given to a call, and how it was then."""
+    found: dict[str, list[tuple[int, Mapping[str, Any]]]] = {}
+    for operation in program.calls():
+        for leaf in operation.inputs:
+            if leaf.parameter is not None:
+                found.setdefault(leaf.parameter, []).append((operation.position, leaf.fields))
+    return found
+
+
+def _change_leaves(tree: Any, slot: str, change: Callable[[Leaf], dict[str, Any]], depth: int = 0) -> Any:
+    """The same tree with other fields of its tensors. What is nested too deep is built into no call."""
+    if depth > _MAX_DEPTH:
+        return tree
+    if isinstance(tree, list):
+        return [_change_leaves(item, f"{slot}.{index}", change, depth + 1) for index, item in enumerate(tree)]
+    if is_tensor(tree):
+        return {**tree, **change(read_leaf(tree, slot))}
+    if isinstance(tree, dict) and not isinstance(tree.get("type"), str):
+        return {key: _change_leaves(item, f"{slot}.{key}", change, depth + 1) for key, item in tree.items()}
+    return tree
+
+
+# -- where gradients begin ---------------------------------------------------------------------------------------------
+
+
+def find_passes(program: Program) -> list[BackwardPass]:
+    """A gradient that comes back to a result, and that none of its users has given, is where a pass began. (What a call
+    that nobody saw gives back is such a beginning, too.)"""
+    given_back = {number for operation in program.calls() for number in _numbers_given_back(program, operation)}
+    found = []
+    for first, last in _runs(program):
+        roots: dict[int, Leaf] = {}
+        for operation in program.calls():
+            if not first <= program.gradient_position(operation.backward_name) <= last:
+                continue
+            arriving = backward_leaves(program.gradients[operation.backward_name])[0]
+            for leaf in operation.outputs:
+                if leaf.tensor is not None and leaf.slot in arriving and leaf.tensor not in given_back:
+                    roots[leaf.tensor] = arriving[leaf.slot]
+        if roots:
+            nothing = (None,) * len(roots)
+            found.append(BackwardPass(first, tuple(roots), nothing, seed_leaves=roots, begins_anew=True))
+    return found
+
+
+def _numbers_given_back(program: Program, operation: Operation) -> Iterator[int]:
+    """The tensors to which a call gave a gradient back."""
+    departing = backward_leaves(program.gradients.get(operation.backward_name, {}))[1]
+    for leaf in operation.inputs:
+        if leaf.slot in departing and leaf.tensor is not None:
+            yield leaf.tensor
+
+
+def _runs(program: Program) -> list[tuple[int, int]]:
+    """Where backward records follow each other without a forward call between them."""
+    forward = sorted(operation.position for operation in program.calls())
+    found: dict[int, tuple[int, int]] = {}
+    for position in sorted(map(program.gradient_position, program.gradients)):
+        place = bisect_left(forward, position)
+        found[place] = found.get(place, (position, position))[0], position
+    return list(found.values())

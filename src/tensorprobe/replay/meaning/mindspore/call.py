@@ -1,0 +1,68 @@
+"""How a recorded call of MindSpore is made in torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+
+from tensorprobe.capture.torch.function import UnknownFunctionError
+from tensorprobe.replay.argument import iter_leaves
+from tensorprobe.replay.meaning.mindspore import common_keywords, find_entry
+from tensorprobe.replay.meaning.torch import Context
+from tensorprobe.replay.program import Operation
+from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
+
+GIVEN_BACK = "given_back"
+"""The field in which a dropout has the gradients that came to its result and went on from it."""
+
+
+def find_mindspore_function(operation: Operation, context: Context) -> Callable[..., Any]:
+    """What the call means. UnknownFunctionError where that is not known."""
+    entry = find_entry(operation.prefix, operation.op)
+    if entry is None:
+        raise UnknownFunctionError(f"{operation.prefix}.{operation.op} has no meaning in torch that is known here")
+    function = partial(entry.function, context) if entry.needs_context else entry.function
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        output = function(*args, **common_keywords(kwargs))
+        output = tuple(output) if isinstance(output, list) else output
+        for leaf, tensor in zip(operation.outputs, output if isinstance(output, tuple) else (output,), strict=False):
+            if leaf.is_floating != (tensor.is_floating_point() or tensor.is_complex()):
+                raise UnknownFunctionError(f"its meaning gives {tensor.dtype} where {leaf.dtype} was recorded")
+        return output
+
+    return call
+
+
+def is_mindspore_random(operation: Operation) -> bool:
+    """Does it draw numbers, and is no dropout, which keeps its mask?"""
+    return "generator" in operation.fields and find_entry(operation.prefix, operation.op) is None
+
+
+def find_mask_by_gradient(operation: Operation, recorded: RecordedTensors) -> torch.Tensor | None:
+    """What a dropout kept. Where its input is zero its result does not tell, and the gradient that it gave back does.
+    None where no gradients are recorded."""
+    leaves = list(iter_leaves(operation.fields.get(GIVEN_BACK), GIVEN_BACK))
+    if len(leaves) != 2:
+        return None
+    try:
+        given, result = (recorded.load(next(iter(leaf))) for leaf in (operation.inputs, operation.outputs))
+        came, went = (recorded.load(leaf) for leaf in leaves)
+    except MissingContentError:
+        return None
+    return (result != 0) | ((given == 0) & ((went != 0) | (came == 0)))
+
+
+@contextmanager
+def float64_by_default() -> Iterator[None]:
+    """A whole number times 0.5 is a float32 otherwise."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)

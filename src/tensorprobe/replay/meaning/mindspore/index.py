@@ -1,0 +1,125 @@
+"""What chooses elements, or writes to them, by indices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tensorprobe.replay.meaning.mindspore.table import (
+    FUNCTIONS,
+    METHOD,
+    MINT,
+    MINT_F,
+    OPS,
+    means,
+)
+
+Sizes = Sequence[int]
+
+
+@means("__getitem__", METHOD)
+def get_item(input: Tensor, index: Any) -> Tensor:
+    return input[_index(index)]
+
+
+@means("__setitem__", METHOD)
+def set_item(input: Tensor, index: Any, value: Any) -> Tensor:
+    changed = input.clone()
+    changed[_index(index)] = value.to(input.dtype) if isinstance(value, Tensor) else value
+    return changed
+
+
+def _index(index: Any) -> Any:
+    """Torch takes no 32 bits for an index."""
+    if isinstance(index, Tensor):
+        return index.long() if index.dtype in (torch.int32, torch.int16, torch.int8) else index
+    return tuple(map(_index, index)) if isinstance(index, tuple) else index
+
+
+@means("gather Gather", OPS)
+def gather(input: Tensor, index: Any, dim: int, batch_dims: int = 0) -> Tensor:
+    """Whole parts along an axis, by indices of any shape."""
+    if batch_dims:
+        raise NotImplementedError("batch_dims")
+    index = torch.as_tensor(index).long()
+    dim = int(dim) % input.dim()
+    parts = input.index_select(dim, index.reshape(-1))
+    return parts.reshape(*input.shape[:dim], *index.shape, *input.shape[dim + 1 :])
+
+
+@means("gather_elements gather_d GatherD", OPS)
+def gather_elements(input: Tensor, dim: int, index: Tensor) -> Tensor:
+    return torch.gather(input, dim, index.long())
+
+
+@means("gather", MINT, METHOD)
+def gather_mint(input: Tensor, first: Any = None, second: Any = None, *rest: Any, **named: Any) -> Tensor:
+    """The method has two forms: `(dim, index)`, and `(input_indices, axis)`."""
+    if isinstance(first, int) or ("dim" in named and isinstance(named.get("index", second), Tensor) and first is None):
+        dim, index = (first, named.get("index", second)) if first is not None else (named["dim"], named["index"])
+        return torch.gather(input, dim, index.long())
+    axis = named["dim"] if second is None else second
+    return gather(input, named.get("input_indices", first), axis, *rest)
+
+
+@means("GatherNd gather_nd", OPS, METHOD)
+def gather_nd(input: Tensor, index: Tensor) -> Tensor:
+    return input[tuple(index.long().unbind(-1))]
+
+
+@means("index_select", *FUNCTIONS)
+def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
+    return torch.index_select(input, dim, index.long())
+
+
+@means("masked_select", *FUNCTIONS)
+def masked_select(input: Tensor, mask: Tensor) -> Tensor:
+    return torch.masked_select(input, mask)
+
+
+@means("tensor_scatter_elements TensorScatterElements", OPS)
+def tensor_scatter_elements(
+    input: Tensor, index: Tensor, updates: Tensor, dim: int = 0, reduction: str = "none"
+) -> Tensor:
+    if reduction == "add":
+        return input.scatter_add(dim, index.long(), updates)
+    return input.scatter(dim, index.long(), updates)
+
+
+@means("scatter", OPS, METHOD)
+def scatter(input: Tensor, dim: int, index: Tensor, src: Any) -> Tensor:
+    return input.scatter(dim, index.long(), src)
+
+
+@means("index_add", MINT)
+def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Tensor:
+    return input.index_add(dim, index.long(), source, alpha=alpha)
+
+
+@means("embedding", MINT_F)
+def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, *rest: Any, **named: Any) -> Tensor:
+    if any(one not in (None, False, 2.0) for one in (*rest, *named.values())):
+        raise NotImplementedError("an embedding that renorms or scales")
+    return F.embedding(input.long(), weight, padding_idx)
+
+
+@means("one_hot", OPS)
+def one_hot(index: Tensor, depth: int, on_value: Any = 1, off_value: Any = 0, dim: int = -1) -> Tensor:
+    places = torch.arange(int(depth), device=index.device)
+    is_on = (index.unsqueeze(-1) == places).movedim(-1, dim if dim >= 0 else index.dim() + 1 + dim)
+    on, off = (torch.as_tensor(value, device=index.device).detach() for value in (on_value, off_value))
+    return torch.where(is_on, on, off)
+
+
+@means("OneHot")
+def one_hot_primitive(index: Tensor, depth: int, on_value: Any, off_value: Any, dim: int = -1) -> Tensor:
+    return one_hot(index, depth, on_value, off_value, dim)
+
+
+@means("one_hot", MINT_F)
+def one_hot_mint(tensor: Tensor, num_classes: int = -1) -> Tensor:
+    return F.one_hot(tensor.long(), num_classes)
