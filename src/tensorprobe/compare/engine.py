@@ -171,7 +171,8 @@ def _judge_by_truth(
         is_later = not finding.past.is_empty and not judgement.is_equal
         if is_later and (grown.kind == "agree" or judgement.starts_unequal):
             return None  # what an update does to rounding is judged by growth
-        if _is_confirmed(grown, judgement):
+        is_unclear = not judgement.is_equal and not judgement.differences
+        if is_unclear or _is_confirmed(grown, judgement):
             return None
         if not judgement.gaps or judgement.is_equal:
             verdict = TruthWords(judgement, *aligned.runs).give_verdict()
