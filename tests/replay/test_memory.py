@@ -81,7 +81,7 @@ def test_what_is_estimated_is_what_is_taken(name: str, tmp_path: Path) -> None:
     estimated = estimate_memory(program).peak_bytes
     with LiveBytes() as live:
         find_truths([program], torch.device("cpu"))
-    assert 0.6 < estimated / live.peak < 1.5
+    assert 0.7 < estimated / live.peak < 1.5
 
 
 def change_dump(folder: Path, change: Any) -> Path:

@@ -28,8 +28,15 @@ def execute(
     """Run the programs of ranks that communicate, hold them against the recorded bits if they are to have them, and
     write them down if a folder was given."""
     running = [_Running(program, device, options, advance) for program in programs]
-    run_jointly([one.replay for one in running])
+    with torch.backends.mkldnn.flags(enabled=all(map(uses_mkldnn, programs))):
+        run_jointly([one.replay for one in running])
     return [one.finish() for one in running]
+
+
+def uses_mkldnn(program: Program) -> bool:
+    """Did the run use this library? Without it torch has other kernels for a CPU, which round otherwise."""
+    settings = program.rank.run.get("settings")
+    return not isinstance(settings, dict) or settings.get("mkldnn") is not False
 
 
 class _Running:

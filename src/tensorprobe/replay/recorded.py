@@ -23,14 +23,35 @@ class MissingContentError(Exception):
     """The dump does not have the content of a tensor."""
 
 
-class RecordedTensors:
-    """What was recorded, as tensors. The latest are kept, because a value is looked at by its maker and its users."""
+class KeptTensors:
+    """The files that were read last, because a value is looked at by its maker and its users."""
 
-    def __init__(self, rank: RankDump, device: torch.device) -> None:
+    def __init__(self) -> None:
+        self._tensors: OrderedDict[FileId, torch.Tensor] = OrderedDict()
+        self._bytes = 0
+
+    def find(self, file_id: FileId) -> torch.Tensor | None:
+        tensor = self._tensors.get(file_id)
+        if tensor is not None:
+            self._tensors.move_to_end(file_id)
+        return tensor
+
+    def add(self, file_id: FileId, tensor: torch.Tensor) -> None:
+        before = self._tensors.pop(file_id, None)
+        self._tensors[file_id] = tensor
+        self._bytes += tensor.nbytes - (0 if before is None else before.nbytes)
+        while self._bytes > _MAX_KEPT_BYTES and len(self._tensors) > 1:
+            _, dropped = self._tensors.popitem(last=False)
+            self._bytes -= dropped.nbytes
+
+
+class RecordedTensors:
+    """What was recorded, as tensors. Who reads with the same `kept` reads no file twice."""
+
+    def __init__(self, rank: RankDump, device: torch.device, kept: KeptTensors | None = None) -> None:
         self._rank = rank
         self._device = device
-        self._kept: OrderedDict[FileId, torch.Tensor] = OrderedDict()
-        self._kept_bytes = 0
+        self._kept = KeptTensors() if kept is None else kept
         self._is_same: dict[tuple[FileId, FileId], bool] = {}
         self._came_later: dict[Any, Leaf] = {}
 
@@ -68,9 +89,8 @@ class RecordedTensors:
             dtype = torch_dtype(leaf.dtype)
         except UnknownArgumentError as error:
             raise MissingContentError(str(error)) from error
-        kept = self._kept.get(file_id)
-        if kept is not None and tuple(kept.shape) == leaf.shape and kept.dtype == dtype:
-            self._kept.move_to_end(file_id)
+        kept = self._kept.find(file_id)
+        if kept is not None and tuple(kept.shape) == leaf.stored_shape and kept.dtype == dtype:
             return kept
         try:
             array = open_tensor(self._rank.tensor_path(leaf.data_name), leaf.fields.get("dtype"))
@@ -84,7 +104,7 @@ class RecordedTensors:
                 f"{leaf.data_name} holds {list(tensor.shape)}, and {list(leaf.stored_shape)} was recorded"
             )
         tensor = tensor.to(self._device)
-        self._keep(file_id, tensor)
+        self._kept.add(file_id, tensor)
         return tensor
 
     def is_same(self, first: FileId, second: FileId, first_leaf: Leaf, second_leaf: Leaf) -> bool:
@@ -95,13 +115,6 @@ class RecordedTensors:
         if key not in self._is_same:
             self._is_same[key] = is_bit_equal(self.load(first_leaf), self.load(second_leaf))
         return self._is_same[key]
-
-    def _keep(self, file_id: FileId, tensor: torch.Tensor) -> None:
-        self._kept[file_id] = tensor
-        self._kept_bytes += tensor.nbytes
-        while self._kept_bytes > _MAX_KEPT_BYTES and len(self._kept) > 1:
-            _, dropped = self._kept.popitem(last=False)
-            self._kept_bytes -= dropped.nbytes
 
 
 def is_bit_equal(first: torch.Tensor, second: torch.Tensor) -> bool:

@@ -19,6 +19,7 @@ from tensorprobe.config.suggestion import suggest
 from tensorprobe.errors import UsageError
 from tensorprobe.replay.alone import backward_leaves
 from tensorprobe.replay.argument import Leaf, UnknownArgumentError, is_tensor, iter_leaves, read_leaf
+from tensorprobe.replay.execution import uses_mkldnn
 from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
 from tensorprobe.replay.workspace import lay_out
@@ -37,7 +38,7 @@ from pathlib import Path
 
 import torch
 
-saved = torch.load(Path(__file__).with_name("{tensors}"), weights_only=True)
+{setting}saved = torch.load(Path(__file__).with_name("{tensors}"), weights_only=True)
 trained = {trained}
 for is_wide in {precisions}:
     print("recorded against float64:" if is_wide else "recorded against the same call here:")
@@ -122,6 +123,7 @@ def _render(program: Program, operation: Operation) -> tuple[str, Mapping[str, L
     tensors.update((f"recorded {slot}", leaf) for slot, leaf in compared.items())
     text = _TEMPLATE.format(
         title=f"{operation.name}, recorded in {program.rank.name}.",
+        setting="" if uses_mkldnn(program) else "torch.backends.mkldnn.set_flags(False)\n",
         tensors=TENSORS,
         trained=[slot for slot, leaf in script.tensors.items() if leaf.requires_grad and leaf.is_floating],
         precisions="(False,)" if draws else "(False, True)",  # in float64 other random numbers would be drawn

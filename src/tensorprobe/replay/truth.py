@@ -23,7 +23,7 @@ from tensorprobe.replay.judge import allow_units, judge
 from tensorprobe.replay.meaning.registry import MeaningError
 from tensorprobe.replay.precision import Precision, torch_dtype
 from tensorprobe.replay.program import Operation, Program
-from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
+from tensorprobe.replay.recorded import KeptTensors, MissingContentError, RecordedTensors
 from tensorprobe.replay.result import CallTruth, Finding, Truth
 from tensorprobe.replay.spread_call import is_arranging
 from tensorprobe.replay.value_flow import iter_values
@@ -87,8 +87,9 @@ class TruthJudge(Onlooker):
     def __init__(self, program: Program, device: torch.device) -> None:
         self._program = program
         self._rank = program.rank.rank or 0
-        self._recorded = RecordedTensors(program.rank, device)
-        self._wholes = RecordedWholes(program.rank, device)
+        kept = KeptTensors()
+        self._recorded = RecordedTensors(program.rank, device, kept)
+        self._wholes = RecordedWholes(program.rank, device, kept)
         self._invoker = Invoker(self._wholes, Precision("float64"), device, program.limit_bytes)
         self.rows: dict[tuple[str, str], CallTruth] = {}
         self.findings: list[Finding] = []

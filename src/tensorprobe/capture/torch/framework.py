@@ -251,6 +251,7 @@ def describe_settings() -> dict[str, Any]:
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
         "default_dtype": str(torch.get_default_dtype()),
         "threads": torch.get_num_threads(),
+        "mkldnn": torch._C._get_mkldnn_enabled(),  # torch itself turns it off where it fails in bfloat16
         "torch_seed": torch.initial_seed(),
         "numpy_state": int(np.random.get_state()[1][0]),  # type: ignore[index]
         "grad_enabled": torch.is_grad_enabled(),
