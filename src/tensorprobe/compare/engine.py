@@ -11,17 +11,17 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from tensorprobe.compare.align import align_calls
 from tensorprobe.compare.alignment import Alignment, Unpaired
-from tensorprobe.compare.call import BACKWARD, Run, is_across_frameworks, read_run
+from tensorprobe.compare.call import Run, is_across_frameworks, read_run
 from tensorprobe.compare.choice import choose_verdict, has_source
 from tensorprobe.compare.circumstance import compare_circumstances, find_unrepeated
 from tensorprobe.compare.course import Course, Past
-from tensorprobe.compare.evidence import Finding, describe_values
+from tensorprobe.compare.evidence import Finding
 from tensorprobe.compare.executor import MeasureTask, make_task, run_tasks
 from tensorprobe.compare.filtered_run import filter_alike
 from tensorprobe.compare.garbage import garbage_left_alone
@@ -33,17 +33,15 @@ from tensorprobe.compare.measure import SHAPE_PROBLEM
 from tensorprobe.compare.option import DEFAULT_ATOL, DEFAULT_RTOL, CompareOptions
 from tensorprobe.compare.pairing import PairedCall, RunSide, pair_calls
 from tensorprobe.compare.relation import doubt_verdict, relate_runs
-from tensorprobe.compare.result import NO_ANSWER, Comparison, Coverage, RankResult, ValuePair, Verdict
+from tensorprobe.compare.result import Comparison, Coverage, RankResult, ValuePair, Verdict
 from tensorprobe.compare.same_run import note_same_run
 from tensorprobe.compare.signature import MINDSPORE
 from tensorprobe.compare.slot_pair import pair_match_slots
 from tensorprobe.compare.status import is_unknown
 from tensorprobe.compare.step import RankPair, pair_ranks
-from tensorprobe.compare.truth.judgement import Judgement, find_obstacle, judge_by_truth
-from tensorprobe.compare.truth.settlement import settle_pairs
-from tensorprobe.compare.truth.verdict import TruthWords
+from tensorprobe.compare.truth.decision import TruthDecision
 from tensorprobe.compare.value import make_value
-from tensorprobe.compare.verdict import find_sources, give_verdict, make_result
+from tensorprobe.compare.verdict import find_sources, give_verdict, make_result, own_tensors
 from tensorprobe.errors import DumpError, UsageError
 from tensorprobe.replay.completion import completed
 from tensorprobe.store.reader import Dump, open_dump
@@ -85,7 +83,7 @@ def _compare_dumps(
     mapping, options = how
     pairs, problems = pair_ranks(dumps[0], dumps[1])
     results: list[RankResult] = []
-    pasts: dict[int | None, Past] = {}
+    histories: dict[int | None, _History] = {}
     unknown: dict[tuple[str, str], UsageError] | None = None
     for pair in pairs:
         if options.first and any(has_source(found) and found.step != pair.step for found in results):
@@ -103,8 +101,8 @@ def _compare_dumps(
         unknown = here if unknown is None else {name: unknown[name] for name in unknown if name in here}
         if unknown and pair is pairs[-1]:  # no step and no rank has it
             raise next(iter(unknown.values()))
-        result, pasts[pair.rank] = _compare_ranks(pair, aligned, options, pasts.get(pair.rank, Past()), progress)
-        results.append(result)
+        history = histories.setdefault(pair.rank, _History(TruthDecision(options)))
+        results.append(_compare_ranks(pair, aligned, history, options, progress))
     verdict = choose_verdict(results, options.allow_uncompared)
     if verdict.kind == "agree" and problems:
         verdict = replace(verdict, headline=f"{verdict.headline} But {'; '.join(problems[:3])}.")
@@ -120,6 +118,14 @@ def _unreadable_result(pair: RankPair, error: DumpError) -> RankResult:
     problems = (f"{pair.reference.name}: {error}",)
     names = (pair.reference.name, pair.candidate.name)
     return RankResult(pair.step, *names, (), (), (), verdict, (), nothing, Counter(), problems=problems)
+
+
+@dataclass
+class _History:
+    """What the earlier steps of a process leave for the next one to be judged by."""
+
+    truth: TruthDecision
+    past: Past = field(default_factory=Past)
 
 
 @dataclass(frozen=True)
@@ -141,94 +147,23 @@ def _align(pair: RankPair, mapping: NameMapping) -> _Aligned:
 
 
 def _compare_ranks(
-    pair: RankPair, aligned: _Aligned, options: CompareOptions, past: Past, progress: Progress | None
-) -> tuple[RankResult, Past]:
+    pair: RankPair, aligned: _Aligned, history: _History, options: CompareOptions, progress: Progress | None
+) -> RankResult:
     alignment = aligned.alignment
     reference = RunSide(aligned.runs[0], alignment.only_reference)
     candidate = RunSide(aligned.runs[1], alignment.only_candidate)
     pairs = pair_calls(reference, candidate, alignment)
     for paired in pairs:
         paired.hold([make_value(*slots, paired) for slots in pair_match_slots(paired.match, alignment)])
-    course = Course(reference, candidate, options, past)
+    course = Course(reference, candidate, options, history.past)
     judged = _measure_and_judge(pairs, pair, Judge(course), options, progress)
     is_cut_short = len(judged) < len(pairs)
-    finding = Finding(judged, alignment, reference, candidate, past, is_cut_short, options.allow_uncompared)
+    finding = Finding(judged, alignment, reference, candidate, history.past, is_cut_short, options.allow_uncompared)
     verdict = doubt_verdict(give_verdict(finding), relate_runs(pairs, alignment))
-    verdict = _judge_by_truth(pair, aligned, options, finding, verdict) or verdict
+    verdict = history.truth.decide(pair, aligned.runs, finding, verdict)
     verdict = replace(note_same_run(verdict, pair), step=pair.step, rank_name=pair.reference.name)
-    return _make_result(pair, finding, verdict), course.end()
-
-
-def _judge_by_truth(
-    pair: RankPair, aligned: _Aligned, options: CompareOptions, finding: Finding, grown: Verdict
-) -> Verdict | None:
-    """By what the runs mean; None where `grown`, by how their error grows, is to stay."""
-    if options.by == "growth" or options.has_fixed_tolerance or _needs_no_truth(grown, finding):
-        return None
-    obstacle = find_obstacle(pair.reference, pair.candidate)
-    if obstacle is None:
-        judgement = judge_by_truth(pair.reference, pair.candidate)
-        is_later = not finding.past.is_empty and not judgement.is_equal
-        if is_later and (grown.kind == "agree" or judgement.starts_unequal):
-            return None  # what an update does to rounding is judged by growth
-        is_unclear = not judgement.is_equal and not judgement.differences
-        if is_unclear or _is_confirmed(grown, judgement):
-            return None
-        if not judgement.gaps or judgement.is_equal:
-            verdict = TruthWords(judgement, *aligned.runs).give_verdict()
-            calls = (*verdict.call.reference, *verdict.call.candidate) if verdict.call is not None else ()
-            settle_pairs(finding.pairs, judgement, {call.name for call in calls})
-            return _add_values(verdict, finding)
-        obstacle = f"{len(judgement.gaps)} calls could not be executed again"
-    if options.by == "truth":
-        raise UsageError(f"the runs cannot be compared by truth: {obstacle}")
-    return None
-
-
-_GROSS = 1000.0
-"""A gradient that is off by so many roundings of the coarsest dtype was changed, not rounded."""
-
-
-def _is_confirmed(grown: Verdict, judgement: Judgement) -> bool:
-    """Does truth bear out what growth says? A call that takes the same in both runs gives something else without
-    rounding, or is called otherwise; or a gradient is far off, which no forward value shows."""
-    call = grown.call
-    if call is None or grown.kind not in ("source", "entered"):
-        return False
-    values = [value for value in call.values if value.is_tensor and value.reference and value.candidate]
-    if call.reference[-1].direction == BACKWARD:
-        errors = [(value.error or 0.0) / (value.coarsest or 1.0) for value in values if value.is_bad]
-        return max(errors, default=0.0) > _GROSS
-    slots = [(value.reference.slot, value.candidate.slot, value.is_input) for value in values]  # type: ignore[union-attr]
-    names = (call.reference[-1].name, call.candidate[-1].name)
-    is_called_otherwise = grown.kind == "entered" and not judgement.is_equal
-    return judgement.confirms(names, slots, needs_results=not is_called_otherwise)
-
-
-def _add_values(verdict: Verdict, finding: Finding) -> Verdict:
-    """With what went in and came out, where the calls that are named are a pair."""
-    named = verdict.call
-    if named is None:
-        return verdict
-    names = (named.reference[-1].name, named.candidate[-1].name)
-    pair = next((one for one in finding.pairs if (one.reference.name, one.candidate.name) == names), None)
-    if pair is None:
-        return verdict
-    pair.role, pair.because = named.role, named.because
-    result = make_result(pair, finding.reference.run, finding.candidate.run)
-    return replace(verdict, call=result, evidence=(*verdict.evidence, *describe_values(pair)))
-
-
-def _needs_no_truth(grown: Verdict, finding: Finding) -> bool:
-    """All is equal bit for bit; or something is missing or contradicts its record, which a replay does not see."""
-    if grown.kind in NO_ANSWER:
-        return True
-    values = _own_tensors(finding.pairs)
-    if any(value.measurement is not None and value.measurement.fallback is not None for value in values):
-        return True
-    lonely = (*finding.alignment.only_reference, *finding.alignment.only_candidate)
-    is_same = all(value.status == "equal" and value.measurement is not None for value in values)
-    return grown.kind == "agree" and is_same and all(one.is_idle or one.call.caller is not None for one in lonely)
+    history.past = course.end()
+    return _make_result(pair, finding, verdict)
 
 
 @dataclass(frozen=True)
@@ -296,7 +231,7 @@ def _make_result(pair: RankPair, finding: Finding, verdict: Verdict) -> RankResu
     others = [source for source in find_sources(finding.pairs) if source.reference.name != named]
     others += [found for found in finding.pairs if found.role == "discontinuity" and found.reference.name != named]
     results = {found.reference.name: make_result(found, *runs) for found in finding.pairs}
-    compared = [value for value in _own_tensors(finding.pairs) if value.status != "not comparable"]
+    compared = [value for value in own_tensors(finding.pairs) if value.status != "not comparable"]
     bases = Counter[str](value.measurement.basis for value in compared if value.measurement is not None)
     return RankResult(
         step=pair.step,
@@ -317,12 +252,12 @@ def _make_result(pair: RankPair, finding: Finding, verdict: Verdict) -> RankResu
 
 
 def _differs_in_bits(pairs: Sequence[PairedCall]) -> bool:
-    return any(value.status in ("close", "different") for value in _own_tensors(pairs))
+    return any(value.status in ("close", "different") for value in own_tensors(pairs))
 
 
 def _count_coverage(alignment: Alignment, pairs: Sequence[PairedCall], reference: Run, candidate: Run) -> Coverage:
     counted = [match for match in alignment.matches if match.reference[-1].caller is None]
-    values = _own_tensors(pairs)
+    values = own_tensors(pairs)
     return Coverage(
         reference_calls=sum(call.caller is None for call in reference.calls),
         candidate_calls=sum(call.caller is None for call in candidate.calls),
@@ -340,11 +275,6 @@ def _count_coverage(alignment: Alignment, pairs: Sequence[PairedCall], reference
 
 def _count_idle(lonely: Sequence[Unpaired]) -> int:
     return sum(unpaired.is_idle and unpaired.call.caller is None for unpaired in lonely)
-
-
-def _own_tensors(pairs: Sequence[PairedCall]) -> list[ValuePair]:
-    """Those of the users' own calls: what the framework does itself, such as an optimizer, does not count."""
-    return [value for pair in pairs if not pair.is_framework_made for value in pair.values if value.is_tensor]
 
 
 def _unseen(run: Run) -> dict[str, int]:

@@ -31,6 +31,11 @@ def find_sources(pairs: Iterable[PairedCall]) -> list[PairedCall]:
     return sorted(found, key=lambda pair: pair.event_place)
 
 
+def own_tensors(pairs: Iterable[PairedCall]) -> list[ValuePair]:
+    """Those of the users' own calls: what the framework does itself, such as an optimizer, does not count."""
+    return [value for pair in pairs if not pair.is_framework_made for value in pair.values if value.is_tensor]
+
+
 def give_verdict(finding: Finding) -> Verdict:
     """One step of one process."""
     sources = find_sources(finding.pairs)

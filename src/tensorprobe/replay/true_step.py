@@ -41,8 +41,10 @@ class TrueValue:
     """It is what was recorded: its maker could not be executed again, or drew it at random."""
     is_root: bool = False
     """Gradients were asked of it."""
+    is_trained: bool = False
+    """A parameter, or something else that gradients were asked for."""
     gradient: Array | None = None
-    """Of a leaf: the sum of what its users give back."""
+    """Of a leaf: the sum over all backward passes."""
 
     @property
     def is_leaf(self) -> bool:

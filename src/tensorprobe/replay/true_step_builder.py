@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ class TrueStepBuilder(Onlooker):
 
     def __init__(self, program: Program) -> None:
         self._program = program
+        self._names_parameters = any(leaf.parameter is not None for call in program.calls() for leaf in call.inputs)
         self._values: list[TrueValue] = []
         self._known: dict[int, tuple[weakref.ref[torch.Tensor], int, int]] = {}
         self._calls: dict[str, TrueCall] = {}
@@ -70,12 +72,6 @@ class TrueStepBuilder(Onlooker):
                 call.departing[f"input.{rest}" if role == "output" else slot] = content
 
     def finish(self, coverage: Coverage) -> TrueStep:
-        for call in self._calls.values():
-            for slot, share in call.departing.items():
-                number = call.inputs.get(slot)
-                if number is not None and self._values[number].is_leaf:
-                    value = self._values[number]
-                    value.gradient = share if value.gradient is None else value.gradient + share
         return TrueStep(self._program.rank.name, self._calls, self._values, coverage)
 
     def _see_results(self, operation: Operation, tensors: Tensors, *, is_pinned: bool) -> None:
@@ -110,6 +106,10 @@ class TrueStepBuilder(Onlooker):
         """Of a value that is seen for the first time as an argument: a view that no recorded call made has a source."""
         return leaf.source if leaf.source in self._calls else None
 
+    def _is_trained(self, leaf: Leaf) -> bool:
+        """Where parameters have names, these are trained. A gradient of data may be there because a kernel gives it."""
+        return leaf.requires_grad if not self._names_parameters else leaf.parameter is not None
+
     def _number(self, tensor: torch.Tensor, leaf: Leaf, maker: str | None) -> int:
         known = self._known.get(id(tensor))
         version = int(tensor._version)
@@ -118,8 +118,16 @@ class TrueStepBuilder(Onlooker):
         number = len(self._values)
         self._known[id(tensor)] = (weakref.ref(tensor), version, number)
         value = TrueValue(number, to_array(tensor), leaf.dtype, maker, leaf.slot, leaf.parameter, leaf_key(leaf))
+        value.is_trained = self._is_trained(leaf)
         self._values.append(value)
+        if value.is_leaf and tensor.requires_grad:
+            tensor.register_hook(partial(_add_gradient, value))
         return number
+
+
+def _add_gradient(value: TrueValue, gradient: torch.Tensor) -> None:
+    content = to_array(gradient)
+    value.gradient = content if value.gradient is None else value.gradient + content
 
 
 def leaf_key(leaf: Leaf) -> LeafKey | None:
@@ -128,20 +136,16 @@ def leaf_key(leaf: Leaf) -> LeafKey | None:
     return leaf.tensor if leaf.tensor is not None else leaf.data_name
 
 
-def shake(leaf: Leaf, tensor: torch.Tensor) -> torch.Tensor:
-    """Another point: every parameter is moved by an elementwise function, so that zeros and ones hide nothing."""
-    is_parameter = leaf.parameter is not None or leaf.requires_grad
-    return tensor + 0.3 * torch.cos(7 * tensor + 1) if is_parameter and tensor.is_floating_point() else tensor
-
-
-def make_replacement(replacements: Mapping[LeafKey, Array], *, is_shaken: bool = False) -> ReplaceLeaf:
-    """Leaves with these contents instead of their own, at the recorded point or at another one."""
+def make_replacement(replacements: Mapping[LeafKey, Array], moved: Collection[LeafKey] = ()) -> ReplaceLeaf:
+    """Leaves with these contents instead of their own. Those in `moved` are at another point: an elementwise function
+    of what they were, so that zeros and ones hide nothing."""
 
     def replace_leaf(leaf: Leaf, tensor: torch.Tensor) -> torch.Tensor:
-        found = replacements.get(leaf_key(leaf) or "")
+        key = leaf_key(leaf)
+        found = replacements.get(key) if key is not None else None
         if found is not None:
             tensor = torch.from_numpy(found).to(tensor).reshape(tensor.shape)
-        return shake(leaf, tensor) if is_shaken else tensor
+        return tensor + 0.3 * torch.cos(7 * tensor + 1) if key in moved and tensor.is_floating_point() else tensor
 
     return replace_leaf
 

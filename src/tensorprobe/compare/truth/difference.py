@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,8 +10,9 @@ import numpy as np
 
 from tensorprobe.compare.truth.observable import GradientPair, Observables, arrange
 from tensorprobe.compare.truth.slice import Slice, Slicer
+from tensorprobe.compare.truth.start import LeafPair
 from tensorprobe.compare.truth.value_index import TOLERANCE, Counterparts, other_side, word_of
-from tensorprobe.replay.true_step import Array, TrueCall, TrueValue
+from tensorprobe.replay.true_step import Array, TrueCall, TrueStep, TrueValue
 
 Kind = Literal["source", "entered", "unequal start", "random", "discontinuity", "missing"]
 
@@ -29,6 +30,23 @@ class Difference:
     """What differs from the start."""
     suspects: tuple[TrueCall, ...] = ()
     """Other calls of the candidate that may be meant."""
+
+
+def describe_start(pair: LeafPair, steps: Mapping[str, TrueStep]) -> Difference:
+    """What the runs began with is not the same here."""
+    calls = [
+        next(iter(steps[side].users.get(value.number, [])), None)
+        for side, value in (("reference", pair.reference), ("candidate", pair.candidate))
+    ]
+    leaf = pair.candidate
+    kind: Kind = "unequal start" if leaf.parameter or leaf.is_trained else "entered"
+    what = (
+        pair.name
+        if leaf.parameter or pair.reference.parameter or calls[1] is None
+        else f"{leaf.slot} of {calls[1].name}"
+    )
+    size = "" if pair.error is None else f": they differ by {pair.error:.2g}"
+    return Difference(kind, calls[0], calls[1], f"{what} is not the same at the start{size}", leaf=leaf)
 
 
 class Explainer:
@@ -87,11 +105,7 @@ class Explainer:
             partner = self._find_leaf(call, leaf, reference.leaves)
             if partner is None:
                 continue
-            other_call, other = partner
-            kind: Kind = "unequal start" if leaf.parameter or leaf.gradient is not None else "entered"
-            what = leaf.parameter or other.parameter or f"{leaf.slot} of {call.name}"
-            because = f"{what} is not the same at the start{_measure_leaf(other.array, leaf.array)}"
-            found.append(Difference(kind, other_call, call, because, leaf=leaf))
+            found.append(describe_start(LeafPair(partner[1], leaf), self._steps))
         return found
 
     def _find_leaf(
@@ -337,10 +351,3 @@ def _differing_arguments(reference: TrueCall, candidate: TrueCall) -> Iterable[s
 def _is_dtype(first: object, second: object) -> bool:
     """Another precision means the same."""
     return all(isinstance(one, str) and one.startswith("torch.") for one in (first, second))
-
-
-def _measure_leaf(reference: Array, candidate: Array) -> str:
-    if reference.shape != candidate.shape or reference.dtype.kind not in "fc":
-        return ""
-    scale = float(np.linalg.norm(reference))
-    return f": they differ by {np.linalg.norm(reference - candidate) / scale:.2g}" if scale else ""

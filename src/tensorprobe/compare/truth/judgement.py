@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tensorprobe.compare.truth.difference import Difference, Explainer
-from tensorprobe.compare.truth.leaf import find_replacements
+from tensorprobe.compare.truth.difference import Difference, Explainer, describe_start
+from tensorprobe.compare.truth.leaf import find_movable, find_replacements
 from tensorprobe.compare.truth.observable import Observables, observe
 from tensorprobe.compare.truth.precision import PrecisionLoss, find_precision_loss
+from tensorprobe.compare.truth.start import LeafPair, pair_lone_leaves
 from tensorprobe.compare.truth.value_index import Counterparts, is_laid_out, is_same
 from tensorprobe.errors import DumpError, UsageError
 from tensorprobe.replay import check_replayable, find_device, tells_tensors_apart
@@ -33,15 +34,23 @@ class Judgement:
     precision_loss: PrecisionLoss | None = None
     replaced: dict[str, int] = field(default_factory=dict)
     """How many leaves of each side took the finer value of the other."""
+    unequal: list[LeafPair] = field(default_factory=list)
+    """Leaves with other numbers. The runs mean the same, but for these."""
 
     @property
     def is_equal(self) -> bool:
         return self.observables.is_equal and (self.second_point is None or self.second_point.is_equal)
 
-    @property
-    def starts_unequal(self) -> bool:
-        """Is it leaves that differ?"""
-        return any(one.leaf is not None for one in self.differences[:1])
+    def name_parameters(self) -> dict[str, str]:
+        """The parameters of the candidate, each with that of the reference that it is."""
+        pairs = [(pair.reference, pair.candidate) for pair in self.observables.gradients]
+        return {
+            candidate.parameter: reference.parameter
+            for reference, candidate in pairs
+            if candidate.parameter is not None
+            and reference.parameter is not None
+            and reference.array.size == candidate.array.size
+        }
 
     @property
     def gaps(self) -> dict[str, str]:
@@ -88,8 +97,8 @@ def find_obstacle(reference: RankDump, candidate: RankDump) -> str | None:
     try:
         for rank in (reference, candidate):
             check_replayable(rank)
-            if rank.api_dump is not None or rank.header.get("framework") == "mindspore":
-                return f"{rank.folder} is not a dump of PyTorch at L1 or mix"
+            if rank.api_dump is not None:
+                return f"{rank.folder} is a dump of level api_dump"
             if not tells_tensors_apart(rank):
                 return f"{rank.folder} does not say which tensors are the same: it is another tool's, or an older dump"
         find_device("cpu")
@@ -98,8 +107,9 @@ def find_obstacle(reference: RankDump, candidate: RankDump) -> str | None:
     return None
 
 
-def judge_by_truth(reference: RankDump, candidate: RankDump) -> Judgement:
-    """Replay both, fit their leaves, and hold their observables against each other at two points."""
+def judge_by_truth(reference: RankDump, candidate: RankDump, names: Mapping[str, str] | None = None) -> Judgement:
+    """Replay both, fit their leaves, and hold their observables against each other at two points. `names`: at a later
+    step, where parameters differ, those of the candidate with those of the reference."""
     from tensorprobe.compare.truth.replaying import Replaying
 
     replaying = {SIDES[0]: Replaying(reference), SIDES[1]: Replaying(candidate)}
@@ -109,19 +119,33 @@ def judge_by_truth(reference: RankDump, candidate: RankDump) -> Judgement:
     if any(replacements.values()):
         steps = {side: one.replay(replacements[side]) for side, one in replaying.items()}
         counterparts = Counterparts(**steps)
-    observed = observe(counterparts)
-    found = Judgement(observed, steps, replaced={side: len(one) for side, one in replacements.items()})
-    if not observed.is_equal:
-        found.differences = Explainer(counterparts).explain(observed)
+    found = Judgement(observe(counterparts), steps, replaced={side: len(one) for side, one in replacements.items()})
+    if not found.observables.is_equal:
+        pairs = pair_lone_leaves(counterparts, names or {})
+        put = dict(filter(None, (pair.replacement() for pair in pairs)))
+        if put:
+            again = replaying[SIDES[1]].replay({**replacements[SIDES[1]], **put})
+            as_if = Counterparts(steps[SIDES[0]], again)
+            observed = observe(as_if)
+            if observed.is_equal or names is not None:  # an update of the same program moves them
+                replacements[SIDES[1]].update(put)
+                counterparts, found.observables, found.unequal = as_if, observed, pairs
+                found.steps = counterparts.steps
+    if not found.observables.is_equal:
+        found.differences = Explainer(counterparts).explain(found.observables)
         return found
-    moved = {side: one.replay(replacements[side], is_shaken=True) for side, one in replaying.items()}
-    counterparts = Counterparts(**moved)
-    second = observe(counterparts)
+    if found.unequal and names is None:
+        found.differences = [describe_start(pair, counterparts.steps) for pair in found.unequal]
+        return found
+    movable = find_movable(counterparts)
+    moved = Counterparts(**{side: one.replay(replacements[side], movable[side]) for side, one in replaying.items()})
+    second = observe(moved)
     if second.is_finite:
         found.second_point = second
         if not second.is_equal:
-            found.differences = Explainer(counterparts).explain(second)
+            found.differences = Explainer(moved).explain(second)
             return found
-    found.truths = {side: one.find_truth() for side, one in replaying.items()}
-    found.precision_loss = find_precision_loss(Counterparts(**steps), found.truths)
+    if not found.unequal:
+        found.truths = {side: one.find_truth() for side, one in replaying.items()}
+        found.precision_loss = find_precision_loss(counterparts, found.truths)
     return found

@@ -37,6 +37,23 @@ def find_replacements(counterparts: Counterparts) -> dict[str, dict[LeafKey, Arr
     return found
 
 
+def find_movable(counterparts: Counterparts) -> dict[str, set[LeafKey]]:
+    """For each side, the leaves that stand for other numbers at a second point: parameters, unless something that is no
+    parameter has the same content in either run."""
+    found: dict[str, set[LeafKey]] = {"reference": set(), "candidate": set()}
+    for side, step in counterparts.steps.items():
+        for leaf in step.leaves:
+            if leaf.is_trained and leaf.key is not None and _is_movable(counterparts, side, leaf):
+                found[side].add(leaf.key)
+    return found
+
+
+def _is_movable(counterparts: Counterparts, side: str, leaf: TrueValue) -> bool:
+    others = [one for one in counterparts.of(side, leaf) if one.is_leaf]
+    own = [one for other in others for one in counterparts.of(other_side(side), other) if one.is_leaf]
+    return all(one.is_trained for one in (*others, *own))
+
+
 def _assemble(leaf: TrueValue, finer: list[TrueValue]) -> Array | None:
     """A leaf that the other run holds in pieces, or as a piece of a larger one, from these."""
     unit = _UNITS.get(leaf.dtype)

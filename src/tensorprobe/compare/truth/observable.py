@@ -106,18 +106,12 @@ def pair_gradients(counterparts: Counterparts) -> tuple[list[GradientPair], list
     reference, candidate = counterparts.steps["reference"], counterparts.steps["candidate"]
     gradients = [value.gradient for step in (reference, candidate) for value in step.leaves]
     largest = max((float(np.linalg.norm(found)) for found in gradients if found is not None), default=0.0)
-    pairs: list[GradientPair] = []
-    lone: list[TrueValue] = []
-    taken: set[int] = set()
-    for value in reference.leaves:
-        partners = [one for one in counterparts.of("reference", value) if one.is_leaf and one.number not in taken]
-        partner = min(partners, key=lambda one: _distance(value, one), default=None)
-        if partner is None:
-            lone += [value] if value.gradient is not None else []
-        elif value.gradient is not None or partner.gradient is not None:
-            taken.add(partner.number)
-            pairs.append(GradientPair(value, partner, _gradient_error(value, partner, largest)))
-    others = [one for one in candidate.leaves if one.gradient is not None and one.number not in taken]
+    pairs = _pair_leaves(counterparts, largest)
+    paired = {pair.reference.number for pair in pairs}, {pair.candidate.number for pair in pairs}
+    lone, others = (
+        [value for value in step.leaves if value.gradient is not None and value.number not in known]
+        for step, known in zip((reference, candidate), paired, strict=True)
+    )
     found: set[int] = set()
     for piece in find_pieces(lone, others):
         found.add(piece.part.number)
@@ -126,6 +120,33 @@ def pair_gradients(counterparts: Counterparts) -> tuple[list[GradientPair], list
         found.add(piece.whole.number)
         pairs.append(GradientPair(piece.whole, piece.part, _piece_error(piece, largest)))
     return pairs, [value for value in lone if value.number not in found]
+
+
+def _pair_leaves(counterparts: Counterparts, largest: float) -> list[GradientPair]:
+    """Leaves of the same content. Many have one content, zeros or ones: those with the same gradient belong together;
+    what is left then is paired by its name and place."""
+    found: dict[int, GradientPair] = {}
+    taken: set[int] = set()
+    waiting = list(counterparts.steps["reference"].leaves)
+    for has_same_gradient in (True, False):
+        left = []
+        for value in waiting:
+            partners = [one for one in counterparts.of("reference", value) if one.is_leaf and one.number not in taken]
+            for partner in sorted(partners, key=lambda one: _distance(value, one)):
+                if any(
+                    one.gradient is None and not (one.is_trained and other.is_trained)
+                    for one, other in ((value, partner), (partner, value))
+                ):
+                    continue
+                pair = GradientPair(value, partner, _gradient_error(value, partner, largest))
+                if pair.is_equal or not has_same_gradient:
+                    found[value.number] = pair
+                    taken.add(partner.number)
+                    break
+            else:
+                left.append(value)
+        waiting = left
+    return [found[number] for number in sorted(found)]
 
 
 def _piece_error(piece: Piece, largest: float) -> float:

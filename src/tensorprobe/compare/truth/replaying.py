@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from tensorprobe.replay import MemoryLimit, find_device, limit_memory
 from tensorprobe.replay.program import read_program
@@ -25,6 +25,6 @@ class Replaying:
         """Each call held against what it means: what is the matter with this run alone?"""
         return find_truths([self._program], self._device)[0]
 
-    def replay(self, replacements: Mapping[LeafKey, Array], *, is_shaken: bool = False) -> TrueStep:
+    def replay(self, replacements: Mapping[LeafKey, Array], moved: Collection[LeafKey] = ()) -> TrueStep:
         """With other leaves."""
-        return build_true_step(self._program, self._device, make_replacement(replacements, is_shaken=is_shaken))
+        return build_true_step(self._program, self._device, make_replacement(replacements, moved))

@@ -1,0 +1,139 @@
+"""Which of two answers is given: that of truth, or that of the growth of errors, which is there already."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from tensorprobe.compare.call import BACKWARD, Run
+from tensorprobe.compare.evidence import Finding, describe_values
+from tensorprobe.compare.option import CompareOptions
+from tensorprobe.compare.result import NO_ANSWER, Verdict
+from tensorprobe.compare.step import RankPair
+from tensorprobe.compare.truth.judgement import Judgement, find_obstacle, judge_by_truth
+from tensorprobe.compare.truth.settlement import settle_pairs
+from tensorprobe.compare.truth.start import EarlierStep, find_moved_otherwise
+from tensorprobe.compare.truth.verdict import TruthWords
+from tensorprobe.compare.verdict import make_result, own_tensors
+from tensorprobe.errors import UsageError
+
+_GROSS = 1000.0
+"""A gradient that is off by so many roundings of the coarsest dtype was changed, not rounded."""
+
+
+class TruthDecision:
+    """The steps of one process, one after the other."""
+
+    def __init__(self, options: CompareOptions) -> None:
+        self._options = options
+        self._earlier: EarlierStep | None = None
+
+    def decide(self, pair: RankPair, runs: tuple[Run, Run], finding: Finding, grown: Verdict) -> Verdict:
+        """The verdict by what the runs mean, or `grown`, by how their error grows, where that is to stay."""
+        options = self._options
+        if options.by == "growth" or options.has_fixed_tolerance or _needs_no_truth(grown, finding):
+            return grown
+        obstacle = find_obstacle(pair.reference, pair.candidate)
+        if obstacle is None:
+            names = None if self._earlier is None else self._earlier.names
+            judgement = judge_by_truth(pair.reference, pair.candidate, names)
+            verdict = self._choose(judgement, runs, finding, grown)
+            self._earlier = _remember(judgement, names or {})
+            if not judgement.gaps or judgement.is_equal:
+                return verdict
+            obstacle = f"{len(judgement.gaps)} calls could not be executed again"
+        if options.by == "truth":
+            raise UsageError(f"the runs cannot be compared by truth: {obstacle}")
+        return grown
+
+    def _choose(self, judgement: Judgement, runs: tuple[Run, Run], finding: Finding, grown: Verdict) -> Verdict:
+        is_unclear = not judgement.is_equal and not judgement.differences
+        is_by_truth = self._options.by == "truth"
+        if is_unclear or (not is_by_truth and _is_confirmed(grown, judgement)):
+            return grown
+        if judgement.is_equal and grown.kind == "framework":
+            return grown  # what an optimizer does is no observable of this step
+        if judgement.unequal and judgement.is_equal and self._earlier is not None:
+            moved = self._find_moved(judgement, finding)
+            if moved and grown.kind != "agree":
+                return grown
+            if moved:
+                return _word_moved(moved)
+        verdict = TruthWords(judgement, *runs).give_verdict()
+        calls = (*verdict.call.reference, *verdict.call.candidate) if verdict.call is not None else ()
+        settle_pairs(finding.pairs, judgement, {call.name for call in calls})
+        return _add_values(verdict, finding)
+
+    def _find_moved(self, judgement: Judgement, finding: Finding) -> list[tuple[str, float]]:
+        assert self._earlier is not None
+        values = [value for one in finding.pairs for value in one.values if value.is_tensor]
+        coarsest = max((value.coarsest or 0.0 for value in values), default=0.0)
+        found = find_moved_otherwise(judgement.unequal, self._earlier, coarsest)
+        return [(pair.name, share) for pair, share in found]
+
+
+def _word_moved(moved: Sequence[tuple[str, float]]) -> Verdict:
+    name, share = moved[0]
+    others = f", and {len(moved) - 1:,} others" if len(moved) > 1 else ""
+    headline = (
+        f"The runs part between the steps: {name}{others} was updated otherwise. The program of this step is the same."
+    )
+    evidence = (f"the parameters are apart by {share:.1%} of what the update changed",)
+    return Verdict("drift", headline, evidence)
+
+
+def _remember(judgement: Judgement, names: Mapping[str, str]) -> EarlierStep:
+    known = {**names, **judgement.name_parameters()}
+    parameters = {
+        value.parameter: value.array for value in judgement.steps["reference"].leaves if value.parameter is not None
+    }
+    distances = {
+        pair.reference.parameter: float(np.linalg.norm(pair.difference))
+        for pair in judgement.unequal
+        if pair.reference.parameter is not None
+    }
+    return EarlierStep(known, parameters, distances)
+
+
+def _is_confirmed(grown: Verdict, judgement: Judgement) -> bool:
+    """Does truth bear out what growth says? A call that takes the same in both runs gives something else without
+    rounding, or is called otherwise; or a gradient is far off, which no forward value shows."""
+    call = grown.call
+    if call is None or grown.kind not in ("source", "entered"):
+        return False
+    values = [value for value in call.values if value.is_tensor and value.reference and value.candidate]
+    if call.reference[-1].direction == BACKWARD:
+        errors = [(value.error or 0.0) / (value.coarsest or 1.0) for value in values if value.is_bad]
+        return max(errors, default=0.0) > _GROSS
+    slots = [(value.reference.slot, value.candidate.slot, value.is_input) for value in values]  # type: ignore[union-attr]
+    names = (call.reference[-1].name, call.candidate[-1].name)
+    is_called_otherwise = grown.kind == "entered" and not judgement.is_equal
+    return judgement.confirms(names, slots, needs_results=not is_called_otherwise)
+
+
+def _add_values(verdict: Verdict, finding: Finding) -> Verdict:
+    """With what went in and came out, where the calls that are named are a pair."""
+    named = verdict.call
+    if named is None:
+        return verdict
+    names = (named.reference[-1].name, named.candidate[-1].name)
+    pair = next((one for one in finding.pairs if (one.reference.name, one.candidate.name) == names), None)
+    if pair is None:
+        return verdict
+    pair.role, pair.because = named.role, named.because
+    result = make_result(pair, finding.reference.run, finding.candidate.run)
+    return replace(verdict, call=result, evidence=(*verdict.evidence, *describe_values(pair)))
+
+
+def _needs_no_truth(grown: Verdict, finding: Finding) -> bool:
+    """All is equal bit for bit; or something is missing or contradicts its record, which a replay does not see."""
+    if grown.kind in NO_ANSWER:
+        return True
+    values = own_tensors(finding.pairs)
+    if any(value.measurement is not None and value.measurement.fallback is not None for value in values):
+        return True
+    lonely = (*finding.alignment.only_reference, *finding.alignment.only_candidate)
+    is_same = all(value.status == "equal" and value.measurement is not None for value in values)
+    return grown.kind == "agree" and is_same and all(one.is_idle or one.call.caller is not None for one in lonely)
