@@ -57,8 +57,6 @@ class TruthDecision:
             return grown  # what an optimizer does is no observable of this step
         if judgement.unequal and judgement.is_equal and self._earlier is not None:
             moved = self._find_moved(judgement, finding)
-            if moved and grown.kind != "agree":
-                return grown
             if moved:
                 return _word_moved(moved)
         verdict = TruthWords(judgement, *runs).give_verdict()

@@ -39,6 +39,10 @@ class LeafPair:
         return np.asarray(self.reference.array.reshape(-1) - self.candidate.array.reshape(-1))
 
     @property
+    def is_any_different(self) -> bool:
+        return not np.array_equal(self.reference.array.reshape(-1), self.candidate.array.reshape(-1))
+
+    @property
     def error(self) -> float | None:
         """Relative to the reference; None for what is no number."""
         if not self.reference.is_floating or not self.candidate.is_floating:
@@ -72,7 +76,9 @@ def pair_lone_leaves(counterparts: Counterparts, names: Mapping[str, str]) -> li
     found = [
         pair
         for pair in _pair(leaves["reference"], leaves["candidate"], is_known)
-        if pair.reference in lone["reference"] or pair.candidate in lone["candidate"]
+        if pair.reference in lone["reference"]
+        or pair.candidate in lone["candidate"]
+        or (names and pair.is_any_different)
     ]
     for rule in (_is_used_alike(counterparts), _is_of_kind):
         taken = {value for pair in found for value in (pair.reference, pair.candidate)}

@@ -1,0 +1,69 @@
+"""Several steps with an optimizer, written in different ways: by what they mean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import tensorprobe
+from tensorprobe.compare.result import Comparison
+from tensorprobe.pytorch import PrecisionDebugger
+from tests.integration.test_truth_verdict import Block, Model, carry
+
+
+def record(folder: Path, how: str = "eager", dtype: torch.dtype = torch.float32, **options: Any) -> Path:
+    """Three steps. `fault`: what is wrong from step 1 on; `decay`: the weight decay of AdamW."""
+    torch.manual_seed(0)
+    plain = Model("eager", "")
+    with torch.no_grad():
+        for parameter in plain.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.1)
+    model = Model(how, "")
+    carry(plain, model)
+    model.to(dtype)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=options.get("decay", 0.01))
+    PrecisionDebugger.reset()
+    debugger = PrecisionDebugger(dump_path=str(folder), level="mix", task="tensor")
+    for step in range(3):
+        tokens = torch.randint(0, 23, (2, 8), generator=torch.Generator().manual_seed(step))
+        if step == 1:
+            block = model.blocks[1]
+            assert isinstance(block, Block)
+            block.fault = options.get("fault", "")
+        debugger.start(model)
+        F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()).backward()
+        debugger.stop()
+        optimizer.step()
+        optimizer.zero_grad()
+        debugger.step()
+    PrecisionDebugger.reset()
+    return folder
+
+
+def compare(tmp_path: Path, reference: dict[str, Any], candidate: dict[str, Any]) -> Comparison:
+    return tensorprobe.compare(record(tmp_path / "r", **reference), record(tmp_path / "c", **candidate))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def test_later_steps_of_one_program_written_in_two_ways_agree(dtype: torch.dtype, tmp_path: Path) -> None:
+    result = compare(tmp_path, {"dtype": dtype}, {"how": "fused", "dtype": dtype})
+    assert result.verdict.kind == "agree", result.verdict.headline
+    assert [rank.verdict.kind for rank in result] == ["agree"] * 3
+
+
+@pytest.mark.parametrize("how", ["eager", "fused"])
+def test_a_fault_of_the_second_step_is_named_there(how: str, tmp_path: Path) -> None:
+    result = compare(tmp_path, {"how": how}, {"fault": "epsilon"})
+    assert result.verdict.step == 1 and result.verdict.call is not None, result.verdict.headline
+    assert "layer_norm" in result.verdict.call.candidate[-1].name
+    assert result.verdict.call.candidate[-1].module_path == "blocks.1"
+
+
+def test_another_update_is_said_to_lie_between_the_steps(tmp_path: Path) -> None:
+    result = compare(tmp_path, {}, {"how": "fused", "decay": 5.0})
+    assert result.verdict.step == 1
+    assert result.verdict.headline.startswith("The runs part between the steps"), result.verdict.headline
