@@ -194,3 +194,23 @@ def test_a_gradient_that_a_hook_changes_is_named_in_the_run_that_has_it(tmp_path
 def test_growth_can_be_asked_for(tmp_path: Path) -> None:
     result = compare(tmp_path, {}, {"how": "fused"}, by="growth")
     assert "float64" not in result.verdict.headline
+
+
+def test_it_is_said_how_much_of_the_difference_a_fault_makes(tmp_path: Path) -> None:
+    result = compare(tmp_path, {}, {"fault": "activation"}, by="truth")
+    lines = [line for line in result.verdict.evidence if "in its place" in line]
+    assert lines == ["with the reference's value in its place, all of the difference of the loss vanishes"]
+
+
+def test_of_two_faults_both_are_named_with_their_effects(tmp_path: Path) -> None:
+    def spoil(model: nn.Module) -> None:
+        blocks = model.get_submodule("blocks")
+        assert isinstance(blocks, nn.ModuleList)
+        for block in blocks:
+            assert isinstance(block, Block)
+            block.fault = "activation"
+
+    result = compare(tmp_path, {}, {"change": spoil}, by="truth")
+    assert "blocks.0" in result.verdict.headline and "gelu" in result.verdict.headline
+    share = next(line for line in result.verdict.evidence if "in its place" in line)
+    assert "all of the difference" not in share and "%" in share

@@ -28,6 +28,8 @@ class Difference:
     is_backward: bool = False
     leaf: TrueValue | None = None
     """What differs from the start."""
+    effect: float | None = None
+    """The share of the loss's difference that vanishes when the reference's value is put in its place."""
     suspects: tuple[TrueCall, ...] = ()
     """Other calls of the candidate that may be meant."""
 

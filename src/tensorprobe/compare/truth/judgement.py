@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from tensorprobe.compare.truth.difference import Difference, Explainer, describe_start
+from tensorprobe.compare.truth.effect import add_effects
 from tensorprobe.compare.truth.leaf import find_movable, find_replacements
 from tensorprobe.compare.truth.observable import Observables, observe
 from tensorprobe.compare.truth.precision import PrecisionLoss, find_precision_loss
@@ -132,7 +134,9 @@ def judge_by_truth(reference: RankDump, candidate: RankDump, names: Mapping[str,
                 counterparts, found.observables, found.unequal = as_if, observed, pairs
                 found.steps = counterparts.steps
     if not found.observables.is_equal:
-        found.differences = Explainer(counterparts).explain(found.observables)
+        differences = Explainer(counterparts).explain(found.observables)
+        execute = partial(replaying[SIDES[1]].replay, replacements[SIDES[1]], ())
+        found.differences = add_effects(differences, found.observables, counterparts.steps, execute)
         return found
     if found.unequal and names is None:
         found.differences = [describe_start(pair, counterparts.steps) for pair in found.unequal]

@@ -8,7 +8,7 @@ from tensorprobe.replay import MemoryLimit, find_device, limit_memory
 from tensorprobe.replay.program import read_program
 from tensorprobe.replay.result import Truth
 from tensorprobe.replay.true_step import Array, LeafKey, TrueStep
-from tensorprobe.replay.true_step_builder import build_true_step, make_replacement
+from tensorprobe.replay.true_step_builder import Exchange, build_true_step, make_replacement
 from tensorprobe.replay.truth import find_truths
 from tensorprobe.store.reader import RankDump
 
@@ -25,6 +25,12 @@ class Replaying:
         """Each call held against what it means: what is the matter with this run alone?"""
         return find_truths([self._program], self._device)[0]
 
-    def replay(self, replacements: Mapping[LeafKey, Array], moved: Collection[LeafKey] = ()) -> TrueStep:
-        """With other leaves."""
-        return build_true_step(self._program, self._device, make_replacement(replacements, moved))
+    def replay(
+        self,
+        replacements: Mapping[LeafKey, Array],
+        moved: Collection[LeafKey] = (),
+        exchanged: Mapping[tuple[str, str], Array] | None = None,
+    ) -> TrueStep:
+        """With other leaves, and other results of calls."""
+        replace_leaf = make_replacement(replacements, moved)
+        return build_true_step(self._program, self._device, replace_leaf, Exchange(exchanged or {}))

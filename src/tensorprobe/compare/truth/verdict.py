@@ -67,6 +67,12 @@ class TruthWords:
         if gaps:
             first, reason = next(iter(gaps.items()))
             yield f"not executed again: {len(gaps):,} calls, whose recorded results were taken ({first}: {reason})"
+        errors = [pair.error or 0.0 for pair in self._judgement.unequal if not self._judgement.differences]
+        if errors:
+            yield (
+                f"{len(errors):,} parameters are not the same at the start of this step, by at most {max(errors):.1g}: "
+                "those of the reference served both"
+            )
         for side, count in self._judgement.replaced.items():
             if count:
                 yield f"{count:,} values of the {side} are the rounding of those of the other run, which served both"
@@ -97,7 +103,7 @@ class TruthWords:
             headline = f"No call went wrong, but rounding flipped a choice at {place}: {first.because}."
         else:
             headline = f"The runs first part at {place}: {first.because}."
-        evidence = [self._word_observables(), *self._lines(calls)]
+        evidence = [self._word_observables(), *_word_effect(first), *self._lines(calls)]
         evidence += [f"also: {_describe_other(one)}" for one in others[:MAX_NAMED]]
         evidence += self._coverage()
         role: Role = "discontinuity" if kind == "discontinuity" else "source" if kind == "source" else "entered"
@@ -185,4 +191,16 @@ def _describe_place(calls: dict[str, tuple[Call, ...]]) -> str:
 
 def _describe_other(one: Difference) -> str:
     call = one.candidate or one.reference
-    return f"{call.name if call is not None else '?'}: {one.because}"
+    effect = "" if one.effect is None else f" ({_describe_share(one.effect)} of the loss's difference)"
+    return f"{call.name if call is not None else '?'}: {one.because}{effect}"
+
+
+def _word_effect(one: Difference) -> Iterator[str]:
+    if one.effect is not None:
+        share = _describe_share(one.effect)
+        yield f"with the reference's value in its place, {share} of the difference of the loss vanishes"
+
+
+def _describe_share(share: float) -> str:
+    """Of a sum of differences each may be more than all, or less than nothing."""
+    return "all" if share > 0.9995 else "nothing" if abs(share) < 0.0005 else f"{share:.1%}"

@@ -1,0 +1,52 @@
+"""What a difference does: how much of that of the loss vanishes with the reference's value in its place?
+
+It informs, it does not decide: a difference without an effect is one all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from tensorprobe.compare.truth.difference import Difference
+from tensorprobe.compare.truth.observable import Observables
+from tensorprobe.replay.true_step import Array, TrueCall, TrueStep
+
+MAX_TRIED = 4
+Exchanged = Mapping[tuple[str, str], Array]
+
+
+def add_effects(
+    differences: Sequence[Difference],
+    observed: Observables,
+    steps: Mapping[str, TrueStep],
+    replay: Callable[[Exchanged], TrueStep],
+) -> list[Difference]:
+    """With the effect of the first ones. `replay` executes the candidate with other results of calls."""
+    gap = observed.candidate_total - observed.reference_total
+    if not gap or observed.has_same_loss:
+        return list(differences)
+    tried = []
+    for one in differences[:MAX_TRIED]:
+        exchanged = dict(_find_values(one, steps))
+        if exchanged:
+            total = sum(float(root.array.sum()) for root in replay(exchanged).roots)
+            one = replace(one, effect=1 - abs((total - observed.reference_total) / gap))
+        tried.append(one)
+    return [*tried, *differences[MAX_TRIED:]]
+
+
+def _find_values(one: Difference, steps: Mapping[str, TrueStep]) -> Iterator[tuple[tuple[str, str], Array]]:
+    """What the reference's call gives, for the candidate's."""
+    if one.reference is None or one.candidate is None or one.is_backward or one.leaf is not None:
+        return
+    pairs = zip(_results(one.reference, steps["reference"]), _results(one.candidate, steps["candidate"]), strict=False)
+    for (_, value), (slot, own) in pairs:
+        if value.size == own.size:
+            yield (one.candidate.name, slot), value
+
+
+def _results(call: TrueCall, step: TrueStep) -> Iterator[tuple[str, Array]]:
+    for slot, number in call.outputs.items():
+        if step.values[number].is_floating:
+            yield slot, step.values[number].array
