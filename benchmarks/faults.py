@@ -75,6 +75,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="this one only")
     parser.add_argument("--noise", default="", help="a legitimate difference beside the fault: split, wide, ...")
     parser.add_argument("--steps", type=int, default=1)
+    parser.add_argument("--by", choices=["auto", "truth", "growth"], default="auto", help="how compare judges")
     parser.add_argument("--unfaulted", action="store_true")
     parser.add_argument("--keep", type=Path, help="record into this folder, and leave the dumps there")
     parser.add_argument("--reuse", type=Path, help="take the dumps that are in this folder, and record what is missing")
@@ -136,7 +137,7 @@ def list_unfaulted(model: str, seed: int, setting: Setting, options: argparse.Na
 def score_case(case: Case, root: Path, options: argparse.Namespace, *, is_kept: bool) -> Iterator[Score]:
     reference = record_reference(case, root)
     candidate, changed = record_candidate(case, root)
-    saying, seconds = ask_tensorprobe(reference, candidate)
+    saying, seconds = ask_tensorprobe(reference, candidate, options.by)
     yield score_saying("tensorprobe", case, saying, (reference, candidate, changed), seconds)
     if options.peer:
         sayings, seconds = start_peer(options.peer_python).ask(reference, candidate, case.setting.steps)
@@ -153,12 +154,12 @@ def start_peer(python: str) -> Msprobe:
     return peer
 
 
-def ask_tensorprobe(reference: Path, candidate: Path) -> tuple[Saying, float]:
+def ask_tensorprobe(reference: Path, candidate: Path, by: str) -> tuple[Saying, float]:
     import tensorprobe
 
     began = time.perf_counter()
     try:
-        saying = saying_of(tensorprobe.compare(reference, candidate))
+        saying = saying_of(tensorprobe.compare(reference, candidate, by=by))
     except Exception as error:  # the corpus goes on; the table counts it, and the case is printed
         saying = Saying("error", text=f"{type(error).__name__}: {error}")
     return saying, time.perf_counter() - began
