@@ -127,7 +127,8 @@ class Differences(Onlooker):
     def __init__(self) -> None:
         self.replay: Replay | None = None
         self.found: list[str] = []
-        self.forward_count = self.gradient_count = 0
+        self.forward_count = 0
+        self._gradients: dict[tuple[str, str], torch.Tensor] = {}
 
     def see_results(self, operation: Operation, tensors: Tensors) -> None:
         for leaf in operation.outputs:
@@ -136,9 +137,21 @@ class Differences(Onlooker):
                 self._hold(f"{operation.name}.{leaf.slot}", leaf, tensors[leaf.slot])
 
     def see_gradient(self, record: str, slot: str, gradient: torch.Tensor) -> None:
+        self._gradients[record, slot] = gradient.clone()  # the record of a later pass takes the place of an earlier one
+
+    @property
+    def gradient_count(self) -> int:
+        return len(self._gradients)
+
+    def hold_gradients(self) -> None:
+        """After the last pass."""
         assert self.replay is not None
-        self.gradient_count += 1
-        self._hold(f"{record}.{slot}", gradient_leaves(self.replay.program.gradients[record])[slot], gradient)
+        for (record, slot), gradient in self._gradients.items():
+            leaf = gradient_leaves(self.replay.program.gradients[record]).get(slot)
+            if leaf is not None:
+                self._hold(f"{record}.{slot}", leaf, gradient)
+            else:
+                self.found.append(f"{record}.{slot}: not recorded")
 
     def _hold(self, name: str, leaf: Leaf, tensor: torch.Tensor) -> None:
         assert self.replay is not None
@@ -162,6 +175,7 @@ def run_replay(folder: Path, precision: PrecisionName) -> tuple[Replay, Differen
     differences = Differences()
     replay = differences.replay = Replay(program, Precision(precision), torch.device("cpu"), differences)
     replay.run()
+    differences.hold_gradients()
     return replay, differences
 
 

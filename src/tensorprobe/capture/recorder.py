@@ -54,6 +54,8 @@ class Recorder:
         is_partial = config.list or config.scope or config.api_yaml or config.data_mode
         self.describes_every_call = not (is_partial or self.records_layers)
         """False where some calls, or parts of them, are left out: what these write is to be noticed all the same."""
+        self.keeps_leaf_gradients = config.task not in ("statistics", "structure")
+        """Is it noted which tensors hold the gradients of leaves? A replay needs it."""
         self.coverage = Coverage()
         self.generation = 0
         """Which step hooks belong to: gradients of an older one are not recorded."""
@@ -175,6 +177,16 @@ class Recorder:
         """What a replay needs to draw the same random numbers: the state of the generator, or the mask it drew."""
         call.fields[role] = self._describer.describe_tensor(tensor, self._slot(call.forward_name, role), None, True)
 
+    def add_written(self, call: Call, tensors: Mapping[str, Any]) -> None:
+        """What the call has written to and does not return, by the names of the places where it was given. Only a
+        replay asks for it."""
+        if self.stores_tensors(call) and self._selector.keeps_outputs:
+            name = call.forward_name
+            call.fields["written"] = {
+                place: self._describer.describe_tensor(tensor, self._slot(name, f"written.{place}"), name, True)
+                for place, tensor in tensors.items()
+            }
+
     def open_function(self, call: Call) -> None:
         """An autograd Function of the program begins: what is called from now on is inside of it."""
         self._threads.functions.append(call.forward_name)
@@ -279,10 +291,23 @@ class Recorder:
             self._undefined.note(None, leaf)
             self._parameter_gradients.setdefault(stem, {})[parameter] = [leaf]
 
-    def add_backward_pass(self, request: Mapping[str, Any]) -> None:
-        """Gradients were asked for."""
-        if len(self.backward_passes) < _MAX_PASSES:
-            self.backward_passes.append(json.dumps(request))
+    def add_backward_pass(self, request: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], None]:
+        """Gradients are asked for. What is returned is told what is known afterwards."""
+        passes, place = self.backward_passes, len(self.backward_passes)
+        if place >= _MAX_PASSES:
+            return lambda complete: None
+        passes.append(json.dumps(request))
+
+        def complete(request: Mapping[str, Any]) -> None:
+            passes[place] = json.dumps(request)
+
+        return complete
+
+    def keep_tensor(self, tensor: Any, slot: str) -> str | None:
+        """The file of a tensor that belongs to no record; None where tensors are not stored."""
+        if not self._selector.stores_tensors(slot):
+            return None
+        return self._describer.describe_tensor(tensor, slot, None, True).data_name
 
     def end_nested_pass(self, backward_pass: int) -> None:
         """A backward pass that ran inside another one is over: write the records that it left open."""

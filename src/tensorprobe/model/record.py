@@ -94,6 +94,9 @@ class TensorLeaf:
     """The number of its storage: tensors with one number share their memory. None where that is not known."""
     layout: tuple[int, tuple[int, ...]] | None = None
     """Where it begins in its storage and its strides; None for one that begins at 0 and is contiguous."""
+    is_conjugated: bool = False
+    """It shows the complex conjugates of what is in its storage."""
+    is_negated: bool = False
 
 
 class LateField(ABC):

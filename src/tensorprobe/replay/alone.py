@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any
 
 import torch
 
-from tensorprobe.replay.argument import Leaf, iter_leaves
+from tensorprobe.replay.argument import Leaf
 from tensorprobe.replay.invocation import Invoker, NotReplayedError, Tensors
 from tensorprobe.replay.program import Operation
 from tensorprobe.replay.workspace import Workspace
@@ -130,15 +129,6 @@ def make_rounding(draw: int) -> Change:
 def keep(tensor: torch.Tensor, eps: float) -> torch.Tensor:
     """Leaves a tensor as it is."""
     return tensor
-
-
-def backward_leaves(fields: Mapping[str, Any]) -> tuple[dict[str, Leaf], dict[str, Leaf]]:
-    """Of a backward record: the gradients of the results, by their places in the forward record, and those of the
-    arguments."""
-    arriving = {leaf.slot.replace("input", "output", 1): leaf for leaf in iter_leaves(fields.get("input"), "input")}
-    departing = {leaf.slot.replace("output", "input", 1): leaf for leaf in iter_leaves(fields.get("output"), "output")}
-    departing.update((leaf.slot, leaf) for leaf in iter_leaves(fields.get("output_kwargs"), "kwargs"))
-    return arriving, departing
 
 
 def _distance(moved: list[torch.Tensor], still: torch.Tensor) -> float:

@@ -54,7 +54,16 @@ class Leaf:
         """What decides, with the content of its storage, what it shows."""
         if self.storage is None:
             return None
-        return (self.storage, self.offset, self.shape, self.stride, self.dtype)
+        return (self.storage, self.offset, self.shape, self.stride, self.dtype, self.is_conjugated, self.is_negated)
+
+    @property
+    def is_conjugated(self) -> bool:
+        """Does it show the complex conjugates of what is in its storage?"""
+        return self.fields.get("conjugated") is True
+
+    @property
+    def is_negated(self) -> bool:
+        return self.fields.get("negated") is True
 
 
 def iter_leaves(tree: Any, slot: str) -> Iterator[Leaf]:

@@ -13,17 +13,20 @@ from typing import Any
 import torch
 
 from tensorprobe.replay.argument import Leaf, UnknownArgumentError, build_arguments
-from tensorprobe.replay.gradient import Gradients
+from tensorprobe.replay.backward_pass import PassRunner, read_passes
+from tensorprobe.replay.gradient import Gradients, backward_leaves
 from tensorprobe.replay.invocation import (
     Invoker,
     NotReplayedError,
     Tensors,
+    is_followed_anyway,
     is_random,
     is_undefined,
     tensors_by_slot,
 )
+from tensorprobe.replay.pin import pin_gradients
 from tensorprobe.replay.precision import Precision, torch_dtype
-from tensorprobe.replay.program import Operation, Program
+from tensorprobe.replay.program import WRITTEN, Operation, Program
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
 from tensorprobe.replay.result import Coverage, Decision
 from tensorprobe.replay.workspace import Workspace, lay_out
@@ -58,15 +61,25 @@ class Replay:
         self._invoker = Invoker(self.recorded, precision, device)
         self._invoker.note_choice = self._note_choice
         self.gradients = Gradients(program, self._onlooker)
-        self.workspace = Workspace(self.recorded, self._read_leaf, self.gradients.roots)
+        self.passes = read_passes(program)
+        kept = (number for one in self.passes for number in one.used_tensors())
+        self.workspace = Workspace(self.recorded, self._read_leaf, kept)
+        self.workspace.note_leaf = self.gradients.note_leaf
+        self._runner = PassRunner(list(self.passes), self.workspace, self._note_pass)
         self._last_use = find_last_uses(program)
         self._written = find_written(program)
 
     def run(self) -> None:
         """Execute everything, forward and backward."""
-        for operation in self.program.operations:
-            self._run(operation)
-        self.gradients.run_passes(self.workspace, math.inf)
+        try:
+            for operation in self.program.operations:
+                self._run(operation)
+            self._runner.run_until(math.inf)
+        finally:
+            self._invoker.close()
+
+    def _note_pass(self, name: str, error: Exception) -> None:
+        self.coverage.gaps[name] = describe_error(error)
 
     def _read_leaf(self, leaf: Leaf) -> torch.Tensor:
         tensor = lay_out(self._invoker.precision.convert(self.recorded.load(leaf)), leaf)
@@ -79,7 +92,8 @@ class Replay:
         if operation.is_module:
             self._run_module(operation)
         else:
-            self.gradients.run_passes(self.workspace, operation.position)
+            if not operation.children:
+                self._runner.run_until(operation.position)
             self._run_call(operation)
         self.workspace.forget(*self._last_use.pop(operation.name, ((), ())))
 
@@ -105,6 +119,7 @@ class Replay:
         self._advance()
         if not operation.has_ended:
             return
+        self.workspace.follows_all = is_followed_anyway(operation)
         try:
             results = self._execute(operation)
         except Exception as error:  # whatever a function of torch says to its arguments
@@ -119,13 +134,11 @@ class Replay:
         if is_undefined(operation) and not operation.writes_in_place:
             self._make_undefined(operation)
             return {}
-        if is_random(operation):
+        if is_random(operation) and not operation.has_backward:
             self.coverage.random += 1
             self._pin_results(operation)
             return {}
-        if operation.prefix == "Autograd":
-            return self._pass_on(operation)
-        return self._call(operation)
+        return self._run_function(operation) if operation.is_function else self._call(operation)
 
     def _call(self, operation: Operation) -> Tensors:
         given: dict[int, Leaf] = {}
@@ -148,12 +161,14 @@ class Replay:
         """A cast means nothing in float64, and torch returns what it was given. Where the program got another tensor,
         this one gets another, too: it is another place in the graph, and may be written to."""
         told: dict[int, torch.Tensor] = {}
-        for leaf in () if operation.writes_in_place else operation.outputs:
+        for leaf in operation.outputs:
+            if is_written(operation, leaf):
+                continue
             tensor = found[leaf.slot]
             taken = given.get(id(tensor))
             if taken is not None and taken.tensor is not None and taken.tensor != leaf.tensor:
-                is_written = leaf.storage in self._written or taken.storage in self._written
-                told[id(tensor)] = tensor.clone() if is_written else tensor.view_as(tensor)
+                is_changed = leaf.storage in self._written or taken.storage in self._written
+                told[id(tensor)] = tensor.clone() if is_changed else tensor.view_as(tensor)
         if not told:
             return output, found
         return replace_tensors(output, told), {slot: told.get(id(tensor), tensor) for slot, tensor in found.items()}
@@ -192,31 +207,68 @@ class Replay:
             zeros = torch.zeros(leaf.shape, dtype=dtype, device=self._invoker.device)
             self.workspace.add(leaf, lay_out(zeros, leaf), operation.name)
 
-    def _pass_on(self, operation: Operation) -> Tensors:
-        """An autograd Function of the program: the calls inside it have been replayed, and made its results."""
+    def _run_function(self, operation: Operation) -> Tensors:
+        """An autograd Function of the program: the calls inside it make its results."""
+        args, kwargs = self._find_values(list(operation.arguments)), self._find_values(dict(operation.keywords))
+        given = dict(tensors_by_slot(args, "input")) | dict(tensors_by_slot(kwargs, "kwargs"))
+        span = self.gradients.begin(operation, args, kwargs)
+        for child in operation.children:
+            self._run(child)
         results = {}
         for leaf in operation.outputs:
             tensor = self.workspace.find(leaf)
             if tensor is None:
                 raise NotReplayedError("what it computes is not seen")
             results[leaf.slot] = tensor
-            self.workspace.add(leaf, tensor, operation.name)
+        is_new = not {id(tensor) for tensor in given.values()} & {id(tensor) for tensor in results.values()}
+        if operation.has_backward and is_new and not self._invoker.precision.is_wide:
+            results = dict(pin_gradients(results, given, self._make_load(operation)))
+        for leaf in operation.outputs:
+            self.workspace.add(leaf, results[leaf.slot], operation.name)
+        self.gradients.end(operation, span, tuple(results.values()))
         return results
 
+    def _make_load(self, operation: Operation) -> Callable[[str], torch.Tensor | None]:
+        """Reads the recorded gradients of a call's arguments."""
+        _, departing = backward_leaves(self.program.gradients.get(operation.backward_name, {}))
+
+        def load(slot: str) -> torch.Tensor | None:
+            leaf = departing.get(slot)
+            try:
+                return self._invoker.precision.convert(self.recorded.load(leaf)) if leaf is not None else None
+            except MissingContentError:
+                return None
+
+        return load
+
     def _pin_results(self, operation: Operation) -> None:
-        """Take the recorded results for those of the call."""
+        """Take the recorded results for those of the call, and the recorded gradients for those of its arguments."""
+        pinned: dict[str, torch.Tensor] = {}
         for leaf in operation.outputs:
             try:
                 content = self._invoker.precision.convert(self.recorded.load(leaf))
             except MissingContentError:
                 continue
-            found = self.workspace.find(leaf) if operation.writes_in_place else None
+            found = self.workspace.find(leaf) if is_written(operation, leaf) else None
             if found is None:
-                found = lay_out(content, leaf)
+                pinned[leaf.slot] = lay_out(content, leaf)
             else:
-                with torch.no_grad():
-                    found.copy_(content)
-            self.workspace.add(leaf, found, operation.name)
+                found.data.copy_(content)
+                self.workspace.add(leaf, found, operation.name)
+        if operation.has_backward and pinned:
+            args, kwargs = self._find_values(list(operation.arguments)), self._find_values(dict(operation.keywords))
+            given = dict(tensors_by_slot(args, "input")) | dict(tensors_by_slot(kwargs, "kwargs"))
+            span = self.gradients.begin(operation, args, kwargs)
+            pinned = dict(pin_gradients(pinned, given, self._make_load(operation)))
+            self.gradients.end(operation, span, tuple(pinned.values()))
+        for leaf in operation.outputs:
+            if leaf.slot in pinned:
+                self.workspace.add(leaf, pinned[leaf.slot], operation.name)
+
+
+def is_written(operation: Operation, leaf: Leaf) -> bool:
+    """Is this result an argument that the call wrote to?"""
+    return operation.writes_in_place or leaf.slot.startswith(WRITTEN)
 
 
 def find_last_uses(program: Program) -> dict[str, tuple[list[int], list[int]]]:
@@ -242,9 +294,8 @@ def find_written(program: Program) -> frozenset[int]:
     return frozenset(
         leaf.storage
         for operation in program.calls()
-        if operation.writes_in_place
         for leaf in (*operation.inputs, *operation.outputs)
-        if leaf.storage is not None
+        if leaf.storage is not None and is_written(operation, leaf)
     )
 
 

@@ -4,7 +4,6 @@ the recorded one of the same name means."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -13,9 +12,8 @@ from tensorprobe.capture.call import Call, GradientRecord, Slot
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.torch.gradient import GradientTracer, Span
 from tensorprobe.model.name import PARAMETERS_GRAD, ParametersGradName, module_stem, parse_name
-from tensorprobe.replay.argument import Leaf
+from tensorprobe.replay.argument import Leaf, iter_leaves
 from tensorprobe.replay.program import Operation, Program
-from tensorprobe.replay.workspace import Workspace
 
 
 class _Always:
@@ -61,23 +59,17 @@ class GradientReceiver:
 
 
 class Gradients:
-    """Follows the calls of a replay, and runs their backward passes."""
+    """Follows the calls of a replay."""
 
     def __init__(self, program: Program, onlooker: Any) -> None:
         self._program = program
         self.receiver = GradientReceiver(onlooker)
         self._tracer = GradientTracer(cast(Recorder, self.receiver))
         self._stem_of_path = dict(_stems_of_paths(program))
-        self._passes = read_passes(program)
-
-    @property
-    def roots(self) -> frozenset[int]:
-        """The tensors from which gradients are asked for."""
-        return frozenset(number for found in self._passes for number in found.roots)
 
     def note_leaf(self, leaf: Leaf, tensor: torch.Tensor) -> None:
         """A leaf was read: if it is a parameter, its gradient is one that was recorded."""
-        if leaf.parameter is not None and tensor.requires_grad:
+        if leaf.parameter is not None and tensor.is_leaf and tensor.requires_grad:
             path, _, name = leaf.parameter.rpartition(".")
             stem = self._stem_of_path.get(path)
             if stem is not None:
@@ -91,38 +83,14 @@ class Gradients:
         call.keeps_backward = operation.backward_name in self._program.gradients
         self._tracer.end(call, span, output)
 
-    def run_passes(self, workspace: Workspace, position: float) -> None:
-        """Run the backward passes that came before the record at `position`."""
-        while self._passes and self._passes[0].position <= position:
-            found = self._passes.pop(0)
-            tensors = [workspace.tensor(number) for number in found.roots]
-            roots = [tensor for tensor in tensors if tensor is not None and tensor.requires_grad]
-            if roots:
-                seeds = [None if root.dim() == 0 else torch.ones_like(root) for root in roots]
-                torch.autograd.backward(roots, seeds, retain_graph=bool(self._passes))
 
-
-@dataclass(frozen=True)
-class BackwardPass:
-    """The engine was asked for gradients."""
-
-    position: int
-    """How many records there were before it."""
-    roots: tuple[int, ...]
-    """The numbers of the tensors that it began from."""
-
-
-def read_passes(program: Program) -> list[BackwardPass]:
-    """The backward passes of a step, in their order, as run.json has them."""
-    found = []
-    listed = program.rank.run.get("backward_passes")
-    for item in listed if isinstance(listed, list) else ():
-        roots = item.get("roots") if isinstance(item, dict) else None
-        numbers = [root.get("tensor") for root in roots if isinstance(root, dict)] if isinstance(roots, list) else []
-        position = item.get("records") if isinstance(item, dict) else None
-        if isinstance(position, int):
-            found.append(BackwardPass(position, tuple(number for number in numbers if isinstance(number, int))))
-    return found
+def backward_leaves(fields: Mapping[str, Any]) -> tuple[dict[str, Leaf], dict[str, Leaf]]:
+    """Of a backward record: the gradients of the results, by their places in the forward record, and those of the
+    arguments."""
+    arriving = {leaf.slot.replace("input", "output", 1): leaf for leaf in iter_leaves(fields.get("input"), "input")}
+    departing = {leaf.slot.replace("output", "input", 1): leaf for leaf in iter_leaves(fields.get("output"), "output")}
+    departing.update((leaf.slot, leaf) for leaf in iter_leaves(fields.get("output_kwargs"), "kwargs"))
+    return arriving, departing
 
 
 def _stems_of_paths(program: Program) -> Iterator[tuple[str, str]]:

@@ -16,7 +16,7 @@ from tensorprobe.replay.function import DRAWS, UNDEFINED, base_op, find_function
 from tensorprobe.replay.meaning.torch import Context, find_meaning
 from tensorprobe.replay.object import make_object
 from tensorprobe.replay.precision import Precision, torch_dtype
-from tensorprobe.replay.program import Operation
+from tensorprobe.replay.program import WRITTEN, Operation
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
 
 _ATOMS = (torch.Tensor, torch.Size)
@@ -36,6 +36,8 @@ class Invoker:
         self.recorded = recorded
         self.precision = precision
         self.device = device
+        self._region: Any = None
+        """The region of autocast that the last call was made in."""
         self.note_choice: Callable[[Operation, torch.Tensor], None] | None = None
         """Told of a choice (topk, sort) how far what was chosen lies from what would be chosen now."""
 
@@ -63,6 +65,8 @@ class Invoker:
         if output is None and operation.writes_in_place and args:
             output = args[0]
         found = dict(tensors_by_slot(list(output) if isinstance(output, tuple) else [output], "output"))
+        given = (*tensors_by_slot(args, f"{WRITTEN}.input"), *tensors_by_slot(kwargs, f"{WRITTEN}.kwargs"))
+        found.update(given if "written" in operation.fields else ())
         for leaf in operation.outputs:
             tensor = found.get(leaf.slot)
             if tensor is None or tuple(tensor.shape) != leaf.shape:
@@ -117,15 +121,36 @@ class Invoker:
     @contextmanager
     def _surroundings(self, operation: Operation) -> Iterator[None]:
         """Gradients are followed inside an autograd Function too: it is its derivative that is asked for."""
-        is_followed = operation.fields.get("grad_enabled") is not False or operation.inside is not None
+        is_followed = operation.fields.get("grad_enabled") is not False or is_followed_anyway(operation)
         casts = operation.fields.get("autocast") if not self.precision.is_wide else None
+        is_kept = operation.fields.get("autocast_cache") is not False
         with ExitStack() as stack:
-            if not is_followed:
-                stack.enter_context(torch.no_grad())
+            stack.enter_context(torch.set_grad_enabled(is_followed))
             for device, dtype in casts.items() if isinstance(casts, dict) else ():
                 if device == self.device.type and isinstance(dtype, str):
-                    stack.enter_context(torch.autocast(device, torch_dtype(dtype)))
+                    self._enter_region(operation.fields.get("autocast_region"))
+                    stack.enter_context(torch.autocast(device, torch_dtype(dtype), cache_enabled=is_kept))
             yield
+
+    def _enter_region(self, region: Any) -> None:
+        """Autocast keeps what it has cast until its region ends."""
+        if region is not None and region != self._region:
+            self.close()
+            torch.autocast_increment_nesting()
+            self._region = region
+
+    def close(self) -> None:
+        """Leave the region of autocast that the last call was made in."""
+        if self._region is not None:
+            self._region = None
+            if torch.autocast_decrement_nesting() == 0:
+                torch.clear_autocast_cache()
+
+
+def is_followed_anyway(operation: Operation) -> bool:
+    """Are gradients followed although the program had them off? It is the derivative of an autograd Function that is
+    asked for, and checkpointing of the older kind follows them only when it repeats its calls."""
+    return operation.fields.get("grad_enabled") is False and (operation.inside is not None or operation.has_backward)
 
 
 def is_random(operation: Operation) -> bool:

@@ -16,6 +16,8 @@ from tensorprobe.replay.argument import Leaf, iter_leaves
 from tensorprobe.store.reader import RankDump
 
 _INDEXING = ("__getitem__", "__setitem__")
+WRITTEN = "written"
+"""The name of the places of what a call wrote to: `written.input.1` is its second argument afterwards."""
 
 
 @dataclass(eq=False, slots=True)
@@ -28,6 +30,8 @@ class Operation:
     position: int = 0
     """How many records there were when it ended."""
     children: list[Operation] = field(default_factory=list)
+    has_backward: bool = False
+    """Did gradients come back to it?"""
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
@@ -78,7 +82,15 @@ class Operation:
 
     @property
     def outputs(self) -> Iterator[Leaf]:
-        return iter_leaves(self.results, "output")
+        """The tensors it returned, then those it wrote to without returning them, as they were afterwards."""
+        yield from iter_leaves(self.results, "output")
+        written = self.fields.get("written")
+        yield from iter_leaves(written if isinstance(written, dict) else None, WRITTEN)
+
+    @property
+    def is_function(self) -> bool:
+        """An autograd Function of the program, with the calls that it made."""
+        return self.prefix == "Autograd"
 
     @property
     def inside(self) -> str | None:
@@ -143,16 +155,21 @@ def read_program(rank: RankDump) -> Program:
                 operations[record.name] = Operation(record.name, parsed, record.fields, position)
             elif parsed.direction == "backward":
                 gradients[record.name] = record.fields
+    for operation in operations.values():
+        operation.has_backward = operation.backward_name in gradients
     return Program(rank, _nest(operations, rank.parents), gradients)
 
 
 def _nest(operations: dict[str, Operation], parents: Mapping[str, str | None]) -> list[Operation]:
-    """Put each call into the module call that contains it. Construct.json may come from anyone: what leads in a circle
-    stays outside."""
+    """Put each call into the autograd Function or the module call that contains it. What is read may come from anyone:
+    what leads in a circle stays outside."""
     outermost = []
     for name, operation in operations.items():
+        function = operations.get(operation.inside or "")
         parent = operations.get(parents.get(name) or "")
-        if parent is None or not parent.is_module or _is_above(operation, parent, operations, parents):
+        if function is not None and function.is_function and function.position > operation.position:
+            function.children.append(operation)
+        elif parent is None or not parent.is_module or _is_above(operation, parent, operations, parents):
             outermost.append(operation)
         else:
             parent.children.append(operation)

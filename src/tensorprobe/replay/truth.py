@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 
-from tensorprobe.replay.alone import LoneCall, LoneFunction, backward_leaves
+from tensorprobe.replay.alone import LoneCall, LoneFunction
 from tensorprobe.replay.argument import Leaf, iter_leaves
 from tensorprobe.replay.engine import Onlooker, Replay, describe_error
 from tensorprobe.replay.error import measure
+from tensorprobe.replay.gradient import backward_leaves
 from tensorprobe.replay.invocation import Invoker, Tensors, is_random, is_undefined
 from tensorprobe.replay.judge import allow_units, judge
 from tensorprobe.replay.precision import Precision, torch_dtype
@@ -30,7 +31,8 @@ def find_truth(program: Program, device: torch.device, advance: Callable[[], Non
     """Replay a step in float64 and hold everything that was recorded against it."""
     judge_ = TruthJudge(program, device)
     replay = Replay(program, Precision("float64"), device, judge_, advance)
-    judge_.workspace_roots = replay.gradients.roots
+    roots = (root for one in replay.passes for root in one.roots if root is not None)
+    judge_.roots = frozenset(root.tensor for root in roots if root.tensor is not None)
     replay.run()
     findings = judge_.findings
     findings += [
@@ -70,14 +72,14 @@ class TruthJudge(Onlooker):
         self.findings: list[Finding] = []
         self.losses: list[tuple[str, float, float]] = []
         self.not_judged: dict[str, str] = {}
-        self.workspace_roots: frozenset[int] = frozenset()
+        self.roots: frozenset[int] = frozenset()
         self._gradient_leaves: dict[str, dict[str, Leaf]] = {}
 
     def see_results(self, operation: Operation, tensors: Tensors) -> None:
         for leaf in operation.outputs:
             if leaf.is_floating and leaf.slot in tensors:
                 self._measure(operation.name, leaf, tensors[leaf.slot])
-                if leaf.tensor in self.workspace_roots and not operation.is_module and leaf.element_count == 1:
+                if leaf.tensor in self.roots and not operation.is_module and leaf.element_count == 1:
                     self._note_loss(operation, leaf, tensors[leaf.slot])
         if not operation.is_module:
             self._judge_alone(operation)
@@ -99,7 +101,7 @@ class TruthJudge(Onlooker):
         """A value gets back the sum of what its users give back; a hook on it shows as another sum."""
         for value in iter_values(self._program):
             arriving = self._gradients(value.maker)[0].get(value.leaf.slot)
-            if arriving is None or value.leaf.tensor in self.workspace_roots:
+            if arriving is None or value.leaf.tensor in self.roots:
                 continue
             shares = [self._gradients(user)[1].get(leaf.slot) for user, leaf in value.uses]
             given = [leaf for leaf in shares if leaf is not None]

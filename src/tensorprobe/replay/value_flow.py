@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tensorprobe.replay.argument import Leaf
-from tensorprobe.replay.program import Operation, Program
+from tensorprobe.replay.program import WRITTEN, Operation, Program
 
 
 @dataclass(eq=False, slots=True)
@@ -38,7 +38,7 @@ def iter_values(program: Program) -> Iterator[FlowValue]:
             elif leaf.storage is not None:  # a view that no recorded call made: `.T`
                 unclear.add(leaf.storage)
         for leaf in operation.outputs:
-            if operation.writes_in_place and leaf.storage is not None:
+            if leaf.storage is not None and (operation.writes_in_place or leaf.slot.startswith(WRITTEN)):
                 unclear.add(leaf.storage)
             if leaf.tensor is not None and leaf.is_floating:
                 current[leaf.tensor] = FlowValue(operation, leaf)

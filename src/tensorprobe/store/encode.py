@@ -58,6 +58,10 @@ def encode_tensor(leaf: TensorLeaf) -> str:
         if leaf.layout is not None:
             offset, strides = leaf.layout
             parts.append(f'"offset": {offset}, "stride": [{", ".join(map(str, strides))}]')
+        if leaf.is_conjugated:
+            parts.append('"conjugated": true')
+        if leaf.is_negated:
+            parts.append('"negated": true')
     if leaf.note is not None:
         parts.append(f'"note": {_encode_string(leaf.note)}')
     if leaf.sharding is not None:

@@ -272,30 +272,6 @@ class GradientTracer:
             Variable._execution_engine.queue_callback(lambda: self._end_backward_pass(task))
         return task
 
-    def note_request(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[[Any], Any]:
-        """The engine is asked for gradients: of what, with which gradient, with respect to what. What is returned is
-        given the result, and hands it on."""
-        recorder = self._recorder
-        try:
-            with torch._C.DisableTorchFunction():
-                request = describe_request(args, kwargs, recorder.reader)
-        except Exception as error:
-            recorder.note_failure("the roots of a backward pass", error)
-            return lambda results: results
-        request["records"] = recorder.coverage.recorded
-
-        def note(results: Any) -> Any:
-            try:
-                if isinstance(results, tuple) and not request["accumulates"]:
-                    with torch._C.DisableTorchFunction():
-                        request["results"] = [identify(result, recorder.reader) for result in results]
-                recorder.add_backward_pass(request)
-            except Exception as error:
-                recorder.note_failure("the results of a backward pass", error)
-            return results
-
-        return note
-
     def forget_passes(self) -> None:
         """No backward pass is running: one that raised had no end that was noticed."""
         self._tasks.clear()
@@ -395,25 +371,6 @@ class HookPlan:
     def _depart(self, node: Any, wanted: Wanted) -> None:
         self._record.expect(wanted[1])
         self.departing.setdefault(node, []).append(wanted)
-
-
-def describe_request(args: tuple[Any, ...], kwargs: Mapping[str, Any], reader: Any) -> dict[str, Any]:
-    """The arguments of torch's `_engine_run_backward`: roots, their gradients, retain, create, inputs."""
-    roots, _, _, creates_graph, inputs = (*args, *(None,) * 5)[:5]
-    return {
-        "roots": [identify(root, reader) for root in roots],
-        "inputs": [identify(tensor, reader) for tensor in inputs or ()],
-        "accumulates": bool(kwargs.get("accumulate_grad")),
-        "creates_graph": bool(creates_graph),
-    }
-
-
-def identify(tensor: Any, reader: Any) -> dict[str, Any] | None:
-    """Which tensor it is, and who made it."""
-    if not isinstance(tensor, torch.Tensor):
-        return None  # a gradient that is not given, or an edge of the graph
-    leaf = reader.identify(tensor)
-    return {key: value for key, value in leaf.items() if value is not None}
 
 
 def edge_of(tensor: torch.Tensor) -> Edge:

@@ -28,7 +28,10 @@ class TensorNumbers:
     def number(self, tensor: torch.Tensor, known: dict[Place, int], layout: tuple[Any, ...]) -> int:
         """`known` are the numbers of the tensors of its storage; `layout` how it lies there, its version first."""
         node = tensor.grad_fn
-        place = (layout[1:], None) if node is None else (layout[1:], self._node_number(node), tensor.output_nr)
+        if node is None:  # a parameter, and what `.data` and `detach()` make of it
+            place: Place = (layout[1:], tensor.requires_grad)
+        else:
+            place = (layout[1:], self._node_number(node), tensor.output_nr)
         found = known.get(place)
         if found is None:
             found = known[place] = next(self._numbers)

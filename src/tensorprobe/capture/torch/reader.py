@@ -215,20 +215,27 @@ class TorchReader:
             leaf.parameter = self.parameter_names.get(id(tensor))
             if layout[1] or not tensor.is_contiguous():
                 leaf.layout = layout[1], layout[3]
+            if layout[5] or layout[6]:
+                leaf.is_conjugated, leaf.is_negated = layout[5], layout[6]
         return leaf
 
     def identify(self, tensor: torch.Tensor) -> dict[str, Any]:
         """Which tensor it is, without a look at its content."""
         known = self.values.peek(tensor)
-        if known is None:
-            return {}
-        layout = layout_of(tensor, tensor._version)
-        return {
-            "tensor": self.numbers.number(tensor, known.numbers, layout),
-            "storage": known.number,
-            "source": known.source_of(layout),
-            "shape": list(tensor.shape),
+        leaf: dict[str, Any] = {
+            "type": "torch.Tensor",
+            "dtype": _text_of(tensor.dtype),
+            "shape": list(shape_of(tensor)),
+            "requires_grad": tensor.requires_grad,
         }
+        if known is not None:
+            layout = layout_of(tensor, tensor._version)
+            leaf["tensor"] = self.numbers.number(tensor, known.numbers, layout)
+            leaf["storage"], leaf["source"] = known.number, known.source_of(layout)
+            leaf["parameter"] = self.parameter_names.get(id(tensor))
+            if layout[1] or not tensor.is_contiguous():
+                leaf["offset"], leaf["stride"] = layout[1], list(layout[3])
+        return leaf
 
     def _find(self, tensor: torch.Tensor, produced_by: str | None) -> tuple[Value | None, KnownStorage | None, Layout]:
         return self.values.find(tensor, produced_by)

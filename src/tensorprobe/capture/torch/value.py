@@ -137,8 +137,8 @@ class ValueTable:
         if is_identifiable(tensor):
             self._observe(tensor, None)
 
-    def overwrite(self, tensor: torch.Tensor, produced_by: str) -> None:
-        """A record wrote to it without a new version, as collectives do."""
+    def overwrite(self, tensor: torch.Tensor, produced_by: str | None) -> None:
+        """A record, or a call that has none, wrote to it without a new version, as collectives do."""
         if is_identifiable(tensor):
             storage = tensor.untyped_storage()
             (self._storages.get(storage._cdata) or self._add(storage)).restart(tensor._version, produced_by)
