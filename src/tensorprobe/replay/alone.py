@@ -5,7 +5,7 @@ What it then differs by is its own error, whatever came before it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 
 import torch
@@ -31,6 +31,8 @@ class LoneCall:
         self._operation = operation
         self._arriving = {slot: leaf for slot, leaf in arriving.items() if leaf.is_floating}
         self._given: dict[str, torch.Tensor] = {}
+        self.twins: dict[str, list[str]] = {}
+        """Places that were given the same tensor, and whose gradients cannot be told apart here."""
         self.results = self._invoke(self._given, keep)
 
     @cached_property
@@ -54,17 +56,29 @@ class LoneCall:
 
     def _invoke(self, given: dict[str, torch.Tensor], change: Change) -> Tensors:
         operation = self._operation
+        made: dict[int, tuple[str, torch.Tensor]] = {}
 
         def make(leaf: Leaf) -> torch.Tensor:
+            if leaf.tensor in made:
+                first, tensor = made[leaf.tensor]
+                self._note_twin(first, leaf.slot)
+                return tensor
             tensor = self._read(leaf, change)
             if leaf.is_floating and leaf.requires_grad:
                 given[leaf.slot] = tensor.requires_grad_()
                 tensor = tensor.clone() if operation.writes_in_place else tensor
+            if leaf.tensor is not None:
+                made[leaf.tensor] = leaf.slot, tensor
             return tensor
 
         args, kwargs = self._invoker.build_arguments(operation, make)
         with torch.enable_grad():
             return self._invoker.invoke(operation, args, kwargs)[1]
+
+    def _note_twin(self, first: str, slot: str) -> None:
+        twins = self.twins.setdefault(first, [])
+        if slot not in twins:
+            twins.append(slot)
 
     def _read(self, leaf: Leaf, change: Change) -> torch.Tensor:
         recorded = self._invoker.recorded.load(leaf)
@@ -91,28 +105,34 @@ class LoneFunction(LoneCall):
     """An autograd Function of the program: the calls inside it, one after the other, on what it was given. Their
     derivative is what its own backward should give."""
 
-    def __init__(
-        self, invoker: Invoker, operation: Operation, arriving: Mapping[str, Leaf], inside: Sequence[Operation]
-    ) -> None:
-        self._inside = inside
-        super().__init__(invoker, operation, arriving)
-
     def _invoke(self, given: dict[str, torch.Tensor], change: Change) -> Tensors:
         workspace = Workspace(self._invoker.recorded, lambda leaf: self._read(leaf, change))
+        workspace.follows_all = True
+        places: dict[int, str] = {}
         for leaf in self._operation.inputs:
             tensor = workspace.take(leaf, self._operation.name)
             if leaf.is_floating and leaf.requires_grad:
-                given[leaf.slot] = tensor.requires_grad_()
-        with torch.enable_grad():
-            for call in self._inside:
-                args, kwargs = self._invoker.build_arguments(call, partial(workspace.take, operation=call.name))
-                found = self._invoker.invoke(call, args, kwargs)[1]
-                for leaf in call.outputs:
-                    workspace.add(leaf, found[leaf.slot], call.name)
+                first = places.setdefault(id(tensor), leaf.slot)
+                if first == leaf.slot:
+                    given[leaf.slot] = tensor.requires_grad_()
+                else:
+                    self._note_twin(first, leaf.slot)
+        self._call_inside(self._operation, workspace)
         results = {leaf.slot: workspace.find(leaf) for leaf in self._operation.outputs}
         if any(tensor is None for tensor in results.values()):
             raise NotReplayedError("what it computes is not seen")
         return {slot: tensor for slot, tensor in results.items() if tensor is not None}
+
+    def _call_inside(self, function: Operation, workspace: Workspace) -> None:
+        for call in function.children:
+            if call.is_function:
+                self._call_inside(call, workspace)
+                continue
+            args, kwargs = self._invoker.build_arguments(call, partial(workspace.take, operation=call.name))
+            with torch.enable_grad():
+                found = self._invoker.invoke(call, args, kwargs)[1]
+            for leaf in call.outputs:
+                workspace.add(leaf, found[leaf.slot], call.name)
 
 
 def make_rounding(draw: int) -> Change:

@@ -110,9 +110,18 @@ class Replay:
     def _find_values(self, tree: Any) -> Any:
         """A recorded tree with the tensors that stand for what is in it, and None for everything else."""
         try:
-            return build_arguments(tree, "", frozenset(), self.workspace.find, lambda kind, value: None)
+            return build_arguments(tree, "", frozenset(), self._find_value, lambda kind, value: None)
         except UnknownArgumentError:  # a text that was shortened: no tensor is missed by leaving out all
             return type(tree)()
+
+    def _find_value(self, leaf: Leaf) -> torch.Tensor | None:
+        found = self.workspace.find_followed(leaf)
+        if found is None and leaf.requires_grad and leaf.source is None:  # a leaf that the calls inside are given
+            try:
+                return self.workspace.take(leaf, "a module")
+            except MissingContentError:
+                return None
+        return found
 
     def _run_call(self, operation: Operation) -> None:
         self.coverage.call_count += 1
@@ -222,6 +231,8 @@ class Replay:
             results[leaf.slot] = tensor
         is_new = not {id(tensor) for tensor in given.values()} & {id(tensor) for tensor in results.values()}
         if operation.has_backward and is_new and not self._invoker.precision.is_wide:
+            self.gradients.give_up(span)
+            span = self.gradients.begin(operation, args, kwargs)
             results = dict(pin_gradients(results, given, self._make_load(operation)))
         for leaf in operation.outputs:
             self.workspace.add(leaf, results[leaf.slot], operation.name)

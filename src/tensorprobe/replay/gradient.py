@@ -31,18 +31,23 @@ class GradientReceiver:
         self._onlooker = onlooker
         self.failures: list[tuple[str, BaseException]] = []
         self.reader = self
+        self._open: dict[GradientRecord, None] = {}
 
     def begin_backward(self, record: GradientRecord) -> None:
         """The first gradient of a call has come."""
+        self._open[record] = None
 
     def end_backward(self, record: GradientRecord) -> None:
         """The last one has."""
+        self._open.pop(record, None)
 
     def end_nested_pass(self, backward_pass: int) -> None:
         """A pass inside another is over."""
 
     def end_backward_pass(self) -> None:
-        """The last pass is over."""
+        """The last pass is over: not every way that a gradient may come is taken."""
+        for record in list(self._open):
+            record.finish()
 
     def add_gradients(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
@@ -77,6 +82,10 @@ class Gradients:
 
     def begin(self, operation: Operation, args: Any, kwargs: Mapping[str, Any]) -> Span | None:
         return self._tracer.begin(tuple(args), dict(kwargs), wants_slots=True)
+
+    def give_up(self, span: Span | None) -> None:
+        """What the call is made of is not to be followed."""
+        self._tracer.end(None, span, None, has_failed=True)
 
     def end(self, operation: Operation, span: Span | None, output: Any) -> None:
         call = Call(operation.name, operation.name, operation.backward_name, None)

@@ -127,16 +127,15 @@ class TruthJudge(Onlooker):
                 if leaf.is_floating:
                     self._judge_result(operation, leaf, alone, arriving.get(leaf.slot))
             if operation.inside is None:
-                for slot, leaf in departing.items():
-                    self._judge_gradient(operation, slot, leaf, alone)
+                for slot in departing:
+                    self._judge_gradient(operation, slot, departing, alone)
         except Exception as error:  # no file of an input, or whatever torch says to float64
             self.not_judged[operation.name] = describe_error(error)
 
     def _make_alone(self, operation: Operation, arriving: dict[str, Leaf]) -> LoneCall:
-        if operation.prefix != "Autograd":
+        if not operation.is_function:
             return LoneCall(self._invoker, operation, arriving)
-        inside = [call for call in self._program.calls() if call.inside == operation.name]
-        return LoneFunction(self._invoker, operation, arriving, inside)
+        return LoneFunction(self._invoker, operation, arriving)
 
     def _judge_result(self, operation: Operation, leaf: Leaf, alone: LoneCall, gradient: Leaf | None) -> None:
         recorded, truth = self._recorded.load(leaf), alone.results[leaf.slot].detach()
@@ -151,15 +150,18 @@ class TruthJudge(Onlooker):
         if overflow:
             self.findings.append(Finding("overflow", operation.name, leaf.slot, count=overflow))
         if gradient is not None:
-            slope = self._recorded.load(gradient).to(torch.float64)
+            slope = self._recorded.load(gradient).to(truth.dtype)
             difference = torch.nan_to_num(recorded.to(truth.dtype) - truth, 0.0, 0.0, 0.0)
-            row.effect = float((slope * difference).sum())
+            row.effect = float((slope.conj() * difference).sum().real)
 
-    def _judge_gradient(self, operation: Operation, slot: str, leaf: Leaf, alone: LoneCall) -> None:
-        truth = alone.gradients.get(slot)
+    def _judge_gradient(self, operation: Operation, slot: str, departing: dict[str, Leaf], alone: LoneCall) -> None:
+        truth, leaf = alone.gradients.get(slot), departing[slot]
         if truth is None or not leaf.is_floating:
             return
         recorded = self._recorded.load(leaf)
+        for twin in alone.twins.get(slot, ()):  # the same tensor in another place
+            if twin in departing:
+                recorded = recorded + self._recorded.load(departing[twin])
         eps = self._unit(operation, leaf)
         counts = [given.element_count for given in (*operation.inputs, *operation.outputs) if given.is_floating]
         allowed = allow_units(leaf.element_count, counts)

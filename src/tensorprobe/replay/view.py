@@ -7,6 +7,7 @@ were.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -50,13 +51,13 @@ def _permute(tensor: torch.Tensor, base: Leaf, leaf: Leaf) -> torch.Tensor | Non
 
 
 def _take_part(tensor: torch.Tensor, base: Leaf, leaf: Leaf) -> torch.Tensor | None:
-    """`.real`, `.imag`"""
-    if _REAL.get(base.dtype) != leaf.dtype or base.shape != leaf.shape or not tensor.is_complex():
-        return None
-    if any(2 * wide != narrow for wide, narrow in zip(strides_of(base), strides_of(leaf), strict=True)):
-        return None
+    """`.real`, `.imag`, with the axes in any order."""
     part = leaf.offset - 2 * base.offset
-    return (tensor.real, tensor.imag)[part] if part in (0, 1) else None
+    if _REAL.get(base.dtype) != leaf.dtype or part not in (0, 1) or not tensor.is_complex():
+        return None
+    stride = tuple(2 * step for step in strides_of(base))
+    shown = replace(base, dtype=leaf.dtype, offset=leaf.offset, stride=stride)
+    return _permute((tensor.real, tensor.imag)[part], shown, leaf)
 
 
 def _stride_over(tensor: torch.Tensor, base: Leaf, leaf: Leaf) -> torch.Tensor | None:

@@ -19,7 +19,7 @@ from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.recursion import note_full_stack, room
 from tensorprobe.capture.torch.api_name import Api, ApiNames
 from tensorprobe.capture.torch.call_context import describe_context
-from tensorprobe.capture.torch.generator import DROPOUTS, describe_generator, draw_mask, find_generator
+from tensorprobe.capture.torch.generator import DROPOUTS, describe_generator, draw_mask, find_generator, is_drawing
 from tensorprobe.capture.torch.gradient import GradientTracer, Span, is_in_backward
 from tensorprobe.capture.torch.hiding import hidden
 from tensorprobe.capture.torch.left_mode import remove_after_this_call
@@ -223,7 +223,7 @@ class CallRunner:
                 if call is not None:
                     self.recorder.add_context(call, describe_context())
                     self.recorder.add_inputs(call, args, kwargs)
-                    if api.is_random:
+                    if api.is_random and is_drawing(api.stem.rpartition(".")[2], args, kwargs):
                         self._note_draw(call, args, kwargs)
                 if call is not None or self.recorder.records_modules:
                     span = self.gradients.begin(args, kwargs, wants_slots=call is not None and call.keeps_backward)
