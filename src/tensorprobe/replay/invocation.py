@@ -14,6 +14,7 @@ from tensorprobe.model.tree import map_tree
 from tensorprobe.replay.argument import Leaf, UnknownArgumentError, build_arguments, iter_leaves
 from tensorprobe.replay.function import DRAWS, UNDEFINED, base_op, find_function
 from tensorprobe.replay.meaning.draw import find_draw
+from tensorprobe.replay.meaning.scaler import find_scaler
 from tensorprobe.replay.meaning.torch import Context, find_meaning
 from tensorprobe.replay.object import make_object
 from tensorprobe.replay.precision import Precision, torch_dtype
@@ -79,7 +80,7 @@ class Invoker:
         is_wide = self.precision.is_wide
         meaning = find_meaning(operation.prefix, operation.op, is_wide)
         if meaning is None and is_wide:
-            meaning = find_draw(operation.prefix, operation.op)
+            meaning = find_draw(operation.prefix, operation.op) or find_scaler(operation.prefix, operation.op)
         if meaning is None:
             function, draw = find_function(operation.prefix, operation.op), self._make_draw(operation)
             return (lambda *args, **kwargs: draw(partial(function, *args, **kwargs))) if draw is not None else function
