@@ -18,7 +18,7 @@ from tensorprobe.replay.engine import Onlooker, Replay, describe_error
 from tensorprobe.replay.error import measure
 from tensorprobe.replay.gradient import backward_leaves
 from tensorprobe.replay.invocation import Invoker, Tensors, is_random, is_undefined
-from tensorprobe.replay.judge import allow_units, judge
+from tensorprobe.replay.judge import Unit, allow_units, judge
 from tensorprobe.replay.precision import Precision, torch_dtype
 from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
@@ -112,7 +112,7 @@ class TruthJudge(Onlooker):
                     total = total + self._recorded.load(leaf)
             except (MissingContentError, RuntimeError):
                 continue
-            judgement = judge(recorded, total, torch.finfo(recorded.dtype).eps * max(1, len(given)))
+            judgement = judge(recorded, total, Unit.of(recorded.dtype, count=max(1, len(given))))
             if given and not judgement.is_explained:
                 users = ", ".join(user.backward_name for user, _ in value.uses)
                 yield Finding("sum", value.maker.backward_name, arriving.slot, judgement, other=users)
@@ -140,10 +140,10 @@ class TruthJudge(Onlooker):
     def _judge_result(self, operation: Operation, leaf: Leaf, alone: LoneCall, gradient: Leaf | None) -> None:
         recorded, truth = self._recorded.load(leaf), alone.results[leaf.slot].detach()
         row = self.rows[operation.name, leaf.slot]
-        eps = self._unit(operation, leaf)
+        unit = self._unit(operation, leaf)
         counts = [given.element_count for given in operation.inputs if given.is_floating]
         allowed = allow_units(leaf.element_count, counts)
-        row.own = judge(recorded, truth, eps, allowed, lambda: alone.find_sensitivity(leaf.slot))
+        row.own = judge(recorded, truth, unit, allowed, lambda: alone.find_sensitivity(leaf.slot))
         if not row.own.is_explained:
             self.findings.append(Finding("kernel", operation.name, leaf.slot, row.own))
         overflow = int((~torch.isfinite(recorded) & torch.isfinite(truth)).sum())
@@ -162,10 +162,10 @@ class TruthJudge(Onlooker):
         for twin in alone.twins.get(slot, ()):  # the same tensor in another place
             if twin in departing:
                 recorded = recorded + self._recorded.load(departing[twin])
-        eps = self._unit(operation, leaf)
+        unit = self._unit(operation, leaf)
         counts = [given.element_count for given in (*operation.inputs, *operation.outputs) if given.is_floating]
         allowed = allow_units(leaf.element_count, counts)
-        judgement = judge(recorded, truth, eps, allowed, lambda: alone.find_gradient_sensitivity(slot))
+        judgement = judge(recorded, truth, unit, allowed, lambda: alone.find_gradient_sensitivity(slot))
         row = self.rows.setdefault(
             (operation.backward_name, leaf.slot), CallTruth(operation.backward_name, leaf.slot, leaf.dtype)
         )
@@ -176,13 +176,11 @@ class TruthJudge(Onlooker):
         if overflow:
             self.findings.append(Finding("overflow", operation.backward_name, leaf.slot, count=overflow))
 
-    def _unit(self, operation: Operation, leaf: Leaf) -> float:
+    def _unit(self, operation: Operation, leaf: Leaf) -> Unit:
         """What one rounding is: of the result's dtype, or of the one in which autocast has it computed."""
-        units: list[float] = [torch.finfo(torch_dtype(leaf.dtype)).eps]
         casts = operation.fields.get("autocast")
-        for dtype in casts.values() if isinstance(casts, dict) else ():
-            units.append(torch.finfo(torch_dtype(str(dtype))).eps)
-        return max(units)
+        names = [str(dtype) for dtype in casts.values()] if isinstance(casts, dict) else []
+        return Unit.of(*(torch_dtype(name) for name in (leaf.dtype, *names)))
 
     def _measure(self, record: str, leaf: Leaf, truth: torch.Tensor) -> None:
         try:

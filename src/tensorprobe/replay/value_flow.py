@@ -32,7 +32,10 @@ def iter_values(program: Program) -> Iterator[FlowValue]:
     for operation in program.calls():
         if not operation.has_ended or operation.inside is not None:
             continue
+        passed = find_passed(operation)
         for leaf in operation.inputs:
+            if leaf.tensor in passed:
+                continue
             if leaf.tensor in current:
                 current[leaf.tensor].uses.append((operation, leaf))
             elif leaf.storage is not None:  # a view that no recorded call made: `.T`
@@ -40,7 +43,16 @@ def iter_values(program: Program) -> Iterator[FlowValue]:
         for leaf in operation.outputs:
             if leaf.storage is not None and (operation.writes_in_place or leaf.slot.startswith(WRITTEN)):
                 unclear.add(leaf.storage)
-            if leaf.tensor is not None and leaf.is_floating:
+            if leaf.tensor is not None and leaf.is_floating and leaf.tensor not in passed:
                 current[leaf.tensor] = FlowValue(operation, leaf)
                 values.append(current[leaf.tensor])
     return (value for value in values if value.leaf.storage not in unclear)
+
+
+def find_passed(operation: Operation) -> set[int]:
+    """The tensors that a call returns as it was given them, like a `to` that has nothing to do: it neither uses nor
+    makes them."""
+    if operation.writes_in_place:
+        return set()
+    given = {leaf.tensor for leaf in operation.inputs}
+    return {leaf.tensor for leaf in operation.outputs if leaf.tensor is not None and leaf.tensor in given}

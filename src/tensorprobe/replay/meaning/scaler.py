@@ -15,7 +15,9 @@ def find_scaler(prefix: str, op: str) -> Meaning | None:
     return _SCALERS.get(op) if prefix == "Torch" else None
 
 
-def unscale(context: Context, gradients: Sequence[torch.Tensor], found_inf: torch.Tensor, inverse: torch.Tensor) -> None:
+def unscale(
+    context: Context, gradients: Sequence[torch.Tensor], found_inf: torch.Tensor, inverse: torch.Tensor
+) -> None:
     with torch.no_grad():
         for gradient in gradients:
             gradient.mul_(inverse.to(gradient))
