@@ -6,9 +6,9 @@ which tensors these are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -27,6 +27,11 @@ class LeafGradient:
     leaf: Leaf
     before: Leaf | None
     after: Leaf | None
+
+    @property
+    def name(self) -> str:
+        """What to call the leaf."""
+        return self.leaf.parameter or f"tensor {self.leaf.tensor}"
 
 
 @dataclass(frozen=True)
@@ -53,10 +58,14 @@ class BackwardPass:
     nested: list[BackwardPass] = field(default_factory=list)
 
     @property
-    def all_leaves(self) -> Iterator[LeafGradient]:
-        yield from self.leaves
-        for inner in self.nested:
-            yield from inner.all_leaves
+    def all_leaves(self) -> list[LeafGradient]:
+        """Those of the passes inside it, too: each as it was before the first of them, and after the last."""
+        found: dict[int | None, LeafGradient] = {}
+        for one in (leaf for inner in self.nested for leaf in inner.all_leaves):
+            first = found.setdefault(one.leaf.tensor, one)
+            found[one.leaf.tensor] = LeafGradient(one.leaf, first.before, one.after)
+        found.update((one.leaf.tensor, one) for one in self.leaves)
+        return list(found.values())
 
     def used_tensors(self) -> Iterator[int]:
         """The numbers of the tensors that it looks at."""
@@ -117,16 +126,23 @@ def _leaf(item: Mapping[str, Any], key: str) -> Leaf | None:
     return read_leaf(node if is_tensor(node) else {"type": "torch.Tensor", "dtype": "", "shape": [], **node}, key)
 
 
+class PassListener(Protocol):
+    """Is told what comes of passes."""
+
+    def note_failed_pass(self, name: str, error: Exception) -> None:
+        """It could not be run."""
+
+    def see_leaf_gradient(self, name: str, leaf: LeafGradient, gradient: torch.Tensor) -> None:
+        """It is over, and this is in `.grad`."""
+
+
 class PassRunner:
     """Runs passes on the graph of a replay."""
 
-    def __init__(
-        self, passes: list[BackwardPass], workspace: Workspace, note: Callable[[str, Exception], None]
-    ) -> None:
+    def __init__(self, passes: list[BackwardPass], workspace: Workspace, listener: PassListener) -> None:
         self._passes = passes
         self._workspace = workspace
-        self._note = note
-        """Told which pass could not be run, and why."""
+        self._listener = listener
 
     def run_until(self, position: float) -> None:
         """Run the backward passes that came before the record at `position`."""
@@ -135,7 +151,7 @@ class PassRunner:
             try:
                 self._run(one)
             except Exception as error:  # whatever autograd says
-                self._note(one.name, error)
+                self._listener.note_failed_pass(one.name, error)
             self._workspace.release(one.used_tensors())
 
     def _run(self, one: BackwardPass) -> None:
@@ -186,6 +202,7 @@ class PassRunner:
         tensor = self._find(one.leaf)
         if tensor is not None and tensor.grad is not None and one.after is not None:
             self._workspace.add(one.after, tensor.grad, name)
+            self._listener.see_leaf_gradient(name, one, tensor.grad)
 
     def _add_results(
         self, one: BackwardPass, found: Mapping[int, torch.Tensor | None], inputs: list[torch.Tensor | None]

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tensorprobe.replay.argument import Leaf, UnknownArgumentError, build_arguments
-from tensorprobe.replay.backward_pass import PassRunner, read_passes
+from tensorprobe.replay.backward_pass import LeafGradient, PassRunner, read_passes
 from tensorprobe.replay.gradient import Gradients, backward_leaves
 from tensorprobe.replay.invocation import (
     Invoker,
@@ -31,6 +31,9 @@ from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
 from tensorprobe.replay.result import Coverage, Decision
 from tensorprobe.replay.workspace import Workspace, lay_out
 
+if TYPE_CHECKING:
+    from tensorprobe.replay.gradient_sum import BrokenSum
+
 
 class Onlooker:
     """Is told what a replay computes. Tensors that it wants to keep it must copy: calls write in place."""
@@ -40,6 +43,9 @@ class Onlooker:
 
     def see_gradient(self, record: str, slot: str, gradient: torch.Tensor) -> None:
         """A gradient has come, of the name that it was recorded by."""
+
+    def see_leaf_gradient(self, record: str, leaf: LeafGradient, gradient: torch.Tensor) -> None:
+        """A backward pass is over, and this is what it leaves in `.grad`."""
 
 
 class Replay:
@@ -64,8 +70,9 @@ class Replay:
         self.passes = read_passes(program)
         kept = (number for one in self.passes for number in one.used_tensors())
         self.workspace = Workspace(self.recorded, self._read_leaf, kept)
-        self.workspace.note_leaf = self.gradients.note_leaf
-        self._runner = PassRunner(list(self.passes), self.workspace, self._note_pass)
+        self.workspace.note_leaf = self._note_leaf
+        self._runner = PassRunner(list(self.passes), self.workspace, self)
+        self._pinned: dict[tuple[str | None, str | int | None], Leaf] = {}
         self._last_use = find_last_uses(program)
         self._written = find_written(program)
 
@@ -78,15 +85,33 @@ class Replay:
         finally:
             self._invoker.close()
 
-    def _note_pass(self, name: str, error: Exception) -> None:
+    def pin_gradients(self, sums: Iterable[BrokenSum]) -> None:
+        """Where something changed a gradient on its way, go on with the one that was recorded."""
+        for one in sums:
+            place = one.tensor.slot if one.maker is not None else one.tensor.tensor
+            self._pinned[one.maker, place] = one.gradient
+
+    def note_failed_pass(self, name: str, error: Exception) -> None:
         self.coverage.gaps[name] = describe_error(error)
+
+    def see_leaf_gradient(self, name: str, leaf: LeafGradient, gradient: torch.Tensor) -> None:
+        self._onlooker.see_leaf_gradient(name, leaf, gradient)
+
+    def _pin_gradient(self, tensor: torch.Tensor, maker: str | None, place: str | int | None) -> None:
+        leaf = self._pinned.get((maker, place))
+        if leaf is not None and tensor.requires_grad:
+            content = self._invoker.precision.convert(self.recorded.load(leaf))
+            tensor.register_hook(lambda _: content)
 
     def _read_leaf(self, leaf: Leaf) -> torch.Tensor:
         tensor = lay_out(self._invoker.precision.convert(self.recorded.load(leaf)), leaf)
         if leaf.is_floating and leaf.requires_grad:
-            tensor.requires_grad_()
-            self.gradients.note_leaf(leaf, tensor)
+            self._note_leaf(leaf, tensor.requires_grad_())
         return tensor
+
+    def _note_leaf(self, leaf: Leaf, tensor: torch.Tensor) -> None:
+        self.gradients.note_leaf(leaf, tensor)
+        self._pin_gradient(tensor, None, leaf.tensor)
 
     def _run(self, operation: Operation) -> None:
         if operation.is_module:
@@ -190,6 +215,7 @@ class Replay:
                 tensor = self._decide(operation, leaf, tensor)
             results[leaf.slot] = tensor
             self.workspace.add(leaf, tensor, operation.name)
+            self._pin_gradient(tensor, operation.name, leaf.slot)
         return results
 
     def _decide(self, operation: Operation, leaf: Any, tensor: torch.Tensor) -> torch.Tensor:

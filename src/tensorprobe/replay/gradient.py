@@ -4,6 +4,7 @@ the recorded one of the same name means."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -100,6 +101,15 @@ def backward_leaves(fields: Mapping[str, Any]) -> tuple[dict[str, Leaf], dict[st
     departing = {leaf.slot.replace("output", "input", 1): leaf for leaf in iter_leaves(fields.get("output"), "output")}
     departing.update((leaf.slot, leaf) for leaf in iter_leaves(fields.get("output_kwargs"), "kwargs"))
     return arriving, departing
+
+
+def parameter_gradient(program: Program, parameter: str | None) -> tuple[str, Leaf] | None:
+    """The record and the leaf of the gradient of a parameter, where modules are recorded."""
+    path, _, name = (parameter or "").rpartition(".")
+    record = dict(_stems_of_paths(program)).get(path)
+    fields = program.gradients.get(f"{record}.{PARAMETERS_GRAD}", {}) if record is not None and name else {}
+    leaf = next(iter_leaves(fields.get(name), name), None)
+    return (f"{record}.{PARAMETERS_GRAD}", replace(leaf, slot=name)) if leaf is not None else None
 
 
 def _stems_of_paths(program: Program) -> Iterator[tuple[str, str]]:

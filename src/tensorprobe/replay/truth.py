@@ -8,22 +8,24 @@ gradient that is not the derivative, a number that became infinite and a value t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from tensorprobe.replay.alone import LoneCall, LoneFunction
 from tensorprobe.replay.argument import Leaf, iter_leaves
+from tensorprobe.replay.backward_pass import LeafGradient
 from tensorprobe.replay.engine import Onlooker, Replay, describe_error
 from tensorprobe.replay.error import measure
 from tensorprobe.replay.gradient import backward_leaves
+from tensorprobe.replay.gradient_sum import find_broken_sums
 from tensorprobe.replay.invocation import Invoker, Tensors, is_random, is_undefined
 from tensorprobe.replay.judge import Unit, allow_units, judge
 from tensorprobe.replay.precision import Precision, torch_dtype
 from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
 from tensorprobe.replay.result import CallTruth, Finding, Truth
-from tensorprobe.replay.value_flow import iter_values
 from tensorprobe.store.frame import describe_frame
 
 
@@ -31,15 +33,20 @@ def find_truth(program: Program, device: torch.device, advance: Callable[[], Non
     """Replay a step in float64 and hold everything that was recorded against it."""
     judge_ = TruthJudge(program, device)
     replay = Replay(program, Precision("float64"), device, judge_, advance)
+    sums = find_broken_sums(program, judge_.recorded)
+    replay.pin_gradients(sums)
     roots = (root for one in replay.passes for root in one.roots if root is not None)
     judge_.roots = frozenset(root.tensor for root in roots if root.tensor is not None)
+    judge_.has_second_derivatives = any(one.creates_graph for one in replay.passes)
     replay.run()
     findings = judge_.findings
     findings += [
         Finding("write", write.operation, write.leaf.slot, other=write.before.slot)
         for write in replay.workspace.unseen_writes
     ]
-    findings += list(judge_.check_sums())
+    findings += [
+        Finding("sum", one.record, one.gradient.slot, one.judgement, other=", ".join(one.users)) for one in sums
+    ]
     return Truth(
         name=program.rank.name,
         coverage=replay.coverage,
@@ -66,13 +73,15 @@ class TruthJudge(Onlooker):
 
     def __init__(self, program: Program, device: torch.device) -> None:
         self._program = program
-        self._recorded = RecordedTensors(program.rank, device)
-        self._invoker = Invoker(self._recorded, Precision("float64"), device)
+        self.recorded = RecordedTensors(program.rank, device)
+        self._invoker = Invoker(self.recorded, Precision("float64"), device)
         self.rows: dict[tuple[str, str], CallTruth] = {}
         self.findings: list[Finding] = []
         self.losses: list[tuple[str, float, float]] = []
         self.not_judged: dict[str, str] = {}
         self.roots: frozenset[int] = frozenset()
+        self.has_second_derivatives = False
+        """Are gradients of gradients asked for? What comes back to a call is then more than its own derivative."""
         self._gradient_leaves: dict[str, dict[str, Leaf]] = {}
 
     def see_results(self, operation: Operation, tensors: Tensors) -> None:
@@ -86,36 +95,20 @@ class TruthJudge(Onlooker):
 
     def _note_loss(self, operation: Operation, leaf: Leaf, truth: torch.Tensor) -> None:
         try:
-            recorded = self._recorded.load(leaf)
+            recorded = self.recorded.load(leaf)
         except MissingContentError as error:
             self.not_judged[operation.name] = str(error)
             return
         self.losses.append((operation.name, float(recorded), float(truth.detach())))
 
+    def see_leaf_gradient(self, record: str, leaf: LeafGradient, gradient: torch.Tensor) -> None:
+        if leaf.after is not None and leaf.after.data_name is not None:
+            self._measure(record, replace(leaf.after, slot=leaf.name), gradient)
+
     def see_gradient(self, record: str, slot: str, gradient: torch.Tensor) -> None:
         leaf = self._leaves_of(record).get(slot)
         if leaf is not None:
             self._measure(record, leaf, gradient)
-
-    def check_sums(self) -> Iterator[Finding]:
-        """A value gets back the sum of what its users give back; a hook on it shows as another sum."""
-        for value in iter_values(self._program):
-            arriving = self._gradients(value.maker)[0].get(value.leaf.slot)
-            if arriving is None or value.leaf.tensor in self.roots:
-                continue
-            shares = [self._gradients(user)[1].get(leaf.slot) for user, leaf in value.uses]
-            given = [leaf for leaf in shares if leaf is not None]
-            try:
-                recorded = self._recorded.load(arriving)
-                total = torch.zeros(arriving.shape, dtype=torch.float64, device=recorded.device)
-                for leaf in given:
-                    total = total + self._recorded.load(leaf)
-            except (MissingContentError, RuntimeError):
-                continue
-            judgement = judge(recorded, total, Unit.of(recorded.dtype, count=max(1, len(given))))
-            if given and not judgement.is_explained:
-                users = ", ".join(user.backward_name for user, _ in value.uses)
-                yield Finding("sum", value.maker.backward_name, arriving.slot, judgement, other=users)
 
     def _judge_alone(self, operation: Operation) -> None:
         if is_random(operation) or is_undefined(operation):
@@ -126,7 +119,7 @@ class TruthJudge(Onlooker):
             for leaf in operation.outputs:
                 if leaf.is_floating:
                     self._judge_result(operation, leaf, alone, arriving.get(leaf.slot))
-            if operation.inside is None:
+            if operation.inside is None and not self.has_second_derivatives:
                 for slot in departing:
                     self._judge_gradient(operation, slot, departing, alone)
         except Exception as error:  # no file of an input, or whatever torch says to float64
@@ -138,7 +131,7 @@ class TruthJudge(Onlooker):
         return LoneFunction(self._invoker, operation, arriving)
 
     def _judge_result(self, operation: Operation, leaf: Leaf, alone: LoneCall, gradient: Leaf | None) -> None:
-        recorded, truth = self._recorded.load(leaf), alone.results[leaf.slot].detach()
+        recorded, truth = self.recorded.load(leaf), alone.results[leaf.slot].detach()
         row = self.rows[operation.name, leaf.slot]
         unit = self._unit(operation, leaf)
         counts = [given.element_count for given in operation.inputs if given.is_floating]
@@ -150,7 +143,7 @@ class TruthJudge(Onlooker):
         if overflow:
             self.findings.append(Finding("overflow", operation.name, leaf.slot, count=overflow))
         if gradient is not None:
-            slope = self._recorded.load(gradient).to(truth.dtype)
+            slope = self.recorded.load(gradient).to(truth.dtype)
             difference = torch.nan_to_num(recorded.to(truth.dtype) - truth, 0.0, 0.0, 0.0)
             row.effect = float((slope.conj() * difference).sum().real)
 
@@ -158,10 +151,10 @@ class TruthJudge(Onlooker):
         truth, leaf = alone.gradients.get(slot), departing[slot]
         if truth is None or not leaf.is_floating:
             return
-        recorded = self._recorded.load(leaf)
+        recorded = self.recorded.load(leaf)
         for twin in alone.twins.get(slot, ()):  # the same tensor in another place
             if twin in departing:
-                recorded = recorded + self._recorded.load(departing[twin])
+                recorded = recorded + self.recorded.load(departing[twin])
         unit = self._unit(operation, leaf)
         counts = [given.element_count for given in (*operation.inputs, *operation.outputs) if given.is_floating]
         allowed = allow_units(leaf.element_count, counts)
@@ -184,7 +177,7 @@ class TruthJudge(Onlooker):
 
     def _measure(self, record: str, leaf: Leaf, truth: torch.Tensor) -> None:
         try:
-            recorded = self._recorded.load(leaf)
+            recorded = self.recorded.load(leaf)
         except MissingContentError:
             return
         row = self.rows.setdefault((record, leaf.slot), CallTruth(record, leaf.slot, leaf.dtype))

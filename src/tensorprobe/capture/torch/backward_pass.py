@@ -30,9 +30,10 @@ class BackwardPasses:
     def begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, is_nested: bool) -> Callable[[Any], Any]:
         """The engine is called, maybe inside another pass. What is returned is given the result, and hands it on."""
         recorder = self._recorder
+        name = f"backward_pass.{len(recorder.backward_passes)}"
         try:
             with hidden(), torch._C.DisableTorchFunction():
-                request, leaves = self._describe(args, kwargs)
+                request, leaves = self._describe(args, kwargs, name)
                 request["is_nested"] = is_nested
         except Exception as error:
             recorder.note_failure("the roots of a backward pass", error)
@@ -44,7 +45,7 @@ class BackwardPasses:
                 with hidden(), torch._C.DisableTorchFunction():
                     if isinstance(results, tuple) and not request["accumulates"]:
                         request["results"] = [self._identify(result) for result in results]
-                    request["leaves"] = [*self._describe_leaves(leaves)]
+                    request["leaves"] = [*self._describe_leaves(leaves, name)]
                 finish(request)
             except Exception as error:
                 recorder.note_failure("the results of a backward pass", error)
@@ -52,10 +53,11 @@ class BackwardPasses:
 
         return end
 
-    def _describe(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Request, list[LeafGradient]]:
+    def _describe(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str
+    ) -> tuple[Request, list[LeafGradient]]:
         """The arguments of torch's `_engine_run_backward`: roots, their gradients, retain, create, inputs."""
         roots, gradients, keeps_graph, creates_graph, inputs = (*args, *(None,) * 5)[:5]
-        name = f"backward_pass.{len(self._recorder.backward_passes)}"
         request: Request = {
             "roots": [self._identify(root) for root in roots],
             "inputs": [self._identify(tensor) for tensor in inputs or ()],
@@ -71,17 +73,17 @@ class BackwardPasses:
         ]
         leaves = [LeafGradient(leaf) for leaf in find_leaves(roots)] if request["accumulates"] else []
         for number, leaf in enumerate(leaves):
-            leaf.before = self._identify(leaf.tensor.grad, f"{name}.leaf.{number}")
+            leaf.before = self._identify(leaf.tensor.grad, f"{name}.leaf.{number}.before")
         return request, leaves
 
-    def _describe_leaves(self, leaves: Sequence[LeafGradient]) -> Iterator[dict[str, Any]]:
-        for leaf in leaves:
+    def _describe_leaves(self, leaves: Sequence[LeafGradient], name: str) -> Iterator[dict[str, Any]]:
+        for number, leaf in enumerate(leaves):
             if leaf.has_changed:
-                yield {
-                    "leaf": self._identify(leaf.tensor),
-                    "before": leaf.before,
-                    "after": self._identify(leaf.tensor.grad),
-                }
+                one, after = self._identify(leaf.tensor), self._identify(leaf.tensor.grad)
+                has_record = self._recorder.records_modules and one is not None and "parameter" in one
+                if after is not None and not has_record:
+                    after["data_name"] = self._recorder.keep_tensor(leaf.tensor.grad, f"{name}.leaf.{number}.after")
+                yield {"leaf": one, "before": leaf.before, "after": after}
 
     def _identify(self, tensor: Any, slot: str | None = None) -> dict[str, Any] | None:
         """Which tensor it is, and who made it; with a file of its own, named after `slot`, where nobody was seen to

@@ -1,5 +1,5 @@
-"""What a GradScaler calls, in float64: torch has it for float32 only. Whether a gradient was infinite is a decision: the
-program went on with the one that was recorded."""
+"""What a GradScaler calls, in float64: torch has it for float32 only. Whether a gradient was infinite is a decision:
+the program went on with the one that was recorded."""
 
 from __future__ import annotations
 
