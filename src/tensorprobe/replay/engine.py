@@ -14,6 +14,7 @@ import torch
 
 from tensorprobe.replay.argument import Leaf, UnknownArgumentError, build_arguments
 from tensorprobe.replay.backward_pass import LeafGradient, PassRunner, read_passes
+from tensorprobe.replay.decision import find_margin
 from tensorprobe.replay.gradient import Gradients, backward_leaves
 from tensorprobe.replay.invocation import (
     Invoker,
@@ -33,6 +34,10 @@ from tensorprobe.replay.workspace import Workspace, lay_out
 
 if TYPE_CHECKING:
     from tensorprobe.replay.gradient_sum import BrokenSum
+
+
+Given = tuple[list[Any], dict[str, Any]]
+"""The arguments of a call."""
 
 
 class Onlooker:
@@ -187,7 +192,7 @@ class Replay:
         output, found = self._invoker.invoke(operation, args, kwargs)
         output, found = self._tell_apart(operation, given, output, found)
         self.gradients.end(operation, span, output)
-        return self._add_results(operation, found)
+        return self._add_results(operation, found, (args, kwargs))
 
     def _tell_apart(
         self, operation: Operation, given: Mapping[int, Leaf], output: Any, found: Tensors
@@ -207,18 +212,18 @@ class Replay:
             return output, found
         return replace_tensors(output, told), {slot: told.get(id(tensor), tensor) for slot, tensor in found.items()}
 
-    def _add_results(self, operation: Operation, found: Tensors) -> Tensors:
+    def _add_results(self, operation: Operation, found: Tensors, given: Given) -> Tensors:
         results = {}
         for leaf in operation.outputs:
             tensor = found[leaf.slot]
             if not (leaf.is_floating or tensor.is_floating_point() or tensor.is_complex()):
-                tensor = self._decide(operation, leaf, tensor)
+                tensor = self._decide(operation, leaf, tensor, given)
             results[leaf.slot] = tensor
             self.workspace.add(leaf, tensor, operation.name)
             self._pin_gradient(tensor, operation.name, leaf.slot)
         return results
 
-    def _decide(self, operation: Operation, leaf: Any, tensor: torch.Tensor) -> torch.Tensor:
+    def _decide(self, operation: Operation, leaf: Leaf, tensor: torch.Tensor, given: Given) -> torch.Tensor:
         """A choice, a mask, an index: the program went on with the one that was recorded."""
         try:
             recorded = self.recorded.load(leaf)
@@ -226,8 +231,13 @@ class Replay:
             return tensor
         if torch.equal(recorded, tensor.to(recorded.dtype)):
             return tensor
-        differing = int((recorded != tensor.to(recorded.dtype)).sum())
-        self.coverage.decisions[operation.name] = Decision(differing, tensor.numel(), None)
+        if operation.name not in self.coverage.decisions:  # of a choice with values, its own meaning has told more
+            differing = int((recorded != tensor.to(recorded.dtype)).sum())
+            margin = find_margin(operation.op, *given, recorded, tensor)
+            self.coverage.decisions[operation.name] = Decision(differing, tensor.numel(), margin)
+        if is_written(operation, leaf):
+            tensor.data.copy_(recorded)
+            return tensor
         return recorded.clone()
 
     def _note_choice(self, operation: Operation, distance: torch.Tensor) -> None:

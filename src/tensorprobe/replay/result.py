@@ -15,6 +15,11 @@ _ZERO = 1e-6
 Kind = Literal["kernel", "overflow", "derivative", "sum", "write"]
 
 
+def is_leaf_record(record: str) -> bool:
+    """Does it hold the gradients of parameters, or of other leaves?"""
+    return record.endswith(PARAMETERS_GRAD) or record.startswith(BACKWARD_PASS)
+
+
 @dataclass(frozen=True, slots=True)
 class Error:
     """One tensor against its truth."""
@@ -114,7 +119,7 @@ class CallTruth:
     @property
     def is_parameter_gradient(self) -> bool:
         """Of a parameter, or of another leaf."""
-        return self.record.endswith(PARAMETERS_GRAD) or self.record.startswith(BACKWARD_PASS)
+        return is_leaf_record(self.record)
 
     def share_of(self, largest: float) -> float:
         """The accumulated error, relative to its truth, or to a small part of the largest where its truth is zero."""

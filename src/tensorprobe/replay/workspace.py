@@ -71,6 +71,11 @@ class Workspace:
         """What nobody made, by the address of the tensor that stands for it."""
         self.unseen_writes: list[UnseenWrite] = []
 
+    @property
+    def parameters(self) -> dict[str, torch.Tensor]:
+        """By their names in the model."""
+        return {name: tensor for name, (_, tensor) in self._by_parameter.items()}
+
     def find(self, leaf: Leaf) -> torch.Tensor | None:
         """The tensor that stands for this one, if there is one already."""
         if leaf.tensor is not None and leaf.tensor in self._by_tensor:
