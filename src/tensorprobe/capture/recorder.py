@@ -71,6 +71,8 @@ class Recorder:
         """Forward calls that have begun and not ended."""
         self._open_backwards: dict[GradientRecord, None] = {}
         self._parameter_gradients: dict[str, dict[str, Any]] = {}
+        self.forward_count = 0
+        """Of the forward records of this step."""
         self.backward_passes: list[str] = []
         """From which values gradients were asked for, in this step: as JSON, because a step may have no end."""
         self._undefined = UndefinedGradients()
@@ -334,6 +336,7 @@ class Recorder:
         self.sink = sink
         self.coverage = Coverage()
         self.backward_passes = []
+        self.forward_count = 0
         self._counts.clear()
         self._undefined.clear()
         self._describer.begin_step()
@@ -434,8 +437,10 @@ class Recorder:
         self._add_context(call, fields)
         if call.original is not None:
             self.recomputation.add_check(call.original, fields, self.coverage)
-        elif self._threads.regions:
-            call.kept_fields = fields
+        else:
+            self.forward_count += 1
+            if self._threads.regions:
+                call.kept_fields = fields
         self._emit(call.forward_name, fields, container_of(call), call)
         self._selector.end(call.forward_name)
 

@@ -40,7 +40,7 @@ class BackwardPass:
 
     name: str
     position: int
-    """How many records there were before it."""
+    """How many calls had ended before it."""
     roots: tuple[Leaf | None, ...]
     gradients: tuple[Leaf | None, ...]
     """Of the roots; none where the dump does not say: ones."""
@@ -89,7 +89,7 @@ def read_passes(program: Program) -> list[BackwardPass]:
 
 
 def _read_pass(name: str, item: Mapping[str, Any]) -> BackwardPass | None:
-    position, keeps = item.get("records"), item.get("keeps_graph")
+    position, keeps = item.get("calls"), item.get("keeps_graph")
     if not isinstance(position, int):
         return None
     listed = item.get("leaves")
@@ -145,7 +145,7 @@ class PassRunner:
         self._listener = listener
 
     def run_until(self, position: float) -> None:
-        """Run the backward passes that came before the record at `position`."""
+        """Run the backward passes that came before the call at `position` had ended."""
         while self._passes and self._passes[0].position <= position:
             one = self._passes.pop(0)
             try:

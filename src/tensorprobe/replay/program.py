@@ -28,7 +28,7 @@ class Operation:
     parsed: ApiName | ModuleName
     fields: Mapping[str, Any]
     position: int = 0
-    """How many records there were when it ended."""
+    """How many calls had ended before it."""
     children: list[Operation] = field(default_factory=list)
     has_backward: bool = False
     """Did gradients come back to it?"""
@@ -146,13 +146,13 @@ def read_program(rank: RankDump) -> Program:
     """The program of one step of one process."""
     operations: dict[str, Operation] = {}
     gradients: dict[str, Mapping[str, Any]] = {}
-    for position, record in enumerate(rank.records()):
+    for record in rank.records():
         parsed = parse_or_none(record.name)
         if isinstance(parsed, ParametersGradName):
             gradients[record.name] = record.fields
         elif isinstance(parsed, (ApiName, ModuleName)):
             if parsed.direction == "forward":
-                operations[record.name] = Operation(record.name, parsed, record.fields, position)
+                operations[record.name] = Operation(record.name, parsed, record.fields, len(operations))
             elif parsed.direction == "backward":
                 gradients[record.name] = record.fields
     for operation in operations.values():

@@ -64,7 +64,7 @@ class BackwardPasses:
             "accumulates": bool(kwargs.get("accumulate_grad")),
             "keeps_graph": bool(keeps_graph),
             "creates_graph": bool(creates_graph),
-            "records": self._recorder.coverage.recorded,
+            "calls": self._recorder.forward_count,
         }
         if not self._recorder.keeps_leaf_gradients:
             return request, []

@@ -1,8 +1,10 @@
 """Which tensor is it? A number that two looks at one tensor share, and two different tensors do not.
 
 Tensors that share memory and layout may yet be two places in the graph of gradients, `x` and `x.view_as(x)`: there the
-node that made them tells them apart. Objects cannot be held for that, not even weakly: torch refuses to exchange a
-tensor that somebody refers to.
+node that made them tells them apart. A tensor that is written to in place gets another node, as do all that share its
+memory: it is then known by its address. Objects cannot be held for that, not even weakly: torch refuses to exchange a
+tensor that somebody refers to. So an address counts only where the memory was written to since it was last seen there;
+should another tensor have come to lie at it, the one before is gone, and nobody asks for it.
 """
 
 from __future__ import annotations
@@ -18,6 +20,17 @@ _NUMBER = "tensorprobe number"
 Place = tuple[Any, ...]
 
 
+class KnownTensors:
+    """The tensors of one storage that were seen."""
+
+    __slots__ = ("by_address", "by_place")
+
+    def __init__(self) -> None:
+        self.by_place: dict[Place, int] = {}
+        self.by_address: dict[int, tuple[tuple[Any, ...], int]] = {}
+        """How each lay there when it was last seen, its version first, and its number."""
+
+
 class TensorNumbers:
     """The numbers that were given in a session."""
 
@@ -25,16 +38,19 @@ class TensorNumbers:
         self._numbers = count()
         self._nodes = count()
 
-    def number(self, tensor: torch.Tensor, known: dict[Place, int], layout: tuple[Any, ...]) -> int:
-        """`known` are the numbers of the tensors of its storage; `layout` how it lies there, its version first."""
+    def number(self, tensor: torch.Tensor, known: KnownTensors, layout: tuple[Any, ...]) -> int:
+        """`known` are the tensors of its storage; `layout` how it lies there, its version first."""
         node = tensor.grad_fn
         if node is None:  # a parameter, and what `.data` and `detach()` make of it
             place: Place = (layout[1:], tensor.requires_grad)
         else:
             place = (layout[1:], self._node_number(node), tensor.output_nr)
-        found = known.get(place)
+        found = known.by_place.get(place)
         if found is None:
-            found = known[place] = next(self._numbers)
+            seen, number = known.by_address.get(tensor._cdata, (layout, -1))
+            is_same = seen[1:] == layout[1:] and seen[0] < layout[0]
+            found = known.by_place[place] = number if is_same else next(self._numbers)
+        known.by_address[tensor._cdata] = layout, found
         return found
 
     def _node_number(self, node: Any) -> int:

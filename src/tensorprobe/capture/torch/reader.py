@@ -211,7 +211,7 @@ class TorchReader:
             is_storable=reason is None,
         )
         if known is not None:
-            leaf.tensor, leaf.storage = self.numbers.number(tensor, known.numbers, layout), known.number
+            leaf.tensor, leaf.storage = self.numbers.number(tensor, known.tensors, layout), known.number
             leaf.parameter = self.parameter_names.get(id(tensor))
             if layout[1] or not tensor.is_contiguous():
                 leaf.layout = layout[1], layout[3]
@@ -230,7 +230,7 @@ class TorchReader:
         }
         if known is not None:
             layout = layout_of(tensor, tensor._version)
-            leaf["tensor"] = self.numbers.number(tensor, known.numbers, layout)
+            leaf["tensor"] = self.numbers.number(tensor, known.tensors, layout)
             leaf["storage"], leaf["source"] = known.number, known.source_of(layout)
             leaf["parameter"] = self.parameter_names.get(id(tensor))
             if layout[1] or not tensor.is_contiguous():
