@@ -57,6 +57,11 @@ class Leaf:
         return (self.storage, self.offset, self.shape, self.stride, self.dtype, self.is_conjugated, self.is_negated)
 
     @property
+    def view_of(self) -> int | None:
+        """The number of the tensor that it is a view of, where no recorded call took it."""
+        return _number(self.fields.get("view_of"))
+
+    @property
     def is_conjugated(self) -> bool:
         """Does it show the complex conjugates of what is in its storage?"""
         return self.fields.get("conjugated") is True

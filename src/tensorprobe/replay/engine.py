@@ -29,6 +29,7 @@ from tensorprobe.replay.pin import pin_gradients
 from tensorprobe.replay.precision import Precision, torch_dtype
 from tensorprobe.replay.program import WRITTEN, Operation, Program
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
+from tensorprobe.replay.region import Regions
 from tensorprobe.replay.result import Coverage, Decision
 from tensorprobe.replay.workspace import Workspace, lay_out
 
@@ -78,6 +79,7 @@ class Replay:
         self.workspace.note_leaf = self._note_leaf
         self._runner = PassRunner(list(self.passes), self.workspace, self)
         self._pinned: dict[tuple[str | None, str | int | None], Leaf] = {}
+        self._regions = Regions(self.gradients.tell_parameter)
         self._last_use = find_last_uses(program)
         self._written = find_written(program)
 
@@ -181,9 +183,13 @@ class Replay:
 
     def _call(self, operation: Operation) -> Tensors:
         given: dict[int, Leaf] = {}
+        if not is_repeated(operation):
+            self._regions.leave()
 
         def take(leaf: Leaf) -> torch.Tensor:
             tensor = self.workspace.take(leaf, operation.name)
+            if is_repeated(operation):
+                tensor = self._regions.take(tensor)
             given[id(tensor)] = leaf
             return tensor
 
@@ -311,6 +317,11 @@ class Replay:
         for leaf in operation.outputs:
             if leaf.slot in pinned:
                 self.workspace.add(leaf, pinned[leaf.slot], operation.name)
+
+
+def is_repeated(operation: Operation) -> bool:
+    """Is it in a region that checkpointing of the older kind repeats?"""
+    return operation.inside is None and is_followed_anyway(operation)
 
 
 def is_written(operation: Operation, leaf: Leaf) -> bool:

@@ -71,6 +71,8 @@ class Gradients:
         self._program = program
         self.receiver = GradientReceiver(onlooker)
         self._tracer = GradientTracer(cast(Recorder, self.receiver))
+        self._names: dict[int, tuple[str, str]] = {}
+        """The module and the name of each parameter, by its address."""
         self._stem_of_path = dict(_stems_of_paths(program))
 
     def note_leaf(self, leaf: Leaf, tensor: torch.Tensor) -> None:
@@ -80,6 +82,12 @@ class Gradients:
             stem = self._stem_of_path.get(path)
             if stem is not None:
                 self._tracer.add_parameter(tensor, stem, name)
+                self._names[id(tensor)] = stem, name
+
+    def tell_parameter(self, tensor: torch.Tensor) -> None:
+        """A leaf has got a gradient by a way that no hook sees."""
+        if id(tensor) in self._names and tensor.grad is not None:
+            self.receiver.add_parameter_gradient(*self._names[id(tensor)], tensor.grad)
 
     def begin(self, operation: Operation, args: Any, kwargs: Mapping[str, Any]) -> Span | None:
         return self._tracer.begin(tuple(args), dict(kwargs), wants_slots=True)

@@ -188,9 +188,13 @@ class Workspace:
 
     def _find_memory(self, leaf: Leaf) -> torch.Tensor | None:
         """By the memory that it shows."""
-        found = self._by_layout.get(leaf.layout) if leaf.layout is not None else None
-        if found is None and leaf.storage is not None:
-            found = view_storage(self._by_storage.get(leaf.storage, ()), leaf)
+        known = self._by_storage.get(leaf.storage, ()) if leaf.storage is not None else ()
+        if leaf.view_of is not None:
+            found = view_storage([one for one in known if one[0].tensor == leaf.view_of], leaf)
+        else:
+            found = self._by_layout.get(leaf.layout) if leaf.layout is not None else None
+        if found is None:
+            found = view_storage(known, leaf)
         if found is None or leaf.requires_grad or not found.requires_grad or self.follows_all:
             return found
         return found.data  # `y.data` is another tensor than y

@@ -17,6 +17,8 @@ import torch
 _NUMBER = "tensorprobe number"
 """The key in a node's metadata under which its number stands."""
 
+_MAX_CHAIN = 4
+
 Place = tuple[Any, ...]
 
 
@@ -52,6 +54,21 @@ class TensorNumbers:
             found = known.by_place[place] = number if is_same else next(self._numbers)
         known.by_address[tensor._cdata] = layout, found
         return found
+
+    def find_base(self, view: torch.Tensor, known: KnownTensors) -> int | None:
+        """The tensor that a view was taken of, without a call that was seen (`x.T`): by the graph of gradients."""
+        node = view.grad_fn
+        for _ in range(_MAX_CHAIN):
+            if node is None or len(node.next_functions) != 1:
+                return None
+            node, number = node.next_functions[0]
+            leaf = getattr(node, "variable", None)
+            if leaf is not None:
+                return next((found for place, found in known.by_place.items() if place[1:] == (True,)), None)
+            own = node.metadata.get(_NUMBER) if node is not None else None
+            if own is not None:
+                return next((found for place, found in known.by_place.items() if place[1:] == (own, number)), None)
+        return None
 
     def _node_number(self, node: Any) -> int:
         metadata = node.metadata

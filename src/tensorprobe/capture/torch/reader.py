@@ -211,7 +211,10 @@ class TorchReader:
             is_storable=reason is None,
         )
         if known is not None:
+            count = len(known.tensors.by_place)
             leaf.tensor, leaf.storage = self.numbers.number(tensor, known.tensors, layout), known.number
+            if count and produced_by is None and len(known.tensors.by_place) > count and tensor._is_view():
+                leaf.view_of = self.numbers.find_base(tensor, known.tensors)
             leaf.parameter = self.parameter_names.get(id(tensor))
             if layout[1] or not tensor.is_contiguous():
                 leaf.layout = layout[1], layout[3]
