@@ -91,7 +91,7 @@ def _rows(run: Run, x: torch.Tensor, y: torch.Tensor, k: float) -> None:
 
 
 def _write_view(run: Run, x: torch.Tensor, y: torch.Tensor, k: float) -> None:
-    canvas = x.clone()
+    canvas = x.clone(memory_format=torch.contiguous_format)
     alias = canvas.view(-1)
     alias[2:9].mul_(k)
     canvas[:, 1] = y[0]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 
 import tensorprobe
 from tests.replay.program import run_replay
@@ -27,7 +27,13 @@ from tests.replay.random_program import (
 )
 from tests.replay.state import FinalState
 
-_FAST = settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+_FAST = settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+_PLAIN = [name for name in STEPS if name not in RANDOM | CHANGING | ROUNDING | DECIDING]
+
+
+def all_of(names: Sequence[str]) -> list[Step]:
+    """Each kind of step once."""
+    return [(name, number, number + 3, (0.5, -0.75, 1.25)[number % 3]) for number, name in enumerate(names)]
 
 
 @contextmanager
@@ -54,8 +60,12 @@ def one_thread() -> Iterator[None]:
 
 @pytest.mark.parametrize("level", ["L1", "mix"])
 @given(steps=programs())
+@example(steps=all_of([name for name in STEPS if name != "penalty"]))
+@example(steps=all_of([name for name in STEPS if name not in CHANGING]))
 @_FAST
 def test_a_replay_of_any_program_gives_every_bit_again(level: str, steps: list[Step]) -> None:
+    names = {name for name, *_ in steps}
+    assume("penalty" not in names or not names & CHANGING)  # a hook cannot be told from a second derivative
     with recorded(steps, level) as folder:
         replay, differences = run_replay(folder, "recorded")
         assert differences.found == []
@@ -63,7 +73,8 @@ def test_a_replay_of_any_program_gives_every_bit_again(level: str, steps: list[S
         assert replay.workspace.unseen_writes == []
 
 
-@given(steps=programs([name for name in STEPS if name not in RANDOM | CHANGING | ROUNDING | DECIDING]))
+@given(steps=programs(_PLAIN))
+@example(steps=all_of(_PLAIN))
 @_FAST
 def test_the_truth_of_any_program_is_what_it_gives_in_float64(steps: list[Step]) -> None:
     with recorded(steps, "mix") as folder:
@@ -71,6 +82,16 @@ def test_the_truth_of_any_program_is_what_it_gives_in_float64(steps: list[Step])
         model = make_model(torch.float32).to(torch.float64)
         run_program(model, steps)
         for name, parameter in model.named_parameters():
+            if name not in state.tensors:
+                continue  # the program did not use it
             assert state.is_close(name, parameter.detach(), 1e-12), name
             if parameter.grad is not None:
                 assert state.is_close(f"{name}.grad", parameter.grad, 1e-11), name
+
+
+@given(steps=programs([name for name in STEPS if name not in CHANGING]))
+@example(steps=all_of([name for name in STEPS if name not in CHANGING]))
+@_FAST
+def test_nothing_is_found_in_any_program_that_is_right(steps: list[Step]) -> None:
+    with recorded(steps, "L1") as folder:
+        assert tensorprobe.truth(folder).findings == []
