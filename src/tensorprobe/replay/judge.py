@@ -58,12 +58,14 @@ def judge(
     their own. `find_sensitivity` tells how far the result moves when what goes in is rounded."""
     wide = recorded.detach().to(truth.dtype)
     truth = truth.detach()
-    is_number = torch.isfinite(wide) & torch.isfinite(truth)
-    nothing = torch.zeros((), dtype=truth.dtype, device=truth.device)
-    error = torch.where(is_number, wide - truth, nothing).abs()
-    if not error.numel() or not bool(error.any()):
+    error, size = (wide - truth).abs(), truth.abs()
+    largest = float(error.max()) if error.numel() else 0.0
+    if not math.isfinite(largest):
+        is_number = torch.isfinite(wide) & torch.isfinite(truth)
+        error, size = torch.where(is_number, error, 0), torch.where(is_number, size, 0)
+        largest = float(error.max())
+    if not largest:
         return Judgement(0.0, (), 0.0, 0.0)
-    size = torch.where(is_number, truth, nothing).abs()
     usual = float(size.square().mean().sqrt())
     units = error / (unit.eps * (size + usual) + unit.floor)
     if float(units.max()) > allowed_units and find_sensitivity is not None:

@@ -122,11 +122,12 @@ class CallTruth:
         return is_leaf_record(self.record)
 
     def share_of(self, largest: float) -> float:
-        """The accumulated error, relative to its truth, or to a small part of the largest where its truth is zero."""
+        """The accumulated error, relative to its truth, or to the largest gradient where its truth is zero beside it:
+        then all that is recorded is rounding."""
         error = self.accumulated
         if error is None:
             return 0.0
-        scale = max(error.true_norm, _ZERO * largest)
+        scale = error.true_norm if error.true_norm > _ZERO * largest else largest
         return error.norm / scale if scale else 0.0
 
 
