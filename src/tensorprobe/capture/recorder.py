@@ -55,6 +55,8 @@ class Recorder:
         is_partial = config.list or config.scope or config.api_yaml or config.data_mode
         self.describes_every_call = not (is_partial or self.records_layers)
         """False where some calls, or parts of them, are left out: what these write is to be noticed all the same."""
+        self.keeps_leaf_gradients = config.task not in ("statistics", "structure")
+        """Is it noted which tensors hold the gradients of leaves? A replay needs it."""
         self.coverage = Coverage()
         self.generation = 0
         """Which step hooks belong to: gradients of an older one are not recorded."""
@@ -188,6 +190,16 @@ class Recorder:
             tensor, self._slot(call.forward_name, role), None, Storing.ALL
         )
 
+    def add_written(self, call: Call, tensors: Mapping[str, Any]) -> None:
+        """What the call has written to and does not return, by the names of the places where it was given. Only a
+        replay asks for it."""
+        if self.stores_tensors(call) and self._selector.keeps_outputs:
+            name, stores = call.forward_name, self._storing_of_results(call)
+            call.fields["written"] = {
+                place: self._describer.describe_tensor(tensor, self._slot(name, f"written.{place}"), name, stores)
+                for place, tensor in tensors.items()
+            }
+
     def open_function(self, call: Call) -> None:
         """An autograd Function of the program begins: what is called from now on is inside of it."""
         self._threads.functions.append(call.forward_name)
@@ -209,9 +221,7 @@ class Recorder:
             return
         outputs: list[Watched] = []
         if self._selector.keeps_outputs:
-            stores = self._selector.storing(call.forward_name)
-            if stores is Storing.LEAVES:
-                stores = storing_of_results(call.fields, is_pinned=call.is_pinned, is_passed_on=call.is_passed_on)
+            stores = self._storing_of_results(call)
             call.fields["output"] = self._describe_results(call, output, stores, self._watch.listen(outputs))
         finding = None
         if note is not None:
@@ -303,10 +313,25 @@ class Recorder:
         if len(self.reductions) < _MAX_PASSES:
             self.reductions.append({**reduction, "records": self.coverage.recorded})
 
-    def add_backward_pass(self, request: Mapping[str, Any]) -> None:
-        """Gradients were asked for."""
-        if len(self.backward_passes) < _MAX_PASSES:
-            self.backward_passes.append(json.dumps(request))
+    def add_backward_pass(self, request: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], None]:
+        """Gradients are asked for. What is returned is told what is known afterwards."""
+        passes, place = self.backward_passes, len(self.backward_passes)
+        if place >= _MAX_PASSES:
+            return lambda complete: None
+        passes.append(json.dumps(request))
+
+        def complete(request: Mapping[str, Any]) -> None:
+            passes[place] = json.dumps(request)
+
+        return complete
+
+    def keep_tensor(self, tensor: Any, slot: str, *, is_made: bool = False) -> str | None:
+        """The file of a tensor that belongs to no record; None where it gets none. `is_made`: it can be computed
+        again."""
+        stores = self._selector.storing(slot)
+        if stores is Storing.NONE or (is_made and stores is not Storing.ALL):
+            return None
+        return self._describer.describe_tensor(tensor, slot, None, Storing.ALL).data_name
 
     def end_nested_pass(self, backward_pass: int) -> None:
         """A backward pass that ran inside another one is over: write the records that it left open."""
@@ -404,6 +429,12 @@ class Recorder:
     def _slot(self, name: str, path: str, backward: GradientRecord | None = None) -> str:
         """What a part of a record is called, and the file of what is there."""
         return f"{name}.{path}"
+
+    def _storing_of_results(self, call: Call) -> Storing:
+        stores = self._selector.storing(call.forward_name)
+        if stores is not Storing.LEAVES:
+            return stores
+        return storing_of_results(call.fields, is_pinned=call.is_pinned, is_passed_on=call.is_passed_on)
 
     def _describe_results(self, call: Call, output: Any, stores: Storing, listen: Listener | None) -> Any:
         results = list(output) if isinstance(output, tuple) else [output]

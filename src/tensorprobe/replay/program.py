@@ -13,12 +13,15 @@ from typing import Any
 
 from tensorprobe.model.name import ApiName, ModuleName, ParametersGradName, RecordName, parse_name
 from tensorprobe.replay.argument import Leaf, iter_leaves
+from tensorprobe.replay.backward_pass import BackwardPass, read_passes
 from tensorprobe.store.reader import RankDump
 
 STATE_ROLES = ("parameters", "buffers")
 """What a module call finds beside its arguments."""
 _INDEXING = ("__getitem__", "__setitem__")
 _MAX_DEPTH = 100
+WRITTEN = "written"
+"""The name of the places of what a call wrote to: `written.input.1` is its second argument afterwards."""
 
 
 @dataclass(eq=False, slots=True)
@@ -33,6 +36,8 @@ class Operation:
     framework: str = "pytorch"
     """Whose function was called."""
     children: list[Operation] = field(default_factory=list)
+    has_backward: bool = False
+    """Did gradients come back to it?"""
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
@@ -94,7 +99,15 @@ class Operation:
 
     @property
     def outputs(self) -> Iterator[Leaf]:
-        return iter_leaves(self.results, "output")
+        """The tensors it returned, then those it wrote to without returning them, as they were afterwards."""
+        yield from iter_leaves(self.results, "output")
+        written = self.fields.get("written")
+        yield from iter_leaves(written if isinstance(written, dict) else None, WRITTEN)
+
+    @property
+    def is_function(self) -> bool:
+        """An autograd Function of the program, with the calls that it made."""
+        return self.prefix == "Autograd"
 
     @property
     def inside(self) -> str | None:
@@ -122,29 +135,6 @@ class Operation:
         return backward_name(self.parsed)
 
 
-@dataclass(frozen=True)
-class BackwardPass:
-    """The engine was asked for gradients."""
-
-    position: int
-    """How many records there were before it."""
-    roots: tuple[int, ...]
-    """The numbers of the tensors that it began from."""
-    seeds: tuple[int | None, ...]
-    """The numbers of the gradients that were given for them; None where none was, which stands for one."""
-    inputs: tuple[int | None, ...] = ()
-    """With respect to which tensors; none for all leaves."""
-    results: tuple[int | None, ...] = ()
-    """The tensors that it returned."""
-    accumulates: bool = True
-    """Gradients are added to `.grad`; otherwise they are returned."""
-    creates_graph: bool = False
-    seed_leaves: Mapping[int, Leaf] = field(default_factory=dict)
-    """Gradients that were given and have no numbers, by the numbers of the roots."""
-    begins_anew: bool = False
-    """Its gradients are not added to those of the passes before."""
-
-
 @dataclass(eq=False)
 class Program:
     """The calls of one step of one process."""
@@ -164,6 +154,11 @@ class Program:
     unclear: frozenset[int] = frozenset()
     """Tensors of which it is not certain who uses them."""
     _gradient_leaves: dict[str, dict[str, Leaf]] = field(default_factory=dict)
+
+    @property
+    def backward_passes(self) -> list[BackwardPass]:
+        """Where gradients were asked for, in the order in which they were."""
+        return list(self.passes) if self.passes is not None else read_passes(self.rank.run)
 
     @property
     def is_mindspore(self) -> bool:
@@ -219,6 +214,8 @@ def read_program(rank: RankDump) -> Program:
                 operations[record.name] = Operation(record.name, parsed, record.fields, position, framework)
             elif parsed.direction == "backward":
                 gradients[record.name] = record.fields
+    for operation in operations.values():
+        operation.has_backward = operation.backward_name in gradients
     program = Program(rank, _nest(operations, rank.parents), gradients, positions)
     if framework == "mindspore":
         from tensorprobe.replay.link import link_program  # needs torch, and what is above
@@ -235,6 +232,7 @@ _SLOT_OF_FIELD = {
     "buffers": "buffers",
     "input": "input",
     "output_kwargs": "kwargs",
+    WRITTEN: WRITTEN,
 }
 
 
@@ -246,18 +244,38 @@ def iter_named_leaves(fields: Mapping[str, Any]) -> Iterator[tuple[str, Leaf, Ma
             yield (leaf.slot if name in _SLOT_OF_FIELD else name), leaf, leaf.fields
 
 
+def backward_leaves(fields: Mapping[str, Any]) -> tuple[dict[str, Leaf], dict[str, Leaf]]:
+    """Of a backward record: the gradients of the results, by their places in the forward record, and those of the
+    arguments."""
+    arriving = {leaf.slot.replace("input", "output", 1): leaf for leaf in iter_leaves(fields.get("input"), "input")}
+    departing = {leaf.slot.replace("output", "input", 1): leaf for leaf in iter_leaves(fields.get("output"), "output")}
+    departing.update((leaf.slot, leaf) for leaf in iter_leaves(fields.get("output_kwargs"), "kwargs"))
+    return arriving, departing
+
+
 def _nest(operations: dict[str, Operation], parents: Mapping[str, str | None]) -> list[Operation]:
-    """Put each call into the module call that contains it. Construct.json may come from anyone: what leads in a circle,
-    or deeper than any program, stays outside."""
+    """Put each call into the autograd Function or the module call that contains it. What is read may come from anyone:
+    what leads in a circle, or deeper than any program, stays outside."""
+    owners = {name: _find_owner(operation, operations, parents) for name, operation in operations.items()}
     depths: dict[str, int] = {}
     outermost = []
     for name, operation in operations.items():
-        parent = operations.get(parents.get(name) or "")
-        if parent is None or not parent.is_module or _find_depth(name, operations, parents, depths) > _MAX_DEPTH:
+        owner = owners[name]
+        if owner is None or _find_depth(name, operations, owners, depths) > _MAX_DEPTH:
             outermost.append(operation)
         else:
-            parent.children.append(operation)
+            operations[owner].children.append(operation)
     return outermost
+
+
+def _find_owner(
+    operation: Operation, operations: Mapping[str, Operation], parents: Mapping[str, str | None]
+) -> str | None:
+    function = operations.get(operation.inside or "")
+    if function is not None and function.is_function and function.position > operation.position:
+        return function.name
+    parent = operations.get(parents.get(operation.name) or "")
+    return parent.name if parent is not None and parent.is_module else None
 
 
 def _find_depth(

@@ -20,7 +20,6 @@ from torch.autograd import Variable
 
 from tensorprobe.capture.call import Call, GradientRecord, Slot, iter_slots
 from tensorprobe.capture.recorder import Recorder
-from tensorprobe.capture.torch.backward_request import describe_request, identify
 from tensorprobe.capture.torch.hiding import hidden
 from tensorprobe.capture.torch.reduced_gradient import ReducedGradients
 from tensorprobe.capture.torch.view_window import ViewWindow, view_changed_in_place
@@ -272,30 +271,6 @@ class GradientTracer:
             self._tasks.add(task)
             Variable._execution_engine.queue_callback(lambda: self._end_backward_pass(task))
         return task
-
-    def note_request(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[[Any], Any]:
-        """The engine is asked for gradients: of what, with which gradient, with respect to what. What is returned is
-        given the result, and hands it on."""
-        recorder = self._recorder
-        try:
-            with torch._C.DisableTorchFunction():
-                request = describe_request(args, kwargs, recorder.reader)
-        except Exception as error:
-            recorder.note_failure("the roots of a backward pass", error)
-            return lambda results: results
-        request["records"] = recorder.coverage.recorded
-
-        def note(results: Any) -> Any:
-            try:
-                if isinstance(results, tuple) and not request["accumulates"]:
-                    with torch._C.DisableTorchFunction():
-                        request["results"] = [identify(result, recorder.reader) for result in results]
-                recorder.add_backward_pass(request)
-            except Exception as error:
-                recorder.note_failure("the results of a backward pass", error)
-            return results
-
-        return note
 
     def forget_passes(self) -> None:
         """No backward pass is running: one that raised had no end that was noticed."""

@@ -219,12 +219,17 @@ class TorchReader:
         if known is not None:
             is_made = source is not None and source.endswith(".forward")
             leaf.is_leaf = known.is_exposed or not is_made
-            leaf.tensor, leaf.storage = self.numbers.number(tensor, known.numbers, layout), known.number
+            count = len(known.tensors.by_place)
+            leaf.tensor, leaf.storage = self.numbers.number(tensor, known.tensors, layout), known.number
+            if count and produced_by is None and len(known.tensors.by_place) > count and tensor._is_view():
+                leaf.view_of = self.numbers.find_base(tensor, known.tensors)
             leaf.parameter = self.parameter_names.get(id(tensor))
             if leaf.parameter is None and type(tensor) is torch.nn.Parameter:
                 leaf.parameter = self._find_parameter(tensor)
             if layout[1] or not tensor.is_contiguous():
                 leaf.layout = layout[1], layout[3]
+            if layout[5] or layout[6]:
+                leaf.is_conjugated, leaf.is_negated = layout[5], layout[6]
         return leaf
 
     def _find_parameter(self, tensor: torch.Tensor) -> str | None:
@@ -240,15 +245,20 @@ class TorchReader:
     def identify(self, tensor: torch.Tensor) -> dict[str, Any]:
         """Which tensor it is, without a look at its content."""
         known = self.values.peek(tensor)
-        if known is None:
-            return {}
-        layout = layout_of(tensor, tensor._version)
-        return {
-            "tensor": self.numbers.number(tensor, known.numbers, layout),
-            "storage": known.number,
-            "source": known.source_of(layout),
-            "shape": list(tensor.shape),
+        leaf: dict[str, Any] = {
+            "type": "torch.Tensor",
+            "dtype": _text_of(tensor.dtype),
+            "shape": list(shape_of(tensor)),
+            "requires_grad": tensor.requires_grad,
         }
+        if known is not None:
+            layout = layout_of(tensor, tensor._version)
+            leaf["tensor"] = self.numbers.number(tensor, known.tensors, layout)
+            leaf["storage"], leaf["source"] = known.number, known.source_of(layout)
+            leaf["parameter"] = self.parameter_names.get(id(tensor))
+            if layout[1] or not tensor.is_contiguous():
+                leaf["offset"], leaf["stride"] = layout[1], list(layout[3])
+        return leaf
 
     def _find(self, tensor: torch.Tensor, produced_by: str | None) -> tuple[Value | None, KnownStorage | None, Layout]:
         return self.values.find(tensor, produced_by)
@@ -280,7 +290,7 @@ class TorchReader:
         part = content_in_flight(local)
         _, known, layout = self.values.find(part, produced_by)
         if known is not None:  # by the memory of its part on this rank
-            leaf.tensor, leaf.storage = self.numbers.number(tensor, known.numbers, layout), known.number
+            leaf.tensor, leaf.storage = self.numbers.number(tensor, known.tensors, layout), known.number
             if layout[1] or not part.is_contiguous():
                 leaf.layout = layout[1], layout[3]
         return leaf
