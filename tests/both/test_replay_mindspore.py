@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -40,6 +41,15 @@ finally:
 NETWORKS = ("mlp", "cnn", "lstm", "encoder", "gpt")
 MODELS = ("gpt", "cnn", "lstm")
 MUST_REPLAY = 0.99
+
+
+@pytest.fixture(scope="module", autouse=True)
+def messages_as_before() -> Iterator[None]:
+    """The corpus of faults silences them; tests that come later read them."""
+    logger = logging.getLogger("tensorprobe")
+    level = logger.level
+    yield
+    logger.setLevel(level)
 
 
 class Recorded:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tensorprobe.capture.selector import Selector
+from tensorprobe.capture.storing import Storing
 from tensorprobe.config import load_config
 
 FIRST, LAST = "Functional.relu.0.forward", "Functional.linear.0.forward"
@@ -21,7 +22,7 @@ def test_without_options_everything_is_kept() -> None:
     assert everything.keeps_forward and everything.keeps_backward
     assert everything.keeps_inputs and everything.keeps_outputs
     assert everything.begin("x") and everything.is_listed("x")
-    assert not everything.is_selective and not everything.stores_tensors("x")
+    assert not everything.is_selective and not everything.storing("x")
 
 
 @pytest.mark.parametrize(
@@ -88,6 +89,6 @@ def test_list_matches_parts_of_names() -> None:
 
 
 def test_task_tensor_stores_all_and_tensor_list_some() -> None:
-    assert selector(task="tensor").stores_tensors(LAST)
+    assert selector(task="tensor").storing(LAST) is Storing.ALL
     some = selector(tensor_list=["relu"])
-    assert some.stores_tensors(FIRST) and not some.stores_tensors(LAST)
+    assert some.storing(FIRST) is Storing.ALL and not some.storing(LAST)

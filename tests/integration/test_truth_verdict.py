@@ -188,7 +188,7 @@ def test_a_gradient_that_a_hook_changes_is_named_in_the_run_that_has_it(tmp_path
 
     result = compare(tmp_path, {}, {"change": hook})
     assert result.verdict.kind == "source", result.verdict.headline
-    assert "in the candidate" in result.verdict.headline and "backward" in result.verdict.headline
+    assert "backward" in result.verdict.headline and "blocks.1.up" in result.verdict.headline
 
 
 def test_growth_can_be_asked_for(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from tensorprobe.compare.align import align_calls
 from tensorprobe.compare.alignment import Alignment, Unpaired
-from tensorprobe.compare.call import Run, is_across_frameworks, read_run
+from tensorprobe.compare.call import BACKWARD, Run, is_across_frameworks, read_run
 from tensorprobe.compare.choice import choose_verdict, has_source
 from tensorprobe.compare.circumstance import compare_circumstances, find_unrepeated
 from tensorprobe.compare.course import Course, Past
@@ -39,7 +39,7 @@ from tensorprobe.compare.signature import MINDSPORE
 from tensorprobe.compare.slot_pair import pair_match_slots
 from tensorprobe.compare.status import is_unknown
 from tensorprobe.compare.step import RankPair, pair_ranks
-from tensorprobe.compare.truth.judgement import find_obstacle, judge_by_truth
+from tensorprobe.compare.truth.judgement import Judgement, find_obstacle, judge_by_truth
 from tensorprobe.compare.truth.settlement import settle_pairs
 from tensorprobe.compare.truth.verdict import TruthWords
 from tensorprobe.compare.value import make_value
@@ -171,6 +171,9 @@ def _judge_by_truth(
         is_later = not finding.past.is_empty and not judgement.is_equal
         if is_later and (grown.kind == "agree" or judgement.starts_unequal):
             return None  # what an update does to rounding is judged by growth
+        is_unclear = not judgement.is_equal and not judgement.differences
+        if is_unclear or _is_confirmed(grown, judgement):
+            return None
         if not judgement.gaps or judgement.is_equal:
             verdict = TruthWords(judgement, *aligned.runs).give_verdict()
             calls = (*verdict.call.reference, *verdict.call.candidate) if verdict.call is not None else ()
@@ -180,6 +183,26 @@ def _judge_by_truth(
     if options.by == "truth":
         raise UsageError(f"the runs cannot be compared by truth: {obstacle}")
     return None
+
+
+_GROSS = 1000.0
+"""A gradient that is off by so many roundings of the coarsest dtype was changed, not rounded."""
+
+
+def _is_confirmed(grown: Verdict, judgement: Judgement) -> bool:
+    """Does truth bear out what growth says? A call that takes the same in both runs gives something else without
+    rounding, or is called otherwise; or a gradient is far off, which no forward value shows."""
+    call = grown.call
+    if call is None or grown.kind not in ("source", "entered"):
+        return False
+    values = [value for value in call.values if value.is_tensor and value.reference and value.candidate]
+    if call.reference[-1].direction == BACKWARD:
+        errors = [(value.error or 0.0) / (value.coarsest or 1.0) for value in values if value.is_bad]
+        return max(errors, default=0.0) > _GROSS
+    slots = [(value.reference.slot, value.candidate.slot, value.is_input) for value in values]  # type: ignore[union-attr]
+    names = (call.reference[-1].name, call.candidate[-1].name)
+    is_called_otherwise = grown.kind == "entered" and not judgement.is_equal
+    return judgement.confirms(names, slots, needs_results=not is_called_otherwise)
 
 
 def _add_values(verdict: Verdict, finding: Finding) -> Verdict:

@@ -186,10 +186,11 @@ def tells_tensors_apart(rank: RankDump) -> bool:
     """Does it say of values which ones are one tensor? Only then is the program certain that is made of it."""
     from tensorprobe.replay.program import iter_named_leaves
 
-    if rank.header.get("framework") == "mindspore":
-        return True  # there values are linked by their bits
-    leaves = (leaf for record in rank.records() for _, leaf, _ in iter_named_leaves(record.fields))
-    return any(leaf.tensor is not None for leaf in islice(leaves, _LOOKED_AT))
+    records = list(islice(rank.records(), _LOOKED_AT))
+    leaves = [leaf for record in records for _, leaf, _ in iter_named_leaves(record.fields)]
+    if rank.header.get("framework") == "mindspore":  # there values are linked by their bits, and parameters by name
+        return any(leaf.parameter for leaf in leaves) or any("settings" in record.fields for record in records)
+    return any(leaf.tensor is not None for leaf in leaves)
 
 
 def find_device(name: str) -> Any:

@@ -107,5 +107,10 @@ class TrueStep:
         """The values from which gradients were asked for: the loss."""
         return [value for value in self.values if value.is_root]
 
+    def leads_on(self, value: TrueValue) -> bool:
+        """Is another floating value made of it? A choice is an end."""
+        made = (number for call in self.users.get(value.number, ()) for number in call.outputs.values())
+        return any(self.values[number].is_floating for number in made)
+
     def maker(self, value: TrueValue) -> TrueCall | None:
         return self.calls.get(value.maker) if value.maker is not None else None

@@ -104,4 +104,4 @@ def test_the_same_selection_goes_on_and_another_begins_anew() -> None:
     assert selector.continues(read_options("range", ["NN_ReLU_0", "NN_Dense_0"], "statistics", False))
     assert not selector.continues(read_options("range", ["NN_ReLU_0", "NN_Dense_1"], "all", True))
     selector.use(read_options("range", ["NN_ReLU_0", "NN_Dense_0"], "statistics", False))
-    assert not selector.stores_tensors("NN_ReLU_0_forward")
+    assert not selector.storing("NN_ReLU_0_forward")

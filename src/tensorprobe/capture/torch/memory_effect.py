@@ -37,6 +37,8 @@ class MemoryEffect:
     """It neither reads nor writes what tensors hold."""
     reads_first_only: bool = False
     is_view: bool = False
+    is_index: bool = False
+    """It returns a view where its second argument is made of numbers and slices alone."""
     moves: bool = False
     """Each element that it returns is one of its first argument's, whatever that is."""
     writes_first: bool = False
@@ -72,6 +74,7 @@ def find_effect(prefix: str, name: str, is_excluded: bool) -> MemoryEffect:
         is_idle=(is_excluded and not hands_out) or function in _DATA["ignores_content"],
         reads_first_only=function in _DATA["reads_first"],
         is_view=function in _DATA["views"],
+        is_index=function == "__getitem__",
         moves=function in _DATA["moves_elements"],
         writes_first=is_named_so or bool(_WRITES_FIRST.fullmatch(function)),
         overwrites=function in _DATA["overwrites"],

@@ -63,8 +63,8 @@ class MemoryTracer:
                 return None
             given = Given(args, kwargs, touched=touched, written=list(find_written(effect, args, kwargs)))
             for tensor in find_read(effect, args, kwargs):
-                if not effect.is_view:
-                    self.memory.look_again(tensor)
+                if not effect.is_view and not (effect.is_index and is_plain_index(args)):
+                    self.memory.look_again(tensor)  # waits for a device
                 if self.memory.has(tensor):
                     given.read.append(tensor)
             return given
@@ -245,3 +245,10 @@ def is_basic_assignment(args: Sequence[Any], function: Any) -> bool:
         return False
     parts = args[1] if isinstance(args[1], tuple) else (args[1],)
     return all(isinstance(part, _BASIC_INDICES) and not isinstance(part, bool) for part in parts)
+
+
+def is_plain_index(args: Sequence[Any]) -> bool:
+    """Does `x[i]` give a view of x?"""
+    index = args[1] if len(args) == 2 else [args]
+    parts = index if isinstance(index, tuple) else (index,)
+    return all(part is None or part is Ellipsis or type(part) in (int, slice) for part in parts)

@@ -50,12 +50,12 @@ class Explainer:
 
     def _starts(self, side: str, observed: Observables) -> list[TrueValue]:
         step = self._steps[side]
-        if step.roots:
+        if step.roots and not observed.has_same_loss:
             return step.roots
         return [
             value
             for value in step.values
-            if value.is_floating and not value.is_leaf and not step.users.get(value.number)
+            if value.is_floating and not value.is_leaf and not step.leads_on(value)
             and not self._counterparts.exists(side, value)
         ]  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from tensorprobe.compare.truth.difference import Difference, Explainer
@@ -62,6 +62,18 @@ class Judgement:
         first, second = numbers[SIDES[0]].array, numbers[SIDES[1]].array
         return is_same(first, second) or (first.size == second.size and is_laid_out(first, second))
 
+    def confirms(
+        self, names: tuple[str, str], slots: Iterable[tuple[str, str, bool]], *, needs_results: bool = True
+    ) -> bool:
+        """Do two calls that take the same give something else? `slots`: places on both sides, and whether they are
+        arguments."""
+        first, second = names
+        states = [(is_input, self.is_same_value((first, one), (second, two))) for one, two, is_input in slots]
+        given = [state for is_input, state in states if is_input]
+        has_same_inputs = True in given and False not in given
+        is_different = any(state is False for is_input, state in states if not is_input)
+        return has_same_inputs and (is_different or not needs_results)
+
     def lone_findings(self, side: str) -> Iterator[Finding]:
         """What is wrong in one run and not in the other."""
         if side not in self.truths:
@@ -76,6 +88,8 @@ def find_obstacle(reference: RankDump, candidate: RankDump) -> str | None:
     try:
         for rank in (reference, candidate):
             check_replayable(rank)
+            if rank.api_dump is not None or rank.header.get("framework") == "mindspore":
+                return f"{rank.folder} is not a dump of PyTorch at L1 or mix"
             if not tells_tensors_apart(rank):
                 return f"{rank.folder} does not say which tensors are the same: it is another tool's, or an older dump"
         find_device("cpu")

@@ -10,7 +10,7 @@ import numpy as np
 
 from tensorprobe.compare.truth.piece import Piece, find_pieces
 from tensorprobe.compare.truth.value_index import TOLERANCE, Counterparts, is_same, permutations
-from tensorprobe.replay.true_step import Array, TrueStep, TrueValue
+from tensorprobe.replay.true_step import Array, TrueValue
 
 _ZERO = 1e-11
 """A gradient that is smaller than this part of the largest one of the run is zero in exact arithmetic."""
@@ -82,15 +82,21 @@ def observe(counterparts: Counterparts) -> Observables:
     roots = reference.roots, candidate.roots
     totals = [float(sum(value.array.sum() for value in side)) for side in roots]
     pairs, unpaired = pair_gradients(counterparts)
-    ends = tuple(_find_lone_ends(candidate, counterparts)) if not (roots[0] or roots[1]) else ()
+    ends = tuple(_find_lone_ends("candidate", counterparts))
+    if roots[0] and roots[1]:  # what one side computes besides has no effect; what both do, and otherwise, may have one
+        sizes = {value.array.size for value in _find_lone_ends("reference", counterparts)}
+        ends = tuple(value for value in ends if value.array.size in sizes)
     return Observables(tuple(zip(*roots, strict=False)), tuple(pairs), tuple(unpaired), ends, totals[0], totals[1])
 
 
-def _find_lone_ends(candidate: TrueStep, counterparts: Counterparts) -> Iterator[TrueValue]:
-    """A step without a backward is for what nobody takes."""
-    for value in candidate.values:
-        is_end = value.is_floating and not value.is_leaf and not candidate.users.get(value.number)
-        if is_end and not counterparts.exists("candidate", value):
+def _find_lone_ends(side: str, counterparts: Counterparts) -> Iterator[TrueValue]:
+    """What nobody takes, and the other run has not. A step without a backward is for this."""
+    step = counterparts.steps[side]
+    for value in step.values:
+        maker = step.maker(value)
+        is_own = maker is not None and maker.caller is None and not value.is_pinned
+        is_end = value.is_floating and is_own and not value.is_root and not step.leads_on(value)
+        if is_end and not counterparts.exists(side, value):
             yield value
 
 

@@ -6,8 +6,8 @@ Importing this file imports no framework. A name in a dump is looked up here and
 
 from __future__ import annotations
 
-import importlib.util
 import re
+import runpy
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -140,13 +140,11 @@ def list_entries() -> dict[str, EntryPoint]:
 
 def load_meanings(path: Path) -> None:
     """Run a Python file of the user that gives meanings."""
-    spec = importlib.util.spec_from_file_location(path.stem, path) if path.is_file() else None
-    if spec is None or spec.loader is None:
+    if not path.is_file() or path.suffix != ".py":
         raise UsageError(f"{path} is not a Python file: name one that gives meanings with @tensorprobe.meaning")
-    module = importlib.util.module_from_spec(spec)
     before = dict(_GIVEN)
     try:
-        spec.loader.exec_module(module)
+        runpy.run_path(str(path), run_name=path.stem)  # from its text: what was compiled of it before may be older
     except Exception as error:
         raise UsageError(f"{path} could not be run ({type(error).__name__}: {error})") from error
     if before == _GIVEN:
