@@ -8,18 +8,16 @@ call is kept.
 
 from __future__ import annotations
 
-import json
-import logging
-import re
 from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from types import FrameType
 from typing import Any
 
+from tensorprobe.capture.backward_request import BackwardRequests
 from tensorprobe.capture.call import Call, GradientRecord, Slot, container_of, slots_to_leaves
 from tensorprobe.capture.coverage import Coverage
 from tensorprobe.capture.describe import Describer, Listener
-from tensorprobe.capture.failure import ProgramError
+from tensorprobe.capture.failure import RecordingFailures
 from tensorprobe.capture.framework import TensorReader
 from tensorprobe.capture.recompute import Recomputation, ThreadState
 from tensorprobe.capture.selector import Selector
@@ -28,15 +26,10 @@ from tensorprobe.capture.stack import StackTable
 from tensorprobe.capture.undefined_gradient import UndefinedGradients
 from tensorprobe.capture.watch import Watch, Watched, changes_inputs
 from tensorprobe.config import CaptureConfig
-from tensorprobe.errors import NonFiniteError
 from tensorprobe.model.name import PARAMETERS_GRAD
 from tensorprobe.model.tree import tuple_paths
 
-logger = logging.getLogger("tensorprobe")
-
 _MAX_ERROR_TEXT = 500
-_MAX_PASSES = 4096
-_DIGITS = re.compile(r"\d+")
 UNENDED = "had not ended when the step did"
 EARLIER_PASS = "backward of a call, replaced by that of a later pass over the same graph"
 
@@ -73,10 +66,9 @@ class Recorder:
         self._parameter_gradients: dict[str, dict[str, Any]] = {}
         self.forward_count = 0
         """Of the forward records of this step."""
-        self.backward_passes: list[str] = []
-        """From which values gradients were asked for, in this step: as JSON, because a step may have no end."""
+        self.backward_passes = BackwardRequests()
         self._undefined = UndefinedGradients()
-        self._logged: set[str] = set()
+        self._failures = RecordingFailures()
         describer.note_failure, describer.note_stale = self.note_failure, self.note_stale
 
     # -- calls, forward ------------------------------------------------------------------------------------------------
@@ -189,15 +181,6 @@ class Recorder:
                 for place, tensor in tensors.items()
             }
 
-    def open_function(self, call: Call) -> None:
-        """An autograd Function of the program begins: what is called from now on is inside of it."""
-        self._threads.functions.append(call.forward_name)
-
-    def close_function(self, call: Call) -> None:
-        functions = self._threads.functions
-        while functions and functions.pop() != call.forward_name:
-            pass
-
     def add_generator(self, call: Call, state: str | None) -> None:
         """The random generator that the call draws from, as it was before."""
         if call.keeps_forward and state is not None:
@@ -293,18 +276,6 @@ class Recorder:
             self._undefined.note(None, leaf)
             self._parameter_gradients.setdefault(stem, {})[parameter] = [leaf]
 
-    def add_backward_pass(self, request: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], None]:
-        """Gradients are asked for. What is returned is told what is known afterwards."""
-        passes, place = self.backward_passes, len(self.backward_passes)
-        if place >= _MAX_PASSES:
-            return lambda complete: None
-        passes.append(json.dumps(request))
-
-        def complete(request: Mapping[str, Any]) -> None:
-            passes[place] = json.dumps(request)
-
-        return complete
-
     def keep_tensor(self, tensor: Any, slot: str) -> str | None:
         """The file of a tensor that belongs to no record; None where tensors are not stored."""
         if not self._selector.stores_tensors(slot):
@@ -335,7 +306,7 @@ class Recorder:
         """Names start anew; hooks of the steps before do nothing any more."""
         self.sink = sink
         self.coverage = Coverage()
-        self.backward_passes = []
+        self.backward_passes = BackwardRequests()
         self.forward_count = 0
         self._counts.clear()
         self._undefined.clear()
@@ -363,34 +334,12 @@ class Recorder:
     def note_failure(self, where: str, error: BaseException) -> None:
         """Something went wrong inside capture: it is said once, and counted; the user's program goes on, unless it was
         to be stopped."""
-        if isinstance(error, NonFiniteError):
-            raise error
-        if isinstance(error, ProgramError):
-            raise error.error
-        self.coverage.failed += 1
-        key = f"{where}: {type(error).__name__}"
-        if key not in self._logged:
-            self._logged.add(key)
-            logger.warning(
-                "%s was not recorded (%s: %s); further failures of this kind are counted",
-                where,
-                type(error).__name__,
-                error,
-            )
-            logger.debug("the failure in full", exc_info=error)
+        self.coverage.failed += self._failures.note(where, error)
 
     def note_stale(self, slot: str, difference: str) -> None:
         """Verify mode has found a value that had changed unnoticed: it is said once per kind of call, and counted."""
         self.coverage.stale += 1
-        key = f"stale: {_DIGITS.sub('', slot)}"
-        if key not in self._logged:
-            self._logged.add(key)
-            logger.error(
-                "%s was taken as known and had changed unnoticed: %s. The record has the new value; further ones of "
-                "this kind are counted",
-                slot,
-                difference,
-            )
+        self._failures.note_stale(slot, difference)
 
     # -- inside --------------------------------------------------------------------------------------------------------
 

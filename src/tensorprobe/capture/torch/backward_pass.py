@@ -38,7 +38,7 @@ class BackwardPasses:
         except Exception as error:
             recorder.note_failure("the roots of a backward pass", error)
             return lambda results: results
-        finish = recorder.add_backward_pass(request)
+        finish = recorder.backward_passes.add(request)
 
         def end(results: Any) -> Any:
             try:
