@@ -3,6 +3,7 @@ user's tensors."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tensorprobe.capture.stack import Stack
@@ -60,6 +61,12 @@ class Call:
         """The state of the random generator before a call whose draw is to be kept."""
         self.watched: list[Any] = []
         """With `on_nonfinite`, the tensors it was given, while it runs."""
+
+    def note_listed(self, is_listed: Callable[[str], bool]) -> None:
+        """Does `list` name the call, or a module around it?"""
+        parent = self.parent
+        self.is_forward_listed = is_listed(self.forward_name) or (parent is not None and parent.is_forward_listed)
+        self.is_backward_listed = is_listed(self.backward_name) or (parent is not None and parent.is_backward_listed)
 
 
 class Slot:

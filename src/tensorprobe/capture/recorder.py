@@ -116,7 +116,7 @@ class Recorder:
         else:
             call = Call(stem, stem, stem, parent)
             call.is_recorded = False
-            self._list(call)
+            call.note_listed(self._selector.is_listed)
         call.module_path = module_path
         call.stack = self.stacks.capture(frame, parent.stack if parent is not None else None)
         for region in state.regions:
@@ -366,17 +366,11 @@ class Recorder:
         if not selector.is_selective:
             call.keeps_forward, call.keeps_backward = selector.keeps_forward, selector.keeps_backward
             return call.keeps_forward or call.keeps_backward
-        self._list(call)
+        call.note_listed(self._selector.is_listed)
         is_inside = selector.begin(call.forward_name)
         call.keeps_forward = selector.keeps_forward and is_inside and call.is_forward_listed
         call.keeps_backward = selector.keeps_backward and call.is_backward_listed
         return call.keeps_forward or call.keeps_backward
-
-    def _list(self, call: Call) -> None:
-        """Does `list` name the call, or a module around it?"""
-        is_listed = self._selector.is_listed
-        call.is_forward_listed = is_listed(call.forward_name) or _inherits(call.parent, "is_forward_listed")
-        call.is_backward_listed = is_listed(call.backward_name) or _inherits(call.parent, "is_backward_listed")
 
     def _emit_forward(self, call: Call) -> None:
         self._running.pop(call, None)
@@ -404,7 +398,3 @@ class Recorder:
         if sink is not None:
             self.coverage.recorded += 1
             sink.add_record(name, fields, parent, call.stack if call is not None else None)
-
-
-def _inherits(parent: Call | None, flag: str) -> bool:
-    return parent is not None and bool(getattr(parent, flag))
