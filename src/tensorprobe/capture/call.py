@@ -27,6 +27,7 @@ class Call:
         "keeps_backward",
         "keeps_forward",
         "kept_fields",
+        "layer",
         "module_path",
         "original",
         "parent",
@@ -53,6 +54,8 @@ class Call:
         self.is_undefined = False
         """It has read undefined memory: so its results mean nothing, and neither do its gradients."""
         self.fields: dict[str, Any] = {}
+        self.layer: Call | None = None
+        """The layer that it is made in, where a layer is one record."""
         self.original: Call | None = None
         """The forward call that this one repeats in a recomputation."""
         self.kept_fields: dict[str, Any] | None = None

@@ -13,6 +13,8 @@ from typing import Any
 from tensorprobe.errors import DumpError, UsageError
 from tensorprobe.replay.result import Finding, Truth
 from tensorprobe.store.reader import Dump, RankDump, open_dump
+from tensorprobe.store.record_file import RecordFile
+from tensorprobe.store.slot import TensorSlot
 
 Reach = Callable[[int, int], None]
 """Called with how many calls are done and how many there are."""
@@ -73,11 +75,31 @@ def check_replayable(rank: RankDump) -> None:
         raise DumpError(
             f"{where} was recorded at level {header['level']}, which has no calls to replay: record it at L1 or mix."
         )
+    if rank.api_dump is not None:
+        check_api_dump(rank)
     if header.get("task") != "tensor":
         raise DumpError(
             f'{where} was recorded with task "{header.get("task")}", which keeps no tensors to start from: '
             'record it with task "tensor".'
         )
+
+
+def check_api_dump(rank: RankDump) -> None:
+    """The same for a dump of api_dump."""
+    where = rank.folder
+    if not isinstance(rank.dump_file, RecordFile):
+        raise DumpError(
+            f"{where} has no dump.json: it was written by TroubleShooter, and does not say enough to replay it."
+        )
+    if rank.header.get("task") != "tensor":
+        return
+    for record in rank.records():
+        for slot in record.slots():
+            if isinstance(slot, TensorSlot) and slot.data_name is None:
+                raise DumpError(
+                    f"{where} has no file for {slot.slot} of {record.name}: what api_dump filters is needed for a "
+                    'replay. Record it with api_dump_start(dump_type="all", filter_data=False).'
+                )
 
 
 def find_device(name: str) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -123,6 +123,8 @@ class Replay:
     def _run(self, operation: Operation) -> None:
         if operation.is_module:
             self._run_module(operation)
+        elif operation.is_part:  # if it fails, its layer does
+            self._call(operation)
         else:
             if not operation.children:
                 self._runner.run_until(operation.position)
@@ -155,6 +157,12 @@ class Replay:
                 return None
         return found
 
+    def _take_state(self, leaf: Leaf, operation: Operation) -> None:
+        try:
+            self.workspace.take(leaf, operation.name)
+        except MissingContentError:
+            return  # whoever uses it says so
+
     def _run_call(self, operation: Operation) -> None:
         self.coverage.call_count += 1
         self._advance()
@@ -179,7 +187,7 @@ class Replay:
             self.coverage.random += 1
             self._pin_results(operation)
             return {}
-        return self._run_function(operation) if operation.is_function else self._call(operation)
+        return self._run_inside(operation) if operation.is_made_of_calls else self._call(operation)
 
     def _call(self, operation: Operation) -> Tensors:
         given: dict[int, Leaf] = {}
@@ -258,8 +266,10 @@ class Replay:
             zeros = torch.zeros(leaf.shape, dtype=dtype, device=self._invoker.device)
             self.workspace.add(leaf, lay_out(zeros, leaf), operation.name)
 
-    def _run_function(self, operation: Operation) -> Tensors:
-        """An autograd Function of the program: the calls inside it make its results."""
+    def _run_inside(self, operation: Operation) -> Tensors:
+        """An autograd Function of the program, or a layer: the calls inside it make its results."""
+        for leaf in operation.state:
+            self._find_value(leaf) if leaf.requires_grad else self._take_state(leaf, operation)
         args, kwargs = self._find_values(list(operation.arguments)), self._find_values(dict(operation.keywords))
         given = dict(tensors_by_slot(args, "input")) | dict(tensors_by_slot(kwargs, "kwargs"))
         span = self.gradients.begin(operation, args, kwargs)
@@ -272,7 +282,7 @@ class Replay:
                 raise NotReplayedError("what it computes is not seen")
             results[leaf.slot] = tensor
         is_new = not {id(tensor) for tensor in given.values()} & {id(tensor) for tensor in results.values()}
-        if operation.has_backward and is_new and not self._invoker.precision.is_wide:
+        if operation.is_function and operation.has_backward and is_new and not self._invoker.precision.is_wide:
             self.gradients.give_up(span)
             span = self.gradients.begin(operation, args, kwargs)
             results = dict(pin_gradients(results, given, self._make_load(operation)))
@@ -334,7 +344,7 @@ def find_last_uses(program: Program) -> dict[str, tuple[list[int], list[int]]]:
     last_tensor: dict[int, str] = {}
     last_storage: dict[int, str] = {}
     for operation in program.endings():
-        for leaf in (*operation.inputs, *operation.outputs):
+        for leaf in () if operation.is_part else leaves_of(operation):
             if leaf.tensor is not None:
                 last_tensor[leaf.tensor] = operation.name
             if leaf.storage is not None:
@@ -345,6 +355,15 @@ def find_last_uses(program: Program) -> dict[str, tuple[list[int], list[int]]]:
     for number, name in last_storage.items():
         found[name][1].append(number)
     return found
+
+
+def leaves_of(operation: Operation) -> Iterator[Leaf]:
+    """The tensors of a call, and of those that a layer is made of."""
+    yield from (*operation.inputs, *operation.outputs)
+    if operation.is_layer:
+        yield from operation.state
+        for part in operation.children:
+            yield from leaves_of(part)
 
 
 def find_written(program: Program) -> frozenset[int]:
