@@ -62,6 +62,7 @@ def one_thread() -> Iterator[None]:
 @given(steps=programs())
 @example(steps=all_of([name for name in STEPS if name != "penalty"]))
 @example(steps=all_of([name for name in STEPS if name not in CHANGING]))
+@example(steps=[("write through a view", 0, 1, 0.25), ("detach", 2, 0, -0.75), ("detach", 3, 2, 0.5)])
 @_FAST
 def test_a_replay_of_any_program_gives_every_bit_again(level: str, steps: list[Step]) -> None:
     names = {name for name, *_ in steps}
