@@ -5,9 +5,9 @@
     python benchmarks/truth.py speed --repeat 7          a replay against the plain step, in one process, taking turns
     python benchmarks/truth.py memory                    the peak of a replay against what its values need in float64
 
-`models` prints a row a model and precision: how many calls were recorded and how many of them replayed, which were
-pinned and why, how many recorded floating-point values (results and gradients) come out bit for bit in the recorded
-precision, the largest error of a value against its truth, and how many things `truth` finds wrong: none.
+`models` prints a row a model and precision: how many calls were recorded and how many of them replayed in float64,
+which were pinned and why, how many recorded floating-point values (results and gradients) come out bit for bit in the
+recorded precision, the largest error of a value against its truth, and how many things `truth` finds wrong: none.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def describe(folder: Path) -> Iterator[str]:
     replay.run()
     bits.hold_gradients()
     truth = find_truths([read(folder)], torch.device("cpu"))[0]
-    coverage = replay.coverage
+    coverage = truth.coverage
     errors = [row.share_of(truth.largest_gradient) for row in truth.rows if row.accumulated is not None]
     pinned = [f"{coverage.random} random"] if coverage.random else []
     pinned += [f"{name}: {reason}" for name, reason in coverage.gaps.items()]

@@ -8,18 +8,16 @@ call is kept.
 
 from __future__ import annotations
 
-import json
-import logging
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from types import FrameType
 from typing import Any
 
+from tensorprobe.capture.backward_request import MAX_REQUESTS, BackwardRequests
 from tensorprobe.capture.call import Call, GradientRecord, Slot, container_of, slots_to_leaves
 from tensorprobe.capture.coverage import Coverage
 from tensorprobe.capture.describe import Describer, Listener
-from tensorprobe.capture.failure import ProgramError
+from tensorprobe.capture.failure import RecordingFailures
 from tensorprobe.capture.framework import TensorReader
 from tensorprobe.capture.recompute import Recomputation, ThreadState
 from tensorprobe.capture.selector import Selector
@@ -29,15 +27,10 @@ from tensorprobe.capture.storing import Storing, storing_of_results
 from tensorprobe.capture.undefined_gradient import UndefinedGradients
 from tensorprobe.capture.watch import Watch, Watched, changes_inputs
 from tensorprobe.config import CaptureConfig
-from tensorprobe.errors import NonFiniteError
 from tensorprobe.model.name import PARAMETERS_GRAD
 from tensorprobe.model.tree import tuple_paths
 
-logger = logging.getLogger("tensorprobe")
-
 _MAX_ERROR_TEXT = 500
-_MAX_PASSES = 4096
-_DIGITS = re.compile(r"\d+")
 UNENDED = "had not ended when the step did"
 EARLIER_PASS = "backward of a call, replaced by that of a later pass over the same graph"
 
@@ -72,12 +65,11 @@ class Recorder:
         """Forward calls that have begun and not ended."""
         self._open_backwards: dict[GradientRecord, None] = {}
         self._parameter_gradients: dict[str, dict[str, Any]] = {}
-        self.backward_passes: list[str] = []
-        """From which values gradients were asked for, in this step: as JSON, because a step may have no end."""
+        self.backward_passes = BackwardRequests()
         self.reductions: list[dict[str, Any]] = []
         """The gradients that are averaged over ranks where nothing can be seen: of which parameters, when."""
         self._undefined = UndefinedGradients()
-        self._logged: set[str] = set()
+        self._failures = RecordingFailures()
         describer.note_failure, describer.note_stale = self.note_failure, self.note_stale
 
     # -- calls, forward ------------------------------------------------------------------------------------------------
@@ -126,7 +118,7 @@ class Recorder:
         else:
             call = Call(stem, stem, stem, parent)
             call.is_recorded = False
-            self._list(call)
+            call.note_listed(self._selector.is_listed)
         call.module_path = module_path
         call.stack = self.stacks.capture(frame, parent.stack if parent is not None else None)
         for region in state.regions:
@@ -199,15 +191,6 @@ class Recorder:
                 place: self._describer.describe_tensor(tensor, self._slot(name, f"written.{place}"), name, stores)
                 for place, tensor in tensors.items()
             }
-
-    def open_function(self, call: Call) -> None:
-        """An autograd Function of the program begins: what is called from now on is inside of it."""
-        self._threads.functions.append(call.forward_name)
-
-    def close_function(self, call: Call) -> None:
-        functions = self._threads.functions
-        while functions and functions.pop() != call.forward_name:
-            pass
 
     def add_generator(self, call: Call, state: str | None) -> None:
         """The random generator that the call draws from, as it was before."""
@@ -310,20 +293,8 @@ class Recorder:
 
     def add_reduction(self, reduction: dict[str, Any]) -> None:
         """The next backward pass ends in an average over ranks, where nothing can be seen."""
-        if len(self.reductions) < _MAX_PASSES:
+        if len(self.reductions) < MAX_REQUESTS:
             self.reductions.append({**reduction, "records": self.coverage.recorded})
-
-    def add_backward_pass(self, request: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], None]:
-        """Gradients are asked for. What is returned is told what is known afterwards."""
-        passes, place = self.backward_passes, len(self.backward_passes)
-        if place >= _MAX_PASSES:
-            return lambda complete: None
-        passes.append(json.dumps(request))
-
-        def complete(request: Mapping[str, Any]) -> None:
-            passes[place] = json.dumps(request)
-
-        return complete
 
     def keep_tensor(self, tensor: Any, slot: str, *, is_made: bool = False) -> str | None:
         """The file of a tensor that belongs to no record; None where it gets none. `is_made`: it can be computed
@@ -357,7 +328,7 @@ class Recorder:
         """Names start anew; hooks of the steps before do nothing any more."""
         self.sink = sink
         self.coverage = Coverage()
-        self.backward_passes = []
+        self.backward_passes = BackwardRequests()
         self.reductions = []
         self._counts.clear()
         self._undefined.clear()
@@ -385,34 +356,12 @@ class Recorder:
     def note_failure(self, where: str, error: BaseException) -> None:
         """Something went wrong inside capture: it is said once, and counted; the user's program goes on, unless it was
         to be stopped."""
-        if isinstance(error, NonFiniteError):
-            raise error
-        if isinstance(error, ProgramError):
-            raise error.error
-        self.coverage.failed += 1
-        key = f"{where}: {type(error).__name__}"
-        if key not in self._logged:
-            self._logged.add(key)
-            logger.warning(
-                "%s was not recorded (%s: %s); further failures of this kind are counted",
-                where,
-                type(error).__name__,
-                error,
-            )
-            logger.debug("the failure in full", exc_info=error)
+        self.coverage.failed += self._failures.note(where, error)
 
     def note_stale(self, slot: str, difference: str) -> None:
         """Verify mode has found a value that had changed unnoticed: it is said once per kind of call, and counted."""
         self.coverage.stale += 1
-        key = f"stale: {_DIGITS.sub('', slot)}"
-        if key not in self._logged:
-            self._logged.add(key)
-            logger.error(
-                "%s was taken as known and had changed unnoticed: %s. The record has the new value; further ones of "
-                "this kind are counted",
-                slot,
-                difference,
-            )
+        self._failures.note_stale(slot, difference)
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
@@ -446,17 +395,11 @@ class Recorder:
         if not selector.is_selective:
             call.keeps_forward, call.keeps_backward = selector.keeps_forward, selector.keeps_backward
             return call.keeps_forward or call.keeps_backward
-        self._list(call)
+        call.note_listed(self._selector.is_listed)
         is_inside = selector.begin(call.forward_name)
         call.keeps_forward = selector.keeps_forward and is_inside and call.is_forward_listed
         call.keeps_backward = selector.keeps_backward and call.is_backward_listed
         return call.keeps_forward or call.keeps_backward
-
-    def _list(self, call: Call) -> None:
-        """Does `list` name the call, or a module around it?"""
-        is_listed = self._selector.is_listed
-        call.is_forward_listed = is_listed(call.forward_name) or _inherits(call.parent, "is_forward_listed")
-        call.is_backward_listed = is_listed(call.backward_name) or _inherits(call.parent, "is_backward_listed")
 
     def _emit_forward(self, call: Call) -> None:
         self._running.pop(call, None)
@@ -482,7 +425,3 @@ class Recorder:
         if sink is not None:
             self.coverage.recorded += 1
             sink.add_record(name, fields, parent, call.stack if call is not None else None)
-
-
-def _inherits(parent: Call | None, flag: str) -> bool:
-    return parent is not None and bool(getattr(parent, flag))

@@ -115,8 +115,8 @@ class LoneCall:
 
 
 class LoneFunction(LoneCall):
-    """An autograd Function of the program: the calls inside it, one after the other, on what it was given. Their
-    derivative is what its own backward should give."""
+    """An autograd Function of the program, or a layer: the calls inside it, one after the other, on what it was given.
+    Their derivative is what its own backward should give."""
 
     def __init__(self, invoker: Invoker, operation: Operation, arriving: Mapping[str, Leaf]) -> None:
         super().__init__(invoker, operation, arriving)
@@ -126,12 +126,14 @@ class LoneFunction(LoneCall):
         workspace = Workspace(self._invoker.recorded, lambda leaf: self._read(leaf, change))
         workspace.follows_all = True
         places: dict[int, str] = {}
-        for leaf in self._operation.inputs:
+        for leaf in (*self._operation.inputs, *self._operation.state_leaves):
             tensor = workspace.take(leaf, self._operation.name)
             if leaf.is_floating and leaf.requires_grad:
                 first = places.setdefault(id(tensor), leaf.slot)
                 if first == leaf.slot:
                     given[leaf.slot] = tensor.requires_grad_()
+                    if any(call.writes_in_place for call in self._operation.children):
+                        workspace.add(leaf, tensor.clone(), None)
                 else:
                     self._note_twin(first, leaf.slot)
         self._call_inside(self._operation, workspace)
@@ -142,7 +144,7 @@ class LoneFunction(LoneCall):
 
     def _call_inside(self, function: Operation, workspace: Workspace) -> None:
         for call in function.children:
-            if call.is_function:
+            if call.is_made_of_calls:
                 self._call_inside(call, workspace)
                 continue
             args, kwargs = self._invoker.build_arguments(call, partial(workspace.take, operation=call.name))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -176,7 +176,7 @@ class Replay:
     def _run(self, operation: Operation) -> Steps:
         if operation.is_module:
             yield from self._run_module(operation)
-        elif operation.children:
+        elif operation.children and not operation.is_layer:
             yield from self._run_function(operation)
         elif operation.position <= self._limit:
             yield from self._run_alone(operation)
@@ -257,7 +257,7 @@ class Replay:
     def show_arguments(self, operation: Operation, args: Any, kwargs: Any) -> None:
         """Tell whoever looks on what a call is about to be given."""
         trees = {"input": args, "kwargs": kwargs}
-        if operation.is_module:
+        if operation.is_module or operation.is_layer:
             find = partial(self._take_state, operation)
             trees.update((role, self._find_values(operation.state(role), find)) for role in STATE_ROLES)
         shown = {slot: tensor for role, tree in trees.items() for slot, tensor in tensors_by_slot(tree, role)}
@@ -389,6 +389,8 @@ class Replay:
             self.coverage.random += 1
             self._pin_results(operation)
             return {}
+        if operation.is_layer:
+            return self._run_layer(operation)
         if operation.is_function:
             return self._execute_function(operation, around)
         return self._call(operation)
@@ -407,6 +409,22 @@ class Replay:
     def _is_made(self, operation: Operation) -> bool:
         return all(self.workspace.find(leaf) is not None for leaf in operation.outputs)
 
+    def _run_layer(self, operation: Operation) -> Tensors:
+        """A layer that is one record: the calls that it is made of give its results. If one of them fails, it does."""
+        args, kwargs = self._find_values(list(operation.arguments)), self._find_values(dict(operation.keywords))
+        self.show_arguments(operation, args, kwargs)
+        span = self.gradients.begin(operation, args, kwargs)
+        try:
+            for part in operation.children:
+                self._call(part)
+            results = self._find_results(operation)
+        except Exception:
+            self.gradients.give_up(span)
+            raise
+        self.gradients.end(operation, span, tuple(results.values()))
+        self._add_made(operation, results)
+        return results
+
     def _call(self, operation: Operation) -> Tensors:
         given: dict[int, Leaf] = {}
         if not is_repeated(operation):
@@ -420,7 +438,8 @@ class Replay:
             return tensor
 
         args, kwargs = self.invoker.build_arguments(operation, take)
-        self.show_arguments(operation, args, kwargs)
+        if not operation.is_part:
+            self.show_arguments(operation, args, kwargs)
         span = self.gradients.begin(operation, args, kwargs)
         output, found = self.invoker.invoke(operation, args, kwargs)
         output, found = self._tell_apart(operation, given, output, found)
@@ -488,17 +507,25 @@ class Replay:
 
     def _pass_on(self, operation: Operation, around: Around | None) -> Tensors:
         """An autograd Function of the program: the calls inside it have been replayed, and made its results."""
+        results = self._find_results(operation)
+        if around is not None and operation.name not in self.participant.flow.communicating:
+            results = self._follow_function(operation, around, results)
+        self._add_made(operation, results)
+        return results
+
+    def _find_results(self, operation: Operation) -> dict[str, torch.Tensor]:
+        """What the calls inside it have made of its results."""
         results: dict[str, torch.Tensor] = {}
         for leaf in operation.outputs:
             tensor = self.workspace.find(leaf)
             if tensor is None:
                 raise UnknownFunctionError("it made no recorded calls that give its results")
             results[leaf.slot] = tensor
-        if around is not None and operation.name not in self.participant.flow.communicating:
-            results = self._follow_function(operation, around, results)
+        return results
+
+    def _add_made(self, operation: Operation, results: Tensors) -> None:
         for leaf in operation.outputs:
             self.workspace.add(leaf, results[leaf.slot], operation.name)
-        return results
 
     def _follow_function(
         self, operation: Operation, around: Around, results: dict[str, torch.Tensor]
@@ -592,7 +619,7 @@ def find_last_uses(program: Program) -> dict[str, tuple[list[int], list[int]]]:
     last_tensor: dict[int, str] = {}
     last_storage: dict[int, str] = {}
     for operation in program.endings():
-        for leaf in (*operation.inputs, *operation.outputs):
+        for leaf in () if operation.is_part else leaves_of(operation):
             if leaf.tensor is not None:
                 last_tensor[leaf.tensor] = operation.name
             if leaf.storage is not None:
@@ -603,6 +630,15 @@ def find_last_uses(program: Program) -> dict[str, tuple[list[int], list[int]]]:
     for number, name in last_storage.items():
         found[name][1].append(number)
     return found
+
+
+def leaves_of(operation: Operation) -> Iterator[Leaf]:
+    """The tensors of a call, and of those that a layer is made of."""
+    yield from (*operation.inputs, *operation.outputs)
+    if operation.is_layer:
+        yield from operation.state_leaves
+        for part in operation.children:
+            yield from leaves_of(part)
 
 
 def find_written(program: Program) -> frozenset[int]:

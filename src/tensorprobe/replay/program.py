@@ -11,7 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tensorprobe.model.name import ApiName, ModuleName, ParametersGradName, RecordName, parse_name
+from tensorprobe.model.name import (
+    FORWARD,
+    LAYER_PREFIX,
+    ApiName,
+    ModuleName,
+    ParametersGradName,
+    RecordName,
+    parse_name,
+)
 from tensorprobe.replay.argument import Leaf, iter_leaves
 from tensorprobe.replay.backward_pass import BackwardPass, read_passes
 from tensorprobe.store.reader import RankDump
@@ -19,6 +27,13 @@ from tensorprobe.store.reader import RankDump
 STATE_ROLES = ("parameters", "buffers")
 """What a module call finds beside its arguments."""
 _INDEXING = ("__getitem__", "__setitem__")
+_INPLACE = {
+    **dict.fromkeys(("relu", "relu6", "selu", "silu", "mish", "hardswish", "hardsigmoid"), 1),
+    **dict.fromkeys(("elu", "celu", "leaky_relu"), 2),
+    **dict.fromkeys(("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "hardtanh", "threshold"), 3),
+    "rrelu": 4,
+}
+"""Where functions take `inplace`, when it is not given by its name."""
 _MAX_DEPTH = 100
 WRITTEN = "written"
 """The name of the places of what a call wrote to: `written.input.1` is its second argument afterwards."""
@@ -77,9 +92,14 @@ class Operation:
         return found if isinstance(found, list) else ()
 
     def state(self, role: str) -> Mapping[str, Any]:
-        """The parameters or the buffers that a module call finds."""
+        """The parameters or the buffers that a module call or a layer finds."""
         found = self.fields.get(role)
         return found if isinstance(found, dict) else {}
+
+    @property
+    def state_leaves(self) -> Iterator[Leaf]:
+        for role in STATE_ROLES:
+            yield from iter_leaves(self.state(role), role)
 
     @property
     def tuples(self) -> frozenset[str]:
@@ -110,6 +130,21 @@ class Operation:
         return self.prefix == "Autograd"
 
     @property
+    def is_layer(self) -> bool:
+        """A layer of torch's library that is one record, with the calls that it made: so api_dump has it."""
+        return self.prefix == LAYER_PREFIX
+
+    @property
+    def is_made_of_calls(self) -> bool:
+        """Is it what the calls inside of it compute?"""
+        return self.is_function or self.is_layer
+
+    @property
+    def is_part(self) -> bool:
+        """Is it a call of a layer, of which nothing was recorded but what it was?"""
+        return self.fields.get("is_part") is True
+
+    @property
     def inside(self) -> str | None:
         """The autograd Function that made the call."""
         found = self.fields.get("inside")
@@ -125,10 +160,15 @@ class Operation:
         told = self.fields.get("collective")
         if isinstance(told, dict):
             return bool(told.get("writes"))
+        if self.is_layer:
+            return any(part.writes_in_place for part in self.children)
         op = self.op.rsplit(".", 1)[-1]
         if op.startswith("__"):
             return op == "__setitem__" or (op.startswith("__i") and op not in ("__invert__", "__index__", "__int__"))
-        return op.endswith("_") or "out" in self.keywords or is_true(self.keywords.get("inplace"))
+        if op.endswith("_") or "out" in self.keywords:
+            return True
+        place = _INPLACE.get(op, len(self.arguments))
+        return is_true(self.arguments[place] if place < len(self.arguments) else self.keywords.get("inplace"))
 
     @property
     def backward_name(self) -> str:
@@ -193,8 +233,8 @@ class Program:
         return iter(sorted(self.walk(), key=lambda operation: operation.position))
 
     def calls(self) -> Iterator[Operation]:
-        """Those of APIs, in the order in which they ran."""
-        return (operation for operation in self.walk() if not operation.is_module)
+        """Those of APIs, in the order in which they ran; without those that layers are made of."""
+        return (operation for operation in self.walk() if not operation.is_module and not operation.is_part)
 
 
 def read_program(rank: RankDump) -> Program:
@@ -216,6 +256,7 @@ def read_program(rank: RankDump) -> Program:
                 gradients[record.name] = record.fields
     for operation in operations.values():
         operation.has_backward = operation.backward_name in gradients
+        operation.children.extend(_read_parts(operation))
     program = Program(rank, _nest(operations, rank.parents), gradients, positions)
     if framework == "mindspore":
         from tensorprobe.replay.link import link_program  # needs torch, and what is above
@@ -251,6 +292,37 @@ def backward_leaves(fields: Mapping[str, Any]) -> tuple[dict[str, Leaf], dict[st
     departing = {leaf.slot.replace("output", "input", 1): leaf for leaf in iter_leaves(fields.get("output"), "output")}
     departing.update((leaf.slot, leaf) for leaf in iter_leaves(fields.get("output_kwargs"), "kwargs"))
     return arriving, departing
+
+
+def _read_parts(layer: Operation) -> Iterator[Operation]:
+    """The calls that a layer made. What they share with it has the files of its own record."""
+    calls = layer.fields.get("calls") if layer.is_layer else None
+    taken = (*layer.inputs, *layer.state_leaves)
+    given = {leaf.tensor: leaf.data_name for leaf in taken if leaf.tensor is not None}
+    made = {leaf.tensor: leaf.data_name for leaf in layer.outputs if leaf.tensor is not None}
+    for number, fields in enumerate(calls if isinstance(calls, list) else ()):
+        prefix, _, op = str(fields.get("name") if isinstance(fields, dict) else "").partition(".")
+        if op:
+            part = {**fields, "is_part": True}
+            for role, files in (("input_args", given), ("input_kwargs", given), ("output", made)):
+                part[role] = _name_files(part.get(role), files)
+            parsed = ApiName(prefix, op, number, FORWARD)
+            yield Operation(f"{layer.name}.{number}", parsed, part, layer.position)
+
+
+def _name_files(tree: Any, files: Mapping[int, str | None], depth: int = 0) -> Any:
+    """The same leaves with the files that hold them."""
+    if depth > _MAX_DEPTH:
+        return None
+    if isinstance(tree, list):
+        return [_name_files(item, files, depth + 1) for item in tree]
+    if not isinstance(tree, dict):
+        return tree
+    if not isinstance(tree.get("type"), str):
+        return {key: _name_files(item, files, depth + 1) for key, item in tree.items()}
+    number = tree.get("tensor")
+    known = files.get(number) if isinstance(number, int) else None
+    return tree if known is None else {**tree, "data_name": known}
 
 
 def _nest(operations: dict[str, Operation], parents: Mapping[str, str | None]) -> list[Operation]:

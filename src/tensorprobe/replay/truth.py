@@ -60,9 +60,10 @@ def find_truths(
 def make_truth(replay: Replay, judge_: TruthJudge) -> Truth:
     """What is said of one process, after its replay."""
     program, findings = replay.program, judge_.findings
+    writes = replay.workspace.unseen_writes if program.rank.header.get("level") != "api_dump" else []
     findings += [
         Finding("write", write.operation, write.leaf.slot, other=write.before.slot)
-        for write in replay.workspace.unseen_writes
+        for write in writes  # api_dump leaves out what an optimizer calls
     ]
     findings += [
         Finding("sum", one.record, one.gradient.slot, one.judgement, other=", ".join(one.users)) for one in judge_.sums
@@ -178,11 +179,11 @@ class TruthJudge(Onlooker):
         if operation.name in self.communicating:
             raise NotReplayedError("what it computes depends on other ranks")
         kernel = self._invoker.find_kernel(operation)
-        if not operation.is_function or kernel is not None:
+        if not operation.is_made_of_calls or kernel is not None:
             try:
                 return LoneCall(self._invoker, operation, arriving)
             except MeaningError:
-                if not operation.is_function or kernel is None or not kernel.is_built_in:
+                if not operation.is_made_of_calls or kernel is None or not kernel.is_built_in:
                     raise
         return LoneFunction(self._invoker, operation, arriving)
 

@@ -14,6 +14,7 @@ import torch
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.torch.hiding import hidden
 from tensorprobe.capture.torch.reader import TorchReader
+from tensorprobe.capture.torch.value import is_identifiable
 
 _AccumulateGrad = type(torch.autograd.graph.get_gradient_edge(torch.zeros((), requires_grad=True)).node)
 
@@ -38,7 +39,7 @@ class BackwardPasses:
         except Exception as error:
             recorder.note_failure("the roots of a backward pass", error)
             return lambda results: results
-        finish = recorder.add_backward_pass(request)
+        finish = recorder.backward_passes.add(request)
 
         def end(results: Any) -> Any:
             try:
@@ -69,7 +70,8 @@ class BackwardPasses:
         if not self._recorder.keeps_leaf_gradients:
             return request, []
         request["gradients"] = [
-            self._identify(gradient, f"{name}.gradient.{number}") for number, gradient in enumerate(gradients or ())
+            None if is_implied(gradient) else self._identify(gradient, f"{name}.gradient.{number}")
+            for number, gradient in enumerate(gradients or ())
         ]
         leaves = [LeafGradient(leaf) for leaf in find_leaves(roots)] if request["accumulates"] else []
         for number, leaf in enumerate(leaves):
@@ -116,6 +118,12 @@ class LeafGradient:
     def _version_now(self) -> tuple[int, int] | None:
         gradient = self.tensor.grad
         return (gradient._cdata, gradient._version) if gradient is not None else None
+
+
+def is_implied(gradient: Any) -> bool:
+    """Is it the one that torch takes for the gradient of a loss? On a device nobody waits to find out."""
+    is_plain = isinstance(gradient, torch.Tensor) and is_identifiable(gradient)
+    return is_plain and gradient.is_cpu and gradient.numel() == 1 and bool(gradient == 1)
 
 
 def find_leaves(roots: Any) -> list[torch.Tensor]:

@@ -111,17 +111,17 @@ class CallRunner:
         call, span = self.begin(api, args, kwargs, frame)
         function_call = call if api.is_function else None
         if function_call is not None:
-            self.recorder.open_function(function_call)
+            self.recorder.recomputation.open_function(function_call)
         try:
             output = function(*args, **kwargs)
         except BaseException as error:
             if function_call is not None:
-                self.recorder.close_function(function_call)
+                self.recorder.recomputation.close_function(function_call)
             self._note_writes(api, args, kwargs)
             self.end_failed(call, span, error)
             raise
         if function_call is not None:
-            self.recorder.close_function(function_call)
+            self.recorder.recomputation.close_function(function_call)
             name_node(output, function_call.backward_name, self.recorder.generation)
         if is_concerned:
             self.end_memory(api, given, function, output, call)

@@ -29,8 +29,8 @@ class KnownTensors:
 
     def __init__(self) -> None:
         self.by_place: dict[Place, int] = {}
-        self.by_address: dict[int, tuple[tuple[Any, ...], int]] = {}
-        """How each lay there when it was last seen, its version first, and its number."""
+        self.by_address: dict[int, tuple[tuple[Any, ...], Place]] = {}
+        """How each lay there when it was last seen, its version first, and its place then."""
 
 
 class TensorNumbers:
@@ -49,11 +49,16 @@ class TensorNumbers:
             place = (layout[1:], self._node_number(node), tensor.output_nr)
         found = known.by_place.get(place)
         if found is None:
-            seen, number = known.by_address.get(tensor._cdata, (layout, -1))
-            is_same = seen[1:] == layout[1:] and seen[0] < layout[0]
-            found = known.by_place[place] = number if is_same else next(self._numbers)
-        known.by_address[tensor._cdata] = layout, found
+            found = known.by_place[place] = self._move(tensor, known, layout)
+        known.by_address[tensor._cdata] = layout, place
         return found
+
+    def _move(self, tensor: torch.Tensor, known: KnownTensors, layout: tuple[Any, ...]) -> int:
+        """The number that a tensor had before it was written to, which nobody else has from now on; or a new one."""
+        seen, place = known.by_address.get(tensor._cdata, (layout, ()))
+        is_same = seen[1:] == layout[1:] and seen[0] < layout[0]
+        number = known.by_place.pop(place, None) if is_same else None
+        return number if number is not None else next(self._numbers)
 
     def find_base(self, view: torch.Tensor, known: KnownTensors) -> int | None:
         """The tensor that a view was taken of, without a call that was seen (`x.T`): by the graph of gradients."""
