@@ -28,8 +28,9 @@ import torch
 
 import tensorprobe
 from tensorprobe.replay.argument import iter_leaves
-from tensorprobe.replay.engine import Onlooker, Replay
+from tensorprobe.replay.engine import Replay
 from tensorprobe.replay.gradient_sum import find_broken_sums
+from tensorprobe.replay.onlooker import Onlooker
 from tensorprobe.replay.precision import Precision
 from tensorprobe.replay.program import Program, read_program
 from tensorprobe.replay.recorded import RecordedTensors, is_bit_equal

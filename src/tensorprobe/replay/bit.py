@@ -10,8 +10,8 @@ import torch
 from tensorprobe.capture.torch.reducer import Reducer
 from tensorprobe.replay.argument import Leaf
 from tensorprobe.replay.backward_pass import LeafGradient
-from tensorprobe.replay.engine import Onlooker
 from tensorprobe.replay.invocation import Tensors
+from tensorprobe.replay.onlooker import Onlooker
 from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors, is_bit_equal
 from tensorprobe.replay.result import BitReport

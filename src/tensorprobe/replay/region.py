@@ -8,6 +8,9 @@ from functools import partial
 
 import torch
 
+from tensorprobe.replay.invocation import is_followed_anyway
+from tensorprobe.replay.program import Operation
+
 
 class Regions:
     """The region that calls are in: those that follow one another."""
@@ -39,3 +42,8 @@ class Regions:
                 tensor.grad.add_(own.grad)
             own.grad = None
         self._tell(tensor)
+
+
+def is_repeated(operation: Operation) -> bool:
+    """Is it in a region that checkpointing of the older kind repeats?"""
+    return operation.inside is None and is_followed_anyway(operation)

@@ -23,8 +23,8 @@ from tensorprobe.model.name import slot_file_name
 from tensorprobe.model.record import Stats
 from tensorprobe.replay.argument import Leaf, is_tensor
 from tensorprobe.replay.backward_pass import LeafGradient
-from tensorprobe.replay.engine import Onlooker
 from tensorprobe.replay.invocation import Tensors
+from tensorprobe.replay.onlooker import Onlooker
 from tensorprobe.replay.program import STATE_ROLES, WRITTEN, Operation, Program, iter_named_leaves
 from tensorprobe.replay.reduced_gradient import parameter_gradients
 from tensorprobe.replay.result import Coverage

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from tensorprobe.replay.argument import Leaf, is_tensor
-from tensorprobe.replay.engine import Onlooker, Onlookers, Replay
+from tensorprobe.replay.engine import Replay
 from tensorprobe.replay.invocation import Tensors, is_random
+from tensorprobe.replay.onlooker import Onlooker, Onlookers
 from tensorprobe.replay.precision import Precision
 from tensorprobe.replay.program import WRITTEN, Operation, Program
 from tensorprobe.replay.result import Coverage

@@ -16,7 +16,7 @@ from tensorprobe.replay.alone import LoneCall, LoneExchange, LoneFunction
 from tensorprobe.replay.argument import Leaf, UnknownArgumentError
 from tensorprobe.replay.backward_pass import LeafGradient
 from tensorprobe.replay.communication import read_communication
-from tensorprobe.replay.engine import Onlooker, Replay, describe_error
+from tensorprobe.replay.engine import Replay
 from tensorprobe.replay.error import measure
 from tensorprobe.replay.gradient_sum import BrokenSum, find_broken_sums
 from tensorprobe.replay.invocation import Invoker, NotReplayedError, Tensors, is_random, is_undefined
@@ -24,8 +24,10 @@ from tensorprobe.replay.joint import run_jointly
 from tensorprobe.replay.joint_record import JointRecord, RecordedWholes
 from tensorprobe.replay.judge import Unit, allow_units, judge
 from tensorprobe.replay.meaning.registry import MeaningError
+from tensorprobe.replay.onlooker import Onlooker
 from tensorprobe.replay.precision import Precision, torch_dtype
 from tensorprobe.replay.program import Operation, Program, backward_leaves
+from tensorprobe.replay.reason import describe_error
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
 from tensorprobe.replay.result import CallTruth, Finding, Truth
 from tensorprobe.replay.spread_call import is_arranging
