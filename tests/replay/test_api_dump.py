@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import tensorprobe
 from tensorprobe import migrator
+from tensorprobe.store.reader import open_dump
+from tests.cli.command import run_here
 from tests.replay.program import count_gradients, run_replay
 
 
@@ -65,6 +68,32 @@ def test_a_layer_that_errs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(nn.Linear, "forward", err)
     findings = tensorprobe.truth(record(tmp_path)).findings
     assert ("kernel", "NN_Linear_0_forward") in [(finding.kind, finding.record) for finding in findings]
+
+
+def test_a_hook_on_what_a_layer_gives_is_named_and_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = nn.Embedding.forward
+
+    def hook(layer: nn.Embedding, x: torch.Tensor) -> torch.Tensor:
+        result = right(layer, x)
+        result.register_hook(lambda gradient: 2 * gradient)
+        return result
+
+    monkeypatch.setattr(nn.Embedding, "forward", hook)
+    (run,) = tensorprobe.truth(record(tmp_path)).runs
+    assert [(finding.kind, finding.record) for finding in run.findings] == [("sum", "NN_Embedding_0_backward")]
+    (words,) = [row for row in run.parameter_gradients if row.slot == "words.weight"]
+    assert words.accumulated is not None and words.accumulated.relative < 1e-5
+
+
+def test_its_replay_is_a_dump_that_compares_as_equal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dump, again = record(tmp_path / "dump"), tmp_path / "again"
+    done = run_here(capsys, "replay", dump, "--dtype", "recorded", "-o", again)
+    assert done.returncode == 0 and "values come out as recorded, bit for bit." in done.stdout
+    assert run_here(capsys, "compare", dump, again).returncode == 0
+    (rank,) = open_dump(again).ranks()
+    assert np.load(rank.tensor_path("NN_Linear_0_forward_output.npy")).shape == (4, 3)
 
 
 def test_one_without_integers_says_how_to_record_it(tmp_path: Path) -> None:

@@ -131,6 +131,8 @@ class Executor:
             raise
         self._gradients.end(operation, span, tuple(results.values()))
         self._add_made(operation, results)
+        for slot, tensor in results.items():
+            self._values.pin_gradient(tensor, operation.name, slot)
         return results
 
     def _call(self, operation: Operation) -> Tensors:

@@ -65,8 +65,9 @@ class ReplayedDump(Onlooker):
         for place in (layout.step_name(self._rank.step or 0), self._rank.folder.name):
             self._folder = self._folder.child(place)
         self._tensors = self._folder.child(layout.TENSOR_FOLDER)
-        self._suffix = "npy" if program.is_mindspore else "pt"
-        self._files = NpyFiles() if program.is_mindspore else TorchFiles()
+        is_npy = program.is_mindspore or self._rank.header.get("level") == "api_dump"
+        self._suffix = "npy" if is_npy else "pt"
+        self._files = NpyFiles() if is_npy else TorchFiles()
         self._reducer = Reducer()
         self._written: dict[int, _Written] = {}
         self._values: dict[tuple[str, str], dict[str, Any]] = {}

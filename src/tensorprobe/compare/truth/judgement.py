@@ -87,9 +87,9 @@ def find_obstacle(reference: RankDump, candidate: RankDump) -> str | None:
     """Why two steps cannot be compared by truth; None if they can."""
     try:
         for rank in (reference, candidate):
-            check_replayable(rank)
-            if rank.api_dump is not None or rank.header.get("framework") == "mindspore":
+            if rank.header.get("level") == "api_dump" or rank.header.get("framework") == "mindspore":
                 return f"{rank.folder} is not a dump of PyTorch at L1 or mix"
+            check_replayable(rank)
             if not tells_tensors_apart(rank):
                 return f"{rank.folder} does not say which tensors are the same: it is another tool's, or an older dump"
         find_device("cpu")
