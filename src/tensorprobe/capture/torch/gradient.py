@@ -154,18 +154,23 @@ class GradientTracer:
             for position, (parent, number) in enumerate(node.next_functions):
                 if parent is None:
                     continue
-                if type(parent) is _AccumulateGrad:
-                    leaf = parent.variable
-                    leaving.setdefault((None, id(leaf)), []).append((node, position))
-                    if id(leaf) in self._parameters:
-                        self._hook_parameter(leaf, parent)
-                elif (leaf := self._cast_leaf(parent, span)) is not None:
-                    leaving.setdefault((None, id(leaf)), []).append((node, position))
-                elif parent._sequence_nr() < start or (parent, number) in span.inputs:
-                    leaving.setdefault((parent, number), []).append((node, position))
-                else:
+                found = self._find_leaving(parent, number, span)
+                if found is None:
                     visit(parent)
+                else:
+                    leaving.setdefault(found, []).append((node, position))
         return leaving
+
+    def _find_leaving(self, node: Any, number: int, span: Span) -> Edge | None:
+        """The edge to this output of a node, if it leaves the call; None where the node is one of its own."""
+        if type(node) is _AccumulateGrad:
+            leaf = node.variable
+            if id(leaf) in self._parameters:
+                self._hook_parameter(leaf, node)
+            return None, id(leaf)
+        if (cast := self._cast_leaf(node, span)) is not None:
+            return None, id(cast)
+        return (node, number) if node._sequence_nr() < span.start or (node, number) in span.inputs else None
 
     def _cast_leaf(self, node: Any, span: Span) -> torch.Tensor | None:
         """The leaf that autocast has cast for a call. The cast may be older than the call: it is kept and shared, so
