@@ -77,6 +77,13 @@ class Call:
         self.is_forward_listed = is_listed(self.forward_name) or (parent is not None and parent.is_forward_listed)
         self.is_backward_listed = is_listed(self.backward_name) or (parent is not None and parent.is_backward_listed)
 
+    def tell_place(self, fields: dict[str, Any]) -> None:
+        """Add to a record of it where it was made: in which module, by which part of the framework."""
+        if self.module_path is not None:
+            fields["module_path"] = self.module_path
+        if self.stack is not None and self.stack.caller is not None:
+            fields["caller"] = self.stack.caller
+
 
 class Slot:
     """The place of one gradient in a backward record: the shares that are still to come, and what they added up to."""
@@ -145,7 +152,7 @@ class GradientRecord:
             self.is_begun = True
             self._recorder.begin_backward(self)
         if gradient is not None:
-            slot.share = gradient if slot.share is None else self._recorder.add_gradients(slot.share, gradient)
+            slot.share = gradient if slot.share is None else self._recorder.reader.add(slot.share, gradient)
         slot.expected -= 1
         if slot.expected == 0:
             self._settle(slot)

@@ -13,7 +13,7 @@ from itertools import count
 from types import FrameType
 from typing import Any
 
-from tensorprobe.capture.backward_request import MAX_REQUESTS, BackwardRequests
+from tensorprobe.capture.backward_request import BackwardRequests
 from tensorprobe.capture.call import Call, GradientRecord, Slot, container_of, slots_to_leaves
 from tensorprobe.capture.coverage import Coverage
 from tensorprobe.capture.describe import Describer, Listener
@@ -66,8 +66,6 @@ class Recorder:
         self._open_backwards: dict[GradientRecord, None] = {}
         self._parameter_gradients: dict[str, dict[str, Any]] = {}
         self.backward_passes = BackwardRequests()
-        self.reductions: list[dict[str, Any]] = []
-        """The gradients that are averaged over ranks where nothing can be seen: of which parameters, when."""
         self._undefined = UndefinedGradients()
         self._failures = RecordingFailures()
         describer.note_failure, describer.note_stale = self.note_failure, self.note_stale
@@ -86,7 +84,7 @@ class Recorder:
         call = self._name_call(stem, index, parent)
         for region in state.regions:
             region.add(call)
-        is_wanted = self._select(call)
+        is_wanted = self._selector.select(call)
         self.coverage.filtered += not call.keeps_forward
         if is_wanted:
             if state.functions:
@@ -113,7 +111,7 @@ class Recorder:
             index = self.count(stem)
             call = Call(stem, f"{stem}.forward.{index}", f"{stem}.backward.{index}", parent)
             call.is_pinned, call.is_passed_on = False, True
-            self._select(call)
+            self._selector.select(call)
             self.coverage.filtered += not call.keeps_forward
         else:
             call = Call(stem, stem, stem, parent)
@@ -249,7 +247,7 @@ class Recorder:
                 fields["output"] = slots_to_leaves(record.outputs)
                 if record.outputs_by_keyword:
                     fields["output_kwargs"] = slots_to_leaves(record.outputs_by_keyword)
-            self._add_context(call, fields)
+            call.tell_place(fields)
             if record.is_repeated:
                 self.coverage.add_unseen(EARLIER_PASS)
             given = fields.get("input")
@@ -258,9 +256,6 @@ class Recorder:
             self._emit(call.backward_name, fields, call.parent.backward_name if call.parent is not None else None, None)
             self._watch.act(finding, call.stack)
         self._selector.end(call.backward_name)
-
-    def add_gradients(self, first: Any, second: Any) -> Any:
-        return self.reader.add(first, second)
 
     def describe_gradient(self, record: GradientRecord, slot: Slot) -> Any:
         """A leaf for a gradient that is complete."""
@@ -290,11 +285,6 @@ class Recorder:
             leaf = self._describer.describe_tensor(gradient, f"{name}.{parameter}", None, stores)
             self._undefined.note(None, leaf)
             self._parameter_gradients.setdefault(stem, {})[parameter] = [leaf]
-
-    def add_reduction(self, reduction: dict[str, Any]) -> None:
-        """The next backward pass ends in an average over ranks, where nothing can be seen."""
-        if len(self.reductions) < MAX_REQUESTS:
-            self.reductions.append({**reduction, "records": self.coverage.recorded})
 
     def keep_tensor(self, tensor: Any, slot: str, *, is_made: bool = False) -> str | None:
         """The file of a tensor that belongs to no record; None where it gets none. `is_made`: it can be computed
@@ -329,7 +319,6 @@ class Recorder:
         self.sink = sink
         self.coverage = Coverage()
         self.backward_passes = BackwardRequests()
-        self.reductions = []
         self._counts.clear()
         self._undefined.clear()
         self._describer.begin_step()
@@ -390,35 +379,18 @@ class Recorder:
         name, describe = call.forward_name, self._describer.describe
         return describe(results, self._slot(name, "output"), produced_by=name, stores=stores, listen=listen)
 
-    def _select(self, call: Call) -> bool:
-        selector = self._selector
-        if not selector.is_selective:
-            call.keeps_forward, call.keeps_backward = selector.keeps_forward, selector.keeps_backward
-            return call.keeps_forward or call.keeps_backward
-        call.note_listed(self._selector.is_listed)
-        is_inside = selector.begin(call.forward_name)
-        call.keeps_forward = selector.keeps_forward and is_inside and call.is_forward_listed
-        call.keeps_backward = selector.keeps_backward and call.is_backward_listed
-        return call.keeps_forward or call.keeps_backward
-
     def _emit_forward(self, call: Call) -> None:
         self._running.pop(call, None)
         fields, call.fields = call.fields, {}
         if call.watched:
             call.watched = []
-        self._add_context(call, fields)
+        call.tell_place(fields)
         if call.original is not None:
             self.recomputation.add_check(call.original, fields, self.coverage)
         elif self._threads.regions:
             call.kept_fields = fields
         self._emit(call.forward_name, fields, container_of(call), call)
         self._selector.end(call.forward_name)
-
-    def _add_context(self, call: Call, fields: dict[str, Any]) -> None:
-        if call.module_path is not None:
-            fields["module_path"] = call.module_path
-        if call.stack is not None and call.stack.caller is not None:
-            fields["caller"] = call.stack.caller
 
     def _emit(self, name: str, fields: dict[str, Any], parent: str | None, call: Call | None) -> None:
         sink = self.sink

@@ -298,8 +298,8 @@ class Session:
         identity = {"run_id": self._place.run_id if self._place is not None else None}
         requests = self.recorder.backward_passes.as_list()
         passes: dict[str, Any] = {"backward_passes": requests} if requests else {}
-        if self.recorder.reductions:
-            passes["gradient_reductions"] = self.recorder.reductions
+        if self.recorder.backward_passes.reductions:
+            passes["gradient_reductions"] = self.recorder.backward_passes.reductions
         return {
             **identity,
             **self._circumstances,

@@ -102,7 +102,7 @@ class LayerRecorder(Recorder):
         call = self._name_call(stem, self.count(stem), parent)
         if module_path is not None:
             call.module_path = module_path
-        if self._select(call):
+        if self._selector.select(call):
             call.stack = self.stacks.capture(frame, parent.stack if parent is not None else None)
         self.coverage.filtered += not call.keeps_forward
         for region in state.regions:
@@ -133,8 +133,3 @@ class LayerRecorder(Recorder):
         single = output[0] if isinstance(output, tuple) else output
         slot, name = self._slot(call.forward_name, "output"), call.forward_name
         return [self._describer.describe(single, slot, produced_by=name, stores=stores, listen=listen)]
-
-    def _select(self, call: Call) -> bool:
-        name = call.forward_name.removesuffix("_forward")
-        call.keeps_forward, call.keeps_backward = self._selector.choose(name, call.stem)
-        return call.keeps_forward or call.keeps_backward
