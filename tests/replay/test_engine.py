@@ -136,3 +136,14 @@ def test_gradients_are_judged_where_no_model_was_given(tmp_path: Path) -> None:
     (found,) = tensorprobe.truth(tmp_path).runs
     assert found.findings == [] and len(found.parameter_gradients) == 3
     assert all(row.accumulated is not None and row.accumulated.relative < 1e-5 for row in found.parameter_gradients)
+
+
+@pytest.mark.parametrize("level", ["L1", "mix"])
+def test_gradients_that_lie_in_one_memory_are_added_to(level: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    layer, x, memory = torch.nn.Linear(3, 2), torch.randn(4, 3), torch.randn(8)
+    layer.weight.grad, layer.bias.grad = memory[:6].view(2, 3), memory[6:]
+    dump = record(tmp_path, layer, lambda: (layer(x) ** 2).sum(), level)
+    replay, differences = run_replay(dump, "recorded")
+    assert (differences.found, replay.coverage.gaps) == ([], {})
+    assert tensorprobe.truth(dump).findings == []

@@ -94,8 +94,8 @@ class BackwardPasses:
         have made it. None for what is no tensor: an edge of the graph, a gradient that is not given."""
         if not isinstance(tensor, torch.Tensor):
             return None
-        is_known = self._reader.values.peek(tensor) is not None
-        if not is_known and self._recorder.keeps_leaf_gradients:
+        is_known = self._reader.has_identified(tensor)
+        if self._reader.values.peek(tensor) is None and self._recorder.keeps_leaf_gradients:
             self._reader.values.observe(tensor)
         leaf = self._reader.identify(tensor)
         if slot is not None and not is_known:

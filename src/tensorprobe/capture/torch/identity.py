@@ -42,16 +42,22 @@ class TensorNumbers:
 
     def number(self, tensor: torch.Tensor, known: KnownTensors, layout: tuple[Any, ...]) -> int:
         """`known` are the tensors of its storage; `layout` how it lies there, its version first."""
-        node = tensor.grad_fn
-        if node is None:  # a parameter, and what `.data` and `detach()` make of it
-            place: Place = (layout[1:], tensor.requires_grad)
-        else:
-            place = (layout[1:], self._node_number(node), tensor.output_nr)
+        place = self._find_place(tensor, layout)
         found = known.by_place.get(place)
         if found is None:
             found = known.by_place[place] = self._move(tensor, known, layout)
         known.by_address[tensor._cdata] = layout, place
         return found
+
+    def has(self, tensor: torch.Tensor, known: KnownTensors, layout: tuple[Any, ...]) -> bool:
+        """Has it a number already?"""
+        return self._find_place(tensor, layout) in known.by_place
+
+    def _find_place(self, tensor: torch.Tensor, layout: tuple[Any, ...]) -> Place:
+        node = tensor.grad_fn
+        if node is None:  # a parameter, and what `.data` and `detach()` make of it
+            return layout[1:], tensor.requires_grad
+        return layout[1:], self._node_number(node), tensor.output_nr
 
     def _move(self, tensor: torch.Tensor, known: KnownTensors, layout: tuple[Any, ...]) -> int:
         """The number that a tensor had before it was written to, which nobody else has from now on; or a new one."""

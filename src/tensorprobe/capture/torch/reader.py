@@ -244,6 +244,11 @@ class TorchReader:
             self._unnamed.add(id(tensor))
         return found
 
+    def has_identified(self, tensor: torch.Tensor) -> bool:
+        """Was it seen before? Another tensor in its memory may not show what it shows."""
+        known = self.values.peek(tensor)
+        return known is not None and self.numbers.has(tensor, known.tensors, layout_of(tensor, tensor._version))
+
     def identify(self, tensor: torch.Tensor) -> dict[str, Any]:
         """Which tensor it is, without a look at its content."""
         known = self.values.peek(tensor)
