@@ -152,7 +152,7 @@ class GradientRecord:
             self.is_begun = True
             self._recorder.begin_backward(self)
         if gradient is not None:
-            slot.share = gradient if slot.share is None else self._recorder.reader.add(slot.share, gradient)
+            slot.share = gradient if slot.share is None else self._recorder.add_gradients(slot.share, gradient)
         slot.expected -= 1
         if slot.expected == 0:
             self._settle(slot)

@@ -8,13 +8,13 @@ call is kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import count
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
 from tensorprobe.capture.backward_request import BackwardRequests
 from tensorprobe.capture.call import Call, GradientRecord, Slot, container_of, slots_to_leaves
+from tensorprobe.capture.call_count import CallCounts
 from tensorprobe.capture.coverage import Coverage
 from tensorprobe.capture.describe import Describer, Listener
 from tensorprobe.capture.failure import RecordingFailures
@@ -58,7 +58,7 @@ class Recorder:
         self._describer = describer
         self._selector = Selector(config)
         self._watch = Watch(config.on_nonfinite, describer, reader)
-        self._counts: dict[str, Iterator[int]] = {}
+        self.counts = CallCounts()
         self._threads = ThreadState()
         self.recomputation = Recomputation(self._threads)
         self._running: dict[Call, None] = {}
@@ -79,7 +79,7 @@ class Recorder:
             call = self.recomputation.repeat(stem, self.coverage, is_counted=True)
             return call if call.keeps_forward or call.keeps_backward else None
         self.coverage.seen += 1
-        index = self.count(stem)
+        index = self.counts.next(stem)
         parent = state.modules[-1] if state.modules else None
         call = self._name_call(stem, index, parent)
         for region in state.regions:
@@ -108,7 +108,7 @@ class Recorder:
             return call
         if self.records_modules:
             self.coverage.seen += 1
-            index = self.count(stem)
+            index = self.counts.next(stem)
             call = Call(stem, f"{stem}.forward.{index}", f"{stem}.backward.{index}", parent)
             call.is_pinned, call.is_passed_on = False, True
             self._selector.select(call)
@@ -257,6 +257,9 @@ class Recorder:
             self._watch.act(finding, call.stack)
         self._selector.end(call.backward_name)
 
+    def add_gradients(self, first: Any, second: Any) -> Any:
+        return self.reader.add(first, second)
+
     def describe_gradient(self, record: GradientRecord, slot: Slot) -> Any:
         """A leaf for a gradient that is complete."""
         call, is_input = record.call, slot.path.startswith("input")
@@ -319,7 +322,7 @@ class Recorder:
         self.sink = sink
         self.coverage = Coverage()
         self.backward_passes = BackwardRequests()
-        self._counts.clear()
+        self.counts.clear()
         self._undefined.clear()
         self._describer.begin_step()
         self._selector.restart()
@@ -353,13 +356,6 @@ class Recorder:
         self._failures.note_stale(slot, difference)
 
     # -- inside --------------------------------------------------------------------------------------------------------
-
-    def count(self, stem: str) -> int:
-        """How often it was asked for in this step before."""
-        counter = self._counts.get(stem)
-        if counter is None:  # several threads may be here: one of them wins
-            counter = self._counts.setdefault(stem, count())
-        return next(counter)
 
     def _name_call(self, stem: str, index: int, parent: Call | None) -> Call:
         return Call(stem, f"{stem}.{index}.forward", f"{stem}.{index}.backward", parent)

@@ -99,7 +99,7 @@ class LayerRecorder(Recorder):
             return self.recomputation.repeat(stem, self.coverage, is_counted=True)
         self.coverage.seen += 1
         parent = state.modules[-1] if state.modules else None
-        call = self._name_call(stem, self.count(stem), parent)
+        call = self._name_call(stem, self.counts.next(stem), parent)
         if module_path is not None:
             call.module_path = module_path
         if self._selector.select(call):
