@@ -72,11 +72,10 @@ def test_a_part_is_the_whole_file_without_its_end(name: str) -> None:
     assert whole.startswith(part)
 
 
-def test_the_tensor_files_are_those_that_dump_json_and_debug_json_name() -> None:
+def test_the_tensor_files_are_those_that_dump_json_debug_json_and_run_json_name() -> None:
     folder = run_program("tensor") / "step0" / "rank"
-    named = re.findall(
-        r'"data_name": "([^"]+)"', (folder / "dump.json").read_text() + (folder / "debug.json").read_text()
-    )
+    text = "".join((folder / name).read_text() for name in ("dump.json", "debug.json", "run.json"))
+    named = re.findall(r'"data_name": "([^"]+)"', text)
     assert sorted(named) == sorted(path.name for path in (folder / "dump_tensor_data").iterdir())
     assert "Module.Tiny.forward.0.kwargs.pair.0.pt" in named and "point_grad.0.debug.out.0.pt" in named
 

@@ -12,8 +12,11 @@ from torch import nn
 
 import tensorprobe
 from tensorprobe.replay.argument import Leaf, iter_leaves
-from tensorprobe.replay.engine import Onlooker, Replay
+from tensorprobe.replay.backward_pass import LeafGradient
+from tensorprobe.replay.engine import Replay
+from tensorprobe.replay.gradient_sum import find_broken_sums
 from tensorprobe.replay.invocation import Tensors
+from tensorprobe.replay.onlooker import Onlooker
 from tensorprobe.replay.precision import Precision, PrecisionName
 from tensorprobe.replay.program import Operation, read_program
 from tensorprobe.replay.recorded import is_bit_equal
@@ -127,7 +130,8 @@ class Differences(Onlooker):
     def __init__(self) -> None:
         self.replay: Replay | None = None
         self.found: list[str] = []
-        self.forward_count = self.gradient_count = 0
+        self.forward_count = self.leaf_count = 0
+        self._gradients: dict[tuple[str, str], torch.Tensor] = {}
 
     def see_results(self, operation: Operation, tensors: Tensors) -> None:
         for leaf in operation.outputs:
@@ -136,9 +140,26 @@ class Differences(Onlooker):
                 self._hold(f"{operation.name}.{leaf.slot}", leaf, tensors[leaf.slot])
 
     def see_gradient(self, record: str, slot: str, gradient: torch.Tensor) -> None:
+        self._gradients[record, slot] = gradient.clone()  # the record of a later pass takes the place of an earlier one
+
+    def see_leaf_gradient(self, record: str, leaf: LeafGradient, gradient: torch.Tensor) -> None:
+        if leaf.after is not None and leaf.after.data_name is not None:
+            self.leaf_count += 1
+            self._hold(f"{record}.{leaf.leaf.tensor}", leaf.after, gradient)
+
+    @property
+    def gradient_count(self) -> int:
+        return len(self._gradients)
+
+    def hold_gradients(self) -> None:
+        """After the last pass."""
         assert self.replay is not None
-        self.gradient_count += 1
-        self._hold(f"{record}.{slot}", gradient_leaves(self.replay.program.gradients[record])[slot], gradient)
+        for (record, slot), gradient in self._gradients.items():
+            leaf = gradient_leaves(self.replay.program.gradients[record]).get(slot)
+            if leaf is not None:
+                self._hold(f"{record}.{slot}", leaf, gradient)
+            else:
+                self.found.append(f"{record}.{slot}: not recorded")
 
     def _hold(self, name: str, leaf: Leaf, tensor: torch.Tensor) -> None:
         assert self.replay is not None
@@ -161,7 +182,9 @@ def run_replay(folder: Path, precision: PrecisionName) -> tuple[Replay, Differen
     program = read_program(next(open_dump(folder).ranks()))
     differences = Differences()
     replay = differences.replay = Replay(program, Precision(precision), torch.device("cpu"), differences)
+    replay.pin_gradients(find_broken_sums(program, replay.recorded))
     replay.run()
+    differences.hold_gradients()
     return replay, differences
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import torch
 
 from tensorprobe.model.name import ParametersGradName, parse_name
-from tensorprobe.replay.engine import Onlooker, Replay
+from tensorprobe.replay.engine import Replay
 from tensorprobe.replay.invocation import Tensors
 from tensorprobe.replay.joint import run_jointly
+from tensorprobe.replay.onlooker import Onlooker
 from tensorprobe.replay.precision import Precision
 from tensorprobe.replay.program import Operation, read_program
 from tensorprobe.store.reader import open_dump

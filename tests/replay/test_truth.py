@@ -90,6 +90,66 @@ def test_a_kernel_that_errs_in_one_element_is_named(tmp_path: Path) -> None:
     assert finding.judgement is not None and finding.judgement.index == (1, 2)
 
 
+def test_a_hook_on_a_parameter_is_named(tmp_path: Path) -> None:
+    for level, place in (
+        ("mix", ("Module.0.Linear.parameters_grad", "weight")),
+        ("L1", ("backward_pass.0", "0.weight")),
+    ):
+        torch.manual_seed(0)
+        model, x = nn.Sequential(nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, 2)), torch.randn(5, 8)
+        model[0].weight.register_hook(lambda gradient: gradient * 1.01)
+        folder = record(tmp_path / level, model, lambda model=model, x=x: (model(x) ** 2).sum(), level)  # type: ignore[misc]
+        (finding,) = tensorprobe.truth(folder).findings
+        assert (finding.kind, finding.record, finding.slot) == ("sum", *place)
+
+
+def route(h: torch.Tensor) -> torch.Tensor:
+    """Two experts whose weights are one number in bfloat16, and not in float64."""
+    weights = torch.stack([h[:, 0], h[:, 0] * (1 + 2.0**-12)], 1).sigmoid().bfloat16()
+    values, places = weights.topk(1)
+    return h * values.float() * (1 + places.float())
+
+
+def take_largest(h: torch.Tensor) -> torch.Tensor:
+    near = torch.stack([h[:, 0], h[:, 0] * (1 + 2.0**-12)], 1).bfloat16()
+    return h * near.argmax(1, keepdim=True)
+
+
+def mask(h: torch.Tensor) -> torch.Tensor:
+    """Half of the rows lie just above the limit, and are rounded onto it."""
+    limits = (0.5 + (h[:, :1] > 0) * 2.0**-10).bfloat16()
+    return h * (limits > 0.5)
+
+
+DECIDED = {
+    "a router": (route, "Tensor.topk.0.forward", 2.0**-12),
+    "an argmax": (take_largest, "Tensor.argmax.0.forward", 2.0**-10),
+    "a mask": (mask, "Tensor.gt.1.forward", 2.0**-10),
+}
+
+
+@pytest.mark.parametrize("kind", DECIDED)
+def test_a_decision_that_truth_makes_otherwise_is_told_with_its_margin(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change, place, margin = DECIDED[kind]
+    (run,) = tensorprobe.truth(train(tmp_path, change)).runs
+    assert run.findings == []
+    assert list(run.coverage.decisions) == [place]
+    decision = run.coverage.decisions[place]
+    assert 0 < decision.count < decision.total
+    assert decision.margin is not None and 0 < decision.margin <= margin
+    done = run_here(capsys, "truth", tmp_path)
+    assert done.returncode == 0
+    assert f"{place} would decide otherwise without rounding, in {decision.count} of {decision.total}" in done.stdout
+
+
+def test_an_overflow_that_a_clamp_hides_is_named_with_its_count(tmp_path: Path) -> None:
+    report = tensorprobe.truth(train(tmp_path, overflow))
+    (found,) = [finding for finding in report.findings if finding.record == "Tensor.mul.1.forward"]
+    assert found.kind == "overflow" and found.count > 0
+
+
 def test_a_right_derivative_is_no_finding(tmp_path: Path) -> None:
     assert tensorprobe.truth(train(tmp_path, lambda h: Tanh.apply(h, True)))
 

@@ -3,6 +3,7 @@ user's tensors."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tensorprobe.capture.stack import Stack
@@ -28,6 +29,7 @@ class Call:
         "keeps_backward",
         "keeps_forward",
         "kept_fields",
+        "layer",
         "module_path",
         "original",
         "parent",
@@ -58,6 +60,8 @@ class Call:
         self.is_passed_on = False
         """Its results are made by the calls inside it."""
         self.fields: dict[str, Any] = {}
+        self.layer: Call | None = None
+        """The layer that it is made in, where a layer is one record."""
         self.original: Call | None = None
         """The forward call that this one repeats in a recomputation."""
         self.kept_fields: dict[str, Any] | None = None
@@ -66,6 +70,19 @@ class Call:
         """The state of the random generator before a call whose draw is to be kept."""
         self.watched: list[Any] = []
         """With `on_nonfinite`, the tensors it was given, while it runs."""
+
+    def note_listed(self, is_listed: Callable[[str], bool]) -> None:
+        """Does `list` name the call, or a module around it?"""
+        parent = self.parent
+        self.is_forward_listed = is_listed(self.forward_name) or (parent is not None and parent.is_forward_listed)
+        self.is_backward_listed = is_listed(self.backward_name) or (parent is not None and parent.is_backward_listed)
+
+    def tell_place(self, fields: dict[str, Any]) -> None:
+        """Add to a record of it where it was made: in which module, by which part of the framework."""
+        if self.module_path is not None:
+            fields["module_path"] = self.module_path
+        if self.stack is not None and self.stack.caller is not None:
+            fields["caller"] = self.stack.caller
 
 
 class Slot:

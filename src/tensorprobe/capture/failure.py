@@ -1,10 +1,16 @@
-"""What could not be written. The user's program goes on: each kind of failure is said once, the rest is counted."""
+"""What could not be recorded or written. The user's program goes on: each kind of failure is said once, the rest is
+counted."""
 
 from __future__ import annotations
 
 import logging
+import re
+
+from tensorprobe.errors import NonFiniteError
 
 logger = logging.getLogger("tensorprobe")
+
+_DIGITS = re.compile(r"\d+")
 
 
 class Failures:
@@ -53,3 +59,40 @@ class ProgramError(Exception):
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
         self.error = error
+
+
+class RecordingFailures:
+    """What goes wrong while calls are recorded: each kind is said once."""
+
+    def __init__(self) -> None:
+        self._logged: set[str] = set()
+
+    def note(self, where: str, error: BaseException) -> int:
+        """One, to be counted; an error that is the program's own is raised."""
+        if isinstance(error, NonFiniteError):
+            raise error
+        if isinstance(error, ProgramError):
+            raise error.error
+        if self._is_new(f"{where}: {type(error).__name__}"):
+            logger.warning(
+                "%s was not recorded (%s: %s); further failures of this kind are counted",
+                where,
+                type(error).__name__,
+                error,
+            )
+            logger.debug("the failure in full", exc_info=error)
+        return 1
+
+    def note_stale(self, slot: str, difference: str) -> None:
+        if self._is_new(f"stale: {_DIGITS.sub('', slot)}"):
+            logger.error(
+                "%s was taken as known and had changed unnoticed: %s. The record has the new value; further ones of "
+                "this kind are counted",
+                slot,
+                difference,
+            )
+
+    def _is_new(self, key: str) -> bool:
+        is_new = key not in self._logged
+        self._logged.add(key)
+        return is_new

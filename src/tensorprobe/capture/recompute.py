@@ -109,6 +109,15 @@ class Recomputation:
         while regions and regions.pop() is not region:
             pass
 
+    def open_function(self, call: Call) -> None:
+        """An autograd Function of the program begins: what is called from now on is inside of it."""
+        self._threads.functions.append(call.forward_name)
+
+    def close_function(self, call: Call) -> None:
+        functions = self._threads.functions
+        while functions and functions.pop() != call.forward_name:
+            pass
+
     def begin_replay(self, replay: Replay) -> Undo:
         """A region is recomputed in this thread, until what is returned is called."""
         state = self._threads

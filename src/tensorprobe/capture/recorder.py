@@ -8,18 +8,16 @@ call is kept.
 
 from __future__ import annotations
 
-import json
-import logging
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import count
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
+from tensorprobe.capture.backward_request import BackwardRequests
 from tensorprobe.capture.call import Call, GradientRecord, Slot, container_of, slots_to_leaves
+from tensorprobe.capture.call_count import CallCounts
 from tensorprobe.capture.coverage import Coverage
 from tensorprobe.capture.describe import Describer, Listener
-from tensorprobe.capture.failure import ProgramError
+from tensorprobe.capture.failure import RecordingFailures
 from tensorprobe.capture.framework import TensorReader
 from tensorprobe.capture.recompute import Recomputation, ThreadState
 from tensorprobe.capture.selector import Selector
@@ -29,15 +27,10 @@ from tensorprobe.capture.storing import Storing, storing_of_results
 from tensorprobe.capture.undefined_gradient import UndefinedGradients
 from tensorprobe.capture.watch import Watch, Watched, changes_inputs
 from tensorprobe.config import CaptureConfig
-from tensorprobe.errors import NonFiniteError
 from tensorprobe.model.name import PARAMETERS_GRAD
 from tensorprobe.model.tree import tuple_paths
 
-logger = logging.getLogger("tensorprobe")
-
 _MAX_ERROR_TEXT = 500
-_MAX_PASSES = 4096
-_DIGITS = re.compile(r"\d+")
 UNENDED = "had not ended when the step did"
 EARLIER_PASS = "backward of a call, replaced by that of a later pass over the same graph"
 
@@ -55,6 +48,8 @@ class Recorder:
         is_partial = config.list or config.scope or config.api_yaml or config.data_mode
         self.describes_every_call = not (is_partial or self.records_layers)
         """False where some calls, or parts of them, are left out: what these write is to be noticed all the same."""
+        self.keeps_leaf_gradients = config.task not in ("statistics", "structure")
+        """Is it noted which tensors hold the gradients of leaves? A replay needs it."""
         self.coverage = Coverage()
         self.generation = 0
         """Which step hooks belong to: gradients of an older one are not recorded."""
@@ -63,19 +58,16 @@ class Recorder:
         self._describer = describer
         self._selector = Selector(config)
         self._watch = Watch(config.on_nonfinite, describer, reader)
-        self._counts: dict[str, Iterator[int]] = {}
+        self.counts = CallCounts()
         self._threads = ThreadState()
         self.recomputation = Recomputation(self._threads)
         self._running: dict[Call, None] = {}
         """Forward calls that have begun and not ended."""
         self._open_backwards: dict[GradientRecord, None] = {}
         self._parameter_gradients: dict[str, dict[str, Any]] = {}
-        self.backward_passes: list[str] = []
-        """From which values gradients were asked for, in this step: as JSON, because a step may have no end."""
-        self.reductions: list[dict[str, Any]] = []
-        """The gradients that are averaged over ranks where nothing can be seen: of which parameters, when."""
+        self.backward_passes = BackwardRequests()
         self._undefined = UndefinedGradients()
-        self._logged: set[str] = set()
+        self._failures = RecordingFailures()
         describer.note_failure, describer.note_stale = self.note_failure, self.note_stale
 
     # -- calls, forward ------------------------------------------------------------------------------------------------
@@ -87,12 +79,12 @@ class Recorder:
             call = self.recomputation.repeat(stem, self.coverage, is_counted=True)
             return call if call.keeps_forward or call.keeps_backward else None
         self.coverage.seen += 1
-        index = self.count(stem)
+        index = self.counts.next(stem)
         parent = state.modules[-1] if state.modules else None
         call = self._name_call(stem, index, parent)
         for region in state.regions:
             region.add(call)
-        is_wanted = self._select(call)
+        is_wanted = self._selector.select(call)
         self.coverage.filtered += not call.keeps_forward
         if is_wanted:
             if state.functions:
@@ -116,15 +108,15 @@ class Recorder:
             return call
         if self.records_modules:
             self.coverage.seen += 1
-            index = self.count(stem)
+            index = self.counts.next(stem)
             call = Call(stem, f"{stem}.forward.{index}", f"{stem}.backward.{index}", parent)
             call.is_pinned, call.is_passed_on = False, True
-            self._select(call)
+            self._selector.select(call)
             self.coverage.filtered += not call.keeps_forward
         else:
             call = Call(stem, stem, stem, parent)
             call.is_recorded = False
-            self._list(call)
+            call.note_listed(self._selector.is_listed)
         call.module_path = module_path
         call.stack = self.stacks.capture(frame, parent.stack if parent is not None else None)
         for region in state.regions:
@@ -188,14 +180,15 @@ class Recorder:
             tensor, self._slot(call.forward_name, role), None, Storing.ALL
         )
 
-    def open_function(self, call: Call) -> None:
-        """An autograd Function of the program begins: what is called from now on is inside of it."""
-        self._threads.functions.append(call.forward_name)
-
-    def close_function(self, call: Call) -> None:
-        functions = self._threads.functions
-        while functions and functions.pop() != call.forward_name:
-            pass
+    def add_written(self, call: Call, tensors: Mapping[str, Any]) -> None:
+        """What the call has written to and does not return, by the names of the places where it was given. Only a
+        replay asks for it."""
+        if self.stores_tensors(call) and self._selector.keeps_outputs:
+            name, stores = call.forward_name, self._storing_of_results(call)
+            call.fields["written"] = {
+                place: self._describer.describe_tensor(tensor, self._slot(name, f"written.{place}"), name, stores)
+                for place, tensor in tensors.items()
+            }
 
     def add_generator(self, call: Call, state: str | None) -> None:
         """The random generator that the call draws from, as it was before."""
@@ -209,9 +202,7 @@ class Recorder:
             return
         outputs: list[Watched] = []
         if self._selector.keeps_outputs:
-            stores = self._selector.storing(call.forward_name)
-            if stores is Storing.LEAVES:
-                stores = storing_of_results(call.fields, is_pinned=call.is_pinned, is_passed_on=call.is_passed_on)
+            stores = self._storing_of_results(call)
             call.fields["output"] = self._describe_results(call, output, stores, self._watch.listen(outputs))
         finding = None
         if note is not None:
@@ -256,7 +247,7 @@ class Recorder:
                 fields["output"] = slots_to_leaves(record.outputs)
                 if record.outputs_by_keyword:
                     fields["output_kwargs"] = slots_to_leaves(record.outputs_by_keyword)
-            self._add_context(call, fields)
+            call.tell_place(fields)
             if record.is_repeated:
                 self.coverage.add_unseen(EARLIER_PASS)
             given = fields.get("input")
@@ -298,15 +289,13 @@ class Recorder:
             self._undefined.note(None, leaf)
             self._parameter_gradients.setdefault(stem, {})[parameter] = [leaf]
 
-    def add_reduction(self, reduction: dict[str, Any]) -> None:
-        """The next backward pass ends in an average over ranks, where nothing can be seen."""
-        if len(self.reductions) < _MAX_PASSES:
-            self.reductions.append({**reduction, "records": self.coverage.recorded})
-
-    def add_backward_pass(self, request: Mapping[str, Any]) -> None:
-        """Gradients were asked for."""
-        if len(self.backward_passes) < _MAX_PASSES:
-            self.backward_passes.append(json.dumps(request))
+    def keep_tensor(self, tensor: Any, slot: str, *, is_made: bool = False) -> str | None:
+        """The file of a tensor that belongs to no record; None where it gets none. `is_made`: it can be computed
+        again."""
+        stores = self._selector.storing(slot)
+        if stores is Storing.NONE or (is_made and stores is not Storing.ALL):
+            return None
+        return self._describer.describe_tensor(tensor, slot, None, Storing.ALL).data_name
 
     def end_nested_pass(self, backward_pass: int) -> None:
         """A backward pass that ran inside another one is over: write the records that it left open."""
@@ -332,9 +321,8 @@ class Recorder:
         """Names start anew; hooks of the steps before do nothing any more."""
         self.sink = sink
         self.coverage = Coverage()
-        self.backward_passes = []
-        self.reductions = []
-        self._counts.clear()
+        self.backward_passes = BackwardRequests()
+        self.counts.clear()
         self._undefined.clear()
         self._describer.begin_step()
         self._selector.restart()
@@ -360,43 +348,14 @@ class Recorder:
     def note_failure(self, where: str, error: BaseException) -> None:
         """Something went wrong inside capture: it is said once, and counted; the user's program goes on, unless it was
         to be stopped."""
-        if isinstance(error, NonFiniteError):
-            raise error
-        if isinstance(error, ProgramError):
-            raise error.error
-        self.coverage.failed += 1
-        key = f"{where}: {type(error).__name__}"
-        if key not in self._logged:
-            self._logged.add(key)
-            logger.warning(
-                "%s was not recorded (%s: %s); further failures of this kind are counted",
-                where,
-                type(error).__name__,
-                error,
-            )
-            logger.debug("the failure in full", exc_info=error)
+        self.coverage.failed += self._failures.note(where, error)
 
     def note_stale(self, slot: str, difference: str) -> None:
         """Verify mode has found a value that had changed unnoticed: it is said once per kind of call, and counted."""
         self.coverage.stale += 1
-        key = f"stale: {_DIGITS.sub('', slot)}"
-        if key not in self._logged:
-            self._logged.add(key)
-            logger.error(
-                "%s was taken as known and had changed unnoticed: %s. The record has the new value; further ones of "
-                "this kind are counted",
-                slot,
-                difference,
-            )
+        self._failures.note_stale(slot, difference)
 
     # -- inside --------------------------------------------------------------------------------------------------------
-
-    def count(self, stem: str) -> int:
-        """How often it was asked for in this step before."""
-        counter = self._counts.get(stem)
-        if counter is None:  # several threads may be here: one of them wins
-            counter = self._counts.setdefault(stem, count())
-        return next(counter)
 
     def _name_call(self, stem: str, index: int, parent: Call | None) -> Call:
         return Call(stem, f"{stem}.{index}.forward", f"{stem}.{index}.backward", parent)
@@ -405,34 +364,23 @@ class Recorder:
         """What a part of a record is called, and the file of what is there."""
         return f"{name}.{path}"
 
+    def _storing_of_results(self, call: Call) -> Storing:
+        stores = self._selector.storing(call.forward_name)
+        if stores is not Storing.LEAVES:
+            return stores
+        return storing_of_results(call.fields, is_pinned=call.is_pinned, is_passed_on=call.is_passed_on)
+
     def _describe_results(self, call: Call, output: Any, stores: Storing, listen: Listener | None) -> Any:
         results = list(output) if isinstance(output, tuple) else [output]
         name, describe = call.forward_name, self._describer.describe
         return describe(results, self._slot(name, "output"), produced_by=name, stores=stores, listen=listen)
-
-    def _select(self, call: Call) -> bool:
-        selector = self._selector
-        if not selector.is_selective:
-            call.keeps_forward, call.keeps_backward = selector.keeps_forward, selector.keeps_backward
-            return call.keeps_forward or call.keeps_backward
-        self._list(call)
-        is_inside = selector.begin(call.forward_name)
-        call.keeps_forward = selector.keeps_forward and is_inside and call.is_forward_listed
-        call.keeps_backward = selector.keeps_backward and call.is_backward_listed
-        return call.keeps_forward or call.keeps_backward
-
-    def _list(self, call: Call) -> None:
-        """Does `list` name the call, or a module around it?"""
-        is_listed = self._selector.is_listed
-        call.is_forward_listed = is_listed(call.forward_name) or _inherits(call.parent, "is_forward_listed")
-        call.is_backward_listed = is_listed(call.backward_name) or _inherits(call.parent, "is_backward_listed")
 
     def _emit_forward(self, call: Call) -> None:
         self._running.pop(call, None)
         fields, call.fields = call.fields, {}
         if call.watched:
             call.watched = []
-        self._add_context(call, fields)
+        call.tell_place(fields)
         if call.original is not None:
             self.recomputation.add_check(call.original, fields, self.coverage)
         elif self._threads.regions:
@@ -440,18 +388,8 @@ class Recorder:
         self._emit(call.forward_name, fields, container_of(call), call)
         self._selector.end(call.forward_name)
 
-    def _add_context(self, call: Call, fields: dict[str, Any]) -> None:
-        if call.module_path is not None:
-            fields["module_path"] = call.module_path
-        if call.stack is not None and call.stack.caller is not None:
-            fields["caller"] = call.stack.caller
-
     def _emit(self, name: str, fields: dict[str, Any], parent: str | None, call: Call | None) -> None:
         sink = self.sink
         if sink is not None:
             self.coverage.recorded += 1
             sink.add_record(name, fields, parent, call.stack if call is not None else None)
-
-
-def _inherits(parent: Call | None, flag: str) -> bool:
-    return parent is not None and bool(getattr(parent, flag))

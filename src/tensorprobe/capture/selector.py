@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tensorprobe.capture.storing import Storing
 from tensorprobe.config import CaptureConfig
+
+if TYPE_CHECKING:
+    from tensorprobe.capture.call import Call
 
 _STORING = {"tensor": Storing.ALL, "replay": Storing.LEAVES}
 
@@ -29,6 +34,17 @@ class Selector:
     def restart(self) -> None:
         """A new step: the scope begins anew."""
         self._is_inside_scope = not self._scope
+
+    def select(self, call: Call) -> bool:
+        """A call begins: is its forward wanted, or its backward? It is told so."""
+        if not self.is_selective:
+            call.keeps_forward, call.keeps_backward = self.keeps_forward, self.keeps_backward
+            return call.keeps_forward or call.keeps_backward
+        call.note_listed(self.is_listed)
+        is_inside = self.begin(call.forward_name)
+        call.keeps_forward = self.keeps_forward and is_inside and call.is_forward_listed
+        call.keeps_backward = self.keeps_backward and call.is_backward_listed
+        return call.keeps_forward or call.keeps_backward
 
     def begin(self, name: str) -> bool:
         """A record begins: is it inside the scope?"""

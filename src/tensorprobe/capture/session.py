@@ -6,7 +6,6 @@ written when the window closes, when a backward pass ends after it, and when the
 
 from __future__ import annotations
 
-import json
 import logging
 import shlex
 import time
@@ -297,10 +296,10 @@ class Session:
         coverage["failed"] += self._failures.count
         choices = {"task": self.config.task, "level": self.config.level}
         identity = {"run_id": self._place.run_id if self._place is not None else None}
-        requests = [json.loads(text) for text in self.recorder.backward_passes]
+        requests = self.recorder.backward_passes.as_list()
         passes: dict[str, Any] = {"backward_passes": requests} if requests else {}
-        if self.recorder.reductions:
-            passes["gradient_reductions"] = self.recorder.reductions
+        if self.recorder.backward_passes.reductions:
+            passes["gradient_reductions"] = self.recorder.backward_passes.reductions
         return {
             **identity,
             **self._circumstances,

@@ -98,6 +98,11 @@ class TensorLeaf:
     """The number of its storage: tensors with one number share their memory. None where that is not known."""
     layout: tuple[int, tuple[int, ...]] | None = None
     """Where it begins in its storage and its strides; None for one that begins at 0 and is contiguous."""
+    view_of: int | None = None
+    """The number of the tensor that it is a view of, where no recorded call took it: `x.T`."""
+    is_conjugated: bool = False
+    """It shows the complex conjugates of what is in its storage."""
+    is_negated: bool = False
 
 
 class LateField(ABC):

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 from tensorprobe.errors import DumpError, UsageError
 from tensorprobe.replay.result import Execution, Finding, ReplayOptions, Truth
 from tensorprobe.store.reader import Dump, RankDump, open_dump
+from tensorprobe.store.record_file import RecordFile
+from tensorprobe.store.slot import TensorSlot
 
 _LOOKED_AT = 1000
 
@@ -175,11 +177,31 @@ def check_replayable(rank: RankDump) -> None:
         raise DumpError(
             f"{where} was recorded at level {header['level']}, which has no calls to replay: record it at L1 or mix."
         )
+    if rank.api_dump is not None:
+        check_api_dump(rank)
     if header.get("task") not in ("tensor", "replay"):
         raise DumpError(
             f'{where} was recorded with task "{header.get("task")}", which keeps no tensors to start from: '
             'record it with task "replay" or "tensor".'
         )
+
+
+def check_api_dump(rank: RankDump) -> None:
+    """The same for a dump of api_dump."""
+    where = rank.folder
+    if not isinstance(rank.dump_file, RecordFile):
+        raise DumpError(
+            f"{where} has no dump.json: it was written by TroubleShooter, and does not say enough to replay it."
+        )
+    if rank.header.get("task") != "tensor":
+        return
+    for record in rank.records():
+        for slot in record.slots():
+            if isinstance(slot, TensorSlot) and slot.data_name is None:
+                raise DumpError(
+                    f"{where} has no file for {slot.slot} of {record.name}: what api_dump filters is needed for a "
+                    'replay. Record it with api_dump_start(dump_type="all", filter_data=False).'
+                )
 
 
 def tells_tensors_apart(rank: RankDump) -> bool:

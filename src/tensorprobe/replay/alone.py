@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any
 
 import torch
 
 from tensorprobe.capture.torch.function import UnknownFunctionError
-from tensorprobe.replay.argument import Leaf, iter_leaves
+from tensorprobe.replay.argument import Leaf
 from tensorprobe.replay.communication import Communication
 from tensorprobe.replay.exchange import exchange
 from tensorprobe.replay.invocation import Invoker, Tensors
@@ -40,6 +39,8 @@ class LoneCall:
         kernel = invoker.find_kernel(operation)
         self.meaning = kernel.description if kernel is not None else ""
         """What it is held against, where that is not the function of its name."""
+        self._twins: dict[str, list[str]] = {}
+        """Places that were given the tensor of an earlier one, by that one."""
         self.results = self._invoke(self._given, keep)
 
     @cached_property
@@ -49,10 +50,8 @@ class LoneCall:
 
     def find_places(self, slot: str) -> list[str]:
         """All places in which the tensor in this one was given: its gradient is the sum of theirs."""
-        number = next(leaf.tensor for leaf in self._operation.inputs if leaf.slot == slot)
-        if number is None or self._operation.writes_in_place:
-            return [slot]
-        return [leaf.slot for leaf in self._operation.inputs if leaf.tensor == number]
+        found = ([first, *others] for first, others in self._twins.items() if slot == first or slot in others)
+        return next(found, [slot])
 
     def find_sensitivity(self, slot: str) -> float:
         """How far a result moves when what goes in is rounded by one unit."""
@@ -70,22 +69,29 @@ class LoneCall:
 
     def _invoke(self, given: dict[str, torch.Tensor], change: Change) -> Tensors:
         operation = self._operation
-        shared: dict[int, torch.Tensor] = {}
+        made: dict[int, tuple[str, torch.Tensor]] = {}
 
         def make(leaf: Leaf) -> torch.Tensor:
-            if leaf.tensor is not None and leaf.tensor in shared:
-                return shared[leaf.tensor]
+            if leaf.tensor is not None and leaf.tensor in made:
+                first, tensor = made[leaf.tensor]
+                self._note_twin(first, leaf.slot)
+                return tensor
             tensor = self._read(leaf, change)
             if leaf.is_floating and leaf.requires_grad:
                 given[leaf.slot] = tensor.requires_grad_()
                 tensor = tensor.clone() if operation.writes_in_place else tensor
-            if leaf.tensor is not None and not operation.writes_in_place:
-                shared[leaf.tensor] = tensor
+            if leaf.tensor is not None:
+                made[leaf.tensor] = leaf.slot, tensor
             return tensor
 
         args, kwargs = self._invoker.build_arguments(operation, make)
         with torch.enable_grad():
             return self._invoker.invoke(operation, args, kwargs)[1]
+
+    def _note_twin(self, first: str, slot: str) -> None:
+        twins = self._twins.setdefault(first, [])
+        if slot not in twins:
+            twins.append(slot)
 
     def _read(self, leaf: Leaf, change: Change) -> torch.Tensor:
         recorded = self._invoker.recorded.load(leaf)
@@ -109,32 +115,43 @@ class LoneCall:
 
 
 class LoneFunction(LoneCall):
-    """An autograd Function of the program: the calls inside it, one after the other, on what it was given. Their
-    derivative is what its own backward should give."""
+    """An autograd Function of the program, or a layer: the calls inside it, one after the other, on what it was given.
+    Their derivative is what its own backward should give."""
 
-    def __init__(
-        self, invoker: Invoker, operation: Operation, arriving: Mapping[str, Leaf], inside: Sequence[Operation]
-    ) -> None:
-        self._inside = inside
+    def __init__(self, invoker: Invoker, operation: Operation, arriving: Mapping[str, Leaf]) -> None:
         super().__init__(invoker, operation, arriving)
         self.meaning = ""
 
     def _invoke(self, given: dict[str, torch.Tensor], change: Change) -> Tensors:
         workspace = Workspace(self._invoker.recorded, lambda leaf: self._read(leaf, change))
-        for leaf in self._operation.inputs:
+        workspace.follows_all = True
+        places: dict[int, str] = {}
+        for leaf in (*self._operation.inputs, *self._operation.state_leaves):
             tensor = workspace.take(leaf, self._operation.name)
             if leaf.is_floating and leaf.requires_grad:
-                given[leaf.slot] = tensor.requires_grad_()
-        with torch.enable_grad():
-            for call in self._inside:
-                args, kwargs = self._invoker.build_arguments(call, partial(workspace.take, operation=call.name))
-                found = self._invoker.invoke(call, args, kwargs)[1]
-                for leaf in call.outputs:
-                    workspace.add(leaf, found[leaf.slot], call.name)
+                first = places.setdefault(id(tensor), leaf.slot)
+                if first == leaf.slot:
+                    given[leaf.slot] = tensor.requires_grad_()
+                    if any(call.writes_in_place for call in self._operation.children):
+                        workspace.add(leaf, tensor.clone(), None)
+                else:
+                    self._note_twin(first, leaf.slot)
+        self._call_inside(self._operation, workspace)
         results = {leaf.slot: workspace.find(leaf) for leaf in self._operation.outputs}
         if any(tensor is None for tensor in results.values()):
             raise UnknownFunctionError("it made no recorded calls that give its results")
         return {slot: tensor for slot, tensor in results.items() if tensor is not None}
+
+    def _call_inside(self, function: Operation, workspace: Workspace) -> None:
+        for call in function.children:
+            if call.is_made_of_calls:
+                self._call_inside(call, workspace)
+                continue
+            args, kwargs = self._invoker.build_arguments(call, partial(workspace.take, operation=call.name))
+            with torch.enable_grad():
+                found = self._invoker.invoke(call, args, kwargs)[1]
+            for leaf in call.outputs:
+                workspace.add(leaf, found[leaf.slot], call.name)
 
 
 class LoneExchange:
@@ -180,15 +197,6 @@ def make_rounding(draw: int) -> Change:
 def keep(tensor: torch.Tensor, eps: float) -> torch.Tensor:
     """Leaves a tensor as it is."""
     return tensor
-
-
-def backward_leaves(fields: Mapping[str, Any]) -> tuple[dict[str, Leaf], dict[str, Leaf]]:
-    """Of a backward record: the gradients of the results, by their places in the forward record, and those of the
-    arguments."""
-    arriving = {leaf.slot.replace("input", "output", 1): leaf for leaf in iter_leaves(fields.get("input"), "input")}
-    departing = {leaf.slot.replace("output", "input", 1): leaf for leaf in iter_leaves(fields.get("output"), "output")}
-    departing.update((leaf.slot, leaf) for leaf in iter_leaves(fields.get("output_kwargs"), "kwargs"))
-    return arriving, departing
 
 
 def _distance(moved: list[torch.Tensor], still: torch.Tensor) -> float:

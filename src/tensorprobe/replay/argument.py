@@ -70,7 +70,21 @@ class Leaf:
         """What decides, with the content of its storage, what it shows."""
         if self.storage is None:
             return None
-        return (self.storage, self.offset, self.shape, self.stride, self.dtype)
+        return (self.storage, self.offset, self.shape, self.stride, self.dtype, self.is_conjugated, self.is_negated)
+
+    @property
+    def view_of(self) -> int | None:
+        """The number of the tensor that it is a view of, where no recorded call took it."""
+        return _number(self.fields.get("view_of"))
+
+    @property
+    def is_conjugated(self) -> bool:
+        """Does it show the complex conjugates of what is in its storage?"""
+        return self.fields.get("conjugated") is True
+
+    @property
+    def is_negated(self) -> bool:
+        return self.fields.get("negated") is True
 
 
 def iter_leaves(tree: Any, slot: str) -> Iterator[Leaf]:

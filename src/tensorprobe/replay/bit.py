@@ -9,8 +9,9 @@ import torch
 
 from tensorprobe.capture.torch.reducer import Reducer
 from tensorprobe.replay.argument import Leaf
-from tensorprobe.replay.engine import Onlooker
+from tensorprobe.replay.backward_pass import LeafGradient
 from tensorprobe.replay.invocation import Tensors
+from tensorprobe.replay.onlooker import Onlooker
 from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors, is_bit_equal
 from tensorprobe.replay.result import BitReport
@@ -36,6 +37,10 @@ class BitJudge(Onlooker):
         leaf = self._program.gradient_leaves(record).get(slot)
         if leaf is not None:
             self._hold(record, leaf, gradient)
+
+    def see_leaf_gradient(self, record: str, leaf: LeafGradient, gradient: torch.Tensor) -> None:
+        if leaf.after is not None and leaf.after.data_name is not None:
+            self._hold(record, replace(leaf.after, slot=leaf.name), gradient)
 
     def _hold(self, record: str, leaf: Leaf, tensor: torch.Tensor) -> None:
         if not leaf.is_floating or not leaf.element_count:

@@ -9,15 +9,14 @@ import mindspore
 import torch
 from mindspore import Tensor, context, ops
 
-from tensorprobe.replay.alone import backward_leaves
 from tensorprobe.replay.argument import Leaf, build_arguments
-from tensorprobe.replay.engine import describe_error
 from tensorprobe.replay.invocation import NotReplayedError
-from tensorprobe.replay.link import WRITTEN
+from tensorprobe.replay.link import WRITTEN_COUNT
 from tensorprobe.replay.meaning.mindspore import OWN_RESULTS
 from tensorprobe.replay.mindspore_bit import BitCheck
 from tensorprobe.replay.mindspore_function import find_mindspore, make_object
-from tensorprobe.replay.program import Operation, read_program
+from tensorprobe.replay.program import Operation, backward_leaves, read_program
+from tensorprobe.replay.reason import describe_error
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors, bits_of, is_bit_equal
 from tensorprobe.store.reader import RankDump
 
@@ -124,7 +123,7 @@ class BitRun:
     def _results_of(self, operation: Operation) -> list[Leaf]:
         """Those that it returned and that mean something: what it wrote into its arguments besides is seen by the next
         call."""
-        count = len(operation.results) - int(operation.fields.get(WRITTEN, 0))
+        count = len(operation.results) - int(operation.fields.get(WRITTEN_COUNT, 0))
         own = OWN_RESULTS.get(operation.op.rpartition(".")[2], ())
         places = {leaf.slot: int(leaf.slot.split(".")[1]) for leaf in operation.outputs}
         return [leaf for leaf in operation.outputs if places[leaf.slot] < count and places[leaf.slot] not in own]

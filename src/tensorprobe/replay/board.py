@@ -46,6 +46,11 @@ class Board:
         self._closed: str | None = None
         self.joined: set[Key] = set()
 
+    @property
+    def is_joint(self) -> bool:
+        """Are several ranks replayed together?"""
+        return len(self._ranks) > 1
+
     def bring(self, meeting: Meeting, rank: int, contribution: Any) -> None:
         """Leave something; who comes last brings the meeting about."""
         table = self._tables.setdefault(meeting.key, _Table())

@@ -6,82 +6,36 @@ Somebody who looks on is told of each value as it comes. Nothing is kept longer 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tensorprobe.capture.torch.function import UnknownFunctionError
 from tensorprobe.errors import DumpError
 from tensorprobe.model.name import PARAMETERS_GRAD, ApiName
-from tensorprobe.replay.allocation import TooLargeError
-from tensorprobe.replay.argument import Leaf, UnknownArgumentError, build_arguments
+from tensorprobe.replay.backward_request import BackwardPasses
 from tensorprobe.replay.board import Board, Steps
-from tensorprobe.replay.content_guard import UnsafeContentError
+from tensorprobe.replay.executor import Around, Executor
 from tensorprobe.replay.gradient import Gradients
-from tensorprobe.replay.invocation import (
-    Invoker,
-    NotReplayedError,
-    Tensors,
-    is_random,
-    is_undefined,
-    tensors_by_slot,
-)
+from tensorprobe.replay.invocation import Invoker, Tensors, is_followed_anyway, tensors_by_slot
+from tensorprobe.replay.last_use import find_last_uses
 from tensorprobe.replay.meaning.registry import MeaningError, find_kernel_meaning
+from tensorprobe.replay.onlooker import Onlooker
 from tensorprobe.replay.participant import Participant
-from tensorprobe.replay.precision import Precision, torch_dtype
+from tensorprobe.replay.precision import Precision
 from tensorprobe.replay.program import STATE_ROLES, Operation, Program, parse_or_none
-from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
+from tensorprobe.replay.reason import describe_error
+from tensorprobe.replay.recorded import RecordedTensors
 from tensorprobe.replay.reduced_gradient import ReducedGradients
-from tensorprobe.replay.result import Coverage, Decision
+from tensorprobe.replay.result import Coverage
 from tensorprobe.replay.schedule import run_together
-from tensorprobe.replay.spread import part_leaf
-from tensorprobe.replay.spread_call import SpreadCalls, is_inside_spread, is_spread_call
-from tensorprobe.replay.workspace import Workspace, lay_out
+from tensorprobe.replay.spread_call import SpreadCalls, is_inside_spread
+from tensorprobe.replay.value import ReplaceLeaf, Values
 
-
-class Onlooker:
-    """Is told what a replay computes. Tensors that it wants to keep it must copy: calls write in place."""
-
-    roots: frozenset[int] = frozenset()
-    """The tensors from which gradients will be asked for."""
-
-    def see_arguments(self, operation: Operation, tensors: Tensors) -> None:
-        """A call is about to be given these."""
-
-    def see_pinned(self, operation: Operation, tensors: Tensors) -> None:
-        """A call could not be made again: these are its recorded results."""
-
-    def see_results(self, operation: Operation, tensors: Tensors) -> None:
-        """A call has returned these."""
-
-    def see_gradient(self, record: str, slot: str, gradient: torch.Tensor) -> None:
-        """A gradient has come, of the name that it was recorded by."""
-
-
-class Onlookers(Onlooker):
-    """Several that look on together."""
-
-    def __init__(self, *onlookers: Onlooker) -> None:
-        self._onlookers = onlookers
-
-    def see_arguments(self, operation: Operation, tensors: Tensors) -> None:
-        for onlooker in self._onlookers:
-            onlooker.see_arguments(operation, tensors)
-
-    def see_pinned(self, operation: Operation, tensors: Tensors) -> None:
-        for onlooker in self._onlookers:
-            onlooker.see_pinned(operation, tensors)
-
-    def see_results(self, operation: Operation, tensors: Tensors) -> None:
-        for onlooker in self._onlookers:
-            onlooker.see_results(operation, tensors)
-
-    def see_gradient(self, record: str, slot: str, gradient: torch.Tensor) -> None:
-        for onlooker in self._onlookers:
-            onlooker.see_gradient(record, slot, gradient)
+if TYPE_CHECKING:
+    from tensorprobe.replay.gradient_sum import BrokenSum
 
 
 class Replay:
@@ -95,10 +49,9 @@ class Replay:
         onlooker: Onlooker | None = None,
         advance: Callable[[], None] = lambda: None,
         limit: float = math.inf,
-        replace_leaf: Callable[[Leaf, torch.Tensor], torch.Tensor] | None = None,
+        replace_leaf: ReplaceLeaf | None = None,
     ) -> None:
         """`limit`: the position of the last record that is wanted. `replace_leaf` gives a leaf another content."""
-        self._replace_leaf = replace_leaf
         self.program = program
         self._limit = limit
         self.precision, self.device = precision, device
@@ -106,131 +59,113 @@ class Replay:
         self.board = Board((self.rank,))
         """Where it meets other ranks."""
         self.coverage = Coverage()
-        self._onlooker = onlooker or Onlooker()
+        self.onlooker = onlooker or Onlooker()
         self._advance = advance
         self.recorded = RecordedTensors(program.rank, device)
         self.invoker = Invoker(self.recorded, precision, device, program.limit_bytes)
-        self.invoker.note_choice = self._note_choice
         self.gradients = Gradients(program, self._see_recorded_gradient, ReducedGradients(program, self.rank))
-        self.workspace = Workspace(self.recorded, self._read_leaf, self.gradients.needed)
+        self.passes = program.backward_passes
+        self.values = Values(self, replace_leaf)
+        self.workspace = self.values.workspace
+        self._passes = BackwardPasses(list(self.passes), self.workspace, self.gradients.receiver.note_failure)
         self.spread = SpreadCalls(self, self.rank)
         self.participant = Participant(self, self.rank)
+        self._executor = Executor(self)
         self._last_use = find_last_uses(program)
-        self._written = find_written(program)
         self._made_bytes = 0
 
     def run(self) -> None:
         """Execute everything, forward and backward, without other ranks."""
         run_together([self])
 
+    @property
+    def roots(self) -> frozenset[int]:
+        """The tensors from which gradients are asked for."""
+        found = (root.tensor for one in self.passes for root in one.roots if root is not None)
+        return frozenset(number for number in found if number is not None)
+
     def steps(self) -> Steps:
         """Execute everything, and stop wherever other ranks must come first."""
-        for operation in self.program.operations:
-            yield from self._run(operation)
-        yield from self._run_passes(self._limit)
+        try:
+            for operation in self.program.operations:
+                yield from self._run(operation)
+            yield from self._run_passes(self._limit)
+        finally:
+            self.invoker.close()
         for where, error in self.gradients.receiver.failures:
             self.coverage.gaps.setdefault(where, describe_error(error))
+
+    def pin_gradients(self, sums: Iterable[BrokenSum]) -> None:
+        """Where something changed a gradient on its way, go on with the one that was recorded."""
+        self.values.pin_gradients(sums)
 
     def _run(self, operation: Operation) -> Steps:
         if operation.is_module:
             yield from self._run_module(operation)
+        elif operation.children and not operation.is_layer:
+            yield from self._run_function(operation)
         elif operation.position <= self._limit:
-            yield from self._run_passes(operation.position)
-            self.participant.bring_started(operation.position)
-            yield from self._run_call(operation)
+            yield from self._run_alone(operation)
         tensors, storages = self._last_use.pop(operation.name, ((), ()))
         self.workspace.forget(tensors, storages)
         self.spread.tensors.forget(tensors, storages)
 
+    def _run_alone(self, operation: Operation, around: Around | None = None) -> Steps:
+        yield from self._run_passes(operation.position)
+        self.participant.bring_started(operation.position)
+        yield from self._run_call(operation, around)
+
     def _run_passes(self, position: float) -> Steps:
-        while (request := self.gradients.next_pass(self.workspace, position)) is not None:
+        while (request := self._passes.next(position, is_joint=self.board.is_joint)) is not None:
             yield request
-            self.gradients.register(self.workspace)
-            for number, tensor in zip(request.asked.results, request.results, strict=False):
-                if number is not None and tensor is not None:
-                    self.workspace.put(number, tensor)
             yield from self.gradients.reduced.end_pass(self, request.asked.position)
+            for leaf, gradient in self._passes.take_results(request):
+                self.onlooker.see_leaf_gradient(request.asked.name, leaf, gradient)
+
+    def _run_function(self, operation: Operation) -> Steps:
+        """An autograd Function of the program: the calls inside it, then what it makes of them."""
+        args, kwargs = self.values.find_arguments(operation)
+        around = Around((args, kwargs), self.gradients.begin(operation, args, kwargs))
+        for child in operation.children:
+            yield from self._run(child)
+        if operation.position <= self._limit:
+            yield from self._run_alone(operation, around)
+        if not around.is_over:
+            self.gradients.give_up(around.span)
 
     def _run_module(self, operation: Operation) -> Steps:
         """A module call owns no values: what goes in and comes out are those of the calls around and inside of it."""
-        args, kwargs = self._find_values(list(operation.arguments)), self._find_values(dict(operation.keywords))
+        args, kwargs = self.values.find_arguments(operation)
         self.show_arguments(operation, args, kwargs)
         span = self.gradients.begin(operation, args, kwargs)
         for child in operation.children:
             yield from self._run(child)
         if operation.position > self._limit:
             return
-        results = self._find_values(list(operation.results))
+        results = self.values.find_values(list(operation.results))
         self.gradients.end(operation, span, tuple(results))
         found = dict(tensors_by_slot(results, "output"))
         for leaf in operation.outputs:
             if leaf.sharding is not None and leaf.slot in found:
                 part = self.spread.cut(leaf, found.pop(leaf.slot))
                 found |= {leaf.slot: part} if part is not None else {}
-        self._onlooker.see_results(operation, found)
-
-    def _take_state(self, operation: Operation, leaf: Leaf) -> torch.Tensor | None:
-        """A parameter or buffer may be looked at by its module first."""
-        if leaf.sharding is not None:
-            return self.spread.find(leaf)
-        try:
-            return self.workspace.take(leaf, operation.name)
-        except MissingContentError:
-            return None
-
-    def _find_values(self, tree: Any, find: Callable[[Leaf], torch.Tensor | None] | None = None) -> Any:
-        """A recorded tree with the tensors that stand for what is in it, and None for everything else."""
-        try:
-            return build_arguments(tree, "", frozenset(), find or self._find, lambda kind, value: None)
-        except (UnknownArgumentError, RuntimeError):  # a shortened text: no tensor is missed by leaving out all
-            return type(tree)()
-
-    def _find(self, leaf: Leaf) -> torch.Tensor | None:
-        return self.workspace.find(leaf) if leaf.sharding is None else self.spread.find(leaf)
+        self.onlooker.see_results(operation, found)
 
     # -- what the others look at and call --------------------------------------------------------------------------
 
     def show_arguments(self, operation: Operation, args: Any, kwargs: Any) -> None:
         """Tell whoever looks on what a call is about to be given."""
         trees = {"input": args, "kwargs": kwargs}
-        if operation.is_module:
-            find = partial(self._take_state, operation)
-            trees.update((role, self._find_values(operation.state(role), find)) for role in STATE_ROLES)
+        if operation.is_module or operation.is_layer:
+            find = partial(self.values.take_state, operation)
+            trees.update((role, self.values.find_values(operation.state(role), find)) for role in STATE_ROLES)
         shown = {slot: tensor for role, tree in trees.items() for slot, tensor in tensors_by_slot(tree, role)}
-        self._onlooker.see_arguments(operation, shown)
-
-    def take(self, leaf: Leaf, operation: Operation) -> torch.Tensor:
-        """The tensor that a call is given at this place. Where it needs gradients and what it was made of does not, the
-        program has made a leaf of it unseen, as `Parameter(…)` does."""
-        part = self.spread.find_part(leaf) if self.workspace.find(leaf) is None else None
-        if part is not None:
-            self.workspace.add(leaf, part, None)
-        tensor = self.workspace.take(leaf, operation.name)
-        is_followed = leaf.requires_grad and leaf.is_floating and operation.fields.get("grad_enabled") is not False
-        if is_followed and not tensor.requires_grad and not operation.writes_in_place:
-            tensor = tensor.detach().requires_grad_()
-            self.workspace.put(leaf.tensor, tensor)
-            self.gradients.note_leaf(leaf, tensor)
-        return tensor
-
-    def read_part(self, leaf: Leaf) -> torch.Tensor:
-        """This rank's part of a distributed tensor: what stands for its memory, or from its file."""
-        found = self.workspace.find(part_leaf(leaf))
-        if found is None:
-            return self._read_leaf(leaf)
-        if leaf.requires_grad and not found.requires_grad:
-            found = found.detach().requires_grad_()
-            self.gradients.note_leaf(leaf, found)
-        return found
-
-    def read_recorded(self, leaf: Leaf) -> torch.Tensor:
-        """What was recorded, as a tensor of the replay. MissingContentError where the dump has not got it."""
-        return lay_out(self.precision.convert(self.recorded.load(leaf)), leaf)
+        self.onlooker.see_arguments(operation, shown)
 
     def see_gradient(self, record: str, slot: str, gradient: torch.Tensor) -> None:
         """A gradient has come, as the program would find it on this rank."""
         self.gradients.delivered.add((record, slot))
-        self._onlooker.see_gradient(record, slot, gradient)
+        self.onlooker.see_gradient(record, slot, gradient)
 
     def is_inside_spread(self, operation: Operation) -> bool:
         return is_inside_spread(operation)
@@ -246,42 +181,33 @@ class Replay:
             gradient = part
         self.see_gradient(record, slot, gradient)
 
-    def _read_leaf(self, leaf: Leaf) -> torch.Tensor:
-        content = self.precision.convert(self.recorded.load(leaf))
-        if self._replace_leaf is not None:
-            content = self._replace_leaf(leaf, content)
-        tensor = lay_out(content, leaf)
-        if leaf.is_floating and leaf.requires_grad:
-            tensor.requires_grad_()
-            self.gradients.note_leaf(leaf, tensor)
-        return tensor
-
-    def _run_call(self, operation: Operation) -> Steps:
+    def _run_call(self, operation: Operation, around: Around | None = None) -> Steps:
         self.coverage.call_count += 1
         self._advance()
         if not operation.has_ended:
             return
         communication = self.participant.find(operation)
+        self.workspace.follows_all = is_followed_anyway(operation)
         try:
             yield from self.participant.enter(operation)
             if communication is not None:
                 results = yield from self.participant.execute(communication)
             else:
-                results = yield from self._execute(operation)
+                results = yield from self._executor.execute(operation, around)
         except Exception as error:  # whatever a function of torch says to its arguments
             self._note_gap(operation, error)
             if communication is not None:
                 self.participant.pin(communication)
             else:
-                self._pin_results(operation)
+                self._executor.pin_results(operation)
             return
         finally:
             self.participant.leave(operation)
         self.coverage.replayed += 1
-        self._onlooker.see_results(operation, results)
-        self._check_memory(results)
+        self.onlooker.see_results(operation, results)
+        self.check_memory(results)
 
-    def _check_memory(self, results: Tensors) -> None:
+    def check_memory(self, results: Tensors) -> None:
         """What is alive stays within the limit, whatever the dump says of who shares memory with whom."""
         self._made_bytes += sum(tensor.nbytes for tensor in results.values())
         if self._made_bytes > self.program.limit_bytes:
@@ -308,193 +234,3 @@ class Replay:
             return isinstance(parsed, ApiName) and find_kernel_meaning(parsed.prefix, parsed.name) is not None
         except MeaningError:
             return False
-
-    def _execute(self, operation: Operation) -> Steps:
-        """What it gives; nothing where that is not computed."""
-        if is_inside_spread(operation):  # it is carried out with what it is inside of
-            return {}
-        if is_spread_call(operation):
-            return (yield from self.spread.execute(operation))
-        if is_undefined(operation) and not operation.writes_in_place:
-            self._make_undefined(operation)
-            return {}
-        if is_random(operation):
-            self.coverage.random += 1
-            self._pin_results(operation)
-            return {}
-        if operation.prefix == "Autograd":
-            return self._execute_function(operation)
-        return self._call(operation)
-
-    def _execute_function(self, operation: Operation) -> Tensors:
-        """An autograd Function of the program: by its meaning, where it has one, else by the calls inside it."""
-        kernel = self.invoker.find_kernel(operation)
-        if kernel is None:
-            return self._pass_on(operation)
-        try:
-            return self._call(operation)
-        except MeaningError:
-            if kernel.is_built_in and self._is_made(operation):  # another Function of the same name
-                return self._pass_on(operation)
-            raise
-
-    def _is_made(self, operation: Operation) -> bool:
-        return all(self.workspace.find(leaf) is not None for leaf in operation.outputs)
-
-    def _call(self, operation: Operation) -> Tensors:
-        given: dict[int, Leaf] = {}
-
-        def take(leaf: Leaf) -> torch.Tensor:
-            tensor = self.take(leaf, operation)
-            given[id(tensor)] = leaf
-            return tensor
-
-        args, kwargs = self.invoker.build_arguments(operation, take)
-        self.show_arguments(operation, args, kwargs)
-        span = self.gradients.begin(operation, args, kwargs)
-        output, found = self.invoker.invoke(operation, args, kwargs)
-        output, found = self._tell_apart(operation, given, output, found)
-        self.gradients.end(operation, span, output)
-        return self._add_results(operation, found)
-
-    def _tell_apart(
-        self, operation: Operation, given: Mapping[int, Leaf], output: Any, found: Tensors
-    ) -> tuple[Any, Tensors]:
-        """A cast means nothing in float64, and torch returns what it was given. Where the program got another tensor,
-        this one gets another, too: it is another place in the graph, and may be written to."""
-        told: dict[int, torch.Tensor] = {}
-        for leaf in () if operation.writes_in_place else operation.outputs:
-            tensor = found[leaf.slot]
-            taken = given.get(id(tensor))
-            if taken is not None and taken.tensor is not None and taken.tensor != leaf.tensor:
-                is_written = leaf.storage in self._written or taken.storage in self._written
-                told[id(tensor)] = tensor.clone() if is_written else tensor.view_as(tensor)
-        if not told:
-            return output, found
-        return replace_tensors(output, told), {slot: told.get(id(tensor), tensor) for slot, tensor in found.items()}
-
-    def _add_results(self, operation: Operation, found: Tensors) -> Tensors:
-        results = {}
-        for leaf in operation.outputs:
-            tensor = found[leaf.slot]
-            if not (leaf.is_floating or tensor.is_floating_point() or tensor.is_complex()):
-                tensor = self._decide(operation, leaf, tensor)
-            results[leaf.slot] = tensor
-            self.workspace.add(leaf, tensor, operation.name)
-        return results
-
-    def _decide(self, operation: Operation, leaf: Any, tensor: torch.Tensor) -> torch.Tensor:
-        """A choice, a mask, an index: the program went on with the one that was recorded."""
-        try:
-            recorded = self.recorded.load(leaf)
-        except MissingContentError:
-            return tensor
-        if torch.equal(recorded, tensor.to(recorded.dtype)):
-            return tensor
-        differing = int((recorded != tensor.to(recorded.dtype)).sum())
-        self.coverage.decisions[operation.name] = Decision(differing, tensor.numel(), None)
-        return recorded.clone()
-
-    def _note_choice(self, operation: Operation, distance: torch.Tensor) -> None:
-        if bool(distance.any()):
-            decision = Decision(int(distance.count_nonzero()), distance.numel(), float(distance.max()))
-            self.coverage.decisions[operation.name] = decision
-
-    def _make_undefined(self, operation: Operation) -> None:
-        """Memory that is about to be written: zeros, so that what is never written shows nowhere."""
-        self.invoker.allocation.check_bytes(8 * sum(leaf.element_count for leaf in operation.outputs))
-        for leaf in operation.outputs:
-            dtype = self.precision.dtype(torch_dtype(leaf.dtype))
-            zeros = torch.zeros(leaf.shape, dtype=dtype, device=self.device)
-            self.workspace.add(leaf, lay_out(zeros, leaf), operation.name)
-
-    def _pass_on(self, operation: Operation) -> Tensors:
-        """An autograd Function of the program: the calls inside it have been replayed, and made its results."""
-        results = {}
-        for leaf in operation.outputs:
-            tensor = self.workspace.find(leaf)
-            if tensor is None:
-                raise UnknownFunctionError("it made no recorded calls that give its results")
-            results[leaf.slot] = tensor
-            self.workspace.add(leaf, tensor, operation.name)
-        return results
-
-    def _pin_results(self, operation: Operation) -> None:
-        """Take the recorded results for those of the call."""
-        args, kwargs = self._find_values(list(operation.arguments)), self._find_values(dict(operation.keywords))
-        self.show_arguments(operation, args, kwargs)
-        pinned = {}
-        for leaf in operation.outputs:
-            try:
-                content = self.precision.convert(self.recorded.load(leaf))
-            except MissingContentError:
-                continue
-            if leaf.sharding is not None:
-                self.spread.pin(leaf, content)
-                continue
-            found = self.workspace.find(leaf) if operation.writes_in_place else None
-            try:
-                with torch.no_grad():
-                    found = found.copy_(content) if found is not None else lay_out(content, leaf)
-            except RuntimeError:  # memory that cannot be written to: a dump that is not what was executed
-                found = lay_out(content, leaf)
-            self.workspace.add(leaf, found, operation.name)
-            pinned[leaf.slot] = found
-        self._onlooker.see_pinned(operation, pinned)
-
-
-def find_last_uses(program: Program) -> dict[str, tuple[list[int], list[int]]]:
-    """For each call the tensors and storages that nobody looks at after it."""
-    last_tensor: dict[int, str] = {}
-    last_storage: dict[int, str] = {}
-    for operation in program.endings():
-        for leaf in (*operation.inputs, *operation.outputs):
-            if leaf.tensor is not None:
-                last_tensor[leaf.tensor] = operation.name
-            if leaf.storage is not None:
-                last_storage[leaf.storage] = operation.name
-    found: dict[str, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
-    for number, name in last_tensor.items():
-        found[name][0].append(number)
-    for number, name in last_storage.items():
-        found[name][1].append(number)
-    return found
-
-
-def find_written(program: Program) -> frozenset[int]:
-    """The storages that calls write to in place."""
-    return frozenset(
-        leaf.storage
-        for operation in program.calls()
-        if operation.writes_in_place
-        for leaf in (*operation.inputs, *operation.outputs)
-        if leaf.storage is not None
-    )
-
-
-def replace_tensors(tree: Any, told: Mapping[int, torch.Tensor]) -> Any:
-    """The same lists and tuples with other tensors in them."""
-    if isinstance(tree, torch.Tensor):
-        return told.get(id(tree), tree)
-    if isinstance(tree, (list, tuple)):
-        return (tuple if isinstance(tree, tuple) else list)(replace_tensors(item, told) for item in tree)
-    return tree
-
-
-_OWN_ERRORS = (
-    MeaningError,
-    MissingContentError,
-    NotReplayedError,
-    TooLargeError,
-    UnknownArgumentError,
-    UnknownFunctionError,
-    UnsafeContentError,
-)
-
-
-def describe_error(error: BaseException) -> str:
-    """The first line of what went wrong."""
-    lines = str(error).strip().splitlines()
-    if isinstance(error, _OWN_ERRORS) and lines:
-        return lines[0][:400]
-    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__

@@ -16,29 +16,37 @@ _NO_NUMBER = 1e30
 
 def measure(recorded: torch.Tensor, truth: torch.Tensor) -> Error:
     """`recorded` in its own precision against `truth` in float64."""
-    wide = recorded.detach().to(truth.dtype)
     truth = truth.detach()
-    is_finite = torch.isfinite(wide)
-    has_truth = torch.isfinite(truth)
-    overflow = int((~is_finite & has_truth).sum())
-    is_number = is_finite & has_truth & (truth.abs() < _NO_NUMBER)
-    difference = torch.where(is_number, wide - truth, torch.zeros((), dtype=truth.dtype, device=truth.device)).abs()
-    norm = float(torch.where(is_number, truth, torch.zeros((), dtype=truth.dtype, device=truth.device)).norm())
-    error = float(difference.norm())
-    place = int(difference.argmax()) if difference.numel() else 0
-    index = place_index(place, truth)
-    limits = torch.finfo(recorded.dtype)
-    lost = (wide.abs() < limits.tiny) & (truth.abs() >= limits.tiny * limits.eps) & has_truth & (wide != truth)
+    wide = recorded.detach().to(truth.dtype)
+    difference = wide - truth
+    error, norm = float(difference.norm()), float(truth.norm())
+    overflow = 0
+    if not (error < _NO_NUMBER and norm < _NO_NUMBER):  # the usual case needs no look at each element
+        is_finite, has_truth = torch.isfinite(wide), torch.isfinite(truth)
+        overflow = int((~is_finite & has_truth).sum())
+        is_number = is_finite & has_truth & (truth.abs() < _NO_NUMBER)
+        difference = torch.where(is_number, difference, 0)
+        error, norm = float(difference.norm()), float(torch.where(is_number, truth, 0).norm())
+    place = int(difference.abs().argmax()) if error else 0
     return Error(
         norm=error,
         true_norm=norm,
-        worst=float(difference.max()) if difference.numel() else 0.0,
-        worst_index=index,
+        worst=_number(difference.abs(), place),
+        worst_index=place_index(place, truth),
         recorded_worst=_number(recorded, place),
         true_worst=_number(truth, place),
         overflow_count=overflow,
-        underflow_count=int(lost.sum()),
+        underflow_count=count_lost(wide, truth, torch.finfo(recorded.dtype)),
     )
+
+
+def count_lost(wide: torch.Tensor, truth: torch.Tensor, limits: torch.finfo) -> int:
+    """Of elements that are zero or subnormal in a dtype, where the truth is a number that is not zero."""
+    is_small = wide.abs() < limits.tiny
+    if not bool(is_small.any()):
+        return 0
+    is_lost = is_small & (truth.abs() >= limits.tiny * limits.eps) & torch.isfinite(truth) & (wide != truth)
+    return int(is_lost.sum())
 
 
 def place_index(place: int, tensor: torch.Tensor) -> tuple[int, ...]:

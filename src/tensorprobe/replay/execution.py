@@ -11,8 +11,9 @@ import torch
 from tensorprobe.config.suggestion import suggest
 from tensorprobe.errors import UsageError
 from tensorprobe.replay.bit import BitJudge
-from tensorprobe.replay.engine import Onlookers, Replay
+from tensorprobe.replay.engine import Replay
 from tensorprobe.replay.joint import run_jointly
+from tensorprobe.replay.onlooker import Onlookers
 from tensorprobe.replay.precision import Precision
 from tensorprobe.replay.program import Program
 from tensorprobe.replay.replayed_dump import ReplayedDump

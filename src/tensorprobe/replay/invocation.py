@@ -16,6 +16,7 @@ from tensorprobe.model.tree import map_tree
 from tensorprobe.replay.allocation import Allocation
 from tensorprobe.replay.argument import Leaf, UnknownArgumentError, build_arguments, iter_leaves
 from tensorprobe.replay.meaning.distributed import copies_only
+from tensorprobe.replay.meaning.draw import find_draw
 from tensorprobe.replay.meaning.fit import fit_meaning
 from tensorprobe.replay.meaning.mindspore.call import (
     find_mask_by_gradient,
@@ -24,10 +25,11 @@ from tensorprobe.replay.meaning.mindspore.call import (
     is_mindspore_random,
 )
 from tensorprobe.replay.meaning.registry import KernelMeaning, find_kernel_meaning
+from tensorprobe.replay.meaning.scaler import find_scaler
 from tensorprobe.replay.meaning.torch import Context, find_meaning
 from tensorprobe.replay.object import make_object
 from tensorprobe.replay.precision import Precision, torch_dtype
-from tensorprobe.replay.program import Operation
+from tensorprobe.replay.program import WRITTEN, Operation
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
 from tensorprobe.replay.workspace import lay_out
 
@@ -56,6 +58,8 @@ class Invoker:
         self.precision = precision
         self.device = device
         self._drops = not recorded.has_no_dropout
+        self._region: Any = None
+        """The region of autocast that the last call was made in."""
         self.note_choice: Callable[[Operation, torch.Tensor], None] | None = None
         """Told of a choice (topk, sort) how far what was chosen lies from what would be chosen now."""
 
@@ -97,6 +101,8 @@ class Invoker:
         if output is None and operation.writes_in_place and args:
             output = args[0]
         found = dict(tensors_by_slot(list(output) if isinstance(output, tuple) else [output], "output"))
+        given = (*tensors_by_slot(args, f"{WRITTEN}.input"), *tensors_by_slot(kwargs, f"{WRITTEN}.kwargs"))
+        found.update(given if WRITTEN in operation.fields else ())
         for leaf in operation.outputs:
             tensor = found.get(leaf.slot)
             if tensor is None or tuple(tensor.shape) != leaf.shape:
@@ -114,11 +120,17 @@ class Invoker:
         kernel = self.find_kernel(operation)
         if kernel is not None:
             return fit_meaning(kernel, operation, lambda leaf: self.precision.convert(self.recorded.load(leaf)).clone())
-        meaning = find_meaning(operation.prefix, operation.op, self.precision.is_wide)
-        if meaning is None and not self._drops and operation.op in RNNS:
+        if not self._drops and operation.op in RNNS:
             return lambda *args, **kwargs: getattr(torch, operation.op)(*args, **kwargs)  # the one that drops nothing
+        is_wide = self.precision.is_wide
+        meaning = find_meaning(operation.prefix, operation.op, is_wide)
+        if meaning is None and is_wide and self._drops:
+            meaning = find_draw(operation.prefix, operation.op)
+        if meaning is None and is_wide:
+            meaning = find_scaler(operation.prefix, operation.op)
         if meaning is None:
-            return find_function(operation.prefix, operation.op)
+            function, draw = find_function(operation.prefix, operation.op), self._make_draw(operation)
+            return (lambda *args, **kwargs: draw(partial(function, *args, **kwargs))) if draw is not None else function
         context = self._make_context(operation)
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -172,19 +184,40 @@ class Invoker:
     @contextmanager
     def _surroundings(self, operation: Operation) -> Iterator[None]:
         """Gradients are followed inside an autograd Function too: it is its derivative that is asked for."""
-        is_followed = operation.fields.get("grad_enabled") is not False or operation.inside is not None
+        is_followed = operation.fields.get("grad_enabled") is not False or is_followed_anyway(operation)
         casts = operation.fields.get("autocast") if not self.precision.is_wide else None
+        is_kept = operation.fields.get("autocast_cache") is not False
         with ExitStack() as stack:
             if operation.framework == "mindspore" and self.precision.is_wide:
                 stack.enter_context(float64_by_default())
             if not self._drops:
                 stack.callback(set_dropout_inert(True))
-            if not is_followed:
-                stack.enter_context(torch.no_grad())
+            stack.enter_context(torch.set_grad_enabled(is_followed))
             for device, dtype in casts.items() if isinstance(casts, dict) else ():
                 if device == self.device.type and isinstance(dtype, str):
-                    stack.enter_context(torch.autocast(device, torch_dtype(dtype)))
+                    self._enter_region(operation.fields.get("autocast_region"))
+                    stack.enter_context(torch.autocast(device, torch_dtype(dtype), cache_enabled=is_kept))
             yield
+
+    def _enter_region(self, region: Any) -> None:
+        """Autocast keeps what it has cast until its region ends."""
+        if region is not None and region != self._region:
+            self.close()
+            torch.autocast_increment_nesting()
+            self._region = region
+
+    def close(self) -> None:
+        """Leave the region of autocast that the last call was made in."""
+        if self._region is not None:
+            self._region = None
+            torch.autocast_decrement_nesting()
+            torch.clear_autocast_cache()
+
+
+def is_followed_anyway(operation: Operation) -> bool:
+    """Are gradients followed although the program had them off? It is the derivative of an autograd Function that is
+    asked for, and checkpointing of the older kind follows them only when it repeats its calls."""
+    return operation.fields.get("grad_enabled") is False and (operation.inside is not None or operation.has_backward)
 
 
 def is_random(operation: Operation) -> bool:

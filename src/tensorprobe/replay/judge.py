@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -28,10 +29,28 @@ def allow_units(result_count: int, input_counts: Sequence[int]) -> float:
     return _EXPLAINED_UNITS + math.sqrt(length)
 
 
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What one rounding does."""
+
+    eps: float
+    """To a number, relative to it."""
+    floor: float
+    """At least: the step between the smallest numbers."""
+
+    @staticmethod
+    def of(*dtypes: torch.dtype, count: int = 1) -> Unit:
+        """In the coarsest of some dtypes, `count` times."""
+        limits = [torch.finfo(dtype) for dtype in dtypes]
+        return Unit(
+            count * max(one.eps for one in limits), count * max(float(one.tiny) * float(one.eps) for one in limits)
+        )
+
+
 def judge(
     recorded: torch.Tensor,
     truth: torch.Tensor,
-    eps: float,
+    unit: Unit,
     allowed_units: float = _EXPLAINED_UNITS,
     find_sensitivity: Callable[[], float] | None = None,
 ) -> Judgement:
@@ -39,19 +58,20 @@ def judge(
     their own. `find_sensitivity` tells how far the result moves when what goes in is rounded."""
     wide = recorded.detach().to(truth.dtype)
     truth = truth.detach()
-    is_number = torch.isfinite(wide) & torch.isfinite(truth)
-    nothing = torch.zeros((), dtype=truth.dtype, device=truth.device)
-    error = torch.where(is_number, wide - truth, nothing).abs()
-    if not error.numel() or not bool(error.any()):
+    error, size = (wide - truth).abs(), truth.abs()
+    largest = float(error.max()) if error.numel() else 0.0
+    if not math.isfinite(largest):
+        is_number = torch.isfinite(wide) & torch.isfinite(truth)
+        error, size = torch.where(is_number, error, 0), torch.where(is_number, size, 0)
+        largest = float(error.max())
+    if not largest:
         return Judgement(0.0, (), 0.0, 0.0)
-    size = torch.where(is_number, truth, nothing).abs()
-    limits = torch.finfo(recorded.dtype)
-    # what cannot be written in this dtype: half a step between its smallest numbers
-    floor = limits.tiny * limits.eps
     usual = float(size.square().mean().sqrt())
-    units = error / (eps * (size + usual) + floor)
+    units = error / (unit.eps * (size + usual) + unit.floor)
     if float(units.max()) > allowed_units and find_sensitivity is not None:
-        units = error / (eps * size + find_sensitivity() + floor)
+        # the largest of n elements lies so many standard deviations out
+        tail = max(1.0, math.sqrt(2 * math.log(error.numel())))
+        units = error / (unit.eps * size + tail * find_sensitivity() + unit.floor)
     place = int(units.argmax())
     return Judgement(
         float(units.reshape(-1)[place]),

@@ -15,16 +15,16 @@ from typing import Any
 
 import torch
 
-from tensorprobe.replay.alone import backward_leaves
 from tensorprobe.replay.argument import Leaf, is_tensor, iter_leaves, read_leaf
+from tensorprobe.replay.backward_pass import BackwardPass
 from tensorprobe.replay.meaning.mindspore import OWN_RESULTS
 from tensorprobe.replay.meaning.mindspore.call import GIVEN_BACK
-from tensorprobe.replay.program import BackwardPass, Operation, Program
+from tensorprobe.replay.program import Operation, Program, backward_leaves
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors, bits_of
 
 Key = tuple[str, tuple[int, ...], bytes]
 """Equal for tensors of the same bits."""
-WRITTEN = "written"
+WRITTEN_COUNT = "written_count"
 """The field that says how many of the last results of a call are what it wrote into its arguments."""
 _MAX_DEPTH = 64
 _IN_PLACE = ("__setitem__", "assign", "assign_add", "assign_sub", "Assign", "AssignAdd", "AssignSub")
@@ -97,7 +97,7 @@ class _Linker:
             return
         written = self._find_written(operation)
         fields["output"] = [*operation.results, *written]
-        fields[WRITTEN] = len(written)
+        fields[WRITTEN_COUNT] = len(written)
         made: list[_Result] = []
         fields["output"] = _change_leaves(
             fields["output"], "output", lambda leaf: {"tensor": self._number_result(leaf, made)}
@@ -277,19 +277,20 @@ def find_passes(program: Program) -> list[BackwardPass]:
     """A gradient that comes back to a result, and that none of its users has given, is where a pass began. (What a call
     that nobody saw gives back is such a beginning, too.)"""
     given_back = {number for operation in program.calls() for number in _numbers_given_back(program, operation)}
-    found = []
+    found: list[BackwardPass] = []
     for first, last in _runs(program):
-        roots: dict[int, Leaf] = {}
+        roots: dict[int, tuple[Leaf, Leaf]] = {}
         for operation in program.calls():
             if not first <= program.gradient_position(operation.backward_name) <= last:
                 continue
             arriving = backward_leaves(program.gradients[operation.backward_name])[0]
             for leaf in operation.outputs:
                 if leaf.tensor is not None and leaf.slot in arriving and leaf.tensor not in given_back:
-                    roots[leaf.tensor] = arriving[leaf.slot]
+                    roots[leaf.tensor] = leaf, arriving[leaf.slot]
         if roots:
-            nothing = (None,) * len(roots)
-            found.append(BackwardPass(first, tuple(roots), nothing, seed_leaves=roots, begins_anew=True))
+            tensors, gradients = zip(*roots.values(), strict=True)
+            name = f"backward_pass.{len(found)}"
+            found.append(BackwardPass(name, first, tensors, gradients, begins_anew=True))
     return found
 
 

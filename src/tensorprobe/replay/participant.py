@@ -96,7 +96,7 @@ class Participant:
         """Take what was recorded for the result."""
         for number, leaf in enumerate(communication.results):
             try:
-                content = self._replay.read_recorded(leaf)
+                content = self._replay.values.read_recorded(leaf)
             except MissingContentError:
                 continue
             tensor = content
@@ -112,7 +112,7 @@ class Participant:
             return
         for total in self.flow.sums.get(name, ()):
             communication = total.communication
-            tensor = self._replay.take(total.leaf, operation)
+            tensor = self._replay.values.take(total.leaf, operation)
             key = ("function", communication.key(self._rank))
             meeting = Meeting(key, communication.ranks, add_up)
             contribution = (tensor, communication.op)
@@ -144,7 +144,7 @@ class Participant:
 
     def _make_contribution(self, communication: Communication) -> Contribution:
         operation = communication.operation
-        tensors = [self._replay.take(leaf, operation) for leaf in communication.reads]
+        tensors = [self._replay.values.take(leaf, operation) for leaf in communication.reads]
         way = self._find_way(operation)
         if way == "values":  # the program may write to it before the others come
             tensors = [tensor.detach().clone() for tensor in tensors]

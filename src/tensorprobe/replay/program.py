@@ -11,14 +11,32 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tensorprobe.model.name import ApiName, ModuleName, ParametersGradName, RecordName, parse_name
+from tensorprobe.model.name import (
+    FORWARD,
+    LAYER_PREFIX,
+    ApiName,
+    ModuleName,
+    ParametersGradName,
+    RecordName,
+    parse_name,
+)
 from tensorprobe.replay.argument import Leaf, iter_leaves
+from tensorprobe.replay.backward_pass import BackwardPass, read_passes
 from tensorprobe.store.reader import RankDump
 
 STATE_ROLES = ("parameters", "buffers")
 """What a module call finds beside its arguments."""
 _INDEXING = ("__getitem__", "__setitem__")
+_INPLACE = {
+    **dict.fromkeys(("relu", "relu6", "selu", "silu", "mish", "hardswish", "hardsigmoid"), 1),
+    **dict.fromkeys(("elu", "celu", "leaky_relu"), 2),
+    **dict.fromkeys(("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "hardtanh", "threshold"), 3),
+    "rrelu": 4,
+}
+"""Where functions take `inplace`, when it is not given by its name."""
 _MAX_DEPTH = 100
+WRITTEN = "written"
+"""The name of the places of what a call wrote to: `written.input.1` is its second argument afterwards."""
 
 
 @dataclass(eq=False, slots=True)
@@ -33,6 +51,8 @@ class Operation:
     framework: str = "pytorch"
     """Whose function was called."""
     children: list[Operation] = field(default_factory=list)
+    has_backward: bool = False
+    """Did gradients come back to it?"""
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
@@ -72,9 +92,14 @@ class Operation:
         return found if isinstance(found, list) else ()
 
     def state(self, role: str) -> Mapping[str, Any]:
-        """The parameters or the buffers that a module call finds."""
+        """The parameters or the buffers that a module call or a layer finds."""
         found = self.fields.get(role)
         return found if isinstance(found, dict) else {}
+
+    @property
+    def state_leaves(self) -> Iterator[Leaf]:
+        for role in STATE_ROLES:
+            yield from iter_leaves(self.state(role), role)
 
     @property
     def tuples(self) -> frozenset[str]:
@@ -94,7 +119,30 @@ class Operation:
 
     @property
     def outputs(self) -> Iterator[Leaf]:
-        return iter_leaves(self.results, "output")
+        """The tensors it returned, then those it wrote to without returning them, as they were afterwards."""
+        yield from iter_leaves(self.results, "output")
+        written = self.fields.get("written")
+        yield from iter_leaves(written if isinstance(written, dict) else None, WRITTEN)
+
+    @property
+    def is_function(self) -> bool:
+        """An autograd Function of the program, with the calls that it made."""
+        return self.prefix == "Autograd"
+
+    @property
+    def is_layer(self) -> bool:
+        """A layer of torch's library that is one record, with the calls that it made: so api_dump has it."""
+        return self.prefix == LAYER_PREFIX
+
+    @property
+    def is_made_of_calls(self) -> bool:
+        """Is it what the calls inside of it compute?"""
+        return self.is_function or self.is_layer
+
+    @property
+    def is_part(self) -> bool:
+        """Is it a call of a layer, of which nothing was recorded but what it was?"""
+        return self.fields.get("is_part") is True
 
     @property
     def inside(self) -> str | None:
@@ -112,37 +160,19 @@ class Operation:
         told = self.fields.get("collective")
         if isinstance(told, dict):
             return bool(told.get("writes"))
+        if self.is_layer:
+            return any(part.writes_in_place for part in self.children)
         op = self.op.rsplit(".", 1)[-1]
         if op.startswith("__"):
             return op == "__setitem__" or (op.startswith("__i") and op not in ("__invert__", "__index__", "__int__"))
-        return op.endswith("_") or "out" in self.keywords or is_true(self.keywords.get("inplace"))
+        if op.endswith("_") or "out" in self.keywords:
+            return True
+        place = _INPLACE.get(op, len(self.arguments))
+        return is_true(self.arguments[place] if place < len(self.arguments) else self.keywords.get("inplace"))
 
     @property
     def backward_name(self) -> str:
         return backward_name(self.parsed)
-
-
-@dataclass(frozen=True)
-class BackwardPass:
-    """The engine was asked for gradients."""
-
-    position: int
-    """How many records there were before it."""
-    roots: tuple[int, ...]
-    """The numbers of the tensors that it began from."""
-    seeds: tuple[int | None, ...]
-    """The numbers of the gradients that were given for them; None where none was, which stands for one."""
-    inputs: tuple[int | None, ...] = ()
-    """With respect to which tensors; none for all leaves."""
-    results: tuple[int | None, ...] = ()
-    """The tensors that it returned."""
-    accumulates: bool = True
-    """Gradients are added to `.grad`; otherwise they are returned."""
-    creates_graph: bool = False
-    seed_leaves: Mapping[int, Leaf] = field(default_factory=dict)
-    """Gradients that were given and have no numbers, by the numbers of the roots."""
-    begins_anew: bool = False
-    """Its gradients are not added to those of the passes before."""
 
 
 @dataclass(eq=False)
@@ -164,6 +194,11 @@ class Program:
     unclear: frozenset[int] = frozenset()
     """Tensors of which it is not certain who uses them."""
     _gradient_leaves: dict[str, dict[str, Leaf]] = field(default_factory=dict)
+
+    @property
+    def backward_passes(self) -> list[BackwardPass]:
+        """Where gradients were asked for, in the order in which they were."""
+        return list(self.passes) if self.passes is not None else read_passes(self.rank.run)
 
     @property
     def is_mindspore(self) -> bool:
@@ -198,8 +233,8 @@ class Program:
         return iter(sorted(self.walk(), key=lambda operation: operation.position))
 
     def calls(self) -> Iterator[Operation]:
-        """Those of APIs, in the order in which they ran."""
-        return (operation for operation in self.walk() if not operation.is_module)
+        """Those of APIs, in the order in which they ran; without those that layers are made of."""
+        return (operation for operation in self.walk() if not operation.is_module and not operation.is_part)
 
 
 def read_program(rank: RankDump) -> Program:
@@ -219,6 +254,9 @@ def read_program(rank: RankDump) -> Program:
                 operations[record.name] = Operation(record.name, parsed, record.fields, position, framework)
             elif parsed.direction == "backward":
                 gradients[record.name] = record.fields
+    for operation in operations.values():
+        operation.has_backward = operation.backward_name in gradients
+        operation.children.extend(_read_parts(operation))
     program = Program(rank, _nest(operations, rank.parents), gradients, positions)
     if framework == "mindspore":
         from tensorprobe.replay.link import link_program  # needs torch, and what is above
@@ -235,6 +273,7 @@ _SLOT_OF_FIELD = {
     "buffers": "buffers",
     "input": "input",
     "output_kwargs": "kwargs",
+    WRITTEN: WRITTEN,
 }
 
 
@@ -246,18 +285,69 @@ def iter_named_leaves(fields: Mapping[str, Any]) -> Iterator[tuple[str, Leaf, Ma
             yield (leaf.slot if name in _SLOT_OF_FIELD else name), leaf, leaf.fields
 
 
+def backward_leaves(fields: Mapping[str, Any]) -> tuple[dict[str, Leaf], dict[str, Leaf]]:
+    """Of a backward record: the gradients of the results, by their places in the forward record, and those of the
+    arguments."""
+    arriving = {leaf.slot.replace("input", "output", 1): leaf for leaf in iter_leaves(fields.get("input"), "input")}
+    departing = {leaf.slot.replace("output", "input", 1): leaf for leaf in iter_leaves(fields.get("output"), "output")}
+    departing.update((leaf.slot, leaf) for leaf in iter_leaves(fields.get("output_kwargs"), "kwargs"))
+    return arriving, departing
+
+
+def _read_parts(layer: Operation) -> Iterator[Operation]:
+    """The calls that a layer made. What they share with it has the files of its own record."""
+    calls = layer.fields.get("calls") if layer.is_layer else None
+    taken = (*layer.inputs, *layer.state_leaves)
+    given = {leaf.tensor: leaf.data_name for leaf in taken if leaf.tensor is not None}
+    made = {leaf.tensor: leaf.data_name for leaf in layer.outputs if leaf.tensor is not None}
+    for number, fields in enumerate(calls if isinstance(calls, list) else ()):
+        prefix, _, op = str(fields.get("name") if isinstance(fields, dict) else "").partition(".")
+        if op:
+            part = {**fields, "is_part": True}
+            for role, files in (("input_args", given), ("input_kwargs", given), ("output", made)):
+                part[role] = _name_files(part.get(role), files)
+            parsed = ApiName(prefix, op, number, FORWARD)
+            yield Operation(f"{layer.name}.{number}", parsed, part, layer.position)
+
+
+def _name_files(tree: Any, files: Mapping[int, str | None], depth: int = 0) -> Any:
+    """The same leaves with the files that hold them."""
+    if depth > _MAX_DEPTH:
+        return None
+    if isinstance(tree, list):
+        return [_name_files(item, files, depth + 1) for item in tree]
+    if not isinstance(tree, dict):
+        return tree
+    if not isinstance(tree.get("type"), str):
+        return {key: _name_files(item, files, depth + 1) for key, item in tree.items()}
+    number = tree.get("tensor")
+    known = files.get(number) if isinstance(number, int) else None
+    return tree if known is None else {**tree, "data_name": known}
+
+
 def _nest(operations: dict[str, Operation], parents: Mapping[str, str | None]) -> list[Operation]:
-    """Put each call into the module call that contains it. Construct.json may come from anyone: what leads in a circle,
-    or deeper than any program, stays outside."""
+    """Put each call into the autograd Function or the module call that contains it. What is read may come from anyone:
+    what leads in a circle, or deeper than any program, stays outside."""
+    owners = {name: _find_owner(operation, operations, parents) for name, operation in operations.items()}
     depths: dict[str, int] = {}
     outermost = []
     for name, operation in operations.items():
-        parent = operations.get(parents.get(name) or "")
-        if parent is None or not parent.is_module or _find_depth(name, operations, parents, depths) > _MAX_DEPTH:
+        owner = owners[name]
+        if owner is None or _find_depth(name, operations, owners, depths) > _MAX_DEPTH:
             outermost.append(operation)
         else:
-            parent.children.append(operation)
+            operations[owner].children.append(operation)
     return outermost
+
+
+def _find_owner(
+    operation: Operation, operations: Mapping[str, Operation], parents: Mapping[str, str | None]
+) -> str | None:
+    function = operations.get(operation.inside or "")
+    if function is not None and function.is_function and function.position > operation.position:
+        return function.name
+    parent = operations.get(parents.get(operation.name) or "")
+    return parent.name if parent is not None and parent.is_module else None
 
 
 def _find_depth(

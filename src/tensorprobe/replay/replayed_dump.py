@@ -22,9 +22,11 @@ from tensorprobe.errors import DumpError, UsageError
 from tensorprobe.model.name import slot_file_name
 from tensorprobe.model.record import Stats
 from tensorprobe.replay.argument import Leaf, is_tensor
-from tensorprobe.replay.engine import Onlooker
+from tensorprobe.replay.backward_pass import LeafGradient
 from tensorprobe.replay.invocation import Tensors
-from tensorprobe.replay.program import STATE_ROLES, Operation, Program, iter_named_leaves
+from tensorprobe.replay.onlooker import Onlooker
+from tensorprobe.replay.program import STATE_ROLES, WRITTEN, Operation, Program, iter_named_leaves
+from tensorprobe.replay.reduced_gradient import parameter_gradients
 from tensorprobe.replay.result import Coverage
 from tensorprobe.store import layout
 from tensorprobe.store.folder import Folder
@@ -63,11 +65,14 @@ class ReplayedDump(Onlooker):
         for place in (layout.step_name(self._rank.step or 0), self._rank.folder.name):
             self._folder = self._folder.child(place)
         self._tensors = self._folder.child(layout.TENSOR_FOLDER)
-        self._suffix = "npy" if program.is_mindspore else "pt"
-        self._files = NpyFiles() if program.is_mindspore else TorchFiles()
+        is_npy = program.is_mindspore or self._rank.header.get("level") == "api_dump"
+        self._suffix = "npy" if is_npy else "pt"
+        self._files = NpyFiles() if is_npy else TorchFiles()
         self._reducer = Reducer()
         self._written: dict[int, _Written] = {}
         self._values: dict[tuple[str, str], dict[str, Any]] = {}
+        self._with_record = {name for name, _ in parameter_gradients(program)}
+        """The parameters whose gradients are recorded under a name of their own."""
         self._run_id = make_run_id()
         self._writer = RankWriter(
             self._folder,
@@ -87,6 +92,8 @@ class ReplayedDump(Onlooker):
         self._see(operation.name, leaves, tensors)
 
     def see_results(self, operation: Operation, tensors: Tensors) -> None:
+        if any(slot.startswith(WRITTEN) for slot in tensors):  # such writes need not give a tensor a new version
+            self._written.clear()
         self._see(operation.name, {leaf.slot: leaf for leaf in operation.outputs}, tensors)
 
     def see_pinned(self, operation: Operation, tensors: Tensors) -> None:
@@ -94,6 +101,10 @@ class ReplayedDump(Onlooker):
 
     def see_gradient(self, record: str, slot: str, gradient: torch.Tensor) -> None:
         self._see(record, self._program.gradient_leaves(record), {slot: gradient})
+
+    def see_leaf_gradient(self, record: str, leaf: LeafGradient, gradient: torch.Tensor) -> None:
+        if leaf.after is not None and leaf.leaf.parameter not in self._with_record:
+            self._values[leaf.place, "after"] = self._write(leaf.place, leaf.after, "after", gradient)
 
     @property
     def folder(self) -> Path:
@@ -111,7 +122,11 @@ class ReplayedDump(Onlooker):
                 waiting = []
         self._append(waiting)
         counts = {"calls": coverage.call_count, "replayed": coverage.replayed, "gaps": coverage.gaps}
-        run = {**self._run(is_complete=True), "replay": {"precision": self._precision, **counts}}
+        run = {
+            **self._run(is_complete=True),
+            **self._renew_passes(),
+            "replay": {"precision": self._precision, **counts},
+        }
         self._attempt(lambda: self._writer.close(run, is_finished=True))
 
     def _append(self, records: list[Record]) -> None:
@@ -185,6 +200,27 @@ class ReplayedDump(Onlooker):
             **kept,
             "data_name": found["data_name"],
         }
+
+    def _renew_passes(self) -> dict[str, Any]:
+        """What the engine was asked for, with the files of the replay."""
+        passes = self._rank.run.get("backward_passes")
+        if not isinstance(passes, list):
+            return {}
+        self._map(passes, "", {})  # copies what has a file
+        return {"backward_passes": [self._renew_pass(f"backward_pass.{n}", one) for n, one in enumerate(passes)]}
+
+    def _renew_pass(self, name: str, request: Any) -> Any:
+        leaves = request.get("leaves") if isinstance(request, dict) else None
+        if not isinstance(leaves, list):
+            return request
+        return {**request, "leaves": [self._renew_leaf(name, one) for one in leaves]}
+
+    def _renew_leaf(self, name: str, leaf: Any) -> Any:
+        number = leaf.get("number") if isinstance(leaf, dict) else None
+        found = self._values.get((f"{name}.leaf.{number}", "after"))
+        if found is None:
+            return leaf
+        return {**leaf, "after": {**leaf["after"], "dtype": found["dtype"], "data_name": found["data_name"]}}
 
     def _copy_file(self, node: Mapping[str, Any]) -> None:
         """What is not computed keeps its file."""

@@ -8,10 +8,17 @@ from typing import Literal
 
 from tensorprobe.model.name import PARAMETERS_GRAD
 
+BACKWARD_PASS = "backward_pass."
+"""How the names of backward passes begin: without modules the gradients of parameters stand there."""
 _ZERO = 1e-6
 """A gradient that is smaller than this part of the largest one is taken for zero."""
 
 Kind = Literal["kernel", "overflow", "derivative", "sum", "write"]
+
+
+def is_leaf_record(record: str) -> bool:
+    """Does it hold the gradients of parameters, or of other leaves?"""
+    return record.endswith(PARAMETERS_GRAD) or record.startswith(BACKWARD_PASS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,12 +173,18 @@ class CallTruth:
     effect: float | None = None
     """What the call's own error does to the loss, to first order."""
 
+    @property
+    def is_parameter_gradient(self) -> bool:
+        """Of a parameter, or of another leaf."""
+        return is_leaf_record(self.record)
+
     def share_of(self, largest: float) -> float:
-        """The accumulated error, relative to its truth, or to a small part of the largest where its truth is zero."""
+        """The accumulated error, relative to its truth, or to the largest gradient where its truth is zero beside it:
+        then all that is recorded is rounding."""
         error = self.accumulated
         if error is None:
             return 0.0
-        scale = max(error.true_norm, _ZERO * largest)
+        scale = error.true_norm if error.true_norm > _ZERO * largest else largest
         return error.norm / scale if scale else 0.0
 
 
@@ -194,13 +207,13 @@ class Truth:
     @property
     def parameter_gradients(self) -> list[CallTruth]:
         """Those of the parameters, the least true first."""
-        found = [row for row in self.rows if row.record.endswith(PARAMETERS_GRAD) and row.accumulated is not None]
+        found = [row for row in self.rows if row.is_parameter_gradient and row.accumulated is not None]
         return sorted(found, key=lambda row: row.share_of(self.largest_gradient), reverse=True)
 
     @property
     def largest_gradient(self) -> float:
         """The norm of the largest gradient of a parameter: one that is zero in exact arithmetic is held against it."""
-        found = [row.accumulated for row in self.rows if row.record.endswith(PARAMETERS_GRAD)]
+        found = [row.accumulated for row in self.rows if row.is_parameter_gradient]
         return max((error.true_norm for error in found if error is not None), default=0.0)
 
     @property

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from tensorprobe.replay.backward_request import BackwardRequest, run_passes
 from tensorprobe.replay.board import Board, Standing, Steps
-from tensorprobe.replay.gradient import BackwardRequest, run_passes
 
 
 class Player(Protocol):

@@ -84,10 +84,10 @@ class SpreadCalls:
         for leaf in operation.inputs:
             whole = self.tensors.find(leaf) if leaf.sharding is not None else None
             if leaf.sharding is not None and whole is None:
-                values[leaf.slot] = self._replay.read_part(leaf)
+                values[leaf.slot] = self._replay.values.read_part(leaf)
                 parts.add(leaf.slot)
             else:
-                values[leaf.slot] = whole if whole is not None else self._replay.take(leaf, operation)
+                values[leaf.slot] = whole if whole is not None else self._replay.values.take(leaf, operation)
         return SpreadContribution(self, operation, values, frozenset(parts))
 
     def _take_part(self, operation: Operation) -> Tensors:

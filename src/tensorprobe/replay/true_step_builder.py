@@ -11,10 +11,11 @@ import numpy as np
 import torch
 
 from tensorprobe.replay.argument import Leaf, is_tensor
-from tensorprobe.replay.engine import Onlooker, Onlookers, Replay
+from tensorprobe.replay.engine import Replay
 from tensorprobe.replay.invocation import Tensors, is_random
+from tensorprobe.replay.onlooker import Onlooker, Onlookers
 from tensorprobe.replay.precision import Precision
-from tensorprobe.replay.program import Operation, Program
+from tensorprobe.replay.program import WRITTEN, Operation, Program
 from tensorprobe.replay.result import Coverage
 from tensorprobe.replay.true_step import Array, LeafKey, TrueCall, TrueStep, TrueValue
 
@@ -27,7 +28,7 @@ def build_true_step(
     """Replay a step in float64. `replace_leaf`: gives the content of a leaf another value."""
     builder = TrueStepBuilder(program)
     replay = Replay(program, Precision("float64"), device, Onlookers(*onlookers, builder), replace_leaf=replace_leaf)
-    builder.roots = replay.gradients.roots
+    builder.roots = replay.roots
     replay.run()
     return builder.finish(replay.coverage)
 
@@ -95,6 +96,8 @@ class TrueStepBuilder(Onlooker):
         for leaf in operation.outputs:
             tensor = tensors.get(leaf.slot)
             if tensor is not None:
+                if leaf.slot.startswith(WRITTEN):  # which need not give it a new version
+                    self._known.pop(id(tensor), None)
                 number = self._number(tensor, leaf, operation.name)
                 call.outputs[leaf.slot] = number
                 value = self._values[number]

@@ -8,25 +8,29 @@ gradient that is not the derivative, a number that became infinite and a value t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import torch
 
-from tensorprobe.replay.alone import LoneCall, LoneExchange, LoneFunction, backward_leaves
+from tensorprobe.replay.alone import LoneCall, LoneExchange, LoneFunction
 from tensorprobe.replay.argument import Leaf, UnknownArgumentError
+from tensorprobe.replay.backward_pass import LeafGradient
 from tensorprobe.replay.communication import read_communication
-from tensorprobe.replay.engine import Onlooker, Replay, describe_error
+from tensorprobe.replay.engine import Replay
 from tensorprobe.replay.error import measure
+from tensorprobe.replay.gradient_sum import BrokenSum, find_broken_sums
 from tensorprobe.replay.invocation import Invoker, NotReplayedError, Tensors, is_random, is_undefined
 from tensorprobe.replay.joint import run_jointly
 from tensorprobe.replay.joint_record import JointRecord, RecordedWholes
-from tensorprobe.replay.judge import allow_units, judge
+from tensorprobe.replay.judge import Unit, allow_units, judge
 from tensorprobe.replay.meaning.registry import MeaningError
+from tensorprobe.replay.onlooker import Onlooker
 from tensorprobe.replay.precision import Precision, torch_dtype
-from tensorprobe.replay.program import Operation, Program
+from tensorprobe.replay.program import Operation, Program, backward_leaves
+from tensorprobe.replay.reason import describe_error
 from tensorprobe.replay.recorded import KeptTensors, MissingContentError, RecordedTensors
 from tensorprobe.replay.result import CallTruth, Finding, Truth
 from tensorprobe.replay.spread_call import is_arranging
-from tensorprobe.replay.value_flow import iter_values
 from tensorprobe.store.frame import describe_frame
 
 
@@ -45,7 +49,10 @@ def find_truths(
         {replay.rank: judge_.recorded for replay, judge_ in zip(replays, judges, strict=True)},
     )
     for replay, judge_ in zip(replays, judges, strict=True):
-        judge_.roots = replay.gradients.roots
+        judge_.sums = find_broken_sums(replay.program, RecordedTensors(replay.program.rank, device))
+        replay.pin_gradients(judge_.sums)
+        judge_.roots = replay.roots
+        judge_.has_second_derivatives = any(one.creates_graph for one in replay.passes)
         judge_.join(joint, replay.participant.flow.communicating)
     with torch.random.fork_rng(devices=()):  # whatever a call draws, the program that asks draws the same as before
         run_jointly(replays)
@@ -55,11 +62,14 @@ def find_truths(
 def make_truth(replay: Replay, judge_: TruthJudge) -> Truth:
     """What is said of one process, after its replay."""
     program, findings = replay.program, judge_.findings
+    writes = replay.workspace.unseen_writes if program.rank.header.get("level") != "api_dump" else []
     findings += [
         Finding("write", write.operation, write.leaf.slot, other=write.before.slot)
-        for write in replay.workspace.unseen_writes
+        for write in writes  # api_dump leaves out what an optimizer calls
     ]
-    findings += list(judge_.check_sums())
+    findings += [
+        Finding("sum", one.record, one.gradient.slot, one.judgement, other=", ".join(one.users)) for one in judge_.sums
+    ]
     return Truth(
         name=program.rank.name,
         coverage=replay.coverage,
@@ -95,10 +105,9 @@ class TruthJudge(Onlooker):
         self.findings: list[Finding] = []
         self.losses: list[tuple[str, float, float]] = []
         self.not_judged: dict[str, str] = {}
-        self._inside: dict[str, list[Operation]] = {}
-        for call in program.calls():
-            if call.inside is not None:
-                self._inside.setdefault(call.inside, []).append(call)
+        self.sums: list[BrokenSum] = []
+        self.has_second_derivatives = False
+        """Are gradients of gradients asked for? What comes back to a call is then more than its own derivative."""
         self.communicating: set[str] = set()
         """The autograd Functions that communicate with other ranks."""
         self._joint: JointRecord | None = None
@@ -144,32 +153,9 @@ class TruthJudge(Onlooker):
         if leaf is not None:
             self._measure(record, leaf, gradient)
 
-    def check_sums(self) -> Iterator[Finding]:
-        """A value gets back the sum of what its users give back; a hook on it shows as another sum."""
-        for value in iter_values(self._program):
-            arriving = self._gradients(value.maker)[0].get(value.leaf.slot)
-            if (
-                arriving is None
-                or value.leaf.tensor in self.roots | self._program.unclear
-                or arriving.sharding is not None
-            ):
-                continue
-            shares = [self._gradients(user)[1].get(leaf.slot) for user, leaf in value.uses]
-            given = [leaf for leaf in shares if leaf is not None]
-            if any(leaf.shape != arriving.shape for leaf in given):
-                continue
-            try:
-                recorded = self._recorded.load(arriving)
-                total = torch.zeros(arriving.shape, dtype=torch.float64, device=recorded.device)
-                for leaf in given:
-                    total = total + self._recorded.load(leaf)
-                unit = torch.finfo(recorded.dtype).eps * max(1, len(given))
-            except (MissingContentError, UnknownArgumentError, RuntimeError, TypeError):
-                continue
-            judgement = judge(recorded, total, unit)
-            if given and not judgement.is_explained:
-                users = ", ".join(user.backward_name for user, _ in value.uses)
-                yield Finding("sum", value.maker.backward_name, arriving.slot, judgement, other=users)
+    def see_leaf_gradient(self, record: str, leaf: LeafGradient, gradient: torch.Tensor) -> None:
+        if leaf.after is not None and leaf.after.data_name is not None:
+            self._measure(record, replace(leaf.after, slot=leaf.name), gradient)
 
     def _judge_alone(self, operation: Operation) -> None:
         if is_random(operation) or is_undefined(operation) or is_arranging(operation):
@@ -180,7 +166,7 @@ class TruthJudge(Onlooker):
             for leaf in operation.outputs:
                 if leaf.is_floating and leaf.slot in alone.results and not leaf.is_undefined:
                     self._judge_result(operation, leaf, alone, arriving.get(leaf.slot))
-            if operation.inside is None and isinstance(alone, LoneCall):
+            if operation.inside is None and not self.has_second_derivatives and isinstance(alone, LoneCall):
                 for slot in departing:
                     self._judge_gradient(operation, slot, departing, alone)
         except Exception as error:  # no file of an input, or whatever torch says to float64
@@ -196,32 +182,32 @@ class TruthJudge(Onlooker):
         if operation.name in self.communicating:
             raise NotReplayedError("what it computes depends on other ranks")
         kernel = self._invoker.find_kernel(operation)
-        if operation.prefix != "Autograd" or kernel is not None:
+        if not operation.is_made_of_calls or kernel is not None:
             try:
                 return LoneCall(self._invoker, operation, arriving)
             except MeaningError:
-                if operation.prefix != "Autograd" or kernel is None or not kernel.is_built_in:
+                if not operation.is_made_of_calls or kernel is None or not kernel.is_built_in:
                     raise
-        return LoneFunction(self._invoker, operation, arriving, self._inside.get(operation.name, []))
+        return LoneFunction(self._invoker, operation, arriving)
 
     def _judge_result(
         self, operation: Operation, leaf: Leaf, alone: LoneCall | LoneExchange, gradient: Leaf | None
     ) -> None:
         recorded, truth = self._wholes.load(leaf), alone.results[leaf.slot].detach()
         row = self.rows.setdefault((operation.name, leaf.slot), CallTruth(operation.name, leaf.slot, leaf.dtype))
-        eps = self._unit(operation, leaf)
+        unit = self._unit(operation, leaf)
         counts = [given.element_count for given in operation.inputs if given.is_floating]
         allowed = allow_units(leaf.element_count, counts)
-        row.own = judge(recorded, truth, eps, allowed, lambda: alone.find_sensitivity(leaf.slot))
+        row.own = judge(recorded, truth, unit, allowed, lambda: alone.find_sensitivity(leaf.slot))
         if not row.own.is_explained:
             self.findings.append(Finding("kernel", operation.name, leaf.slot, row.own, other=alone.meaning))
         overflow = int((~torch.isfinite(recorded) & torch.isfinite(truth)).sum())
         if overflow:
             self.findings.append(Finding("overflow", operation.name, leaf.slot, count=overflow))
         if gradient is not None:
-            slope = self._wholes.load(gradient).to(torch.float64)
+            slope = self._wholes.load(gradient).to(truth.dtype)
             difference = torch.nan_to_num(recorded.to(truth.dtype) - truth, 0.0, 0.0, 0.0)
-            row.effect = float((slope * difference).sum())
+            row.effect = float((slope.conj() * difference).sum().real)
 
     def _judge_gradient(self, operation: Operation, slot: str, departing: dict[str, Leaf], alone: LoneCall) -> None:
         places, leaf = alone.find_places(slot), departing[slot]
@@ -233,10 +219,10 @@ class TruthJudge(Onlooker):
         if len(told) > 1:
             shares = [self._wholes.load(departing[place]).to(truth.dtype) for place in told]
             recorded = torch.stack(shares).sum(0).to(recorded.dtype)
-        eps = self._unit(operation, leaf)
+        unit = self._unit(operation, leaf)
         counts = [given.element_count for given in (*operation.inputs, *operation.outputs) if given.is_floating]
         allowed = allow_units(leaf.element_count, counts)
-        judgement = judge(recorded, truth, eps, allowed, lambda: alone.find_gradient_sensitivity(places[0]))
+        judgement = judge(recorded, truth, unit, allowed, lambda: alone.find_gradient_sensitivity(places[0]))
         row = self.rows.setdefault(
             (operation.backward_name, leaf.slot), CallTruth(operation.backward_name, leaf.slot, leaf.dtype)
         )
@@ -248,13 +234,11 @@ class TruthJudge(Onlooker):
         if overflow:
             self.findings.append(Finding("overflow", operation.backward_name, leaf.slot, count=overflow))
 
-    def _unit(self, operation: Operation, leaf: Leaf) -> float:
+    def _unit(self, operation: Operation, leaf: Leaf) -> Unit:
         """What one rounding is: of the result's dtype, or of the one in which autocast has it computed."""
-        units: list[float] = [torch.finfo(torch_dtype(leaf.dtype)).eps]
         casts = operation.fields.get("autocast")
-        for dtype in casts.values() if isinstance(casts, dict) else ():
-            units.append(torch.finfo(torch_dtype(str(dtype))).eps)
-        return max(units)
+        names = [str(dtype) for dtype in casts.values()] if isinstance(casts, dict) else []
+        return Unit.of(*(torch_dtype(name) for name in (leaf.dtype, *names)))
 
     def _measure(self, record: str, leaf: Leaf, truth: torch.Tensor) -> None:
         try:

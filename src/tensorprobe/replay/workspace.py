@@ -11,6 +11,7 @@ alias sees what was written.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ import torch
 
 from tensorprobe.replay.argument import Leaf
 from tensorprobe.replay.recorded import FileId, MissingContentError, RecordedTensors
+from tensorprobe.replay.view import view_storage
 
 _SUM_ORDER = 1e-6
 """A norm is a sum, and its last digits depend on the order in which its elements lie in memory."""
@@ -54,14 +56,21 @@ class Workspace:
         self,
         recorded: RecordedTensors,
         read: Callable[[Leaf], torch.Tensor],
-        kept: frozenset[int] = frozenset(),
+        kept: Iterable[int] = (),
     ) -> None:
         self._recorded = recorded
         self._read = read
         """Makes the tensor that stands for a leaf."""
-        self._kept = kept
+        self.note_leaf: Callable[[Leaf, torch.Tensor], None] = lambda leaf, tensor: None
+        """Told of a tensor that has become a leaf of the graph."""
+        self.follows_all = False
+        """Are gradients followed where the program did not? So it is in an autograd Function."""
+        self._kept = Counter(kept)
+        """Tensors that backward passes will look at, and how many."""
+        self._over: set[int] = set()
+        """Those of them that no call looks at any more."""
         self._by_tensor: dict[int, torch.Tensor] = {}
-        self._by_parameter: dict[str, torch.Tensor] = {}
+        self._by_parameter: dict[str, tuple[Leaf, torch.Tensor]] = {}
         self._by_layout: dict[Any, torch.Tensor] = {}
         self._by_storage: dict[int, list[tuple[Leaf, torch.Tensor, str | None]]] = {}
         self._by_file: dict[tuple[str, FileId], torch.Tensor] = {}
@@ -69,6 +78,11 @@ class Workspace:
         self.leaves: dict[int, tuple[Leaf, torch.Tensor]] = {}
         """What nobody made, by the address of the tensor that stands for it."""
         self.unseen_writes: list[UnseenWrite] = []
+
+    @property
+    def parameters(self) -> dict[str, torch.Tensor]:
+        """By their names in the model."""
+        return {name: tensor for name, (_, tensor) in self._by_parameter.items()}
 
     def find(self, leaf: Leaf) -> torch.Tensor | None:
         """The tensor that stands for this one, if there is one already. Numbers may be wrong: one of another shape is
@@ -88,16 +102,9 @@ class Workspace:
         if leaf.tensor is not None and leaf.tensor in self._by_tensor:
             rewritten = self._find_rewritten(leaf, self._by_tensor[leaf.tensor])
             return rewritten if rewritten is not None else self._by_tensor[leaf.tensor]
-        if leaf.parameter is not None and leaf.parameter in self._by_parameter:  # seen in another window
-            parameter = self._by_parameter[leaf.parameter]
-            if tuple(parameter.shape) == leaf.shape:
-                return parameter
-        found = self._by_layout.get(leaf.layout) if leaf.layout is not None else None
-        if found is None and leaf.storage is not None:
-            found = self._view_storage(leaf)
-        if leaf.requires_grad and leaf.storage is not None and (found is None or not has_place(found)):
-            hanging = self._view_storage(leaf, lambda tensor, _: has_place(tensor))
-            found = hanging if hanging is not None else found
+        found = self._find_parameter(leaf)
+        if found is None:
+            found = self._find_memory(leaf)
         if found is None and leaf.source is not None:
             file_id = self._recorded.file_id(leaf)
             found = self._by_file.get((leaf.source, file_id)) if file_id is not None else None
@@ -113,29 +120,27 @@ class Workspace:
             return None
         place = known.untyped_storage().data_ptr()
         found = self._view_storage(
-            leaf, lambda tensor, maker: maker == leaf.source and tensor.untyped_storage().data_ptr() != place
+            leaf, is_wanted=lambda tensor, maker: maker == leaf.source and tensor.untyped_storage().data_ptr() != place
         )
         if found is not None:
             self._register(leaf, found)
         return found
 
-    def read(self, seed: Leaf | None, root: torch.Tensor) -> torch.Tensor:
-        """The gradient that a backward pass begins with, as it was recorded; ones where it was not."""
-        if seed is not None:
-            try:
-                return self._recorded.load(seed).to(root.dtype)
-            except MissingContentError:
-                pass  # ones, as below
-        return torch.ones_like(root)
-
-    def tensor(self, number: int | None) -> torch.Tensor | None:
-        """The tensor that stands for the object with this number."""
-        return self._by_tensor.get(number) if number is not None else None
+    def find_followed(self, leaf: Leaf) -> torch.Tensor | None:
+        """The same, followed by gradients if the program's was, and not if it was not."""
+        found = self.find(leaf)
+        if found is None or not leaf.is_floating or found.requires_grad == leaf.requires_grad:
+            return found
+        if leaf.requires_grad and found.grad_fn is None:  # `requires_grad_()` is no call that is recorded
+            self.note_leaf(leaf, found.requires_grad_())
+            return found
+        # a parameter that is frozen for a while, or its `.data`
+        return found.data if found.is_leaf and not leaf.requires_grad and not self.follows_all else found
 
     def take(self, leaf: Leaf, operation: str) -> torch.Tensor:
         """The tensor that a call is given at this place; a leaf where nobody made it, or somebody wrote to it unseen.
         MissingContentError where it is a leaf and the dump has not got it."""
-        found = self.find(leaf)
+        found = self.find_followed(leaf)
         if found is not None and not self._is_written_unseen(leaf, operation):
             self._look(leaf, leaf.source)
             return found
@@ -175,19 +180,32 @@ class Workspace:
             tensor.grad = None
 
     def forget(self, tensors: Iterable[int], storages: Iterable[int]) -> None:
-        """Nobody looks at these any more."""
-        for number in set(tensors) - self._kept:
-            self._by_tensor.pop(number, None)
-            self._seen.pop(number, None)
+        """No call looks at these any more."""
+        for number in tensors:
+            if self._kept[number] > 0:
+                self._over.add(number)
+            else:
+                self._drop(number)
         for number in storages:
             for leaf, _, _ in self._by_storage.pop(number, ()):
                 self._by_layout.pop(leaf.layout, None)
+
+    def release(self, tensors: Iterable[int]) -> None:
+        """A backward pass that looked at these is over."""
+        for number in tensors:
+            self._kept[number] -= 1
+            if self._kept[number] <= 0 and number in self._over:
+                self._drop(number)
+
+    def _drop(self, number: int) -> None:
+        self._by_tensor.pop(number, None)
+        self._seen.pop(number, None)
 
     def _register(self, leaf: Leaf, tensor: torch.Tensor, maker: str | None = None) -> None:
         if leaf.tensor is not None:
             self._by_tensor[leaf.tensor] = tensor
         if leaf.parameter is not None:
-            self._by_parameter[leaf.parameter] = tensor
+            self._by_parameter[leaf.parameter] = leaf, tensor
         if leaf.storage is not None:
             self._by_layout[leaf.layout] = tensor
             self._by_storage.setdefault(leaf.storage, []).append((leaf, tensor, maker))
@@ -200,30 +218,64 @@ class Workspace:
         seen = self._seen.get(leaf.tensor) if leaf.tensor is not None else None
         if seen is None or leaf.source not in (None, seen.maker):
             return False
-        if leaf.is_undefined or seen.leaf.is_undefined:
-            return False
-        file_id = self._recorded.file_id(leaf)
-        try:
-            if file_id is None or seen.file_id is None:
-                is_same = has_same_statistics(seen.leaf, leaf)
-            else:
-                is_same = self._recorded.is_same(seen.file_id, file_id, seen.leaf, leaf)
-            if is_same:
-                return False
-        except MissingContentError:
+        if self._is_same(seen.leaf, leaf):
             return False
         self.unseen_writes.append(UnseenWrite(operation, leaf, seen.leaf))
         return True
 
-    def _view_storage(self, leaf: Leaf, is_wanted: Wanted = lambda tensor, maker: True) -> torch.Tensor | None:
-        """A view that no recorded call made, of a storage that is known."""
+    def _is_same(self, before: Leaf, leaf: Leaf) -> bool:
+        """Was the same content recorded of both? Yes, where the dump does not tell."""
+        if leaf.is_undefined or before.is_undefined:
+            return True
+        first, second = self._recorded.file_id(before), self._recorded.file_id(leaf)
+        try:
+            if first is None or second is None:
+                return has_same_statistics(before, leaf)
+            return self._recorded.is_same(first, second, before, leaf)
+        except MissingContentError:
+            return True
+
+    def _find_parameter(self, leaf: Leaf) -> torch.Tensor | None:
+        """By its name. In memory that it was not seen in: the program gave it another (`p.data = x`), or looks at it in
+        another window. It stays the same leaf of the graph."""
+        before, tensor = self._by_parameter.get(leaf.parameter or "", (leaf, None))
+        if tensor is None or tuple(tensor.shape) != leaf.shape:
+            return None
+        if leaf.storage is None or leaf.storage == before.storage:
+            return tensor
+        content = self._find_memory(leaf)
+        if content is not None:
+            tensor.data = content.detach()
+        elif not self._is_same(before, leaf):
+            tensor.data = self._read(leaf).detach()
+        return tensor
+
+    def _find_memory(self, leaf: Leaf) -> torch.Tensor | None:
+        """By the memory that it shows."""
+        if leaf.storage is None:
+            return None
+        found = self._by_layout.get(leaf.layout) if leaf.view_of is None else self._view_storage(leaf, leaf.view_of)
+        if found is None:
+            found = self._view_storage(leaf)
+        if leaf.requires_grad and (found is None or not has_place(found)):
+            hanging = self._view_storage(leaf, is_wanted=lambda tensor, _: has_place(tensor))
+            found = hanging if hanging is not None else found
+        if found is None or leaf.requires_grad or not found.requires_grad or self.follows_all:
+            return found
+        return found.data  # `y.data` is another tensor than y
+
+    def _view_storage(
+        self, leaf: Leaf, base: int | None = None, is_wanted: Wanted = lambda tensor, maker: True
+    ) -> torch.Tensor | None:
+        """A view that no recorded call made, of a storage that is known; `base`: of the tensor with this number."""
         known = self._by_storage.get(leaf.storage or 0, [])
-        for base, tensor, maker in reversed([known[0], *known[-_LOOKED_AT:]] if known else ()):
-            if base.dtype == leaf.dtype and is_wanted(tensor, maker):
-                view = view_of(tensor, base, leaf)
-                if view is not None:
-                    return view
-        return None
+        looked_at = [known[0], *known[-_LOOKED_AT:]] if known else []
+        found = [
+            (shown, tensor)
+            for shown, tensor, maker in looked_at
+            if is_wanted(tensor, maker) and base in (None, shown.tensor) and tuple(tensor.shape) == shown.shape
+        ]
+        return view_storage(found, leaf)
 
 
 def has_same_statistics(first: Leaf, second: Leaf) -> bool:
@@ -253,36 +305,3 @@ def lay_out(content: torch.Tensor, leaf: Leaf) -> torch.Tensor:
     order = sorted(range(content.dim()), key=lambda dim: (-stride[dim], dim))
     inverse = [order.index(dim) for dim in range(content.dim())]
     return content.permute(order).clone(memory_format=torch.contiguous_format).permute(inverse)
-
-
-def view_of(tensor: torch.Tensor, base: Leaf, leaf: Leaf) -> torch.Tensor | None:
-    """What `leaf` shows, as a view of the tensor that stands for `base`; None where it shows more than that."""
-    stride = base.stride if base.stride is not None else contiguous_stride(base.shape)
-    order = sorted(range(len(stride)), key=lambda dim: (-stride[dim], dim))
-    expected = 1
-    for dim in reversed(order):
-        if base.shape[dim] != 1:
-            if stride[dim] != expected:
-                return None  # gaps: its elements cannot be numbered by their places
-            expected *= base.shape[dim]
-    wanted = leaf.stride if leaf.stride is not None else contiguous_stride(leaf.shape)
-    offset = leaf.offset - base.offset
-    last = offset + sum((size - 1) * step for size, step in zip(leaf.shape, wanted, strict=True) if size)
-    if offset < 0 or last >= max(expected, 1) or 0 in leaf.shape:
-        return None
-    if tuple(tensor.shape) != base.shape:
-        return None
-    flat = tensor.permute(order).reshape(-1)
-    return flat.as_strided(leaf.shape, wanted, flat.storage_offset() + offset)
-
-
-def contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """
-    >>> contiguous_stride((2, 3, 4))
-    (12, 4, 1)
-    """
-    stride, step = [], 1
-    for size in reversed(shape):
-        stride.append(step)
-        step *= max(size, 1)
-    return tuple(reversed(stride))

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
 
-from tensorprobe.replay.result import CallTruth, Finding, Truth
+from tensorprobe.replay.result import CallTruth, Finding, Truth, is_leaf_record
 
 _MAX_NAMED = 5
 _MAX_GAPS = 5
@@ -83,6 +83,11 @@ def _describe_derivative(finding: Finding) -> str:
 
 
 def _describe_sum(finding: Finding) -> str:
+    if is_leaf_record(finding.record):
+        return (
+            f"The gradient of {finding.slot} ({finding.record}) is not the sum of what the calls that use it gave back "
+            f"({finding.other}): {_numbers(finding)} A hook on it changes it, or a use of it was not recorded."
+        )
     return (
         f"The gradient that {finding.record} got ({finding.slot}) is not the sum of what the calls after it gave back "
         f"({finding.other}): {_numbers(finding)} A hook on the tensor changes it, or a use of it was not recorded."

@@ -58,6 +58,12 @@ def encode_tensor(leaf: TensorLeaf) -> str:
         if leaf.layout is not None:
             offset, strides = leaf.layout
             parts.append(f'"offset": {offset}, "stride": [{", ".join(map(str, strides))}]')
+        if leaf.view_of is not None:
+            parts.append(f'"view_of": {leaf.view_of}')
+        if leaf.is_conjugated:
+            parts.append('"conjugated": true')
+        if leaf.is_negated:
+            parts.append('"negated": true')
     if leaf.note is not None:
         parts.append(f'"note": {_encode_string(leaf.note)}')
     if leaf.sharding is not None:

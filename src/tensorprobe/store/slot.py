@@ -20,8 +20,8 @@ from tensorprobe.model.undefined import is_undefined
 # A backward call gives its keyword arguments their gradients: there they are results.
 _SLOT_OF_FIELD = {"input_args": "input", "input_kwargs": "kwargs", "output_kwargs": "kwargs"}
 _INPUT_FIELDS = frozenset({"input_args", "input_kwargs", "input", "parameters", "buffers", "settings"})
-_NO_SLOTS = frozenset({"autocast", "tuples", "generator_state", "mask"})
-"""Fields that say how a call was made: no arguments and no results."""
+_NO_SLOTS = frozenset({"autocast", "tuples", "generator_state", "mask", "written", "calls"})
+"""Fields that say how a call was made, for a replay: no arguments and no results."""
 _MAX_INTEGER = 2**64  # no dtype holds a larger one
 _MAX_COUNT = 2**63
 _MAX_DIMENSIONS = 64  # torch and numpy have no more

@@ -1,17 +1,21 @@
 """The level of api_dump: a layer of the framework's library is one call, and what is called outside of layers is
-recorded by itself. Users' modules and containers are followed for their paths."""
+recorded by itself. Users' modules and containers are followed for their paths.
+
+What a layer calls is noted in its record, without its values: a replay makes these calls in the place of the layer."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import FrameType
 from typing import Any
 
 from tensorprobe.capture.api_dump.selector import ApiDumpSelector
 from tensorprobe.capture.call import Call, GradientRecord
-from tensorprobe.capture.describe import Listener
+from tensorprobe.capture.describe import Listener, describe_plain
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.storing import Storing
 from tensorprobe.model.name import LAYER_PREFIX
+from tensorprobe.model.tree import map_tree, tuple_paths
 
 
 class LayerRecorder(Recorder):
@@ -25,11 +29,59 @@ class LayerRecorder(Recorder):
 
     def begin_api(self, stem: str, frame: FrameType | None) -> Call | None:
         if self._is_in_layer():
-            return None
+            return self._begin_inside(stem)
         if self._threads.replay is None and self._is_made_by_framework(frame):
             self.coverage.excluded += 1
             return None
         return super().begin_api(stem, frame)
+
+    def _begin_inside(self, stem: str) -> Call | None:
+        """A call that a layer makes. Only a replay asks for it: where no tensors are stored there is none."""
+        layer = next(call for call in self._threads.modules if call.is_recorded)
+        is_told = self.stores_tensors(layer)
+        if self._threads.replay is not None or not is_told or not hasattr(self.reader, "identify"):
+            return None  # of MindSpore's layers only the boundary is known
+        calls = layer.fields.setdefault("calls", [])
+        call = Call(stem, f"{layer.forward_name}.{len(calls)}", layer.backward_name, layer)
+        call.layer, call.keeps_forward = layer, True
+        calls.append({"name": stem})
+        call.fields = calls[-1]
+        return call
+
+    def add_inputs(self, call: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        if call.layer is None:
+            super().add_inputs(call, args, kwargs)
+            return
+        call.fields["input_args"] = self._identify(args)
+        call.fields["input_kwargs"] = self._identify(dict(kwargs))
+        call.fields["tuples"] = [*tuple_paths(args, "input"), *tuple_paths(kwargs, "kwargs")]
+
+    def add_written(self, call: Call, tensors: Mapping[str, Any]) -> None:
+        if call.layer is None:
+            super().add_written(call, tensors)
+
+    def finish(self, call: Call, output: Any, note: str | None = None) -> None:
+        if call.layer is None:
+            super().finish(call, output, note)
+        else:
+            results = list(output) if isinstance(output, tuple) else [output]
+            call.fields["output"] = self._identify(results, call.layer.forward_name)
+
+    def fail(self, call: Call, error: BaseException) -> None:
+        if call.layer is None:
+            super().fail(call, error)
+
+    def _identify(self, tree: Any, produced_by: str | None = None) -> Any:
+        """The tensors as what they are, without their values."""
+        reader: Any = self.reader
+
+        def leaf(value: Any, path: str) -> Any:
+            if isinstance(value, reader.tensor_type):
+                reader.values.find(value, produced_by)
+                return {key: item for key, item in reader.identify(value).items() if item is not None}
+            return None if value is None else reader.describe_object(value) or describe_plain(value)
+
+        return map_tree(tree, "", leaf, reader.atoms)
 
     def begin_module(
         self, stem: str, module_path: str | None, frame: FrameType | None, layer: str | None = None
@@ -47,10 +99,10 @@ class LayerRecorder(Recorder):
             return self.recomputation.repeat(stem, self.coverage, is_counted=True)
         self.coverage.seen += 1
         parent = state.modules[-1] if state.modules else None
-        call = self._name_call(stem, self.count(stem), parent)
+        call = self._name_call(stem, self.counts.next(stem), parent)
         if module_path is not None:
             call.module_path = module_path
-        if self._select(call):
+        if self._selector.select(call):
             call.stack = self.stacks.capture(frame, parent.stack if parent is not None else None)
         self.coverage.filtered += not call.keeps_forward
         for region in state.regions:
@@ -81,8 +133,3 @@ class LayerRecorder(Recorder):
         single = output[0] if isinstance(output, tuple) else output
         slot, name = self._slot(call.forward_name, "output"), call.forward_name
         return [self._describer.describe(single, slot, produced_by=name, stores=stores, listen=listen)]
-
-    def _select(self, call: Call) -> bool:
-        name = call.forward_name.removesuffix("_forward")
-        call.keeps_forward, call.keeps_backward = self._selector.choose(name, call.stem)
-        return call.keeps_forward or call.keeps_backward

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tensorprobe.capture.storing import Storing
 from tensorprobe.config.api_dump import ApiDumpOptions, ScopeName, make_keyword
+
+if TYPE_CHECKING:
+    from tensorprobe.capture.call import Call
 
 _FORWARD, _BACKWARD = "forward", "backward"
 
@@ -47,6 +52,12 @@ class ApiDumpSelector:
 
     def restart(self) -> None:
         """A new step: api_dump has but one."""
+
+    def select(self, call: Call) -> bool:
+        """A call begins: is its forward wanted, or its backward? It is told so."""
+        name = call.forward_name.removesuffix("_forward")
+        call.keeps_forward, call.keeps_backward = self.choose(name, call.stem)
+        return call.keeps_forward or call.keeps_backward
 
     def choose(self, call: str, stem: str) -> tuple[bool, bool]:
         """A call begins: are its forward and its backward wanted, as far as that is known by now?"""

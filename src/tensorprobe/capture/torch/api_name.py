@@ -16,6 +16,7 @@ from torch.overrides import resolve_name
 
 from tensorprobe.capture.torch.function import can_be_called_again
 from tensorprobe.capture.torch.memory_effect import MemoryEffect, declared_writes, find_effect
+from tensorprobe.capture.torch.written import Written, find_written
 from tensorprobe.config.api_list import ApiList
 from tensorprobe.model.undefined import UNDEFINED_MEMORY
 
@@ -57,6 +58,8 @@ class Api:
     """It returns nothing, and what comes out is its first argument."""
     effect: MemoryEffect
     """What it does to undefined memory."""
+    written: Written | None = None
+    """What it writes to besides what it returns."""
     is_random: bool = False
     """It draws from a random generator, or may do so."""
     is_pinned: bool = True
@@ -101,6 +104,7 @@ class ApiNames:
             changes_first=stem in _CHANGES_FIRST,
             is_random=name in _RANDOM,
             is_pinned=prefix != "Autograd" and not can_be_called_again(prefix, name),
+            written=find_written(prefix, name),
             is_function=prefix == "Autograd",
             effect=effect,
             is_functional_collective=prefix == "Distributed" and name.startswith(_FUNCTIONAL_COLLECTIVES),

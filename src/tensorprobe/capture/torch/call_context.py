@@ -1,6 +1,9 @@
 """What a call runs under, besides its arguments: are gradients followed, and which precision does autocast choose?
 
 On the hot path: where neither is the case nothing is made.
+
+Autocast keeps the weights that it has cast until its outermost region ends, and gradients add up in the kept one:
+which calls share it is told by the number of their region.
 """
 
 from __future__ import annotations
@@ -11,19 +14,42 @@ from typing import Any
 
 import torch
 
+from tensorprobe.capture.framework import Undo
+from tensorprobe.capture.patch import replace
+
 _DEVICES = ("cpu", "cuda", "npu", "xpu", "mps")
 _NOTHING: Mapping[str, Any] = {}
 _is_any_autocast_enabled = getattr(torch._C, "_is_any_autocast_enabled", None) or torch.is_autocast_enabled
 
 
+class _Regions:
+    """How many regions of autocast have ended."""
+
+    count = 0
+
+
+def count_regions() -> Undo:
+    """Notice, for the time of a window, when autocast lets go of what it has cast."""
+    original = torch.clear_autocast_cache
+
+    def clear_autocast_cache() -> None:
+        _Regions.count += 1
+        original()
+
+    return replace(torch, "clear_autocast_cache", clear_autocast_cache)
+
+
 def describe_context() -> Mapping[str, Any]:
     """Fields for the record of a call that is made now."""
     is_cast = _is_any_autocast_enabled()
-    if torch.is_grad_enabled():
-        return {"autocast": _describe_autocast()} if is_cast else _NOTHING
-    context: dict[str, Any] = {"grad_enabled": False}
+    if torch.is_grad_enabled() and not is_cast:
+        return _NOTHING
+    context: dict[str, Any] = {} if torch.is_grad_enabled() else {"grad_enabled": False}
     if is_cast:
         context["autocast"] = _describe_autocast()
+        context["autocast_region"] = _Regions.count
+        if not torch.is_autocast_cache_enabled():
+            context["autocast_cache"] = False
     return context
 
 

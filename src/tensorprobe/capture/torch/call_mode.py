@@ -20,13 +20,14 @@ from tensorprobe.capture.recursion import note_full_stack, room
 from tensorprobe.capture.torch.api_name import Api, ApiNames
 from tensorprobe.capture.torch.call_context import describe_context
 from tensorprobe.capture.torch.function_node import name_node
-from tensorprobe.capture.torch.generator import DROPOUTS, describe_generator, draw_mask, find_generator
+from tensorprobe.capture.torch.generator import DROPOUTS, describe_generator, draw_mask, find_generator, is_drawing
 from tensorprobe.capture.torch.gradient import GradientTracer, Span, is_in_backward
 from tensorprobe.capture.torch.hiding import hidden
 from tensorprobe.capture.torch.left_mode import remove_after_this_call
 from tensorprobe.capture.torch.memory_tracer import Given, MemoryTracer, find_written
 from tensorprobe.capture.torch.mode_stack import remove_mode
 from tensorprobe.capture.torch.reader import TorchReader
+from tensorprobe.capture.torch.written import Written
 
 IN_BACKWARD = "call inside backward"
 TRACED = "call inside torch.jit.trace"
@@ -110,17 +111,17 @@ class CallRunner:
         call, span = self.begin(api, args, kwargs, frame)
         function_call = call if api.is_function else None
         if function_call is not None:
-            self.recorder.open_function(function_call)
+            self.recorder.recomputation.open_function(function_call)
         try:
             output = function(*args, **kwargs)
         except BaseException as error:
             if function_call is not None:
-                self.recorder.close_function(function_call)
+                self.recorder.recomputation.close_function(function_call)
             self._note_writes(api, args, kwargs)
             self.end_failed(call, span, error)
             raise
         if function_call is not None:
-            self.recorder.close_function(function_call)
+            self.recorder.recomputation.close_function(function_call)
             name_node(output, function_call.backward_name, self.recorder.generation)
         if is_concerned:
             self.end_memory(api, given, function, output, call)
@@ -225,7 +226,7 @@ class CallRunner:
                     call.is_pinned, call.is_passed_on = api.is_pinned, api.is_function
                     self.recorder.add_context(call, describe_context())
                     self.recorder.add_inputs(call, args, kwargs)
-                    if api.is_random:
+                    if api.is_random and is_drawing(api.stem.rpartition(".")[2], args, kwargs):
                         self._note_draw(call, args, kwargs)
                 if call is not None or self.recorder.records_modules:
                     span = self.gradients.begin(args, kwargs, wants_slots=call is not None and call.keeps_backward)
@@ -280,11 +281,21 @@ class CallRunner:
                     self.reader.doubt()
                 if call is not None and call.drawn_from is not None:
                     self._keep_draw(api, call, *given)
+                if api.written is not None:
+                    self._note_written(api.written, call, *given)
                 if call is not None:
                     self.recorder.finish(call, output, note or api.note)
                 self.gradients.end(call, span, output)
         except Exception as error:
             self.recorder.note_failure(api.stem, error)
+
+    def _note_written(self, written: Written, call: Call | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """After a call that writes to what it does not return: whoever looks at it later is told who wrote it."""
+        found = dict(written.iter_tensors(args, kwargs))
+        for tensor in found.values():
+            self.reader.values.overwrite(tensor, call.forward_name if call is not None else None)
+        if call is not None and found:
+            self.recorder.add_written(call, found)
 
     def end_failed(self, call: Call | None, span: Span | None, error: BaseException) -> None:
         try:

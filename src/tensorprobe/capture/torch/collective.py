@@ -170,7 +170,7 @@ class Collectives:
         if not torch.is_grad_enabled():
             context["grad_enabled"] = False
         args, kwargs = given
-        communication = describe_exchange(api.stem, args, kwargs, group, self._recorder.count)
+        communication = describe_exchange(api.stem, args, kwargs, group, self._recorder.counts.next)
         if communication is not None:
             context["collective"] = {**communication, "started": self._recorder.coverage.recorded}
         self._recorder.add_context(call, context)

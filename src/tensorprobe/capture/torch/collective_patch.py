@@ -200,7 +200,8 @@ class CollectivePatches:
         try:
             names = self._runner.reader.parameter_names
             parameters = [names[id(item)] for item in model.parameters() if id(item) in names]
-            recorder.add_reduction({"group": describe_group(model.process_group), "parameters": parameters})
+            group, records = describe_group(model.process_group), recorder.coverage.recorded
+            recorder.backward_passes.add_reduction({"group": group, "parameters": parameters, "records": records})
         except Exception as error:
             recorder.note_failure("the gradients that DistributedDataParallel averages", error)
 

@@ -14,6 +14,7 @@ import torch
 
 from tensorprobe.capture.framework import Undo
 from tensorprobe.capture.patch import nothing, replace, run_all
+from tensorprobe.capture.torch.backward_pass import BackwardPasses
 from tensorprobe.capture.torch.call_mode import CallMode
 from tensorprobe.capture.torch.gradient import GradientTracer
 from tensorprobe.capture.torch.mode_stack import is_on_stack, remove_mode
@@ -24,7 +25,7 @@ _RUN = "_engine_run_backward"
 _COMPILED_NODE = "CompiledFunctionBackward"
 
 
-def patch_engine(mode: CallMode, gradients: GradientTracer, reader: TorchReader) -> Undo:
+def patch_engine(mode: CallMode, gradients: GradientTracer, reader: TorchReader, passes: BackwardPasses) -> Undo:
     """Enter the mode around each backward pass. It was so in torch 2.4 to 2.13; where it is not, nothing is patched,
     calls inside backward are not noticed, and no value is trusted there."""
     original = getattr(torch.autograd, _RUN, None)
@@ -39,7 +40,7 @@ def patch_engine(mode: CallMode, gradients: GradientTracer, reader: TorchReader)
             return original(*args, **kwargs)
         depth += 1
         values.is_backward_watched = True
-        note = gradients.note_request(args, kwargs)
+        note = passes.begin(args, kwargs, is_nested=depth > 1)
         try:
             if is_on_stack(mode):
                 return note(original(*args, **kwargs))

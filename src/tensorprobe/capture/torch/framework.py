@@ -17,7 +17,9 @@ from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.recursion import room
 from tensorprobe.capture.torch.allocation import patch_allocation
 from tensorprobe.capture.torch.api_name import ApiNames
+from tensorprobe.capture.torch.backward_pass import BackwardPasses
 from tensorprobe.capture.torch.boundary import patch_functions, patch_scripted, watch_optimizers
+from tensorprobe.capture.torch.call_context import count_regions
 from tensorprobe.capture.torch.call_mode import CallMode, CallRunner, WatchMode
 from tensorprobe.capture.torch.checkpoint import Checkpoints
 from tensorprobe.capture.torch.collective import Collectives
@@ -195,12 +197,14 @@ class Window:
             undos.callback(self._checkpoints.install())
             undos.callback(patch_functions(calls, self._checkpoints))
             undos.callback(patch_cuda_graphs(calls))
+            undos.callback(count_regions())
             if self.mode is not None:
                 undos.callback(patch_scripted(calls))
                 undos.callback(patch_allocation(calls, self.mode))
             undos.callback(CollectivePatches(Collectives(calls, self.mode), calls).install())
             undos.callback(CompiledRegions(calls, self._watch, self._patch).install())
-            undos.callback(patch_engine(self._watch, calls.gradients, calls.reader))
+            passes = BackwardPasses(calls.recorder, calls.reader)
+            undos.callback(patch_engine(self._watch, calls.gradients, calls.reader, passes))
             return undos.pop_all().close
 
     def close(self) -> None:

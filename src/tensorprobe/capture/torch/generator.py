@@ -15,6 +15,23 @@ import torch
 DROPOUTS = frozenset({"dropout", "dropout_", "dropout1d", "dropout2d", "dropout3d", "feature_dropout"})
 
 
+_RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
+
+
+def is_drawing(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Does this call of a function that may draw random numbers draw any? Layers that have a dropout inside need not
+    have it on."""
+    if op in _RECURRENT:
+        is_packed = len(args) > 3 and isinstance(args[3], (tuple, list))
+        dropout, training = (args[6:8] if is_packed else args[5:7]) if len(args) > 7 else (1.0, True)
+    elif op == "multi_head_attention_forward":
+        dropout = args[10] if len(args) > 10 else kwargs.get("dropout_p", 0.0)
+        training = args[13] if len(args) > 13 else kwargs.get("training", True)
+    else:
+        return True
+    return bool(dropout and training)
+
+
 def describe_generator(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     """The generator that this call draws from: its own, or its device's; None where that cannot be read."""
     generator = find_generator(args, kwargs)

@@ -20,7 +20,6 @@ from torch.autograd import Variable
 
 from tensorprobe.capture.call import Call, GradientRecord, Slot, iter_slots
 from tensorprobe.capture.recorder import Recorder
-from tensorprobe.capture.torch.backward_request import describe_request, identify
 from tensorprobe.capture.torch.hiding import hidden
 from tensorprobe.capture.torch.reduced_gradient import ReducedGradients
 from tensorprobe.capture.torch.view_window import ViewWindow, view_changed_in_place
@@ -155,18 +154,23 @@ class GradientTracer:
             for position, (parent, number) in enumerate(node.next_functions):
                 if parent is None:
                     continue
-                if type(parent) is _AccumulateGrad:
-                    leaf = parent.variable
-                    leaving.setdefault((None, id(leaf)), []).append((node, position))
-                    if id(leaf) in self._parameters:
-                        self._hook_parameter(leaf, parent)
-                elif (leaf := self._cast_leaf(parent, span)) is not None:
-                    leaving.setdefault((None, id(leaf)), []).append((node, position))
-                elif parent._sequence_nr() < start or (parent, number) in span.inputs:
-                    leaving.setdefault((parent, number), []).append((node, position))
-                else:
+                found = self._find_leaving(parent, number, span)
+                if found is None:
                     visit(parent)
+                else:
+                    leaving.setdefault(found, []).append((node, position))
         return leaving
+
+    def _find_leaving(self, node: Any, number: int, span: Span) -> Edge | None:
+        """The edge to this output of a node, if it leaves the call; None where the node is one of its own."""
+        if type(node) is _AccumulateGrad:
+            leaf = node.variable
+            if id(leaf) in self._parameters:
+                self._hook_parameter(leaf, node)
+            return None, id(leaf)
+        if (cast := self._cast_leaf(node, span)) is not None:
+            return None, id(cast)
+        return (node, number) if node._sequence_nr() < span.start or (node, number) in span.inputs else None
 
     def _cast_leaf(self, node: Any, span: Span) -> torch.Tensor | None:
         """The leaf that autocast has cast for a call. The cast may be older than the call: it is kept and shared, so
@@ -272,30 +276,6 @@ class GradientTracer:
             self._tasks.add(task)
             Variable._execution_engine.queue_callback(lambda: self._end_backward_pass(task))
         return task
-
-    def note_request(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[[Any], Any]:
-        """The engine is asked for gradients: of what, with which gradient, with respect to what. What is returned is
-        given the result, and hands it on."""
-        recorder = self._recorder
-        try:
-            with torch._C.DisableTorchFunction():
-                request = describe_request(args, kwargs, recorder.reader)
-        except Exception as error:
-            recorder.note_failure("the roots of a backward pass", error)
-            return lambda results: results
-        request["records"] = recorder.coverage.recorded
-
-        def note(results: Any) -> Any:
-            try:
-                if isinstance(results, tuple) and not request["accumulates"]:
-                    with torch._C.DisableTorchFunction():
-                        request["results"] = [identify(result, recorder.reader) for result in results]
-                recorder.add_backward_pass(request)
-            except Exception as error:
-                recorder.note_failure("the results of a backward pass", error)
-            return results
-
-        return note
 
     def forget_passes(self) -> None:
         """No backward pass is running: one that raised had no end that was noticed."""

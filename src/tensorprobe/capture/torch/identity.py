@@ -1,8 +1,10 @@
 """Which tensor is it? A number that two looks at one tensor share, and two different tensors do not.
 
 Tensors that share memory and layout may yet be two places in the graph of gradients, `x` and `x.view_as(x)`: there the
-node that made them tells them apart. Objects cannot be held for that, not even weakly: torch refuses to exchange a
-tensor that somebody refers to.
+node that made them tells them apart. A tensor that is written to in place gets another node, as do all that share its
+memory: it is then known by its address. Objects cannot be held for that, not even weakly: torch refuses to exchange a
+tensor that somebody refers to. So an address counts only where the memory was written to since it was last seen there;
+should another tensor have come to lie at it, the one before is gone, and nobody asks for it.
 """
 
 from __future__ import annotations
@@ -15,7 +17,20 @@ import torch
 _NUMBER = "tensorprobe number"
 """The key in a node's metadata under which its number stands."""
 
+_MAX_CHAIN = 4
+
 Place = tuple[Any, ...]
+
+
+class KnownTensors:
+    """The tensors of one storage that were seen."""
+
+    __slots__ = ("by_address", "by_place")
+
+    def __init__(self) -> None:
+        self.by_place: dict[Place, int] = {}
+        self.by_address: dict[int, tuple[tuple[Any, ...], Place]] = {}
+        """How each lay there when it was last seen, its version first, and its place then."""
 
 
 class TensorNumbers:
@@ -25,14 +40,46 @@ class TensorNumbers:
         self._numbers = count()
         self._nodes = count()
 
-    def number(self, tensor: torch.Tensor, known: dict[Place, int], layout: tuple[Any, ...]) -> int:
-        """`known` are the numbers of the tensors of its storage; `layout` how it lies there, its version first."""
-        node = tensor.grad_fn
-        place = (layout[1:], None) if node is None else (layout[1:], self._node_number(node), tensor.output_nr)
-        found = known.get(place)
+    def number(self, tensor: torch.Tensor, known: KnownTensors, layout: tuple[Any, ...]) -> int:
+        """`known` are the tensors of its storage; `layout` how it lies there, its version first."""
+        place = self._find_place(tensor, layout)
+        found = known.by_place.get(place)
         if found is None:
-            found = known[place] = next(self._numbers)
+            found = known.by_place[place] = self._move(tensor, known, layout)
+        known.by_address[tensor._cdata] = layout, place
         return found
+
+    def has(self, tensor: torch.Tensor, known: KnownTensors, layout: tuple[Any, ...]) -> bool:
+        """Has it a number already?"""
+        return self._find_place(tensor, layout) in known.by_place
+
+    def _find_place(self, tensor: torch.Tensor, layout: tuple[Any, ...]) -> Place:
+        node = tensor.grad_fn
+        if node is None:  # a parameter, and what `.data` and `detach()` make of it
+            return layout[1:], tensor.requires_grad
+        return layout[1:], self._node_number(node), tensor.output_nr
+
+    def _move(self, tensor: torch.Tensor, known: KnownTensors, layout: tuple[Any, ...]) -> int:
+        """The number that a tensor had before it was written to, which nobody else has from now on; or a new one."""
+        seen, place = known.by_address.get(tensor._cdata, (layout, ()))
+        is_same = seen[1:] == layout[1:] and seen[0] < layout[0]
+        number = known.by_place.pop(place, None) if is_same else None
+        return number if number is not None else next(self._numbers)
+
+    def find_base(self, view: torch.Tensor, known: KnownTensors) -> int | None:
+        """The tensor that a view was taken of, without a call that was seen (`x.T`): by the graph of gradients."""
+        node = view.grad_fn
+        for _ in range(_MAX_CHAIN):
+            if node is None or len(node.next_functions) != 1:
+                return None
+            node, number = node.next_functions[0]
+            leaf = getattr(node, "variable", None)
+            if leaf is not None:
+                return next((found for place, found in known.by_place.items() if place[1:] == (True,)), None)
+            own = node.metadata.get(_NUMBER) if node is not None else None
+            if own is not None:
+                return next((found for place, found in known.by_place.items() if place[1:] == (own, number)), None)
+        return None
 
     def _node_number(self, node: Any) -> int:
         metadata = node.metadata

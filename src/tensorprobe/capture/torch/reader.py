@@ -43,6 +43,7 @@ from tensorprobe.capture.torch.distributed_tensor import (
 from tensorprobe.capture.torch.hiding import hidden, isolated, transforms
 from tensorprobe.capture.torch.identity import TensorNumbers
 from tensorprobe.capture.torch.npy_file import NpyFiles
+from tensorprobe.capture.torch.object import describe_object
 from tensorprobe.capture.torch.reducer import Reducer
 from tensorprobe.capture.torch.statistics import describe_failure, without_repeats
 from tensorprobe.capture.torch.tensor_file import TorchFiles
@@ -61,7 +62,6 @@ from tensorprobe.model.undefined import add_undefined
 
 _DIGESTS = {"md5": crc32_digest, "hash": hash_digest}
 _MAX_LATE_BYTES = 256 << 20
-_PLACEMENTS = "torch.distributed.tensor.placement_types"
 _text_of: Callable[[torch.dtype], str] = cache(str)
 
 
@@ -145,11 +145,7 @@ class TorchReader:
             self._files.write(copy.to_host(), file)
 
     def describe_object(self, value: Any) -> dict[str, Any] | None:
-        if isinstance(value, torch.Size):
-            return {"type": "torch.Size", "value": list(value)}
-        if isinstance(value, (torch.dtype, torch.device, torch.memory_format, torch.layout)):
-            return {"type": f"torch.{type(value).__name__}", "value": str(value)}
-        return describe_communication(value)
+        return describe_object(value)
 
     def fetch(self) -> None:
         with self._fetching, isolated():  # who comes second finds all there
@@ -219,13 +215,24 @@ class TorchReader:
         if known is not None:
             is_made = source is not None and source.endswith(".forward")
             leaf.is_leaf = known.is_exposed or not is_made
-            leaf.tensor, leaf.storage = self.numbers.number(tensor, known.numbers, layout), known.number
+            self._number(leaf, tensor, known, layout, produced_by)
             leaf.parameter = self.parameter_names.get(id(tensor))
             if leaf.parameter is None and type(tensor) is torch.nn.Parameter:
                 leaf.parameter = self._find_parameter(tensor)
             if layout[1] or not tensor.is_contiguous():
                 leaf.layout = layout[1], layout[3]
+            if layout[5] or layout[6]:
+                leaf.is_conjugated, leaf.is_negated = layout[5], layout[6]
         return leaf
+
+    def _number(
+        self, leaf: TensorLeaf, tensor: torch.Tensor, known: KnownStorage, layout: Layout, produced_by: str | None
+    ) -> None:
+        """Which tensor it is, in which storage; and of which other one it is a view that no recorded call took."""
+        count = len(known.tensors.by_place)
+        leaf.tensor, leaf.storage = self.numbers.number(tensor, known.tensors, layout), known.number
+        if count and produced_by is None and len(known.tensors.by_place) > count and tensor._is_view():
+            leaf.view_of = self.numbers.find_base(tensor, known.tensors)
 
     def _find_parameter(self, tensor: torch.Tensor) -> str | None:
         """FSDP2 puts other parameters into the modules while they compute; it keeps them from step to step."""
@@ -237,18 +244,28 @@ class TorchReader:
             self._unnamed.add(id(tensor))
         return found
 
+    def has_identified(self, tensor: torch.Tensor) -> bool:
+        """Was it seen before? Another tensor in its memory may not show what it shows."""
+        known = self.values.peek(tensor)
+        return known is not None and self.numbers.has(tensor, known.tensors, layout_of(tensor, tensor._version))
+
     def identify(self, tensor: torch.Tensor) -> dict[str, Any]:
         """Which tensor it is, without a look at its content."""
         known = self.values.peek(tensor)
-        if known is None:
-            return {}
-        layout = layout_of(tensor, tensor._version)
-        return {
-            "tensor": self.numbers.number(tensor, known.numbers, layout),
-            "storage": known.number,
-            "source": known.source_of(layout),
-            "shape": list(tensor.shape),
+        leaf: dict[str, Any] = {
+            "type": "torch.Tensor",
+            "dtype": _text_of(tensor.dtype),
+            "shape": list(shape_of(tensor)),
+            "requires_grad": tensor.requires_grad,
         }
+        if known is not None:
+            layout = layout_of(tensor, tensor._version)
+            leaf["tensor"] = self.numbers.number(tensor, known.tensors, layout)
+            leaf["storage"], leaf["source"] = known.number, known.source_of(layout)
+            leaf["parameter"] = self.parameter_names.get(id(tensor))
+            if layout[1] or not tensor.is_contiguous():
+                leaf["offset"], leaf["stride"] = layout[1], list(layout[3])
+        return leaf
 
     def _find(self, tensor: torch.Tensor, produced_by: str | None) -> tuple[Value | None, KnownStorage | None, Layout]:
         return self.values.find(tensor, produced_by)
@@ -280,7 +297,7 @@ class TorchReader:
         part = content_in_flight(local)
         _, known, layout = self.values.find(part, produced_by)
         if known is not None:  # by the memory of its part on this rank
-            leaf.tensor, leaf.storage = self.numbers.number(tensor, known.numbers, layout), known.number
+            leaf.tensor, leaf.storage = self.numbers.number(tensor, known.tensors, layout), known.number
             if layout[1] or not part.is_contiguous():
                 leaf.layout = layout[1], layout[3]
         return leaf
@@ -378,16 +395,3 @@ def tensors_in(tree: Any) -> Iterator[torch.Tensor]:
     elif isinstance(tree, dict):
         for item in tree.values():
             yield from tensors_in(item)
-
-
-def describe_communication(value: Any) -> dict[str, Any] | None:
-    """A leaf for a process group or a kind of reduction, as msprobe writes them, or for a placement; None otherwise."""
-    if not torch.distributed.is_available():
-        return None
-    if type(value).__module__ == _PLACEMENTS:
-        return {"type": f"{_PLACEMENTS}.{type(value).__name__}", "value": repr(value)}
-    if isinstance(value, torch.distributed.ProcessGroup):
-        return {"type": "torch.ProcessGroup", "group_ranks": torch.distributed.get_process_group_ranks(value)}
-    if isinstance(value, (torch.distributed.ReduceOp, torch.distributed.ReduceOp.RedOpType)):
-        return {"type": "torch.distributed.ReduceOp", "value": str(value)}
-    return None

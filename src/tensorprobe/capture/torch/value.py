@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from tensorprobe.capture.torch.identity import KnownTensors
 from tensorprobe.model.record import Stats, Value
 
 _SWEEP_SIZE = 4096
@@ -45,10 +46,10 @@ class KnownStorage:
         "is_exposed",
         "is_trusted",
         "number",
-        "numbers",
         "reference",
         "sources",
         "stats",
+        "tensors",
         "values",
         "version",
         "writer",
@@ -58,8 +59,7 @@ class KnownStorage:
         self.reference = reference
         self.number = number
         """Tells it from every other storage of the session: tensors with one number share their memory."""
-        self.numbers: dict[Any, int] = {}
-        """Of the tensors in it that were seen."""
+        self.tensors = KnownTensors()
         self.version = -1
         self.epoch = -1
         self.is_trusted = False
@@ -137,8 +137,8 @@ class ValueTable:
         if is_identifiable(tensor):
             self._observe(tensor, None)
 
-    def overwrite(self, tensor: torch.Tensor, produced_by: str) -> None:
-        """A record wrote to it without a new version, as collectives do."""
+    def overwrite(self, tensor: torch.Tensor, produced_by: str | None) -> None:
+        """A record, or a call that has none, wrote to it without a new version, as collectives do."""
         if is_identifiable(tensor):
             storage = tensor.untyped_storage()
             (self._storages.get(storage._cdata) or self._add(storage)).restart(tensor._version, produced_by)

@@ -1,0 +1,150 @@
+"""The backward passes of a program, asked of a replay: of one rank, or of several at once.
+
+What a pass leaves in the `.grad` of leaves is what later calls (clipping, an optimizer) are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from tensorprobe.replay.argument import Leaf
+from tensorprobe.replay.backward_pass import BackwardPass, LeafGradient
+from tensorprobe.replay.board import Standing
+from tensorprobe.replay.recorded import MissingContentError
+from tensorprobe.replay.workspace import Workspace
+
+
+@dataclass
+class BackwardRequest(Standing):
+    """A rank stands at a backward pass."""
+
+    asked: BackwardPass
+    retains: bool
+    """Another pass may go through the same graph."""
+    note_failure: Callable[[str, Exception], None]
+    roots: list[torch.Tensor] = field(default_factory=list)
+    seeds: list[torch.Tensor] = field(default_factory=list)
+    inputs: list[torch.Tensor | None] = field(default_factory=list)
+    """With respect to what; empty for all leaves."""
+    results: list[torch.Tensor | None] = field(default_factory=list)
+    """Where gradients are not added to `.grad`: they themselves, one for each input."""
+    is_done: bool = False
+    place: str = "a backward pass"
+
+    @property
+    def is_open(self) -> bool:
+        return self.is_done
+
+
+def run_passes(requests: Sequence[BackwardRequest]) -> None:
+    """The backward passes of several ranks at once. What all of them have in common is gone through once."""
+    for accumulates in (True, False):
+        chosen = [item for item in requests if item.asked.accumulates == accumulates and item.roots]
+        try:
+            if chosen:
+                _run_alike(chosen, accumulates)
+        except Exception as error:  # a value that it needs was written to: the dump is not what was executed
+            for item in chosen:
+                item.note_failure(item.asked.name, error)
+    for item in requests:
+        item.is_done = True
+
+
+def _run_alike(requests: Sequence[BackwardRequest], accumulates: bool) -> None:
+    given: list[tuple[torch.Tensor, torch.Tensor]] = []
+    known: set[int] = set()
+    for item in requests:
+        given += [pair for pair in zip(item.roots, item.seeds, strict=True) if id(pair[0]) not in known]
+        known.update(map(id, item.roots))
+    roots, seeds = zip(*given, strict=True)
+    inputs = {id(tensor): tensor for item in requests for tensor in item.inputs if tensor is not None}
+    retains = any(item.retains for item in requests)
+    creates = any(item.asked.creates_graph for item in requests)
+    if not inputs and any(item.asked.inputs for item in requests):
+        return  # none of what it asks for needs gradients
+    if accumulates:
+        torch.autograd.backward(roots, seeds, retains, creates, inputs=list(inputs.values()) or None)
+    else:
+        found = torch.autograd.grad(roots, list(inputs.values()), seeds, retains, creates, allow_unused=True)
+        by_input = dict(zip(inputs, found, strict=True))
+        for item in requests:
+            item.results = [by_input.get(id(tensor)) for tensor in item.inputs]
+
+
+class BackwardPasses:
+    """The passes of one rank that are still to come."""
+
+    def __init__(
+        self, passes: list[BackwardPass], workspace: Workspace, note_failure: Callable[[str, Exception], None]
+    ) -> None:
+        self._passes = passes
+        self._workspace = workspace
+        self._note_failure = note_failure
+
+    def next(self, position: float, *, is_joint: bool) -> BackwardRequest | None:
+        """The next one that came before the record at `position`. `is_joint`: other ranks may go through its graph."""
+        if not self._passes or self._passes[0].position > position:
+            return None
+        one = self._passes.pop(0)
+        is_told = one.keeps_graph is not None and not is_joint
+        retains = bool(one.keeps_graph or one.nested) if is_told else bool(self._passes)
+        request = BackwardRequest(one, retains, self._note_failure)
+        try:
+            self._prepare(one, request)
+        except Exception as error:  # a gradient that is not there, or does not fit its tensor
+            request.roots.clear()
+            self._note_failure(one.name, error)
+        return request
+
+    def _prepare(self, one: BackwardPass, request: BackwardRequest) -> None:
+        if one.begins_anew:
+            self._workspace.forget_gradients()
+        for number, leaf in enumerate(one.roots):
+            root = self._find(leaf)
+            if root is not None and root.requires_grad:
+                request.roots.append(root)
+                request.seeds.append(self._find_seed(one, number, root))
+        for wanted in one.inputs:
+            tensor = self._find(wanted)
+            request.inputs.append(tensor if tensor is not None and tensor.requires_grad else None)
+        for gradient in one.all_leaves if request.roots else ():
+            self._put_gradient(gradient)
+
+    def take_results(self, request: BackwardRequest) -> list[tuple[LeafGradient, torch.Tensor]]:
+        """A pass is over: what it gave stands for what the program got. Returns what is in `.grad` now."""
+        one = request.asked
+        for leaf, tensor in zip(one.results, request.results, strict=False):
+            if leaf is not None and tensor is not None:
+                self._workspace.add(leaf, tensor, one.name)
+        found = []
+        for gradient in one.all_leaves if request.roots else ():
+            tensor = self._find(gradient.leaf)
+            if tensor is not None and tensor.grad is not None and gradient.after is not None:
+                self._workspace.add(gradient.after, tensor.grad, one.name)
+                found.append((gradient, tensor.grad))
+        self._workspace.release(one.used_tensors())
+        return found
+
+    def _find(self, leaf: Leaf | None) -> torch.Tensor | None:
+        return self._workspace.find_followed(leaf) if leaf is not None else None
+
+    def _find_seed(self, one: BackwardPass, number: int, root: torch.Tensor) -> torch.Tensor:
+        leaf = one.gradients[number] if number < len(one.gradients) else None
+        if leaf is not None:
+            try:
+                return self._workspace.take(leaf, one.name).to(root.dtype)
+            except MissingContentError:
+                pass  # a dump without tensors of its own for it
+        return torch.ones_like(root)
+
+    def _put_gradient(self, one: LeafGradient) -> None:
+        """What the program had in `.grad` before the pass: it may have been cleared or replaced by the program."""
+        tensor = self._find(one.leaf)
+        if tensor is None or not tensor.is_leaf:
+            return
+        gradient = self._workspace.take(one.before, "a backward pass") if one.before is not None else None
+        if tensor.grad is not gradient:
+            tensor.grad = gradient

@@ -1,0 +1,58 @@
+"""Who looks on while a step is replayed."""
+
+from __future__ import annotations
+
+import torch
+
+from tensorprobe.replay.backward_pass import LeafGradient
+from tensorprobe.replay.invocation import Tensors
+from tensorprobe.replay.program import Operation
+
+
+class Onlooker:
+    """Is told what a replay computes. Tensors that it wants to keep it must copy: calls write in place."""
+
+    roots: frozenset[int] = frozenset()
+    """The tensors from which gradients will be asked for."""
+
+    def see_arguments(self, operation: Operation, tensors: Tensors) -> None:
+        """A call is about to be given these."""
+
+    def see_pinned(self, operation: Operation, tensors: Tensors) -> None:
+        """A call could not be made again: these are its recorded results."""
+
+    def see_results(self, operation: Operation, tensors: Tensors) -> None:
+        """A call has returned these."""
+
+    def see_gradient(self, record: str, slot: str, gradient: torch.Tensor) -> None:
+        """A gradient has come, of the name that it was recorded by."""
+
+    def see_leaf_gradient(self, record: str, leaf: LeafGradient, gradient: torch.Tensor) -> None:
+        """A backward pass is over, and this is what it leaves in `.grad`."""
+
+
+class Onlookers(Onlooker):
+    """Several that look on together."""
+
+    def __init__(self, *onlookers: Onlooker) -> None:
+        self._onlookers = onlookers
+
+    def see_arguments(self, operation: Operation, tensors: Tensors) -> None:
+        for onlooker in self._onlookers:
+            onlooker.see_arguments(operation, tensors)
+
+    def see_pinned(self, operation: Operation, tensors: Tensors) -> None:
+        for onlooker in self._onlookers:
+            onlooker.see_pinned(operation, tensors)
+
+    def see_results(self, operation: Operation, tensors: Tensors) -> None:
+        for onlooker in self._onlookers:
+            onlooker.see_results(operation, tensors)
+
+    def see_gradient(self, record: str, slot: str, gradient: torch.Tensor) -> None:
+        for onlooker in self._onlookers:
+            onlooker.see_gradient(record, slot, gradient)
+
+    def see_leaf_gradient(self, record: str, leaf: LeafGradient, gradient: torch.Tensor) -> None:
+        for onlooker in self._onlookers:
+            onlooker.see_leaf_gradient(record, leaf, gradient)
