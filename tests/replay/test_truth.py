@@ -222,3 +222,36 @@ def test_dropouts_that_were_removed_drop_nothing_in_the_truth(tmp_path: Path) ->
     (found,) = tensorprobe.truth(tmp_path).runs
     assert not found.findings and not found.unchecked
     assert found.losses[0][2] == pytest.approx(wanted, abs=1e-12)
+
+
+class _Scaled(torch.autograd.Function):
+    """Whose backward is 2 % too large."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * 1.02
+
+
+def _hook(x: torch.Tensor) -> torch.Tensor:
+    x.register_hook(lambda gradient: gradient * 1.02)
+    return x
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [(_hook, "sum"), (_Scaled.apply, "derivative"), (lambda x: x, None)],
+    ids=["hook", "Function", "none"],
+)
+def test_a_gradient_that_is_a_little_too_large_everywhere_is_found_in_bfloat16(
+    change: Any, kind: str | None, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 32)).bfloat16()
+    x = torch.randn(16, 32).bfloat16()
+    dump = record(tmp_path, model, lambda: model[1](change(model[0](x)).relu()).square().mean())
+    found = tensorprobe.truth(dump)[0].findings
+    assert [finding.kind for finding in found] == ([kind] if kind else [])

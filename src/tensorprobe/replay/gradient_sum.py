@@ -22,6 +22,8 @@ from tensorprobe.replay.result import Judgement
 from tensorprobe.replay.value_flow import FlowValue, iter_values, leaf_uses
 
 Gradients = Mapping[str, Leaf]
+_SUM_UNITS = 0.75
+"""Adding up rounds by half a unit each time, whoever does it."""
 
 
 @dataclass(frozen=True)
@@ -101,13 +103,13 @@ class _Checker:
             total: Any = torch.zeros(arriving.shape, dtype=torch.float64, device=recorded.device)
             for share in given:
                 total = total + share
-            unit = Unit.of(recorded.dtype, *(share.dtype for share in given), count=len(given))
+            unit = Unit.of(recorded.dtype, *(share.dtype for share in given), count=max(1, len(given) - 1))
         except (MissingContentError, UnknownArgumentError, RuntimeError, TypeError):
             return None
         size: Any = sum(share.detach().abs().to(torch.float64) for share in given)
         # shares of either sign: each addition errs by a unit of what is added
         room = unit.eps * float(size.square().mean().sqrt()) if size.numel() else 0.0
-        return judge(recorded, total, unit, find_sensitivity=lambda: room)
+        return judge(recorded, total, unit, _SUM_UNITS, find_sensitivity=lambda: room)
 
     def _gradients(self, operation: Operation) -> tuple[Gradients, Gradients]:
         return backward_leaves(self._program.gradients.get(operation.backward_name, {}))

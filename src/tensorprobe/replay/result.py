@@ -60,10 +60,12 @@ class Judgement:
     true: float
     allowed_units: float = 0.0
     """So many are explained."""
+    factor: float | None = None
+    """All elements together are so many times what they should be, which no rounding of single ones does."""
 
     @property
     def is_explained(self) -> bool:
-        return self.units <= self.allowed_units
+        return self.units <= self.allowed_units and self.factor is None
 
 
 @dataclass(frozen=True)

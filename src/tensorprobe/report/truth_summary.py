@@ -113,9 +113,10 @@ def _numbers(finding: Finding) -> str:
     judgement = finding.judgement
     assert judgement is not None
     place = f"{finding.slot}{list(judgement.index) if judgement.index else ''}"
-    return (
-        f"{place} is {judgement.recorded:.9g} and should be {judgement.true:.9g}, "
-        f"{judgement.units:,.0f} units of rounding away (up to {judgement.allowed_units:,.0f} are normal)."
+    return f"{place} is {judgement.recorded:.9g} and should be {judgement.true:.9g}, " + (
+        f"{judgement.units:,.3g} units of rounding away (up to {judgement.allowed_units:,.3g} are normal)."
+        if judgement.factor is None
+        else f"and all elements together are {judgement.factor:.4g} times what they should be."
     )
 
 
