@@ -1,0 +1,186 @@
+"""Builds a pair of networks from the same numpy weights, and computes loss and gradients of both, without tensorprobe.
+
+A file of `network` has: `Reference` and `Candidate`, `compute_reference_loss` and `compute_candidate_loss` of a network
+and a batch, `convert` (weights of the reference by the names and in the layout of the candidate; gradients go the same
+way), `make_batch` of a step, and `FAULTS`. A loss may ask for the number of the step by the name `step`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import mindspore
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from held_out.fault import Fault, plant
+
+FOLDER = Path(__file__).parent / "network"
+NAMES = tuple(sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "__init__"))
+LEARNING_RATE = 0.05
+Array = npt.NDArray[Any]
+Weights = dict[str, Array]
+
+
+@dataclass(frozen=True)
+class Step:
+    loss: float
+    gradients: Weights
+    """By the candidate's names."""
+
+
+def set_up() -> None:
+    """Once in a process, before the first operation of MindSpore: its bits then repeat."""
+    mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
+    mindspore.runtime.launch_blocking()
+    mindspore.device_context.cpu.op_tuning.threads_num(1)
+    torch.set_num_threads(1)
+
+
+def load_network(name: str, fault: Fault | None = None, folder: Path | None = None) -> ModuleType:
+    """The module of a pair. With a fault its file is written into the folder, so that stacks show its lines."""
+    path = FOLDER / f"{name}.py"
+    text = path.read_text()
+    if fault is not None:
+        text = plant(text, fault)
+        if folder is not None:
+            path = folder / path.name
+            path.write_text(text)
+    module = ModuleType(name)
+    module.__file__ = str(path)
+    exec(compile(text, str(path), "exec"), module.__dict__)
+    return module
+
+
+def draw_weights(network: torch.nn.Module, seed: int = 7) -> Weights:
+    """Numbers of a sensible size for each parameter; buffers stay as they are."""
+    random = np.random.default_rng(seed)
+    weights = {name: buffer.numpy().copy() for name, buffer in network.named_buffers() if buffer.is_floating_point()}
+    for name, parameter in network.named_parameters():
+        numbers = random.normal(size=tuple(parameter.shape))
+        if parameter.ndim > 1:
+            numbers *= float(np.prod(parameter.shape[1:])) ** -0.5
+        elif name.endswith(("weight", "scale")):
+            numbers = 1 + 0.2 * numbers
+        else:
+            numbers *= 0.1
+        weights[name] = numbers.astype(np.float32)
+    return weights
+
+
+def make_reference(module: ModuleType) -> tuple[torch.nn.Module, Weights]:
+    """The network in PyTorch, and the weights that it begins with."""
+    network = module.Reference()
+    weights = draw_weights(network)
+    network.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in weights.items()}, strict=False)
+    return network.train(), weights
+
+
+def make_candidate(module: ModuleType, weights: Weights) -> mindspore.nn.Cell:
+    """The network in MindSpore, from the weights of the reference."""
+    network = module.Candidate()
+    converted = module.convert(weights)
+    parameters = dict(network.parameters_and_names())
+    if unknown := set(converted) ^ set(parameters):
+        raise ValueError(f"{module.__name__}: one side alone has the weights {sorted(unknown)}")
+    for name, parameter in parameters.items():
+        array = np.ascontiguousarray(converted[name])
+        if tuple(parameter.shape) != array.shape:
+            raise ValueError(f"{module.__name__}: {name} is {parameter.shape} and was given {array.shape}")
+        parameter.set_data(mindspore.Tensor(array))
+    return network.set_train()
+
+
+def make_batch(module: ModuleType, step: int, side: str) -> list[Any]:
+    """PyTorch takes integers as int64, MindSpore as int32."""
+    arrays = module.make_batch(step)
+    if side == "reference":
+        return [torch.from_numpy(array) for array in arrays]
+    return [mindspore.Tensor(array.astype(np.int32) if array.dtype == np.int64 else array) for array in arrays]
+
+
+def bind_step(compute_loss: Callable[..., Any], step: int) -> Callable[..., Any]:
+    if "step" not in inspect.signature(compute_loss).parameters:
+        return compute_loss
+    return lambda *arguments: compute_loss(*arguments, step=step)
+
+
+def run_reference(module: ModuleType, steps: int, debugger: Any = None) -> Iterator[Step]:
+    """Trains it, and yields each step."""
+    network, _ = make_reference(module)
+    optimizer = torch.optim.SGD(network.parameters(), lr=LEARNING_RATE)
+    for step in range(steps):
+        batch = make_batch(module, step, "reference")
+        compute_loss = bind_step(module.compute_reference_loss, step)
+        if debugger is not None:
+            debugger.start(network)
+        loss = compute_loss(network, *batch)
+        optimizer.zero_grad()
+        loss.backward()
+        gradients = {
+            name: np.zeros(tuple(one.shape), np.float32) if one.grad is None else one.grad.numpy().copy()
+            for name, one in network.named_parameters()
+        }
+        if debugger is not None:
+            debugger.stop()
+        optimizer.step()
+        if debugger is not None:
+            debugger.step()
+        yield Step(loss.item(), _convert_gradients(module, network, gradients))
+
+
+def _convert_gradients(module: ModuleType, network: torch.nn.Module, gradients: Weights) -> Weights:
+    buffers = {name: buffer.numpy() for name, buffer in network.named_buffers() if buffer.is_floating_point()}
+    converted = module.convert({**buffers, **gradients})
+    return {name: array for name, array in converted.items() if ".moving_" not in name}
+
+
+def run_candidate(module: ModuleType, steps: int, debugger: Any = None) -> Iterator[Step]:
+    network = make_candidate(module, make_reference(module)[1])
+    names = {id(parameter): name for name, parameter in network.parameters_and_names()}
+    parameters = list(network.trainable_params())
+    optimizer = mindspore.nn.SGD(parameters, learning_rate=LEARNING_RATE)
+    for step in range(steps):
+        batch = make_batch(module, step, "candidate")
+        compute_loss = bind_step(module.compute_candidate_loss, step)
+        compute = mindspore.value_and_grad(
+            lambda *inputs, compute_loss=compute_loss: compute_loss(network, *inputs), None, optimizer.parameters
+        )
+        if debugger is not None:
+            debugger.start(network)
+        loss, gradients = compute(*batch)
+        if debugger is not None:
+            debugger.stop()
+        optimizer(gradients)
+        if debugger is not None:
+            debugger.step()
+        arrays = {names[id(one)]: value.asnumpy() for one, value in zip(parameters, gradients, strict=True)}
+        yield Step(float(loss.asnumpy()), arrays)
+
+
+def measure_difference(first: Step, second: Step) -> tuple[float, float]:
+    """The relative difference of the losses, and the largest one of a gradient, by the largest elements."""
+    loss = abs(first.loss - second.loss) / max(abs(first.loss), 1e-30)
+    scale = max(float(np.abs(one).max()) for one in second.gradients.values())
+    gradient = 0.0
+    for name, array in second.gradients.items():
+        size = max(float(np.abs(array).max()), 0.02 * scale)  # next to nothing is rounding
+        gradient = max(gradient, float(np.abs(first.gradients[name] - array).max()) / size)
+    return loss, gradient
+
+
+def rename(weights: Weights, norms: tuple[str, ...] = (), names: dict[str, str] | None = None) -> Weights:
+    """MindSpore's names: gamma and beta of norms (by the last word of their path), and others by a table."""
+    words = {"weight": "gamma", "bias": "beta", "running_mean": "moving_mean", "running_var": "moving_variance"}
+    renamed = {}
+    for name, array in weights.items():
+        path, _, word = name.rpartition(".")
+        is_norm = path.rpartition(".")[2].rstrip("0123456789") in norms
+        renamed[(names or {}).get(name, f"{path}.{words[word]}" if is_norm else name)] = array
+    return renamed
