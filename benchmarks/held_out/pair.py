@@ -9,30 +9,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import mindspore
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from held_out.fault import Fault, plant
+from held_out.weight import Step, Weights, draw_weights
 
 FOLDER = Path(__file__).parent / "network"
 NAMES = tuple(sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "__init__"))
 LEARNING_RATE = 0.05
-Array = npt.NDArray[Any]
-Weights = dict[str, Array]
-
-
-@dataclass(frozen=True)
-class Step:
-    loss: float
-    gradients: Weights
-    """By the candidate's names."""
 
 
 def set_up() -> None:
@@ -56,22 +46,6 @@ def load_network(name: str, fault: Fault | None = None, folder: Path | None = No
     module.__file__ = str(path)
     exec(compile(text, str(path), "exec"), module.__dict__)
     return module
-
-
-def draw_weights(network: torch.nn.Module, seed: int = 7) -> Weights:
-    """Numbers of a sensible size for each parameter; buffers stay as they are."""
-    random = np.random.default_rng(seed)
-    weights = {name: buffer.numpy().copy() for name, buffer in network.named_buffers() if buffer.is_floating_point()}
-    for name, parameter in network.named_parameters():
-        numbers = random.normal(size=tuple(parameter.shape))
-        if parameter.ndim > 1:
-            numbers *= float(np.prod(parameter.shape[1:])) ** -0.5
-        elif name.endswith(("weight", "scale")):
-            numbers = 1 + 0.2 * numbers
-        else:
-            numbers *= 0.1
-        weights[name] = numbers.astype(np.float32)
-    return weights
 
 
 def make_reference(module: ModuleType) -> tuple[torch.nn.Module, Weights]:
@@ -123,12 +97,12 @@ def run_reference(module: ModuleType, steps: int, debugger: Any = None) -> Itera
         loss = compute_loss(network, *batch)
         optimizer.zero_grad()
         loss.backward()
+        if debugger is not None:
+            debugger.stop()
         gradients = {
             name: np.zeros(tuple(one.shape), np.float32) if one.grad is None else one.grad.numpy().copy()
             for name, one in network.named_parameters()
         }
-        if debugger is not None:
-            debugger.stop()
         optimizer.step()
         if debugger is not None:
             debugger.step()
@@ -162,17 +136,6 @@ def run_candidate(module: ModuleType, steps: int, debugger: Any = None) -> Itera
             debugger.step()
         arrays = {names[id(one)]: value.asnumpy() for one, value in zip(parameters, gradients, strict=True)}
         yield Step(float(loss.asnumpy()), arrays)
-
-
-def measure_difference(first: Step, second: Step) -> tuple[float, float]:
-    """The relative difference of the losses, and the largest one of a gradient, by the largest elements."""
-    loss = abs(first.loss - second.loss) / max(abs(first.loss), 1e-30)
-    scale = max(float(np.abs(one).max()) for one in second.gradients.values())
-    gradient = 0.0
-    for name, array in second.gradients.items():
-        size = max(float(np.abs(array).max()), 0.02 * scale)  # next to nothing is rounding
-        gradient = max(gradient, float(np.abs(first.gradients[name] - array).max()) / size)
-    return loss, gradient
 
 
 def rename(weights: Weights, norms: tuple[str, ...] = (), names: dict[str, str] | None = None) -> Weights:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from mindspore import Tensor, mint, nn, ops
 
 from held_out.fault import Fault
-from held_out.pair import Weights
+from held_out.weight import Weights
 
 PIXELS, HIDDEN, LATENT = 20, 16, 6
 

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from mindspore import Tensor, mint, nn, ops
 
 from held_out.fault import Fault
-from held_out.pair import Weights, rename
+from held_out.pair import rename
+from held_out.weight import Weights
 
 INPUT, HIDDEN, WIDTH, BATCH, TEMPERATURE = 12, 20, 8, 6, 0.2
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from mindspore import Parameter, Tensor, mint, nn, ops
 
 from held_out.fault import Fault
-from held_out.pair import Weights
+from held_out.weight import Weights
 
 WORDS, WIDTH, HIDDEN, EXPERTS, CHOSEN = 20, 8, 12, 4, 2
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from mindspore import Parameter, Tensor, mint, nn, ops
 
 from held_out.fault import Fault
-from held_out.pair import Weights
+from held_out.weight import Weights
 
 INPUT, WIDTH, HEADS, LATENTS, CLASSES = 10, 16, 4, 5, 6
 

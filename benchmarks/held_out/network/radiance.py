@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from mindspore import Tensor, mint, nn, ops
 
 from held_out.fault import Fault
-from held_out.pair import Weights
+from held_out.weight import Weights
 
 RAYS, SAMPLES, OCTAVES, WIDTH = 4, 7, 3, 16
 CODE = 3 + 6 * OCTAVES

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from mindspore import Parameter, Tensor, mint, nn, ops
 
 from held_out.fault import Fault
-from held_out.pair import Weights
+from held_out.weight import Weights
 
 NUMBERS, TABLES, ROWS, BAG, WIDTH, BATCH = 6, 3, 11, 4, 8, 5
 PAIRS = (TABLES + 1) * TABLES // 2

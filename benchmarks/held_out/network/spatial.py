@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from mindspore import Tensor, mint, nn, ops
 
 from held_out.fault import Fault
-from held_out.pair import Weights
+from held_out.weight import Weights
 
 SIZE, CLASSES = 8, 4
 

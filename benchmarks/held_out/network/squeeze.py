@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from mindspore import Tensor, nn, ops
 
 from held_out.fault import Fault
-from held_out.pair import Weights, rename
+from held_out.pair import rename
+from held_out.weight import Weights
 
 WIDTH, CLASSES = 8, 5
 

@@ -7,7 +7,7 @@ import torch
 from mindspore import Parameter, Tensor, mint, nn, ops
 
 from held_out.fault import Fault
-from held_out.pair import Weights
+from held_out.weight import Weights
 
 WORDS, WIDTH, TAGS, TIME = 22, 10, 5, 7
 

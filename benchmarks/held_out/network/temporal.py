@@ -9,7 +9,7 @@ from mindspore import Parameter, Tensor, mint, nn, ops
 from torch.nn.utils.parametrizations import weight_norm
 
 from held_out.fault import Fault
-from held_out.pair import Weights
+from held_out.weight import Weights
 
 SERIES, WIDTH, KERNEL, TIME = 3, 8, 3, 16
 
