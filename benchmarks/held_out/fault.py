@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 SIDES = ("reference", "candidate")
-_MARK = re.compile(r"# ((?:@\w+ ?)+)$")
+_MARK = re.compile(r"# ((?:@\w+ ?)+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,11 @@ def find_lines(text: str, marks: str) -> frozenset[int]:
     wanted = set(marks.split())
     lines = enumerate(text.splitlines(), 1)
     return frozenset(number for number, line in lines if wanted.intersection(find_marks(line)))
+
+
+def remove_marks(text: str) -> str:
+    """The text as somebody would have written it; no line moves."""
+    return re.sub(rf"  {_MARK.pattern}", "", text, flags=re.MULTILINE)
 
 
 def plant(text: str, fault: Fault) -> str:

@@ -17,7 +17,7 @@ import mindspore
 import numpy as np
 import torch
 
-from held_out.fault import Fault, plant
+from held_out.fault import Fault, plant, remove_marks
 from held_out.weight import Step, Weights, draw_weights
 
 FOLDER = Path(__file__).parent / "network"
@@ -33,19 +33,28 @@ def set_up() -> None:
     torch.set_num_threads(1)
 
 
-def load_network(name: str, fault: Fault | None = None, folder: Path | None = None) -> ModuleType:
-    """The module of a pair. With a fault its file is written into the folder, so that stacks show its lines."""
-    path = FOLDER / f"{name}.py"
-    text = path.read_text()
-    if fault is not None:
+def load_network(name: str, side: str, fault: Fault | None = None, folder: Path | None = None) -> ModuleType:
+    """The module of a pair, without its marks: stacks show the text of lines, and no two programs share such comments.
+
+    With a folder its file is written there, so that stacks find the text; the sides are files of different names.
+    """
+    text = (FOLDER / f"{name}.py").read_text()
+    if fault is not None and fault.side == side:
         text = plant(text, fault)
-        if folder is not None:
-            path = folder / path.name
-            path.write_text(text)
+    text = remove_marks(text)
+    path = Path(file_of(name, side))
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / path
+        path.write_text(text)
     module = ModuleType(name)
     module.__file__ = str(path)
     exec(compile(text, str(path), "exec"), module.__dict__)
     return module
+
+
+def file_of(name: str, side: str) -> str:
+    return f"{name}_{'pytorch' if side == 'reference' else 'mindspore'}.py"
 
 
 def make_reference(module: ModuleType) -> tuple[torch.nn.Module, Weights]:
