@@ -2,6 +2,10 @@
 
 A line is marked by a comment at its end, `# @name` or `# @name @other`. The same mark may stand in both halves of a
 file: the line of the reference and that of the candidate that compute the same thing. Either of them is a right answer.
+
+Where a call is missing, or takes another operand, no call computes something wrong: the missing call is a right answer,
+and so is the first one that takes the wrong value. The answers were written down, and checked by the values of a right
+and a faulty run of one framework, before any comparison was made.
 """
 
 from __future__ import annotations

@@ -69,6 +69,7 @@ class Training:
     lines: frozenset[tuple[str, int]] = frozenset()
 
     def run(self, debugger: Any = None) -> Iterator[Step]:
+        torch.manual_seed(0)  # some models draw numbers that then change nothing
         network = self.model.build(self.dtype, self.variant)
         optimizer = make_optimizer(network, self.variant)
         patch: Patch | None = None

@@ -81,7 +81,7 @@ def make_batch(step: int) -> tuple[np.ndarray, ...]:
 
 FAULTS = (
     Fault("variance in the place of the deviation", "deviation", " * 0.5", ""),
-    Fault("halves of the heads swapped", "heads", "mean, log_variance =", "log_variance, mean ="),
+    Fault("halves of the heads swapped", "heads deviation", "mean, log_variance =", "log_variance, mean ="),
     Fault("sigmoid for tanh", "encode", '"tanh"', '"sigmoid"', edit="made"),
     Fault("divergence of the wrong sign", "inner", "- ops.square(mean)", "+ ops.square(mean)"),
     Fault("divergence averaged over the latent", "divergence", "mint.sum(inner", "mint.mean(inner"),

@@ -103,11 +103,11 @@ def make_batch(step: int) -> tuple[np.ndarray, ...]:
 
 
 FAULTS = (
-    Fault("weights not renormalized", "renormalize part", "weight / weight.sum(-1, keepdims=True)", "weight"),
+    Fault("weights not renormalized", "renormalize part weights", "weight / weight.sum(-1, keepdims=True)", "weight"),
     Fault("one expert a token", "topk", "share, CHOSEN", "share, 1"),
     Fault("gelu for silu", "expert", "ops.silu", "ops.gelu"),
     Fault("softmax over the tokens", "share", "ops.softmax(logits, -1)", "ops.softmax(logits, 0)"),
-    Fault("balance without the number of experts", "balance", "EXPERTS * ops.reduce_sum", "ops.reduce_sum"),
+    Fault("balance without the number of experts", "balance loss", "EXPERTS * ops.reduce_sum", "ops.reduce_sum"),
     Fault("missing residual", "head", "self.head(x + total)", "self.head(total)"),
     Fault(
         "weights detached",

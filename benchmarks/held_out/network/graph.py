@@ -20,7 +20,7 @@ class Layer(torch.nn.Module):
         self.update = torch.nn.Linear(2 * WIDTH, WIDTH)
 
     def forward(self, h: torch.Tensor, source: torch.Tensor, target: torch.Tensor, edge: torch.Tensor) -> torch.Tensor:
-        pairs = torch.cat([h[source], h[target], edge], dim=-1)  # @pairs
+        pairs = torch.cat([h[source], h[target], edge], dim=-1)  # @pairs @gathered
         message = F.leaky_relu(self.message(pairs))  # @message
         total = torch.zeros_like(h).index_add(0, target, message)  # @total
         degree = torch.bincount(target, minlength=len(h)).clamp(min=1)  # @degree
@@ -55,8 +55,8 @@ class CandidateLayer(nn.Cell):
         self.update = nn.Dense(2 * WIDTH, WIDTH)
 
     def construct(self, h: Tensor, source: Tensor, target: Tensor, edge: Tensor) -> Tensor:
-        from_source = ops.gather(h, source, 0)
-        from_target = ops.gather(h, target, 0)
+        from_source = ops.gather(h, source, 0)  # @gathered
+        from_target = ops.gather(h, target, 0)  # @gathered
         pairs = mint.cat((from_source, from_target, edge), dim=-1)  # @pairs
         message = ops.leaky_relu(self.message(pairs), 0.01)  # @message
         total = ops.unsorted_segment_sum(message, target, h.shape[0])  # @total
@@ -102,11 +102,11 @@ def make_batch(step: int) -> tuple[np.ndarray, ...]:
 
 FAULTS = (
     Fault("ends of the edge swapped in the concat", "pairs", "from_source, from_target", "from_target, from_source"),
-    Fault("sum in the place of the mean", "mean", "total / degree", "total"),
+    Fault("sum in the place of the mean", "mean update", "total / degree", "total"),
     Fault("messages summed at the source", "total", "message, target", "message, source"),
     Fault("slope of the leaky relu left to its default", "message", ", 0.01", ""),
-    Fault("missing residual", "residual", "ops.add(h, update)", "update"),
+    Fault("missing residual", "residual gathered", "ops.add(h, update)", "update"),
     Fault("maximum over the nodes of a graph", "pool", "unsorted_segment_sum(h", "unsorted_segment_max(h"),
     Fault("reduction of the loss", "loss", "wanted)", 'wanted, reduction="sum")'),
-    Fault("mean detached", "mean", "total / degree", "ops.stop_gradient(total / degree)", is_backward=True),
+    Fault("mean detached", "mean update", "total / degree", "ops.stop_gradient(total / degree)", is_backward=True),
 )

@@ -29,7 +29,7 @@ class Reference(torch.nn.Module):
         x = self.norm_input(x)  # @norm_input
         query = self.query(self.norm_latent(latents))  # @query
         key, value = self.key(x), self.value(x)  # @key
-        query, key, value = (one.unflatten(-1, (HEADS, -1)).transpose(1, 2) for one in (query, key, value))
+        query, key, value = (one.unflatten(-1, (HEADS, -1)).transpose(1, 2) for one in (query, key, value))  # @split
         mixed = F.scaled_dot_product_attention(query, key, value)  # @scale @softmax @mixed @key
         return self.out(mixed.transpose(1, 2).flatten(2))  # @out
 
@@ -70,7 +70,7 @@ class Candidate(nn.Cell):
         self.head = nn.Dense(WIDTH, CLASSES)
 
     def split(self, x: Tensor) -> Tensor:
-        return x.reshape(x.shape[0], x.shape[1], HEADS, -1).transpose(0, 2, 1, 3)
+        return x.reshape(x.shape[0], x.shape[1], HEADS, -1).transpose(0, 2, 1, 3)  # @split
 
     def attend(self, latents: Tensor, x: Tensor) -> Tensor:
         x = self.norm_input(x)  # @norm_input
@@ -114,9 +114,9 @@ def make_batch(step: int) -> tuple[np.ndarray, ...]:
 
 
 FAULTS = (
-    Fault("missing scale", "scale", "scores * (WIDTH // HEADS) ** -0.5", "scores"),
+    Fault("missing scale", "scale softmax", "scores * (WIDTH // HEADS) ** -0.5", "scores"),
     Fault("softmax over the latents", "softmax", "axis=-1", "axis=-2"),
-    Fault("key and value swapped", "key", "key, value = mint", "value, key = mint"),
+    Fault("key and value swapped", "key split", "key, value = mint", "value, key = mint"),
     Fault(
         "unbiased variance",
         "variance normalize norm_input",
@@ -125,7 +125,7 @@ FAULTS = (
     ),
     Fault("epsilon of the norm", "normalize norm_input", "1e-5", "1e-3"),
     Fault("tanh gelu", "gelu", '"none"', '"tanh"'),
-    Fault("missing residual of the second part", "second", "latents + self.down(h)", "self.down(h)"),
+    Fault("missing residual of the second part", "second head", "latents + self.down(h)", "self.down(h)"),
     Fault("heads not put together", "out", "mixed.transpose(0, 2, 1, 3).reshape", "mixed.reshape"),
     Fault(
         "a constant added to all scores",

@@ -78,7 +78,7 @@ def make_batch(step: int) -> tuple[np.ndarray, ...]:
 
 FAULTS = (
     Fault("mean over the points", "max", "ops.reduce_max(", "ops.reduce_mean("),
-    Fault("identity forgotten", "matrix", " + ops.eye(3, 3, points.dtype)", ""),
+    Fault("identity forgotten", "matrix turned", " + ops.eye(3, 3, points.dtype)", ""),
     Fault(
         "turned by the transpose", "turned", "mint.matmul(points, matrix)", "mint.matmul(points, matrix.swapaxes(1, 2))"
     ),

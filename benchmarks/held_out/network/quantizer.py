@@ -77,7 +77,7 @@ def make_batch(step: int) -> tuple[np.ndarray, ...]:
 
 
 FAULTS = (
-    Fault("not straight through", "straight", "h + ops.stop_gradient(code - h)", "code", is_backward=True),
+    Fault("not straight through", "straight decode code", "h + ops.stop_gradient(code - h)", "code", is_backward=True),
     Fault(
         "detached on the wrong side",
         "book",
@@ -94,7 +94,7 @@ FAULTS = (
     ),
     Fault(
         "tanh forgotten",
-        "decode",
+        "decode rebuilt",
         "ops.tanh(self.decode(mint.permute(straight, (0, 3, 1, 2))))",
         "self.decode(mint.permute(straight, (0, 3, 1, 2)))",
     ),

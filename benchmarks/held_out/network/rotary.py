@@ -179,5 +179,5 @@ FAULTS = (
         edit="repeat",
         is_backward=True,
     ),
-    Fault("key not rotated", "rotate rotated scores", "self.rotate(key, cos, sin)", "key", edit="rotated"),
+    Fault("key not rotated", "rotate rotated repeat scores", "self.rotate(key, cos, sin)", "key", edit="rotated"),
 )

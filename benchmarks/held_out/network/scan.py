@@ -109,7 +109,7 @@ FAULTS = (
         "np.tril(np.ones((TIME, TIME), np.float32), k=-1)",
         edit="allowed",
     ),
-    Fault("b and c swapped", "select", "b, c, delta", "c, b, delta"),
+    Fault("b and c swapped", "select read entry", "b, c, delta", "c, b, delta"),
     Fault("skip without its scale", "skip", "x * self.skip_scale", "x"),
     Fault("sigmoid in the gate", "gate", "ops.silu(gate)", "ops.sigmoid(gate)"),
     Fault("bias of delta forgotten", "delta", "delta + self.delta_bias", "delta"),
@@ -125,5 +125,7 @@ FAULTS = (
         "ops.matmul(c, b.swapaxes(1, 2))",
         is_backward=True,
     ),
-    Fault("decay detached", "state decay", "decay * allowed", "ops.stop_gradient(decay) * allowed", is_backward=True),
+    Fault(
+        "decay detached", "state decay read", "decay * allowed", "ops.stop_gradient(decay) * allowed", is_backward=True
+    ),
 )

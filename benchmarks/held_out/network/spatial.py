@@ -87,7 +87,7 @@ FAULTS = (
     ),
     Fault(
         "grid detached",
-        "sample grid",
+        "sample grid conv",
         "ops.grid_sample(x, grid,",
         "ops.grid_sample(x, ops.stop_gradient(grid),",
         is_backward=True,

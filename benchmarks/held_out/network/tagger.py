@@ -118,11 +118,11 @@ FAULTS = (
     Fault("transitions transposed", "inner", "network.transition", "network.transition.T"),
     Fault("start forgotten", "begin inner", "network.start + emission[:, 0]", "emission[:, 0]"),
     Fault("summed over the next tag", "recursion", "ops.logsumexp(inner, 1)", "ops.logsumexp(inner, 2)"),
-    Fault("mask one too early", "mask", "mask[:, time : time + 1]", "mask[:, time - 1 : time]", edit="kept"),
+    Fault("mask one too early", "mask kept", "mask[:, time : time + 1]", "mask[:, time - 1 : time]", edit="kept"),
     Fault("mask of transitions off by one", "path_mask", "mask[:, 1:]", "mask[:, :-1]"),
     Fault(
         "end of the padded path",
-        "path_end",
+        "path_end last",
         "mask.sum(-1, keepdims=True).astype(tags.dtype) - 1",
         "ops.full_like(tags[:, :1], TIME - 1)",
         edit="last",
@@ -130,7 +130,7 @@ FAULTS = (
     Fault("summed in the place of averaged", "loss", "mint.mean(loss)", "mint.sum(loss)"),
     Fault(
         "transposed weight",
-        "inner",
+        "inner path_transition",
         'weights["transition"]',
         'weights["transition"].T',
         edit="load",
@@ -138,7 +138,7 @@ FAULTS = (
     ),
     Fault(
         "emission scores detached on the path",
-        "path_step difference",
+        "path_step path_mask difference",
         "(emission * chosen)",
         "(ops.stop_gradient(emission) * chosen)",
         is_backward=True,

@@ -96,7 +96,7 @@ def make_batch(step: int) -> tuple[np.ndarray, ...]:
 FAULTS = (
     Fault("padded on the right", "pad", "(self.left, 0)", "(0, self.left)"),
     Fault("norm of the whole weight", "norm conv", "sum((1, 2), keepdims=True)", "sum()"),
-    Fault("missing residual", "residual", "h + (x if self.skip is None else self.skip(x))", "h"),
+    Fault("missing residual", "residual pad", "h + (x if self.skip is None else self.skip(x))", "h"),
     Fault("beta of the smooth loss", "loss", "beta=1.0", "beta=0.5"),
     Fault("tanh for relu", "relu", "mint.nn.functional.relu(h)", "ops.tanh(h)"),
     Fault("norm detached", "norm conv", "self.size / norm", "self.size / ops.stop_gradient(norm)", is_backward=True),

@@ -73,7 +73,7 @@ _CONVNEXT_FAULTS = (
     Fault(
         "scale of the layer forgotten",
         f"{_STAGE}.0.layers.1",
-        "mul",
+        "mul permute",
         "self.layer_scale_parameter * features",
         "features",
     ),
@@ -88,9 +88,10 @@ _CONVNEXT_FAULTS = (
     Fault(
         "dropped residual",
         f"{_STAGE}.0.layers.0",
-        "add",
+        "add conv2d",
         "residual + self.drop_path(features)",
         "self.drop_path(features)",
+        paths=f"{_STAGE}.0.layers.0 {_STAGE}.0.layers.1.dwconv",
     ),
     Fault("epsilon of a norm", f"{_STAGE}.0.layers.0.layernorm", "layer_norm", setting=("eps", 1e-2)),
     Fault(
@@ -140,7 +141,7 @@ _CLIP_FAULTS = (
     Fault(
         "text not normalized",
         "",
-        "div",
+        "div matmul",
         "text_embeds = text_embeds / _get_vector_norm(text_embeds)",
         "text_embeds = text_embeds",
     ),

@@ -16,6 +16,13 @@ def make_tokens(random: np.random.Generator) -> Inputs:
     return {"input_ids": tokens, "labels": tokens}
 
 
+def make_padded_tokens(random: np.random.Generator) -> Inputs:
+    tokens = random.integers(3, WORDS, size=(2, 10))
+    mask = np.ones_like(tokens)
+    mask[:, -2:] = 0
+    return {"input_ids": tokens, "attention_mask": mask, "labels": np.where(mask == 1, tokens, -100)}
+
+
 _NEOX_FAULTS = (
     Fault(
         "epsilon of a norm",
@@ -26,9 +33,10 @@ _NEOX_FAULTS = (
     Fault(
         "dropped residual",
         "gpt_neox.layers.0",
-        "add",
+        "add layer_norm",
         "mlp_output + attn_output + hidden_states",
         "mlp_output + attn_output",
+        paths="gpt_neox.layers.0 gpt_neox.layers.1.input_layernorm",
     ),
     Fault("scale of the scores", "gpt_neox.layers.1.attention", "mul", setting=("scaling", 0.125)),
     Fault(
@@ -207,7 +215,7 @@ LANGUAGE_MODELS = (
             "attention_dropout": 0.0,
             "use_cache": False,
         },
-        make_tokens,
+        make_padded_tokens,
         (CHECKPOINTING, HALVES, *EVERY),
         _BLOOM_FAULTS,
         has_attention=False,
