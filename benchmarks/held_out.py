@@ -108,7 +108,8 @@ def run_case(case: Case, recorder: Recorder, by: str) -> Result:
     reference, candidate, answer = recorder.record(case)
     began = time.perf_counter()
     try:
-        saying = make_saying(tensorprobe.compare(reference, candidate, by=by, processes=1), (reference, candidate))
+        comparison = tensorprobe.compare(reference, candidate, by=by, processes=1)
+        saying = make_saying(comparison, (reference, candidate), case.file_start)
     except Exception as error:  # one case that fails is a result, too
         saying = Saying("error", f"{type(error).__name__}: {error}")
     return Result(
@@ -128,19 +129,28 @@ def run_case(case: Case, recorder: Recorder, by: str) -> Result:
     )
 
 
-def make_saying(comparison: Any, dumps: tuple[Path, Path]) -> Saying:
-    """What compare said: the calls of its verdict, or those that only one run makes, where they are few."""
+def make_saying(comparison: Any, dumps: tuple[Path, Path], file_start: str) -> Saying:
+    """What compare said: the calls of its verdict, and those that only one run makes, where they are few."""
     verdict = comparison.verdict
     sides = ([], []) if verdict.call is None else (list(verdict.call.reference), list(verdict.call.candidate))
-    suspects = list(verdict.suspects)
-    if len(suspects) <= LARGEST_GROUP:
-        sides = ([*sides[0], *suspects], [*sides[1], *suspects])
+    if len(verdict.suspects) <= LARGEST_GROUP:
+        for suspect in verdict.suspects:
+            for number in find_sides(suspect, comparison):
+                sides[number].append(suspect)
     named = []
     for calls, dump in zip(sides, dumps, strict=True):
-        lines = read_lines(dump, "") if calls else {}
-        if len(calls) <= 2 * LARGEST_GROUP:
-            named += [make_named(call.name, getattr(call, "module_path", None), lines) for call in calls]
+        if 0 < len(calls) <= 2 * LARGEST_GROUP:
+            lines = read_lines(dump, file_start)
+            named += [make_named(call.name, call.module_path, lines) for call in calls]
     return Saying(verdict.kind, "\n".join((verdict.headline, *verdict.evidence)), tuple(named))
+
+
+def find_sides(suspect: Any, comparison: Any) -> list[int]:
+    """In which run a call is that has no partner: 0 the reference, 1 the candidate; both where that is not known."""
+    ranks = comparison.ranks
+    lists = ([rank.only_reference for rank in ranks], [rank.only_candidate for rank in ranks])
+    found = [number for number in (0, 1) if any(one is suspect for calls in lists[number] for one in calls)]
+    return found or [0, 1]
 
 
 def make_named(name: str, module_path: str | None, lines: dict[str, Line]) -> Named:
@@ -151,7 +161,7 @@ def make_named(name: str, module_path: str | None, lines: dict[str, Line]) -> Na
 
 def build_table(results: list[Result]) -> list[str]:
     """A row for each pair and model, and for all of them; right ones and faults apart."""
-    lines = ["| | right: " + " | ".join(OUTCOMES) + " |", "|---" * (len(OUTCOMES) + 1) + "|"]
+    lines = ["| | " + " | ".join(OUTCOMES) + " |", "|---" * (len(OUTCOMES) + 1) + "|"]
     subjects = list(dict.fromkeys(result.subject for result in results))
     groups: list[tuple[str, list[Result]]] = [
         (subject, [one for one in results if one.subject == subject]) for subject in subjects
@@ -159,7 +169,6 @@ def build_table(results: list[Result]) -> list[str]:
     for kind, names in (("pairs", PAIRS), ("models", tuple(MODELS))):
         groups.append((f"all {kind}: right", [one for one in results if one.subject in names and one.is_right]))
         groups.append((f"all {kind}: faults", [one for one in results if one.subject in names and not one.is_right]))
-    lines[0] = "| | " + " | ".join(OUTCOMES) + " |"
     for name, group in groups:
         counts = Counter(one.outcome for one in group)
         if group:

@@ -18,7 +18,7 @@ ROUNDING_OF_VARIANT = 1e-4
 """… where a gradient is nearly nothing, as that of a bias before a norm."""
 EFFECT = 1e-4
 """The least that a fault changes."""
-STEPS = 3
+LEAST_STEPS = 2
 
 
 def find_objections(subject: str) -> Iterator[str]:
@@ -28,12 +28,14 @@ def find_objections(subject: str) -> Iterator[str]:
 def check_pair(name: str) -> Iterator[str]:
     from held_out import pair
 
-    reference = list(pair.run_reference(pair.load_network(name, "reference"), STEPS))
-    candidate = list(pair.run_candidate(pair.load_network(name, "candidate"), STEPS))
-    difference = max(max(measure_difference(*steps)) for steps in zip(candidate, reference, strict=True))
+    faults = pair.load_network(name, "reference").FAULTS
+    steps = max(LEAST_STEPS, *(fault.steps for fault in faults))
+    reference = list(pair.run_reference(pair.load_network(name, "reference"), steps))
+    candidate = list(pair.run_candidate(pair.load_network(name, "candidate"), steps))
+    difference = max(max(measure_difference(*both)) for both in zip(candidate, reference, strict=True))
     if difference > ROUNDING:
         yield f"{name}: the two networks differ by {difference:.1e}"
-    for fault in pair.load_network(name, "reference").FAULTS:
+    for fault in faults:
         run, right = (pair.run_reference, reference) if fault.side == "reference" else (pair.run_candidate, candidate)
         faulty = list(run(pair.load_network(name, fault.side, fault), fault.steps))
         yield from object_to_fault(name, fault, faulty, right)
@@ -41,10 +43,11 @@ def check_pair(name: str) -> Iterator[str]:
 
 def check_model(name: str) -> Iterator[str]:
     model = MODELS[name]
-    right = list(Training(model, steps=STEPS).run())
+    steps = max(LEAST_STEPS, *(fault.steps for fault in model.faults))
+    right = list(Training(model, steps=steps).run())
     for variant in model.variants:
-        steps = Training(model, variant=variant, steps=variant.steps).run()
-        difference = max(max(measure_difference(*pair)) for pair in zip(steps, right, strict=False))
+        other = Training(model, variant=variant, steps=variant.steps).run()
+        difference = max(max(measure_difference(*both)) for both in zip(other, right, strict=False))
         if difference > ROUNDING_OF_VARIANT:
             yield f"{name}: {variant.name} differs by {difference:.1e}"
     for fault in model.faults:

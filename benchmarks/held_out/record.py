@@ -42,6 +42,11 @@ class Case:
     def is_pair(self) -> bool:
         return self.subject in PAIRS
 
+    @property
+    def file_start(self) -> str:
+        """How the names of its files start; frames of other files say nothing of where a call is."""
+        return f"{self.subject}_" if self.is_pair else "modeling_"
+
 
 def list_cases(subject: str) -> list[Case]:
     """Right ones first: of a pair one step and three, of a model the same run twice and each other way to run it."""
