@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from held_out.fault import SIDES, find_lines
 from held_out.model import Training
 from held_out.third_party import MODELS
 from held_out.variant import PLAIN, VARIANTS, Variant
+from held_out.weight import Step
 from tensorprobe import pytorch as pytorch_face
 
 NETWORKS = Path(__file__).parent / "network"
@@ -86,7 +88,7 @@ class Recorder:
             if key not in self._references:
                 path = self.folder / f"{len(self._references)}_{case.subject}_{side}"
                 module = pair.load_network(case.subject, side, fault, path.with_name(f"{path.name}_source"))
-                list(run(module, case.steps, _make_debugger(side, path, self.setting)))
+                self._run(side, path, lambda debugger, run=run, module=module: run(module, case.steps, debugger))
                 self._references[key] = path
             paths.append(self._references[key])
         return paths[0], paths[1], None if fault is None else find_pair_answer(case.subject, fault)
@@ -99,23 +101,28 @@ class Recorder:
         if key not in self._references:
             path = self.folder / f"{case.subject}_reference_{case.steps}"
             training = Training(model, self.setting.dtype, steps=case.steps)
-            list(training.run(_make_debugger("reference", path, self.setting)))
+            self._run("reference", path, training.run)
             self._references[key] = path
         name = re.sub(r"\W+", "_", case.name)
         path = self.folder / f"{case.subject}_candidate_{name}"
         training = Training(model, self.setting.dtype, case.variant, fault, case.steps)
-        list(training.run(_make_debugger("reference", path, self.setting)))
+        self._run("reference", path, training.run)
         answer = None if fault is None else make_model_answer(fault, training.lines)
         return self._references[key], path, answer
 
-
-def _make_debugger(side: str, path: Path, setting: Setting) -> Any:
-    if side == "reference":
-        face: Any = pytorch_face
-    else:
-        from tensorprobe import mindspore as face
-    face.PrecisionDebugger.reset()
-    return face.PrecisionDebugger(dump_path=str(path), level=setting.level, task=setting.task)
+    def _run(self, side: str, path: Path, run: Callable[[Any], Iterable[Step]]) -> None:
+        """All steps, by the debugger of the framework of this side."""
+        if side == "reference":
+            face: Any = pytorch_face
+        else:
+            from tensorprobe import mindspore as face
+        face.PrecisionDebugger.reset()
+        try:
+            debugger = face.PrecisionDebugger(dump_path=str(path), level=self.setting.level, task=self.setting.task)
+            for _ in run(debugger):
+                pass
+        finally:
+            face.PrecisionDebugger.reset()
 
 
 def find_pair_answer(subject: str, fault: pair_fault.Fault) -> Answer:

@@ -175,3 +175,22 @@ def test_the_table_counts_right_ones_and_faults_apart() -> None:
         "| all pairs: right | 1 |  |  |  |  |  |  |  |",
         "| all pairs: faults |  |  | 1 | 1 |  |  |  |  |",
     ]
+
+
+def test_an_unknown_pair_is_an_error_that_names_those_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["held_out.py", "--pair", "nowhere"])
+
+    with pytest.raises(SystemExit, match=r"--pair nowhere: there is none of this name. There are: autoencoder, .*clip"):
+        runner.main()
+
+
+def test_the_cases_of_a_model_are_the_ways_to_run_it_and_its_faults(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["held_out.py", "--list", "--pair", "convnext"])
+
+    runner.main()
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["convnext: right", "convnext: channels last"]
+    assert "convnext: dropped residual" in lines

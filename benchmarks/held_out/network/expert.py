@@ -117,4 +117,12 @@ FAULTS = (
         is_backward=True,
     ),
     Fault("first expert for all", "part expert", "expert(x) *", "self.experts[0](x) *"),
+    Fault(
+        "weights detached in the reference",
+        "part",
+        "* weight[row, column]",
+        "* weight.detach()[row, column]",
+        side="reference",
+        is_backward=True,
+    ),
 )

@@ -109,4 +109,5 @@ FAULTS = (
     Fault("maximum over the nodes of a graph", "pool", "unsorted_segment_sum(h", "unsorted_segment_max(h"),
     Fault("reduction of the loss", "loss", "wanted)", 'wanted, reduction="sum")'),
     Fault("mean detached", "mean update", "total / degree", "ops.stop_gradient(total / degree)", is_backward=True),
+    Fault("slope in the reference", "message", "self.message(pairs))", "self.message(pairs), 0.2)", side="reference"),
 )

@@ -106,4 +106,5 @@ FAULTS = (
         is_backward=True,
     ),
     Fault("distances forgotten", "alpha", "density * distance", "density"),
+    Fault("first sample forgotten in the reference", "through", "passed[:, :-1]", "passed[:, 1:]", side="reference"),
 )

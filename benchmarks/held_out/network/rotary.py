@@ -180,4 +180,11 @@ FAULTS = (
         is_backward=True,
     ),
     Fault("key not rotated", "rotate rotated repeat scores", "self.rotate(key, cos, sin)", "key", edit="rotated"),
+    Fault(
+        "two at once: scale and gate",
+        "scale",
+        "SIZE**-0.5",
+        "WIDTH**-0.5",
+        second=("gated", "gate, up = mint", "up, gate = mint"),
+    ),
 )

@@ -114,4 +114,5 @@ FAULTS = (
     Fault(
         "momentum as PyTorch counts it", "bn1", "momentum=0.9", "momentum=0.1", edit="made1", steps=2, has_effect=False
     ),
+    Fault("label smoothing in the reference", "loss", "label_smoothing=0.1", "label_smoothing=0.0", side="reference"),
 )

@@ -143,4 +143,5 @@ FAULTS = (
         "(ops.stop_gradient(emission) * chosen)",
         is_backward=True,
     ),
+    Fault("relu for tanh in the reference", "conv", "torch.tanh(", "torch.relu(", side="reference"),
 )
