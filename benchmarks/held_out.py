@@ -1,0 +1,180 @@
+"""Does compare stay silent on right pairs, and name the call that is wrong, on programs that it was not tuned on?
+
+    python benchmarks/held_out.py                          every pair and model in float32
+    python benchmarks/held_out.py --pair graph --verbose   one of them, and what was said where it is not exact
+    python benchmarks/held_out.py --dtype bfloat16         the models in bfloat16 (the pairs are float32)
+    python benchmarks/held_out.py --check                  that the corpus is right, by plain numbers: no comparison
+    python benchmarks/held_out.py --list
+
+The pairs are networks in PyTorch and their ports to MindSpore (held_out/network), the models come from transformers
+(held_out/third_party). What the outcomes mean: held_out/answer.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("GLOG_v", "3")
+
+from held_out.answer import LARGEST_GROUP, OUTCOMES, Line, Named, Saying, judge, path_of
+from held_out.record import PAIRS, Case, Recorder, Setting, list_cases, read_lines
+from held_out.third_party import MODELS
+
+import tensorprobe
+
+
+@dataclass(frozen=True)
+class Result:
+    subject: str
+    case: str
+    is_right: bool
+    has_effect: bool
+    dtype: str
+    level: str
+    task: str
+    by: str
+    outcome: str
+    verdict: str
+    headline: str
+    named: list[str]
+    seconds: float
+
+
+def main() -> None:
+    options = make_parser().parse_args()
+    subjects = options.pair or [*PAIRS, *MODELS]
+    if unknown := sorted(set(subjects) - {*PAIRS, *MODELS}):
+        sys.exit(f"--pair {unknown[0]}: there is none of this name. There are: {', '.join((*PAIRS, *MODELS))}")
+    if options.dtype != "float32":
+        subjects = [subject for subject in subjects if subject in MODELS]
+    if options.list:
+        print("\n".join(f"{subject}: {case.name}" for subject in subjects for case in list_cases(subject)))
+        return
+    if set(subjects) & set(PAIRS):
+        from held_out.pair import set_up
+
+        set_up()
+    if options.check:
+        from held_out.check import find_objections
+
+        objections = [one for subject in subjects for one in find_objections(subject)]
+        sys.exit("\n".join(objections) if objections else print(f"{len(subjects)} pairs and models are right"))
+    results = list(run_all(subjects, options))
+    print("\n".join(build_table(results)))
+    if options.json:
+        options.json.write_text(json.dumps([asdict(result) for result in results], indent=1))
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pair", action="append", help="only this pair or model; may be given several times")
+    parser.add_argument("--case", default="", help="only cases whose name contains this")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--level", choices=("L1", "mix"), default="L1")
+    parser.add_argument("--task", choices=("tensor", "replay", "statistics"), default="tensor")
+    parser.add_argument("--by", choices=("auto", "truth", "growth"), default="auto")
+    parser.add_argument("--json", type=Path, help="write every result here")
+    parser.add_argument("--verbose", action="store_true", help="print the verdict where it is not silent or exact")
+    parser.add_argument("--list", action="store_true", help="only list the cases")
+    parser.add_argument("--check", action="store_true", help="only check that the corpus itself is right")
+    return parser
+
+
+def run_all(subjects: list[str], options: argparse.Namespace) -> Iterator[Result]:
+    setting = Setting(options.level, options.task, options.dtype)
+    for subject in subjects:
+        with tempfile.TemporaryDirectory() as folder:
+            recorder = Recorder(Path(folder), setting)
+            for case in list_cases(subject):
+                if options.case not in case.name:
+                    continue
+                result = run_case(case, recorder, options.by)
+                if options.verbose and result.outcome not in ("silent", "exact"):
+                    print(f"{result.outcome}: {subject}, {case.name}\n    {result.headline}", flush=True)
+                yield result
+
+
+def run_case(case: Case, recorder: Recorder, by: str) -> Result:
+    reference, candidate, answer = recorder.record(case)
+    began = time.perf_counter()
+    try:
+        comparison = tensorprobe.compare(reference, candidate, by=by, processes=1)
+        saying = make_saying(comparison, (reference, candidate), case.file_start)
+    except Exception as error:  # one case that fails is a result, too
+        saying = Saying("error", f"{type(error).__name__}: {error}")
+    return Result(
+        case.subject,
+        case.name,
+        answer is None,
+        answer is None or answer.has_effect,
+        recorder.setting.dtype,
+        recorder.setting.level,
+        recorder.setting.task,
+        by,
+        judge(saying, answer),
+        saying.kind,
+        saying.text.partition("\n")[0],
+        [f"{call.name} {sorted(call.lines)}" for call in saying.calls],
+        round(time.perf_counter() - began, 2),
+    )
+
+
+def make_saying(comparison: Any, dumps: tuple[Path, Path], file_start: str) -> Saying:
+    """What compare said: the calls of its verdict, and those that only one run makes, where they are few."""
+    verdict = comparison.verdict
+    sides = ([], []) if verdict.call is None else (list(verdict.call.reference), list(verdict.call.candidate))
+    if len(verdict.suspects) <= LARGEST_GROUP:
+        for suspect in verdict.suspects:
+            for number in find_sides(suspect, comparison):
+                sides[number].append(suspect)
+    named = []
+    for calls, dump in zip(sides, dumps, strict=True):
+        if 0 < len(calls) <= 2 * LARGEST_GROUP:
+            lines = read_lines(dump, file_start)
+            named += [make_named(call.name, call.module_path, lines) for call in calls]
+    return Saying(verdict.kind, "\n".join((verdict.headline, *verdict.evidence)), tuple(named))
+
+
+def find_sides(suspect: Any, comparison: Any) -> list[int]:
+    """In which run a call is that has no partner: 0 the reference, 1 the candidate; both where that is not known."""
+    ranks = comparison.ranks
+    lists = ([rank.only_reference for rank in ranks], [rank.only_candidate for rank in ranks])
+    found = [number for number in (0, 1) if any(one is suspect for calls in lists[number] for one in calls)]
+    return found or [0, 1]
+
+
+def make_named(name: str, module_path: str | None, lines: dict[str, Line]) -> Named:
+    """A backward call stands at the line of its forward."""
+    line = lines.get(name) or lines.get(name.replace(".backward", ".forward"))
+    return Named(name, path_of(name, module_path), frozenset() if line is None else frozenset({line}))
+
+
+def build_table(results: list[Result]) -> list[str]:
+    """A row for each pair and model, and for all of them; right ones and faults apart."""
+    lines = ["| | " + " | ".join(OUTCOMES) + " |", "|---" * (len(OUTCOMES) + 1) + "|"]
+    subjects = list(dict.fromkeys(result.subject for result in results))
+    groups: list[tuple[str, list[Result]]] = [
+        (subject, [one for one in results if one.subject == subject]) for subject in subjects
+    ]
+    for kind, names in (("pairs", PAIRS), ("models", tuple(MODELS))):
+        groups.append((f"all {kind}: right", [one for one in results if one.subject in names and one.is_right]))
+        groups.append((f"all {kind}: faults", [one for one in results if one.subject in names and not one.is_right]))
+    for name, group in groups:
+        counts = Counter(one.outcome for one in group)
+        if group:
+            lines.append(f"| {name} | " + " | ".join(str(counts[word] or "") for word in OUTCOMES) + " |")
+    return lines
+
+
+if __name__ == "__main__":
+    main()

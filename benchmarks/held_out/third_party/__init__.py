@@ -1,0 +1,10 @@
+"""Models of transformers that no other benchmark uses, tiny, with faults."""
+
+from __future__ import annotations
+
+from held_out.model import Model
+from held_out.third_party.image import IMAGE_MODELS
+from held_out.third_party.language import LANGUAGE_MODELS
+from held_out.third_party.sequence import SEQUENCE_MODELS
+
+MODELS: dict[str, Model] = {one.name: one for one in (*LANGUAGE_MODELS, *SEQUENCE_MODELS, *IMAGE_MODELS)}
