@@ -61,12 +61,14 @@ def judge(
     their own. `find_sensitivity` tells how far the result moves when what goes in is rounded."""
     wide = recorded.detach().to(truth.dtype)
     truth = truth.detach()
-    error, size = (wide - truth).abs(), truth.abs()
+    error = (wide - truth).abs()
     largest = float(error.max()) if error.numel() else 0.0
     if not math.isfinite(largest):
         is_number = torch.isfinite(wide) & torch.isfinite(truth)
-        error, size = torch.where(is_number, error, 0), torch.where(is_number, size, 0)
+        wide, truth = torch.where(is_number, wide, 0), torch.where(is_number, truth, 0)
+        error = (wide - truth).abs()
         largest = float(error.max())
+    size = truth.abs()
     if not largest:
         return Judgement(0.0, (), 0.0, 0.0)
     usual = float(size.square().mean().sqrt())
