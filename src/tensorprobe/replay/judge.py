@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -20,6 +20,8 @@ _EXPLAINED_UNITS = 16.0
 _FACTOR_UNITS, _FACTOR_DEVIATIONS, _FACTOR_SENSITIVITY, _LEAST_COUNT = 1.2, 4.0, 3.0, 16
 """A factor is one if it is so many units from 1, and so many standard deviations of what rounding does to single
 elements, and so many times what rounded inputs do; where there are elements enough to tell."""
+_LEAST_FACTOR = 1e-4
+"""A kernel that approximates a function may be off in one direction, by a little."""
 
 
 def allow_units(result_count: int, input_counts: Sequence[int]) -> float:
@@ -84,22 +86,24 @@ def judge(
         _number(wide, place),
         _number(truth, place),
         allowed_units,
-        _find_factor(wide, truth, unit.eps * allowed_units / _EXPLAINED_UNITS, find_sensitivity),
+        _find_factor(wide, truth, replace(unit, eps=unit.eps * allowed_units / _EXPLAINED_UNITS), find_sensitivity),
     )
 
 
 def _find_factor(
-    recorded: torch.Tensor, truth: torch.Tensor, eps: float, find_sensitivity: Callable[[], float] | None
+    recorded: torch.Tensor, truth: torch.Tensor, unit: Unit, find_sensitivity: Callable[[], float] | None
 ) -> float | None:
     """By what all elements are multiplied, if it is more than rounding: the errors of many elements cancel, that of a
     factor does not. So it is seen where it is less than the rounding of each element, in bfloat16."""
+    is_normal = truth.abs() * unit.eps > unit.floor  # smaller ones may be rounded to zero, all of them
+    recorded, truth = torch.where(is_normal, recorded, 0), torch.where(is_normal, truth, 0)
     square = float(truth.abs().square().sum())
     if truth.is_complex() or not 0 < square < math.inf or truth.numel() < _LEAST_COUNT:
         return None
     factor = float((recorded * truth).sum()) / square
     spread = math.sqrt(float(truth.square().square().sum())) / square  # 1 where one element is all there is
     excess = abs(factor - 1)
-    if not excess > eps * (_FACTOR_UNITS + _FACTOR_DEVIATIONS * spread):
+    if not excess > max(_LEAST_FACTOR, unit.eps * (_FACTOR_UNITS + _FACTOR_DEVIATIONS * spread)):
         return None
     usual = math.sqrt(square / truth.numel())
     is_sensitive = find_sensitivity is not None and excess * usual < _FACTOR_SENSITIVITY * find_sensitivity()
