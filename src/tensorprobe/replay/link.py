@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from tensorprobe.model.undefined import UNDEFINED_MEMORY
 from tensorprobe.replay.argument import Leaf, is_tensor, iter_leaves, read_leaf
 from tensorprobe.replay.backward_pass import BackwardPass
 from tensorprobe.replay.meaning.mindspore import OWN_RESULTS
@@ -99,11 +100,15 @@ class _Linker:
         fields["output"] = [*operation.results, *written]
         fields[WRITTEN_COUNT] = len(written)
         made: list[_Result] = []
-        fields["output"] = _change_leaves(
-            fields["output"], "output", lambda leaf: {"tensor": self._number_result(leaf, made)}
-        )
-        self._results[operation.name] = made
         own = {f"output.{place}" for place in OWN_RESULTS.get(_class_name(operation), ())}
+
+        def describe_result(leaf: Leaf) -> dict[str, Any]:
+            """What a kernel keeps for its own backward means nothing to anybody else."""
+            note = {"note": UNDEFINED_MEMORY} if leaf.slot in own else {}
+            return {"tensor": self._number_result(leaf, made), **note}
+
+        fields["output"] = _change_leaves(fields["output"], "output", describe_result)
+        self._results[operation.name] = made
         for result in made:
             if result.key is not None and result.leaf.slot not in own:
                 self._by_content.setdefault(result.key, []).append(result.number)

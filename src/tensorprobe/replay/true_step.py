@@ -18,6 +18,8 @@ from tensorprobe.replay.result import Coverage
 Array = np.ndarray[Any, Any]
 LeafKey = str | int
 """The name of a parameter, the number of a tensor, or the name of a file."""
+UNITS = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+"""What one rounding does at most, relative to the number."""
 
 
 @dataclass(eq=False)
@@ -108,6 +110,16 @@ class TrueStep:
     def roots(self) -> list[TrueValue]:
         """The values from which gradients were asked for: the loss."""
         return [value for value in self.values if value.is_root]
+
+    @cached_property
+    def coarseness(self) -> float:
+        """How exact it is: the unit of rounding of recorded results that others are computed from; 0 where all of them
+        were computed again. What was drawn at random is data."""
+        pinned = (value for value in self.values if value.is_pinned and value.is_floating and self.leads_on(value))
+        makers = ((value, self.maker(value)) for value in pinned)
+        return max(
+            (UNITS.get(value.dtype, 0.0) for value, maker in makers if maker and not maker.is_random), default=0.0
+        )
 
     def leads_on(self, value: TrueValue) -> bool:
         """Is another floating value made of it? A choice is an end."""

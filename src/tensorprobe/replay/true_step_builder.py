@@ -95,7 +95,7 @@ class TrueStepBuilder(Onlooker):
         call = self._calls.get(operation.name) or self._add_call(operation, {})
         for leaf in operation.outputs:
             tensor = tensors.get(leaf.slot)
-            if tensor is not None:
+            if tensor is not None and not leaf.is_undefined:
                 if leaf.slot.startswith(WRITTEN):  # which need not give it a new version
                     self._known.pop(id(tensor), None)
                 number = self._number(tensor, leaf, operation.name)

@@ -19,6 +19,8 @@ from tensorprobe.compare.truth.verdict import TruthWords
 from tensorprobe.compare.verdict import make_result, own_tensors
 from tensorprobe.errors import UsageError
 
+_LEAST_TELLING = 1e-3
+"""Where recorded results of coarse precision had to be taken, truth says nothing."""
 _GROSS = 1000.0
 """A gradient that is off by so many roundings of the coarsest dtype was changed, not rounded."""
 
@@ -41,7 +43,7 @@ class TruthDecision:
             judgement = judge_by_truth(pair.reference, pair.candidate, names)
             verdict = self._choose(judgement, runs, finding, grown)
             self._earlier = _remember(judgement, names or {})
-            if not judgement.gaps or judgement.is_equal:
+            if judgement.observables.tolerance <= _LEAST_TELLING:
                 return verdict
             obstacle = f"{len(judgement.gaps)} calls could not be executed again"
         if options.by == "truth":

@@ -11,7 +11,7 @@ import numpy as np
 from tensorprobe.compare.truth.observable import GradientPair, Observables, arrange
 from tensorprobe.compare.truth.slice import Slice, Slicer
 from tensorprobe.compare.truth.start import LeafPair
-from tensorprobe.compare.truth.value_index import TOLERANCE, Counterparts, other_side, word_of
+from tensorprobe.compare.truth.value_index import Counterparts, other_side, word_of
 from tensorprobe.replay.true_step import Array, TrueCall, TrueStep, TrueValue
 
 Kind = Literal["source", "entered", "unequal start", "random", "discontinuity", "missing"]
@@ -269,7 +269,11 @@ class Explainer:
             other = self._arriving(one)
             if own is None and other is None:
                 return None
-            if own is not None and other is not None and _is_same_gradient(value.array, own, one.array, other):
+            if (
+                own is not None
+                and other is not None
+                and _is_same_gradient(value.array, own, one.array, other, self._counterparts.tolerance)
+            ):
                 return True
         return False
 
@@ -296,7 +300,7 @@ class Explainer:
                     if number == one.number and slot in other.departing
                 ]
                 if len(shares) == len(own) and all(
-                    _is_same_gradient(value.array, first, one.array, second)
+                    _is_same_gradient(value.array, first, one.array, second, self._counterparts.tolerance)
                     for first, second in zip(own, shares, strict=True)
                 ):
                     return True
@@ -331,8 +335,8 @@ def _is_alike(first: TrueCall, second: TrueCall) -> bool:
     return word_of(first.op) == word_of(second.op) and first.module_path == second.module_path
 
 
-def _is_same_gradient(array: Array, gradient: Array, other_array: Array, other: Array) -> bool:
-    arranged = arrange(other_array, array, other)
+def _is_same_gradient(array: Array, gradient: Array, other_array: Array, other: Array, tolerance: float) -> bool:
+    arranged = arrange(other_array, array, other, tolerance)
     if arranged is None:
         return False
     first, second = gradient.reshape(-1), arranged.reshape(-1)
@@ -340,7 +344,7 @@ def _is_same_gradient(array: Array, gradient: Array, other_array: Array, other: 
         return False
     with np.errstate(invalid="ignore", over="ignore"):
         scale = max(float(np.linalg.norm(first)), float(np.linalg.norm(second)))
-        return float(np.linalg.norm(np.nan_to_num(first - second))) <= 10 * TOLERANCE * scale
+        return float(np.linalg.norm(np.nan_to_num(first - second))) <= 10 * tolerance * scale
 
 
 def _differing_arguments(reference: TrueCall, candidate: TrueCall) -> Iterable[str]:

@@ -71,7 +71,10 @@ class Judgement:
                 return None
             numbers[side] = self.steps[side].values[number]
         first, second = numbers[SIDES[0]].array, numbers[SIDES[1]].array
-        return is_same(first, second) or (first.size == second.size and is_laid_out(first, second))
+        tolerance = self.observables.tolerance
+        return is_same(first, second, tolerance) or (
+            first.size == second.size and is_laid_out(first, second, tolerance)
+        )
 
     def confirms(
         self, names: tuple[str, str], slots: Iterable[tuple[str, str, bool]], *, needs_results: bool = True
@@ -141,10 +144,15 @@ def judge_by_truth(reference: RankDump, candidate: RankDump, names: Mapping[str,
     if found.unequal and names is None:
         found.differences = [describe_start(pair, counterparts.steps) for pair in found.unequal]
         return found
+    if any(step.coarseness for step in counterparts.steps.values()):
+        return found  # recorded results do not move with the parameters
     movable = find_movable(counterparts)
     moved = Counterparts(**{side: one.replay(replacements[side], movable[side]) for side, one in replaying.items()})
     second = observe(moved)
-    if second.is_finite:
+    takes_recorded = any(
+        step.coverage.decisions for step in moved.steps.values()
+    )  # a choice, and others are right there
+    if second.is_finite and not takes_recorded:
         found.second_point = second
         if not second.is_equal:
             found.differences = Explainer(moved).explain(second)

@@ -10,9 +10,8 @@ import numpy as np
 
 from tensorprobe.compare.truth.piece import find_pieces
 from tensorprobe.compare.truth.value_index import Counterparts, other_side
-from tensorprobe.replay.true_step import Array, LeafKey, TrueValue
+from tensorprobe.replay.true_step import UNITS, Array, LeafKey, TrueValue
 
-_UNITS = {"float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11, "float64": 2.0**-53}
 _SLACK = 2.0
 _COMPUTED = 3e-6
 """A table that the other run computes may be off by more than one rounding: by so much at most."""
@@ -56,8 +55,8 @@ def _is_movable(counterparts: Counterparts, side: str, leaf: TrueValue) -> bool:
 
 def _assemble(leaf: TrueValue, finer: list[TrueValue]) -> Array | None:
     """A leaf that the other run holds in pieces, or as a piece of a larger one, from these."""
-    unit = _UNITS.get(leaf.dtype)
-    better = [one for one in finer if unit is not None and _UNITS.get(one.dtype, 1.0) < unit]
+    unit = UNITS.get(leaf.dtype)
+    better = [one for one in finer if unit is not None and UNITS.get(one.dtype, 1.0) < unit]
     if unit is None or not better:
         return None
     whole = next(find_pieces([leaf], better, _SLACK * unit), None)
@@ -72,7 +71,7 @@ def _assemble(leaf: TrueValue, finer: list[TrueValue]) -> Array | None:
 
 def is_rounding_of(leaf: TrueValue, finer: TrueValue) -> bool:
     """Is this leaf what rounding to its dtype makes of the other value?"""
-    unit, other = _UNITS.get(leaf.dtype), _UNITS.get(finer.dtype)
+    unit, other = UNITS.get(leaf.dtype), UNITS.get(finer.dtype)
     if unit is None or other is None or (finer.is_leaf and other >= unit):
         return False
     bound = _SLACK * unit if finer.is_leaf else max(_SLACK * unit, _COMPUTED if unit < 1e-6 else 0.0)

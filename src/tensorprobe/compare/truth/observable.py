@@ -24,10 +24,11 @@ class GradientPair:
     candidate: TrueValue
     error: float
     """Of the difference, relative to the gradient; 0 where both are zero in exact arithmetic."""
+    tolerance: float = TOLERANCE
 
     @property
     def is_equal(self) -> bool:
-        return self.error <= TOLERANCE
+        return self.error <= self.tolerance
 
     @property
     def name(self) -> str:
@@ -47,6 +48,7 @@ class Observables:
     reference_total: float
     candidate_total: float
     """The sum over all losses."""
+    tolerance: float = TOLERANCE
 
     @property
     def loss_error(self) -> float:
@@ -65,7 +67,7 @@ class Observables:
 
     @property
     def has_same_loss(self) -> bool:
-        return self.loss_error <= TOLERANCE
+        return self.loss_error <= self.tolerance
 
     @property
     def worst_gradient(self) -> float:
@@ -86,7 +88,9 @@ def observe(counterparts: Counterparts) -> Observables:
     if roots[0] and roots[1]:  # what one side computes besides has no effect; what both do, and otherwise, may have one
         sizes = {value.array.size for value in _find_lone_ends("reference", counterparts)}
         ends = tuple(value for value in ends if value.array.size in sizes)
-    return Observables(tuple(zip(*roots, strict=False)), tuple(pairs), tuple(unpaired), ends, totals[0], totals[1])
+    losses = tuple(zip(*roots, strict=False))
+    tolerance = counterparts.tolerance
+    return Observables(losses, tuple(pairs), tuple(unpaired), ends, totals[0], totals[1], tolerance)
 
 
 def _find_lone_ends(side: str, counterparts: Counterparts) -> Iterator[TrueValue]:
@@ -95,7 +99,7 @@ def _find_lone_ends(side: str, counterparts: Counterparts) -> Iterator[TrueValue
     for value in step.values:
         maker = step.maker(value)
         is_own = maker is not None and maker.caller is None and not value.is_pinned
-        is_end = value.is_floating and is_own and not value.is_root and not step.leads_on(value)
+        is_end = value.is_floating and is_own and not value.is_root and not step.users.get(value.number)
         if is_end and not counterparts.exists(side, value):
             yield value
 
@@ -115,10 +119,10 @@ def pair_gradients(counterparts: Counterparts) -> tuple[list[GradientPair], list
     found: set[int] = set()
     for piece in find_pieces(lone, others):
         found.add(piece.part.number)
-        pairs.append(GradientPair(piece.part, piece.whole, _piece_error(piece, largest)))
+        pairs.append(GradientPair(piece.part, piece.whole, _piece_error(piece, largest), counterparts.tolerance))
     for piece in find_pieces(others, [value for value in lone if value.number not in found]):
         found.add(piece.whole.number)
-        pairs.append(GradientPair(piece.whole, piece.part, _piece_error(piece, largest)))
+        pairs.append(GradientPair(piece.whole, piece.part, _piece_error(piece, largest), counterparts.tolerance))
     return pairs, [value for value in lone if value.number not in found]
 
 
@@ -138,7 +142,12 @@ def _pair_leaves(counterparts: Counterparts, largest: float) -> list[GradientPai
                     for one, other in ((value, partner), (partner, value))
                 ):
                     continue
-                pair = GradientPair(value, partner, _gradient_error(value, partner, largest))
+                pair = GradientPair(
+                    value,
+                    partner,
+                    _gradient_error(value, partner, largest, counterparts.tolerance),
+                    counterparts.tolerance,
+                )
                 if pair.is_equal or not has_same_gradient:
                     found[value.number] = pair
                     taken.add(partner.number)
@@ -163,13 +172,13 @@ def _distance(value: TrueValue, other: TrueValue) -> tuple[bool, bool, bool, int
     return not is_named, not has_gradient, value.array.shape != other.array.shape, other.number
 
 
-def _gradient_error(value: TrueValue, partner: TrueValue, largest: float) -> float:
+def _gradient_error(value: TrueValue, partner: TrueValue, largest: float, tolerance: float) -> float:
     first, second = value.gradient, partner.gradient
     floor = _ZERO * largest
     if first is None or second is None:
         present = first if first is not None else second
         return 1.0 if present is not None and float(np.linalg.norm(present)) > floor else 0.0
-    arranged = arrange(partner.array, value.array, second)
+    arranged = arrange(partner.array, value.array, second, tolerance)
     if arranged is None:
         return 1.0
     return _distance_of(first.reshape(-1), arranged.reshape(-1), floor)
@@ -185,17 +194,17 @@ def _distance_of(first: Array, second: Array, floor: float) -> float:
     return difference / scale if scale else 0.0
 
 
-def arrange(array: Array, target: Array, gradient: Array) -> Array | None:
+def arrange(array: Array, target: Array, gradient: Array, tolerance: float = TOLERANCE) -> Array | None:
     """The gradient in the order of elements that makes `array` to `target`."""
     if gradient.shape != array.shape:
         gradient = gradient.reshape(array.shape) if gradient.size == array.size else gradient
-    if is_same(array, target):
+    if is_same(array, target, tolerance):
         return gradient
     for axes in permutations(array):
-        if is_same(np.transpose(array, axes), target):
+        if is_same(np.transpose(array, axes), target, tolerance):
             return np.ascontiguousarray(np.transpose(gradient, axes))
     for axes in permutations(target):
-        if is_same(np.transpose(target, axes), array):
+        if is_same(np.transpose(target, axes), array, tolerance):
             return np.ascontiguousarray(
                 np.transpose(gradient.reshape(np.transpose(target, axes).shape), np.argsort(axes))
             )

@@ -14,10 +14,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tensorprobe.replay.true_step import Array, TrueStep, TrueValue
+from tensorprobe.replay.true_step import UNITS, Array, TrueStep, TrueValue
 
 TOLERANCE = 1e-9
 """Between what two truths of one value differ by (1e-12) and what the smallest fault does (1e-7)."""
+_ROUNDED_UNITS = 64.0
+"""Where recorded results or rounded constants had to be taken, truths differ by so many of their roundings."""
+_FINE = 1e-6
 _MASKED = -1e4
 """What is smaller means minus infinity: a mask."""
 _MAX_AXES = 6
@@ -54,13 +57,13 @@ def is_same(first: Array, second: Array, tolerance: float = TOLERANCE) -> bool:
         return bool(largest <= 100 * tolerance * scale and np.linalg.norm(difference) <= tolerance * norm)
 
 
-def is_laid_out(first: Array, second: Array, *, allows_square: bool = False) -> bool:
+def is_laid_out(first: Array, second: Array, tolerance: float = TOLERANCE, *, allows_square: bool = False) -> bool:
     """Equal after the axes of one of them are permuted. Where that changes no length (`allows_square` is not given) the
     other order may be the fault: a product of the factors exchanged."""
     for array, other in ((first, second), (second, first)):
         for axes in permutations(array):
             moved = np.transpose(array, axes)
-            if (allows_square or moved.shape != array.shape) and is_same(moved, other):
+            if (allows_square or moved.shape != array.shape) and is_same(moved, other, tolerance):
                 return True
     return False
 
@@ -84,7 +87,12 @@ def is_plain(array: Array) -> bool:
     looked_at = looked_at[np.isfinite(looked_at)] if looked_at.dtype.kind == "f" else looked_at
     if len(np.unique(looked_at)) < _FEW:
         return True
-    return bool(looked_at.dtype.kind == "f" and np.array_equal(looked_at * 64, np.round(looked_at * 64)))
+    return is_round(looked_at)
+
+
+def is_round(array: Array) -> bool:
+    """Are all of them numbers that every precision has: 0.5, 3, 1/64?"""
+    return bool(array.dtype.kind == "f" and np.array_equal(array * 64, np.round(array * 64)))
 
 
 @dataclass(frozen=True)
@@ -92,9 +100,9 @@ class _Moments:
     norm: float
     sums: tuple[float, float, float]
 
-    def is_near(self, other: _Moments) -> bool:
-        scale = max(self.sums[1], self.norm)
-        return all(abs(a - b) <= 1e-6 * scale for a, b in zip(self.sums, other.sums, strict=True))
+    def is_near(self, other: _Moments, tolerance: float) -> bool:
+        bound = max(1e-6, 10 * tolerance) * max(self.sums[1], self.norm)
+        return all(abs(a - b) <= bound for a, b in zip(self.sums, other.sums, strict=True))
 
 
 def _measure(array: Array) -> _Moments:
@@ -128,25 +136,26 @@ class ValueIndex:
     def is_plain(self, value: TrueValue) -> bool:
         return self._plain[value.number]
 
-    def find(self, value: TrueValue, moments: _Moments) -> Iterator[TrueValue]:
+    def find(self, value: TrueValue, moments: _Moments, tolerance: float) -> Iterator[TrueValue]:
         """The values of this step that have the content of a value of another one, the same order of elements first."""
         near = self._by_size.get((value.array.size, value.is_floating), [])
-        low, high = moments.norm * (1 - 1e-8) - 1e-300, moments.norm * (1 + 1e-8) + 1e-300
+        room = moments.norm * 10 * tolerance + 1e-300
+        low, high = moments.norm - room, moments.norm + room
         begin = bisect_left(near, (low, -1))
         proposed = []
         for norm, number in near[begin:]:
             if norm > high:
                 break
-            if moments.is_near(self._moments[number]):
+            if moments.is_near(self._moments[number], tolerance):
                 proposed.append(self.step.values[number])
         others = []
         for other in proposed:
-            if is_same(other.array, value.array):
+            if is_same(other.array, value.array, tolerance):
                 yield other
             else:
                 others.append(other)
         for other in others:
-            if is_laid_out(other.array, value.array, allows_square=other.is_leaf and value.is_leaf):
+            if is_laid_out(other.array, value.array, tolerance, allows_square=other.is_leaf and value.is_leaf):
                 yield other
 
     def moments(self, value: TrueValue) -> _Moments:
@@ -160,13 +169,28 @@ class Counterparts:
         self.steps = {"reference": reference, "candidate": candidate}
         self._indexes = {side: ValueIndex(step) for side, step in self.steps.items()}
         self._found: dict[tuple[str, int], list[TrueValue]] = {}
+        self.tolerance = max(TOLERANCE, _ROUNDED_UNITS * max(reference.coarseness, candidate.coarseness))
+        """By what two truths of one value may differ."""
+        rounded = _ROUNDED_UNITS * max((UNITS[value.dtype] for value in self._find_lone_tables()), default=0.0)
+        if rounded > self.tolerance:
+            self.tolerance = rounded
+            self._found.clear()
+
+    def _find_lone_tables(self) -> Iterator[TrueValue]:
+        """Data that one run reads and the other has not: numbers of a program, that it wrote down in this precision and
+        the other one in a finer one."""
+        for side, step in self.steps.items():
+            for leaf in step.leaves:
+                is_table = not leaf.is_trained and UNITS.get(leaf.dtype, 1.0) < _FINE and step.leads_on(leaf)
+                if is_table and not is_round(leaf.array) and not self.exists(side, leaf):
+                    yield leaf
 
     def of(self, side: str, value: TrueValue) -> list[TrueValue]:
         """The values of the other run that have this content. `side` is whose value it is."""
         found = self._found.get((side, value.number))
         if found is None:
             own, other = self._indexes[side], self._indexes[other_side(side)]
-            found = list(other.find(value, own.moments(value)))
+            found = list(other.find(value, own.moments(value), self.tolerance))
             if own.is_plain(value):
                 found = [one for one in found if is_made_alike(own.step, value, other.step, one)]
             self._found[side, value.number] = found
