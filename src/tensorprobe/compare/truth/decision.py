@@ -37,6 +37,8 @@ class TruthDecision:
         options = self._options
         if options.by == "growth" or options.has_fixed_tolerance or _needs_no_truth(grown, finding):
             return grown
+        if grown.kind == "incomplete" and not (pair.reference.is_complete and pair.candidate.is_complete):
+            return grown
         obstacle = find_obstacle(pair.reference, pair.candidate)
         if obstacle is None:
             names = None if self._earlier is None else self._earlier.names
@@ -55,8 +57,10 @@ class TruthDecision:
         is_by_truth = self._options.by == "truth"
         if is_unclear or (not is_by_truth and _is_confirmed(grown, judgement)):
             return grown
-        if judgement.is_equal and grown.kind == "framework":
+        if judgement.is_equal and grown.kind == "framework" and not _is_refuted(grown, judgement):
             return grown  # what an optimizer does is no observable of this step
+        if grown.kind == "incomplete" and (judgement.gaps or not judgement.is_equal):
+            return grown
         if judgement.unequal and judgement.is_equal and self._earlier is not None:
             moved = self._find_moved(judgement, finding)
             if moved:
@@ -113,6 +117,18 @@ def _is_confirmed(grown: Verdict, judgement: Judgement) -> bool:
     return judgement.confirms(names, slots, needs_results=not is_called_otherwise)
 
 
+def _is_refuted(grown: Verdict, judgement: Judgement) -> bool:
+    """Has all that the named call gives the same truth in both runs?"""
+    values = [] if grown.call is None else [value for value in grown.call.values if value.is_tensor]
+    names = None if grown.call is None else (grown.call.reference[-1].name, grown.call.candidate[-1].name)
+    states = [
+        judgement.is_same_value((names[0], value.reference.slot), (names[1], value.candidate.slot))
+        for value in values
+        if names and value.reference and value.candidate and not value.is_input
+    ]
+    return bool(states) and all(states)
+
+
 def _add_values(verdict: Verdict, finding: Finding) -> Verdict:
     """With what went in and came out, where the calls that are named are a pair."""
     named = verdict.call
@@ -129,7 +145,7 @@ def _add_values(verdict: Verdict, finding: Finding) -> Verdict:
 
 def _needs_no_truth(grown: Verdict, finding: Finding) -> bool:
     """All is equal bit for bit; or something is missing or contradicts its record, which a replay does not see."""
-    if grown.kind in NO_ANSWER:
+    if grown.kind in NO_ANSWER and grown.kind != "incomplete":
         return True
     values = own_tensors(finding.pairs)
     if any(value.measurement is not None and value.measurement.fallback is not None for value in values):
