@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from tensorprobe.compare.call import Call
-from tensorprobe.compare.vocabulary import vocabulary
+from tensorprobe.compare.vocabulary import common_op, vocabulary
 
 WRAPPER_SEGMENTS: frozenset[str] = frozenset(vocabulary()["wrapper_segments"])
 WRAPPER_CLASSES: frozenset[str] = frozenset(vocabulary()["wrapper_classes"])
@@ -25,6 +25,12 @@ def canonical_op(call: Call) -> str:
     if call.kind == "api":
         return _canonical_api("aten." in call.op and call.prefix == "Ops", call.word)
     return f"{call.kind}:{call.word}"
+
+
+@lru_cache(maxsize=4096)
+def common_word(framework: str, prefix: str, op: str) -> str:
+    """The same for an API call that is known by its name alone."""
+    return _canonical_api("aten." in op and prefix == "Ops", common_op(framework, "api", prefix, op))
 
 
 @lru_cache(maxsize=4096)

@@ -64,6 +64,8 @@ class TrueCall:
     name: str
     position: int
     """How many calls were made before it."""
+    framework: str
+    prefix: str
     op: str
     module_path: str | None
     caller: str | None

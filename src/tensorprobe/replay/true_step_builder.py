@@ -109,6 +109,8 @@ class TrueStepBuilder(Onlooker):
         call = TrueCall(
             operation.name,
             len(self._calls),
+            str(self._program.rank.header.get("framework")),
+            operation.prefix,
             operation.op,
             fields.get("module_path") if isinstance(fields.get("module_path"), str) else None,
             fields.get("caller") if isinstance(fields.get("caller"), str) else None,

@@ -11,7 +11,7 @@ import numpy as np
 from tensorprobe.compare.truth.observable import GradientPair, Observables, arrange
 from tensorprobe.compare.truth.slice import Slice, Slicer
 from tensorprobe.compare.truth.start import LeafPair
-from tensorprobe.compare.truth.value_index import Counterparts, other_side, word_of
+from tensorprobe.compare.truth.value_index import Counterparts, is_same, other_side, word_of
 from tensorprobe.replay.true_step import Array, TrueCall, TrueStep, TrueValue
 
 Kind = Literal["source", "entered", "unequal start", "random", "discontinuity", "missing"]
@@ -91,6 +91,8 @@ class Explainer:
             partner = self._find_partner(call, reference.beginnings)
             is_lone = partner is None
             pair = self._walk(partner or self._find_namesake(call, reference), call)
+            if pair[0] is not None and self._has_same_results(pair[0], call):
+                continue  # zeros or a single number, made in another way
             found.append((is_lone, call.position, self._describe(*pair)))
         found.sort(key=lambda one: one[:2])
         differences = [one[2] for one in found]
@@ -115,7 +117,7 @@ class Explainer:
     ) -> tuple[TrueCall, TrueValue] | None:
         fitting = [pair for pair in others if pair[1].array.size == leaf.array.size]
         named = [pair for pair in fitting if leaf.parameter is not None and pair[1].parameter == leaf.parameter]
-        alike = [pair for pair in fitting if word_of(pair[0].op) == word_of(call.op)]
+        alike = [pair for pair in fitting if word_of(pair[0]) == word_of(call)]
         return next(iter(named or alike or fitting), None)
 
     def _find_partner(self, call: TrueCall, others: Sequence[TrueCall]) -> TrueCall | None:
@@ -124,7 +126,7 @@ class Explainer:
         return min(
             sharing,
             key=lambda other: (
-                word_of(other.op) != word_of(call.op),
+                word_of(other) != word_of(call),
                 other.module_path != call.module_path,
                 other.position,
             ),
@@ -164,9 +166,18 @@ class Explainer:
             return None
         first = self._steps["reference"].maker(self._steps["reference"].values[number])
         second = self._steps["candidate"].maker(self._steps["candidate"].values[candidate.inputs[slot]])
-        if first is None or second is None or word_of(first.op) != word_of(second.op):
+        if first is None or second is None or word_of(first) != word_of(second):
             return None
         return first, second
+
+    def _has_same_results(self, reference: TrueCall, candidate: TrueCall) -> bool:
+        values = {side: self._steps[side].values for side in self._steps}
+        pairs = [
+            (values["reference"][reference.outputs[slot]].array, values["candidate"][number].array)
+            for slot, number in candidate.outputs.items()
+            if slot in reference.outputs
+        ]
+        return bool(pairs) and all(is_same(first, second, self._counterparts.tolerance) for first, second in pairs)
 
     def _share_inputs(self, reference: TrueCall, candidate: TrueCall) -> bool:
         numbers = set(reference.inputs.values())
@@ -185,7 +196,7 @@ class Explainer:
             return Difference("source", reference, candidate, f"what it computes is not in the {other_side(side)}")
         if candidate.is_random and reference.is_random:
             return Difference("random", reference, candidate, "it drew other random numbers")
-        if word_of(reference.op) != word_of(candidate.op):
+        if word_of(reference) != word_of(candidate):
             because = f"the reference goes on with {reference.name}, the candidate with {candidate.name}"
             return Difference("source", reference, candidate, because)
         arguments = list(_differing_arguments(reference, candidate))
@@ -239,19 +250,14 @@ class Explainer:
             users = step.users.get(value.number, [])
             later = []
             for call in users:
-                results = [step.values[number] for number in call.outputs.values() if step.values[number].is_floating]
-                states = [
-                    self._compare_gradients(call, slot)
+                states = {
+                    number: self._compare_gradients(call, slot)
                     for slot, number in call.outputs.items()
                     if step.values[number].is_floating
-                ]
-                if any(state is False for state in states):
-                    later += results
-                elif states and all(state is True for state in states):
-                    if not self._gives_same(call, value):
-                        found.append(self._describe_backward(call, value, pair))
-                else:
-                    later += results
+                }
+                later += [step.values[number] for number, state in states.items() if state is not True]
+                if states and all(states.values()) and not self._gives_same(call, value):
+                    found.append(self._describe_backward(call, value, pair))
             waiting += later
             if not users and not later:
                 continue
@@ -292,8 +298,6 @@ class Explainer:
         own = [call.departing[slot] for slot in slots if slot in call.departing]
         for one in self._counterparts.of("candidate", value):
             for other in self._steps["reference"].users.get(one.number, []):
-                if word_of(other.op) != word_of(call.op):
-                    continue
                 shares = [
                     other.departing[slot]
                     for slot, number in other.inputs.items()
@@ -323,7 +327,7 @@ class Explainer:
         for number in call.outputs.values():
             value = self._steps["candidate"].values[number]
             makers = [step.maker(one) for one in self._counterparts.of("candidate", value)]
-            same = [maker for maker in makers if maker is not None and word_of(maker.op) == word_of(call.op)]
+            same = [maker for maker in makers if maker is not None and word_of(maker) == word_of(call)]
             if same:
                 return min(
                     same, key=lambda maker: (maker.module_path != call.module_path, abs(maker.position - call.position))
@@ -332,7 +336,7 @@ class Explainer:
 
 
 def _is_alike(first: TrueCall, second: TrueCall) -> bool:
-    return word_of(first.op) == word_of(second.op) and first.module_path == second.module_path
+    return word_of(first) == word_of(second) and first.module_path == second.module_path
 
 
 def _is_same_gradient(array: Array, gradient: Array, other_array: Array, other: Array, tolerance: float) -> bool:

@@ -73,7 +73,7 @@ class Slicer:
         """Values without a counterpart that some call makes a value of that has one, and leaves nothing out."""
         harmless: set[int] = set()
         for call in sorted(self._step.calls.values(), key=lambda call: -call.position):
-            if word_of(call.op) in _SELECTIONS or not call.outputs:
+            if word_of(call) in _SELECTIONS or not call.outputs:
                 continue
             outputs = [self._step.values[number] for number in call.outputs.values()]
             is_told = any(self._is_telling(value) or value.number in harmless for value in outputs)

@@ -122,7 +122,7 @@ def _is_of_kind(reference: TrueValue, candidate: TrueValue) -> bool:
 
 def _user(step: TrueStep, value: TrueValue) -> str:
     users = step.users.get(value.number, [])
-    return word_of(users[0].op) if users else ""
+    return word_of(users[0]) if users else ""
 
 
 def find_moved_otherwise(

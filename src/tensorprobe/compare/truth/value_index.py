@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tensorprobe.replay.true_step import UNITS, Array, TrueStep, TrueValue
+from tensorprobe.compare.spelling import common_word
+from tensorprobe.replay.true_step import UNITS, Array, TrueCall, TrueStep, TrueValue
 
 TOLERANCE = 1e-9
 """Between what two truths of one value differ by (1e-12) and what the smallest fault does (1e-7)."""
@@ -212,11 +213,9 @@ def is_made_alike(first_step: TrueStep, first: TrueValue, second_step: TrueStep,
     makers = first_step.maker(first), second_step.maker(second)
     if makers[0] is None or makers[1] is None:
         return True
-    return word_of(makers[0].op) == word_of(makers[1].op)
+    return word_of(makers[0]) == word_of(makers[1])
 
 
-def word_of(op: str) -> str:
-    """`add` for `add_`, `__add__` and `aten.add.Tensor`."""
-    parts = op.split(".")
-    name = parts[1] if len(parts) > 1 and parts[0] == "aten" else parts[-1]
-    return name.strip("_").lower().removeprefix("i" if name.startswith("__i") and name != "__invert__" else "")
+def word_of(call: TrueCall) -> str:
+    """What it does, in the words that all frameworks share: `add` for `add_`, `__add__` and `aten.add.Tensor`."""
+    return common_word(call.framework, call.prefix, call.op)
