@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +14,7 @@ from tensorprobe.compare.result import NO_ANSWER, Verdict
 from tensorprobe.compare.step import RankPair
 from tensorprobe.compare.truth.judgement import Judgement, find_obstacle, judge_by_truth
 from tensorprobe.compare.truth.settlement import settle_pairs
-from tensorprobe.compare.truth.start import EarlierStep, find_moved_otherwise
+from tensorprobe.compare.truth.start import EarlierStep, Origins, find_moved_otherwise
 from tensorprobe.compare.truth.verdict import TruthWords
 from tensorprobe.compare.verdict import make_result, own_tensors
 from tensorprobe.errors import UsageError
@@ -41,10 +41,10 @@ class TruthDecision:
             return grown
         obstacle = find_obstacle(pair.reference, pair.candidate)
         if obstacle is None:
-            names = None if self._earlier is None else self._earlier.names
-            judgement = judge_by_truth(pair.reference, pair.candidate, names)
+            origins = None if self._earlier is None else self._earlier.origins
+            judgement = judge_by_truth(pair.reference, pair.candidate, origins)
             verdict = self._choose(judgement, runs, finding, grown)
-            self._earlier = _remember(judgement, names or {})
+            self._earlier = _remember(judgement, origins or {})
             if judgement.observables.tolerance <= _LEAST_TELLING:
                 return verdict
             obstacle = f"{len(judgement.gaps)} calls could not be executed again"
@@ -88,15 +88,13 @@ def _word_moved(moved: Sequence[tuple[str, float]]) -> Verdict:
     return Verdict("drift", headline, evidence)
 
 
-def _remember(judgement: Judgement, names: Mapping[str, str]) -> EarlierStep:
-    known = {**names, **judgement.name_parameters()}
+def _remember(judgement: Judgement, origins: Origins) -> EarlierStep:
+    known = {**origins, **judgement.find_origins()}
     parameters = {
         value.parameter: value.array for value in judgement.steps["reference"].leaves if value.parameter is not None
     }
     distances = {
-        pair.reference.parameter: float(np.linalg.norm(pair.difference))
-        for pair in judgement.unequal
-        if pair.reference.parameter is not None
+        pair.name: float(np.linalg.norm(pair.difference)) for pair in judgement.unequal if pair.candidate.parameter
     }
     return EarlierStep(known, parameters, distances)
 
@@ -108,6 +106,8 @@ def _is_confirmed(grown: Verdict, judgement: Judgement) -> bool:
     if call is None or grown.kind not in ("source", "entered"):
         return False
     values = [value for value in call.values if value.is_tensor and value.reference and value.candidate]
+    if judgement.is_equal and call.reference[-1].direction != BACKWARD:
+        return False
     if call.reference[-1].direction == BACKWARD:
         errors = [(value.error or 0.0) / (value.coarsest or 1.0) for value in values if value.is_bad]
         return max(errors, default=0.0) > _GROSS

@@ -10,7 +10,7 @@ import numpy as np
 
 from tensorprobe.compare.truth.observable import GradientPair, Observables, arrange
 from tensorprobe.compare.truth.slice import Slice, Slicer
-from tensorprobe.compare.truth.start import LeafPair
+from tensorprobe.compare.truth.start import LeafPair, pair_leaves
 from tensorprobe.compare.truth.value_index import Counterparts, is_same, other_side, word_of
 from tensorprobe.replay.true_step import Array, TrueCall, TrueStep, TrueValue
 
@@ -109,7 +109,7 @@ class Explainer:
             partner = self._find_leaf(call, leaf, reference.leaves)
             if partner is None:
                 continue
-            found.append(describe_start(LeafPair(partner[1], leaf), self._steps))
+            found.append(describe_start(pair_leaves(partner[1], leaf), self._steps))
         return found
 
     def _find_leaf(

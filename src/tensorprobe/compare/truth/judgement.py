@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -11,7 +11,7 @@ from tensorprobe.compare.truth.effect import add_effects
 from tensorprobe.compare.truth.leaf import find_movable, find_replacements
 from tensorprobe.compare.truth.observable import Observables, observe
 from tensorprobe.compare.truth.precision import PrecisionLoss, find_precision_loss
-from tensorprobe.compare.truth.start import LeafPair, pair_lone_leaves
+from tensorprobe.compare.truth.start import LeafPair, Origin, Origins, pair_lone_leaves, pair_moved_leaves
 from tensorprobe.compare.truth.value_index import Counterparts, is_laid_out, is_same
 from tensorprobe.errors import DumpError, UsageError
 from tensorprobe.replay import check_replayable, find_device, tells_tensors_apart
@@ -30,6 +30,7 @@ class Judgement:
     steps: dict[str, TrueStep]
     truths: dict[str, Truth] = field(default_factory=dict)
     """What is the matter with each run alone; looked at only where both mean the same."""
+    counterparts: Counterparts | None = None
     differences: list[Difference] = field(default_factory=list)
     second_point: Observables | None = None
     """The same with all parameters moved; None where that gives no numbers."""
@@ -43,16 +44,14 @@ class Judgement:
     def is_equal(self) -> bool:
         return self.observables.is_equal and (self.second_point is None or self.second_point.is_equal)
 
-    def name_parameters(self) -> dict[str, str]:
-        """The parameters of the candidate, each with that of the reference that it is."""
-        pairs = [(pair.reference, pair.candidate) for pair in self.observables.gradients]
-        return {
-            candidate.parameter: reference.parameter
-            for reference, candidate in pairs
-            if candidate.parameter is not None
-            and reference.parameter is not None
-            and reference.array.size == candidate.array.size
-        }
+    def find_origins(self) -> dict[str, list[Origin]]:
+        """The parameters of the candidate, each with those of the reference that it is made of."""
+        found: dict[str, list[Origin]] = {}
+        for pair in self.observables.gradients:
+            origin = pair.find_origin()
+            if origin is not None and pair.candidate.parameter is not None:
+                found.setdefault(pair.candidate.parameter, []).append(origin)
+        return found
 
     @property
     def gaps(self) -> dict[str, str]:
@@ -85,8 +84,16 @@ class Judgement:
         states = [(is_input, self.is_same_value((first, one), (second, two))) for one, two, is_input in slots]
         given = [state for is_input, state in states if is_input]
         has_same_inputs = True in given and False not in given
-        is_different = any(state is False for is_input, state in states if not is_input)
+        is_different = any(state is False for is_input, state in states if not is_input) and not self._exists(second)
         return has_same_inputs and (is_different or not needs_results)
+
+    def _exists(self, name: str) -> bool:
+        """Does the reference have, wherever it may be, what a call of the candidate gives? Then it is no fault."""
+        call = self.steps[SIDES[1]].calls.get(name)
+        if call is None or self.counterparts is None:
+            return False
+        values = [self.counterparts.steps[SIDES[1]].values[number] for number in call.outputs.values()]
+        return bool(values) and all(self.counterparts.exists(SIDES[1], value) for value in values)
 
     def lone_findings(self, side: str) -> Iterator[Finding]:
         """What is wrong in one run and not in the other."""
@@ -112,9 +119,9 @@ def find_obstacle(reference: RankDump, candidate: RankDump) -> str | None:
     return None
 
 
-def judge_by_truth(reference: RankDump, candidate: RankDump, names: Mapping[str, str] | None = None) -> Judgement:
-    """Replay both, fit their leaves, and hold their observables against each other at two points. `names`: at a later
-    step, where parameters differ, those of the candidate with those of the reference."""
+def judge_by_truth(reference: RankDump, candidate: RankDump, origins: Origins | None = None) -> Judgement:
+    """Replay both, fit their leaves, and hold their observables against each other at two points. `origins`: at a
+    later step, where parameters differ, what those of the candidate are made of."""
     from tensorprobe.compare.truth.replaying import Replaying
 
     replaying = {SIDES[0]: Replaying(reference), SIDES[1]: Replaying(candidate)}
@@ -126,22 +133,23 @@ def judge_by_truth(reference: RankDump, candidate: RankDump, names: Mapping[str,
         counterparts = Counterparts(**steps)
     found = Judgement(observe(counterparts), steps, replaced={side: len(one) for side, one in replacements.items()})
     if not found.observables.is_equal:
-        pairs = pair_lone_leaves(counterparts, names or {})
-        put = dict(filter(None, (pair.replacement() for pair in pairs)))
+        pairs = pair_lone_leaves(counterparts) if origins is None else pair_moved_leaves(counterparts, origins)
+        put = {pair.candidate.key: pair.content for pair in pairs if pair.candidate.key is not None}
         if put:
             again = replaying[SIDES[1]].replay({**replacements[SIDES[1]], **put})
             as_if = Counterparts(steps[SIDES[0]], again)
             observed = observe(as_if)
-            if observed.is_equal or names is not None:  # an update of the same program moves them
+            if observed.is_equal or origins is not None:  # an update of the same program moves them
                 replacements[SIDES[1]].update(put)
                 counterparts, found.observables, found.unequal = as_if, observed, pairs
                 found.steps = counterparts.steps
     if not found.observables.is_equal:
         differences = Explainer(counterparts).explain(found.observables)
         execute = partial(replaying[SIDES[1]].replay, replacements[SIDES[1]], ())
+        found.counterparts = counterparts
         found.differences = add_effects(differences, found.observables, counterparts.steps, execute)
         return found
-    if found.unequal and names is None:
+    if found.unequal and origins is None:
         found.differences = [describe_start(pair, counterparts.steps) for pair in found.unequal]
         return found
     if any(step.coarseness for step in counterparts.steps.values()):

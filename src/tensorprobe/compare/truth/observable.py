@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tensorprobe.compare.truth.piece import Piece, find_pieces
+from tensorprobe.compare.truth.start import Origin
 from tensorprobe.compare.truth.value_index import TOLERANCE, Counterparts, is_same, permutations
 from tensorprobe.replay.true_step import Array, TrueValue
 
@@ -25,6 +26,21 @@ class GradientPair:
     error: float
     """Of the difference, relative to the gradient; 0 where both are zero in exact arithmetic."""
     tolerance: float = TOLERANCE
+    places: Array | None = None
+    """Where the elements of the smaller one are in the larger one, if they are not of one size."""
+
+    def find_origin(self) -> Origin | None:
+        """Where the numbers of the candidate's are in the reference."""
+        first, second = self.reference.array, self.candidate.array
+        numbers = np.arange(first.size)
+        if self.reference.parameter is None:
+            return None
+        if self.places is not None and first.size < second.size:
+            return Origin(self.reference.parameter, numbers, self.places)
+        if self.places is not None:
+            return Origin(self.reference.parameter, self.places, np.arange(second.size))
+        order = arrange(first, second, numbers.reshape(first.shape), self.tolerance)
+        return None if order is None else Origin(self.reference.parameter, order.reshape(-1), numbers)
 
     @property
     def is_equal(self) -> bool:
@@ -119,10 +135,14 @@ def pair_gradients(counterparts: Counterparts) -> tuple[list[GradientPair], list
     found: set[int] = set()
     for piece in find_pieces(lone, others):
         found.add(piece.part.number)
-        pairs.append(GradientPair(piece.part, piece.whole, _piece_error(piece, largest), counterparts.tolerance))
+        pairs.append(
+            GradientPair(piece.part, piece.whole, _piece_error(piece, largest), counterparts.tolerance, piece.places)
+        )
     for piece in find_pieces(others, [value for value in lone if value.number not in found]):
         found.add(piece.whole.number)
-        pairs.append(GradientPair(piece.whole, piece.part, _piece_error(piece, largest), counterparts.tolerance))
+        pairs.append(
+            GradientPair(piece.whole, piece.part, _piece_error(piece, largest), counterparts.tolerance, piece.places)
+        )
     return pairs, [value for value in lone if value.number not in found]
 
 

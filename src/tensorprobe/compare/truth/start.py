@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tensorprobe.compare.truth.value_index import Counterparts, word_of
-from tensorprobe.replay.true_step import Array, LeafKey, TrueStep, TrueValue
+from tensorprobe.replay.true_step import Array, TrueStep, TrueValue
 
 _LEAST_MOVE = 0.01
 _ROUNDING_MOVE = 8.0
@@ -24,11 +24,30 @@ _NO_GRADIENT = 1e-4
 
 
 @dataclass(frozen=True)
+class Origin:
+    """Where the numbers of a parameter of the candidate are in the reference."""
+
+    parameter: str
+    take: Array
+    """Places in that parameter of the reference, flat …"""
+    put: Array
+    """… and in that of the candidate."""
+
+
+Origins = Mapping[str, Sequence[Origin]]
+"""By the parameters of the candidate."""
+
+
+@dataclass(frozen=True)
 class LeafPair:
     """One leaf of each run, in the same place, with other numbers."""
 
     reference: TrueValue
     candidate: TrueValue
+    content: Array
+    """The reference's numbers, as the candidate holds them."""
+    sources: tuple[TrueValue, ...] = ()
+    """All leaves of the reference that they are from."""
 
     @property
     def name(self) -> str:
@@ -36,49 +55,60 @@ class LeafPair:
 
     @property
     def difference(self) -> Array:
-        return np.asarray(self.reference.array.reshape(-1) - self.candidate.array.reshape(-1))
+        return np.asarray(self.content - self.candidate.array)
 
     @property
     def is_any_different(self) -> bool:
-        return not np.array_equal(self.reference.array.reshape(-1), self.candidate.array.reshape(-1))
+        return not np.array_equal(self.content, self.candidate.array)
 
     @property
     def error(self) -> float | None:
         """Relative to the reference; None for what is no number."""
         if not self.reference.is_floating or not self.candidate.is_floating:
             return None
-        scale = float(np.linalg.norm(self.reference.array))
+        scale = float(np.linalg.norm(self.content))
         return float(np.linalg.norm(self.difference)) / scale if scale else None
 
-    def replacement(self) -> tuple[LeafKey, Array] | None:
-        """The reference's numbers, for the candidate."""
-        key = self.candidate.key
-        return None if key is None else (key, self.reference.array.reshape(self.candidate.array.shape))
+
+def pair_leaves(reference: TrueValue, candidate: TrueValue) -> LeafPair:
+    """Two of one size."""
+    return LeafPair(reference, candidate, reference.array.reshape(candidate.array.shape), (reference,))
 
 
 @dataclass(frozen=True)
 class EarlierStep:
     """What the step before leaves for this one to be judged by."""
 
-    names: Mapping[str, str] = field(default_factory=dict)
-    """The parameters of the candidate, each with that of the reference that it is."""
+    origins: Origins = field(default_factory=dict)
     parameters: Mapping[str, Array] = field(default_factory=dict)
     """The reference's, before its last update."""
     distances: Mapping[str, float] = field(default_factory=dict)
     """How far those of the candidate were from them."""
 
 
-def pair_lone_leaves(counterparts: Counterparts, names: Mapping[str, str]) -> list[LeafPair]:
+def pair_moved_leaves(counterparts: Counterparts, origins: Origins) -> list[LeafPair]:
+    """At a later step: the parameters of the candidate with what those of the reference have become."""
+    known = {value.parameter: value for value in counterparts.steps["reference"].leaves if value.parameter is not None}
+    found = []
+    for value in counterparts.steps["candidate"].leaves:
+        here = [one for one in origins.get(value.parameter or "", ()) if one.parameter in known]
+        content = value.array.reshape(-1).copy()
+        for one in here:
+            content[one.put] = known[one.parameter].array.reshape(-1)[one.take]
+        if here:
+            sources = tuple(known[one.parameter] for one in here)
+            found.append(LeafPair(sources[0], value, content.reshape(value.array.shape), sources))
+    return [pair for pair in found if pair.is_any_different]
+
+
+def pair_lone_leaves(counterparts: Counterparts) -> list[LeafPair]:
     """What neither run shares with the other: parameters by their names, data by the calls that take it."""
     leaves = {side: list(step.leaves) for side, step in counterparts.steps.items()}
     lone = {side: {one for one in values if not counterparts.exists(side, one)} for side, values in leaves.items()}
-    is_known = _is_named(names)  # of two of one name one may exist elsewhere all the same: zeros
     found = [
-        pair
-        for pair in _pair(leaves["reference"], leaves["candidate"], is_known)
-        if pair.reference in lone["reference"]
-        or pair.candidate in lone["candidate"]
-        or (names and pair.is_any_different)
+        pair  # of two of one name one may exist elsewhere all the same: zeros
+        for pair in _pair(leaves["reference"], leaves["candidate"], _is_named)
+        if pair.reference in lone["reference"] or pair.candidate in lone["candidate"]
     ]
     for rule in (_is_used_alike(counterparts), _is_of_kind):
         taken = {value for pair in found for value in (pair.reference, pair.candidate)}
@@ -93,18 +123,14 @@ def _pair(references: Sequence[TrueValue], candidates: Sequence[TrueValue], rule
         partner = next((one for one in left if one.array.size == value.array.size and rule(one, value)), None)
         if partner is not None:
             left.remove(partner)
-            yield LeafPair(partner, value)
+            yield pair_leaves(partner, value)
 
 
 Rule = Callable[[TrueValue, TrueValue], bool]
 
 
-def _is_named(names: Mapping[str, str]) -> Rule:
-    def decide(reference: TrueValue, candidate: TrueValue) -> bool:
-        own = candidate.parameter
-        return own is not None and reference.parameter == names.get(own, own)
-
-    return decide
+def _is_named(reference: TrueValue, candidate: TrueValue) -> bool:
+    return candidate.parameter is not None and reference.parameter == candidate.parameter
 
 
 def _is_used_alike(counterparts: Counterparts) -> Rule:
@@ -132,11 +158,14 @@ def find_moved_otherwise(
     gradients = [_density(pair.reference) for pair in pairs]
     largest = max(gradients, default=0.0)
     for pair, gradient in zip(pairs, gradients, strict=True):
-        before = earlier.parameters.get(pair.reference.parameter or "")
-        if before is None or gradient <= _NO_GRADIENT * largest or before.size != pair.reference.array.size:
+        before = [(one.array, earlier.parameters.get(one.parameter or "")) for one in pair.sources]
+        moves = [
+            float(np.linalg.norm(now - then)) for now, then in before if then is not None and then.shape == now.shape
+        ]
+        if len(moves) < len(before) or gradient <= _NO_GRADIENT * largest:
             continue
-        moved = float(np.linalg.norm(pair.reference.array.reshape(-1) - before.reshape(-1)))
-        apart = float(np.linalg.norm(pair.difference)) - earlier.distances.get(pair.reference.parameter or "", 0.0)
+        moved = float(np.linalg.norm(moves))
+        apart = float(np.linalg.norm(pair.difference)) - earlier.distances.get(pair.name, 0.0)
         if moved and apart > max(_LEAST_MOVE, _ROUNDING_MOVE * unit**0.5) * moved:
             yield pair, apart / moved
 
