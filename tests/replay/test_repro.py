@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -10,9 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
+import tensorprobe
+import tensorprobe.pytorch
 from tests.cli.command import run_here
 from tests.length import PATIENCE_SECONDS
 from tests.replay.program import make_program, record
+from tests.replay.test_api_dump import record as record_layers
 
 Capture = pytest.CaptureFixture[str]
 
@@ -39,7 +43,7 @@ def run_script(script: Path) -> str:
 CALLS = {
     "attention": ("Functional.linear.0.forward", {"output.0", *(f"gradient of input.{n}" for n in range(3))}),
     "convnet": ("Functional.conv2d.0.forward", {"output.0", "gradient of input.1", "gradient of input.2"}),
-    "in_place": ("Tensor.__getitem__.0.forward", {"output.0"}),
+    "in_place": ("Tensor.__setitem__.0.forward", {"output.0", "gradient of input.0", "gradient of input.2"}),
     "router": ("Tensor.topk.0.forward", {"output.0"}),
 }
 
@@ -98,3 +102,117 @@ def test_the_kernels_of_the_run_are_used_again(enabled: bool, tmp_path: Path, ca
     assert run_here(capsys, "repro", dump, call, "-o", tmp_path / "bug").returncode == 0
     here, _ = run_script(tmp_path / "bug" / "repro.py").split("recorded against float64:")
     assert set(re.findall(r"largest difference (\S+) of", here)) == {"0"}
+
+
+def differences(printed: str) -> dict[str, float]:
+    return {name: float(value) for name, value in re.findall(r"^  (.+): largest difference (\S+) of", printed, re.M)}
+
+
+def test_whole_numbers_are_shown_too(dumps: dict[str, Path], tmp_path: Path, capsys: Capture) -> None:
+    assert run_here(capsys, "repro", dumps["router"], CALLS["router"][0], "-o", tmp_path).returncode == 0
+    here, _ = run_script(tmp_path / "repro.py").split("recorded against float64:")
+    assert differences(here).keys() >= {"output.0", "output.1"}
+
+
+def test_a_tensor_that_is_given_twice_has_the_gradients_that_were_recorded(tmp_path: Path, capsys: Capture) -> None:
+    """A product has one for each place; attention, made of many calls, one for the tensor."""
+    x, attention = torch.randn(3, 2, 4, requires_grad=True), torch.nn.MultiheadAttention(4, 2)
+    dump = record(tmp_path / "dump", attention, lambda: attention(*[torch.mul(x, x)] * 3)[0].sum())
+    for name, gradients in (
+        ("Torch.mul", {"input.0", "input.1"}),
+        ("Functional.multi_head_attention_forward", {"input.0"}),
+    ):
+        done = run_here(capsys, "repro", dump, f"{name}.0.forward", "-o", tmp_path / name)
+        assert done.returncode == 0, done.stderr
+        here, _ = run_script(tmp_path / name / "repro.py").split("recorded against float64:")
+        found = differences(here)
+        assert {f"gradient of {slot}" for slot in gradients} <= found.keys() and set(found.values()) == {0.0}
+
+
+def test_a_call_inside_of_autocast_is_cast_again(tmp_path: Path, capsys: Capture) -> None:
+    model, x = torch.nn.Linear(4, 3), torch.randn(2, 4)
+
+    def step() -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return model(x).float().sum()
+
+    dump = record(tmp_path / "dump", model, step)
+    assert run_here(capsys, "repro", dump, "Functional.linear.0.forward", "-o", tmp_path / "bug").returncode == 0
+    here, wide = run_script(tmp_path / "bug" / "repro.py").split("recorded against float64:")
+    assert set(differences(here).values()) == {0.0}
+    assert 1e-4 < differences(wide)["output.0"] < 1e-1, "float64 is not cast"
+
+
+def test_dropout_that_was_off_is_refused(tmp_path: Path, capsys: Capture) -> None:
+    with tensorprobe.pytorch.seed_all(1, rm_dropout=True):
+        dump = record(tmp_path / "dump", *make_program("convnet"))
+    done = run_here(capsys, "repro", dump, "Functional.dropout.0.forward", "-o", tmp_path / "bug")
+    assert done.returncode == 2 and "dropout was off in this run (rm_dropout=True)" in re.sub(r"\s+", " ", done.stderr)
+
+
+def test_a_folder_with_a_hostile_name_is_no_code(tmp_path: Path, capsys: Capture) -> None:
+    dump = record(tmp_path / "dump", *make_program("attention"))
+    (file,) = dump.rglob("dump.json")
+    folder = tmp_path / '"""; print(\'hostile\'); """'
+    file.parent.rename(folder)
+    assert run_here(capsys, "repro", folder, CALLS["attention"][0], "-o", tmp_path / "bug").returncode == 0
+    assert "hostile" not in run_script(tmp_path / "bug" / "repro.py")
+
+
+# -- layers of api_dump ------------------------------------------------------------------------------------------------
+
+LAYERS = {
+    "Conv2d": {"output.0"},
+    "BatchNorm2d": {"output.0", "gradient of input.0"},
+    "ReLU": {"output.0", "gradient of input.0"},
+    "Dropout": {"output.0", "gradient of input.0"},
+    "LSTM": {"output.0", "output.1.0", "output.1.1", "gradient of input.0"},
+    "Embedding": {"output.0"},
+    "Linear": {"output.0", "gradient of input.0"},
+    "CrossEntropyLoss": {"output.0", "gradient of input.0"},
+}
+
+
+@pytest.fixture(scope="module")
+def layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return record_layers(tmp_path_factory.mktemp("layers"))
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_layer_is_the_functions_that_it_called(layer: str, layers: Path, tmp_path: Path, capsys: Capture) -> None:
+    done = run_here(capsys, "repro", layers, f"NN_{layer}_0_forward", "-o", tmp_path)
+    assert done.returncode == 0, done.stderr
+    printed = run_script(tmp_path / "repro.py")
+    here, _, wide = printed.partition("recorded against float64:")
+    assert differences(here) == dict.fromkeys(LAYERS[layer], 0), printed
+    if layer != "Dropout":  # float64 would draw other numbers
+        assert all(difference < 1e-5 for difference in differences(wide).values()) and wide
+
+
+def test_a_layer_without_its_calls_is_refused_with_what_to_do(tmp_path: Path, capsys: Capture) -> None:
+    dump = record_layers(tmp_path / "dump")
+    (file,) = dump.rglob("dump.json")
+    header, records = json.loads(file.read_text()), {}
+    for name, fields in header["data"].items():
+        records[name] = {key: value for key, value in fields.items() if key != "calls"}
+    file.write_text(json.dumps({**header, "data": records}))
+    done = run_here(capsys, "repro", dump, "NN_Linear_0_forward", "-o", tmp_path / "bug")
+    assert done.returncode == 2
+    assert "its dump does not have the calls that the layer made. Record it" in re.sub(r"\s+", " ", done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"name": "Functional.linear"', '"name": "Functional.linear(print)"'),
+        ('"weight": {', '"weight\\"]; print(1); [\\"": {'),
+    ],
+)
+def test_what_a_hostile_dump_says_of_a_layer_is_no_code(old: str, new: str, tmp_path: Path, capsys: Capture) -> None:
+    dump = record_layers(tmp_path / "dump")
+    (file,) = dump.rglob("dump.json")
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+    done = run_here(capsys, "repro", dump, "NN_Linear_0_forward", "-o", tmp_path / "bug")
+    assert done.returncode == 2 and "cannot be made into a script" in done.stderr

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from tensorprobe.cli.option import Format, OutputFormat, Processes, Rank, Step
 from tensorprobe.cli.progress import total_progress_bar
 from tensorprobe.compare.engine import compare_runs
 from tensorprobe.compare.option import CompareOptions
@@ -35,60 +36,64 @@ class Judge(str, Enum):
     GROWTH = "growth"
 
 
-class Format(str, Enum):
-    """How the result is printed."""
-
-    TEXT = "text"
-    JSON = "json"
+Reference = Annotated[
+    Path,
+    typer.Argument(
+        metavar="REFERENCE", help="The run that is right: a dump_path, a step or rank folder in it, or a dump.json."
+    ),
+]
+Candidate = Annotated[Path, typer.Argument(metavar="CANDIDATE", help="The run that is in doubt.")]
+Output = Annotated[
+    Path | None,
+    typer.Option("-o", "--output", metavar="DIR", help="Write compare.csv, compare.xlsx and compare.json there."),
+]
+Mapping = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="YAML: which calls, modules and tensors belong together.")
+]
+RelativeTolerance = Annotated[
+    float | None, typer.Option(help="With atol: a fixed tolerance, atol + rtol * |reference|, for every value.")
+]
+AbsoluteTolerance = Annotated[float | None, typer.Option(help="See rtol.")]
+First = Annotated[bool, typer.Option("--first", help="Stop at the first call that went wrong.")]
+RequiredCoverage = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        max=1,
+        help="Exit code 2 if a smaller share of the calls has a partner, or of their values was compared: 0.95.",
+    ),
+]
+JudgeOption = Annotated[
+    Judge,
+    typer.Option(
+        help="truth: execute both runs again in float64 and compare what they mean. growth: judge by how errors "
+        "grow from call to call. auto: by truth where that is possible."
+    ),
+]
+AllowUncompared = Annotated[
+    bool,
+    typer.Option(
+        "--allow-uncompared",
+        help="Exit code 0, not 2, if all agrees but something that the results depend on could not be compared.",
+    ),
+]
 
 
 def compare(
-    reference: Annotated[
-        Path,
-        typer.Argument(
-            metavar="REFERENCE",
-            help="The run that is right: a dump_path, a step or rank folder in it, or a dump.json.",
-        ),
-    ],
-    candidate: Annotated[Path, typer.Argument(metavar="CANDIDATE", help="The run that is in doubt.")],
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="DIR", help="Write compare.csv, compare.xlsx and compare.json there."),
-    ] = None,
-    mapping: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="YAML: which calls, modules and tensors belong together.")
-    ] = None,
-    step: Annotated[int | None, typer.Option(help="Only this step.")] = None,
-    rank: Annotated[int | None, typer.Option(help="Only this rank.")] = None,
-    rtol: Annotated[
-        float | None, typer.Option(help="With atol: a fixed tolerance, atol + rtol * |reference|, for every value.")
-    ] = None,
-    atol: Annotated[float | None, typer.Option(help="See rtol.")] = None,
-    first: Annotated[bool, typer.Option("--first", help="Stop at the first call that went wrong.")] = False,
-    require_coverage: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            max=1,
-            help="Exit code 2 if a smaller share of the calls has a partner, or of their values was compared: 0.95.",
-        ),
-    ] = None,
-    by: Annotated[
-        Judge,
-        typer.Option(
-            help="truth: execute both runs again in float64 and compare what they mean. growth: judge by how errors "
-            "grow from call to call. auto: by truth where that is possible."
-        ),
-    ] = Judge.AUTO,
-    allow_uncompared: Annotated[
-        bool,
-        typer.Option(
-            "--allow-uncompared",
-            help="Exit code 0, not 2, if all agrees but something that the results depend on could not be compared.",
-        ),
-    ] = False,
-    output_format: Annotated[Format, typer.Option("--format", help="What is printed.")] = Format.TEXT,
-    processes: Annotated[int | None, typer.Option(min=1, help="As many as there are cores, if left out.")] = None,
+    reference: Reference,
+    candidate: Candidate,
+    output: Output = None,
+    mapping: Mapping = None,
+    step: Step = None,
+    rank: Rank = None,
+    rtol: RelativeTolerance = None,
+    atol: AbsoluteTolerance = None,
+    first: First = False,
+    require_coverage: RequiredCoverage = None,
+    by: JudgeOption = Judge.AUTO,
+    allow_uncompared: AllowUncompared = False,
+    output_format: OutputFormat = Format.TEXT,
+    processes: Processes = None,
 ) -> None:
     """Say where two runs part: the first call whose inputs agree and whose output does not.
 
@@ -107,6 +112,14 @@ def compare(
     Exit codes: 0 the runs agree, 1 they differ, 2 they could not be compared.
     """
     options = CompareOptions(mapping, step, rank, rtol, atol, first, processes, by.value, allow_uncompared)
+    comparison = _compare_and_report(reference, candidate, options, output, output_format)
+    _check_coverage(comparison, require_coverage)
+    raise typer.Exit(_exit_code(comparison))
+
+
+def _compare_and_report(
+    reference: Path, candidate: Path, options: CompareOptions, output: Path | None, output_format: Format
+) -> Comparison:
     with ExitStack() as stack:
         if output is not None:
             stack.enter_context(prepared_folder(output, (reference, candidate)))
@@ -118,8 +131,7 @@ def compare(
                 written = write_files(output, comparison, reach)
             with suppress(BrokenPipeError):
                 _print_written(written, to_stderr=output_format is Format.JSON)
-    _check_coverage(comparison, require_coverage)
-    raise typer.Exit(_exit_code(comparison))
+    return comparison
 
 
 def _compare(reference: Path, candidate: Path, options: CompareOptions) -> Comparison:

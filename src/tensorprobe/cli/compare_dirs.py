@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from tensorprobe.cli.option import Processes
 from tensorprobe.compare.name_map import NamePair
 from tensorprobe.compare.npy_dir import NpyDirComparison, NpyDirOptions
 from tensorprobe.errors import UsageError
@@ -44,28 +45,29 @@ _PAIRING: dict[PairBy, Callable[[Path, Path], list[NamePair]]] = {
 }
 
 
+Pairing = Annotated[
+    PairBy,
+    typer.Option("--by", help="Pair the same names, the same places in the order of numbers, or the same shapes."),
+]
+NameMap = Annotated[
+    Path | None,
+    typer.Option("--map", metavar="FILE", help="Pair what each line of this file names: reference.npy,candidate.npy"),
+]
+Output = Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the table there, as CSV.")]
+
+
 def compare_dirs(
     reference: Annotated[Path, typer.Argument(metavar="REFERENCE", help="The folder that is right.")],
     candidate: Annotated[Path, typer.Argument(metavar="CANDIDATE", help="The folder that is in doubt.")],
     rtol: Annotated[float, typer.Option(help="|reference - candidate| <= atol + rtol * |candidate| is close.")] = 1e-4,
     atol: Annotated[float, typer.Option(help="See rtol.")] = 1e-4,
     equal_nan: Annotated[bool, typer.Option("--equal-nan", help="NaN on both sides is close.")] = False,
-    pair_by: Annotated[
-        PairBy,
-        typer.Option("--by", help="Pair the same names, the same places in the order of numbers, or the same shapes."),
-    ] = PairBy.NAME,
-    name_map: Annotated[
-        Path | None,
-        typer.Option(
-            "--map", metavar="FILE", help="Pair what each line of this file names: reference.npy,candidate.npy"
-        ),
-    ] = None,
+    pair_by: Pairing = PairBy.NAME,
+    name_map: NameMap = None,
     compare_shape: Annotated[bool, typer.Option("--shape", help="Show the shapes too.")] = False,
-    output_file: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the table there, as CSV.")
-    ] = None,
+    output_file: Output = None,
     as_json: Annotated[bool, typer.Option("--json", help="Strict JSON in place of the table.")] = False,
-    processes: Annotated[int | None, typer.Option(min=1, help="As many as there are cores, if left out.")] = None,
+    processes: Processes = None,
 ) -> None:
     """Compare two folders of .npy files, pair by pair: allclose, cosine similarity, mean and largest difference.
 

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from tensorprobe.cli.option import Device, DumpPath, Rank, Step
 from tensorprobe.cli.progress import total_progress_bar
 from tensorprobe.errors import UsageError
 from tensorprobe.foreign_text import clean
@@ -25,21 +26,27 @@ class Dtype(str, enum.Enum):
     RECORDED = "recorded"
 
 
+DtypeOption = Annotated[
+    Dtype, typer.Option(help="float64: what the step means. recorded: the same numbers again, bit for bit.")
+]
+Until = Annotated[str | None, typer.Option(metavar="CALL", help="Stop after this record.")]
+Output = Annotated[
+    Path | None, typer.Option("-o", "--output", metavar="DIR", help="Write what comes out there, as a dump.")
+]
+Memory = Annotated[
+    float | None, typer.Option(metavar="GIB", help="How much memory it may take; by default what is available.")
+]
+
+
 def replay(
-    path: Annotated[Path, typer.Argument(metavar="DUMP", help="A dump_path, or a step or rank folder in it.")],
-    dtype: Annotated[
-        Dtype, typer.Option(help="float64: what the step means. recorded: the same numbers again, bit for bit.")
-    ] = Dtype.FLOAT64,
-    device: Annotated[str, typer.Option(help="Where to replay: cpu or cuda.")] = "cpu",
-    until: Annotated[str | None, typer.Option(metavar="CALL", help="Stop after this record.")] = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="DIR", help="Write what comes out there, as a dump.")
-    ] = None,
-    memory: Annotated[
-        float | None, typer.Option(metavar="GIB", help="How much memory it may take; by default what is available.")
-    ] = None,
-    step: Annotated[int | None, typer.Option(help="Only this step.")] = None,
-    rank: Annotated[int | None, typer.Option(help="Only this rank.")] = None,
+    path: DumpPath,
+    dtype: DtypeOption = Dtype.FLOAT64,
+    device: Device = "cpu",
+    until: Until = None,
+    output: Output = None,
+    memory: Memory = None,
+    step: Step = None,
+    rank: Rank = None,
 ) -> None:
     """Execute a recorded step again, without the program that made it.
 

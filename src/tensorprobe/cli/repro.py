@@ -7,17 +7,18 @@ from typing import Annotated
 
 import typer
 
+from tensorprobe.cli.option import DumpPath, Rank, Step
 from tensorprobe.foreign_text import clean
 from tensorprobe.replay import make_repro
 from tensorprobe.store.reader import open_dump
 
 
 def repro(
-    path: Annotated[Path, typer.Argument(metavar="DUMP", help="A dump_path, or a step or rank folder in it.")],
+    path: DumpPath,
     call: Annotated[str, typer.Argument(metavar="CALL", help="The forward record of the call.")],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Where the script and its tensors go.")],
-    step: Annotated[int | None, typer.Option(help="Only this step.")] = None,
-    rank: Annotated[int | None, typer.Option(help="Only this rank.")] = None,
+    step: Step = None,
+    rank: Rank = None,
 ) -> None:
     """Make one recorded call into a script: what one attaches to a bug report.
 

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from tensorprobe.cli.option import Rank, Step
 from tensorprobe.cli.progress import progress_bar
 from tensorprobe.errors import DumpError
 from tensorprobe.report.json import iter_json
@@ -22,8 +23,8 @@ _LONG_BYTES = 20 * 2**20
 
 def show(
     path: Annotated[Path, typer.Argument(help="A dump_path, a step or rank folder in it, or a dump.json.")],
-    step: Annotated[int | None, typer.Option(help="Only this step.")] = None,
-    rank: Annotated[int | None, typer.Option(help="Only this rank.")] = None,
+    step: Step = None,
+    rank: Rank = None,
     as_json: Annotated[bool, typer.Option("--json", help="Strict JSON, with every tensor.")] = False,
     depth: Annotated[int | None, typer.Option(min=1, help="Only so many levels of the tree.")] = None,
     text: Annotated[

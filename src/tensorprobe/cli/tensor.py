@@ -7,19 +7,20 @@ from typing import Annotated
 
 import typer
 
+from tensorprobe.cli.option import DumpPath, Rank, Step
 from tensorprobe.foreign_text import clean
 from tensorprobe.replay.wanted_tensor import write_tensors
 from tensorprobe.store.reader import open_dump
 
 
 def tensor(
-    path: Annotated[Path, typer.Argument(metavar="DUMP", help="A dump_path, or a step or rank folder in it.")],
+    path: DumpPath,
     names: Annotated[
         list[str], typer.Argument(metavar="NAME...", help="Names of records, or of single tensors in them.")
     ],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Where the files go.")],
-    step: Annotated[int | None, typer.Option(help="Only this step.")] = None,
-    rank: Annotated[int | None, typer.Option(help="Only this rank.")] = None,
+    step: Step = None,
+    rank: Rank = None,
     device: Annotated[str, typer.Option(help="Where to compute what is missing: cpu or cuda.")] = "cpu",
 ) -> None:
     """Write single tensors of a dump as files.

@@ -10,39 +10,45 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from tensorprobe.cli.compare import Format
+from tensorprobe.cli.option import Device, DumpPath, Format, OutputFormat, Rank, Step
 from tensorprobe.cli.progress import total_progress_bar
 from tensorprobe.errors import UsageError
 from tensorprobe.foreign_text import clean
 from tensorprobe.replay import MemoryLimit, iter_truths
 from tensorprobe.replay.meaning.registry import load_meanings
-from tensorprobe.store.reader import open_dump
+from tensorprobe.replay.result import Truth
+from tensorprobe.store.reader import Dump, open_dump
 
 _NOTHING_WRONG, _WRONG, _NOT_CHECKED = 0, 1, 2
 _SHOWN_ROWS = 20
 
 
+Sort = Annotated[str | None, typer.Option(help="Order of the table: order (as the calls ran), own, error or effect.")]
+Filter = Annotated[str | None, typer.Option("--filter", help="Only calls with this text in their name.")]
+Output = Annotated[
+    Path | None, typer.Option("-o", "--output", metavar="DIR", help="Write truth.csv and truth.json there.")
+]
+Memory = Annotated[
+    float | None,
+    typer.Option(metavar="GIB", help="How much memory the replay may take; by default what is available."),
+]
+Meaning = Annotated[
+    list[Path] | None,
+    typer.Option(metavar="FILE.py", help="Your file that says what kernels compute, with @tensorprobe.meaning."),
+]
+
+
 def truth(
-    path: Annotated[Path, typer.Argument(metavar="DUMP", help="A dump_path, or a step or rank folder in it.")],
-    step: Annotated[int | None, typer.Option(help="Only this step.")] = None,
-    rank: Annotated[int | None, typer.Option(help="Only this rank.")] = None,
-    sort: Annotated[
-        str | None, typer.Option(help="Order of the table: order (as the calls ran), own, error or effect.")
-    ] = None,
-    text: Annotated[str | None, typer.Option("--filter", help="Only calls with this text in their name.")] = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="DIR", help="Write truth.csv and truth.json there.")
-    ] = None,
-    output_format: Annotated[Format, typer.Option("--format", help="What is printed.")] = Format.TEXT,
-    device: Annotated[str, typer.Option(help="Where to replay: cpu or cuda.")] = "cpu",
-    memory: Annotated[
-        float | None,
-        typer.Option(metavar="GIB", help="How much memory the replay may take; by default what is available."),
-    ] = None,
-    meaning: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE.py", help="Your file that says what kernels compute, with @tensorprobe.meaning."),
-    ] = None,
+    path: DumpPath,
+    step: Step = None,
+    rank: Rank = None,
+    sort: Sort = None,
+    text: Filter = None,
+    output: Output = None,
+    output_format: OutputFormat = Format.TEXT,
+    device: Device = "cpu",
+    memory: Memory = None,
+    meaning: Meaning = None,
 ) -> None:
     """Say where one run loses its digits, and what in it is wrong. No second run is needed.
 
@@ -59,16 +65,24 @@ def truth(
 
     Exit codes: 0 nothing is wrong, 1 something is wrong, 2 the run could not be replayed.
     """
-    from tensorprobe.report.truth_file import prepared_truth_folder, write_truth_files, write_truth_json
-    from tensorprobe.report.truth_row import ORDERS, build_truth_rows
-    from tensorprobe.report.truth_text import print_truth
+    from tensorprobe.report.truth_row import ORDERS
 
     if sort is not None and sort not in ORDERS:
         raise UsageError(f"--sort {sort!r} is not one of {', '.join(ORDERS)}")
     limit = MemoryLimit(memory, lambda sentence: typer.echo(f"note: {clean(sentence)}", err=True))
     for file in meaning or ():
         load_meanings(file)
-    dump = open_dump(path).select(step, rank)
+    truths = _find_truths(path, open_dump(path).select(step, rank), output, device, limit)
+    with suppress(BrokenPipeError):
+        _print(truths, output_format, sort, text)
+    if any(found.findings for found in truths):
+        raise typer.Exit(_WRONG)
+    raise typer.Exit(_NOTHING_WRONG if all(found.is_checked for found in truths) else _NOT_CHECKED)
+
+
+def _find_truths(path: Path, dump: Dump, output: Path | None, device: str, limit: MemoryLimit) -> list[Truth]:
+    from tensorprobe.report.truth_file import prepared_truth_folder, write_truth_files
+
     with ExitStack() as stack:
         if output is not None:
             stack.enter_context(prepared_truth_folder(output, path))
@@ -76,18 +90,22 @@ def truth(
             truths = list(iter_truths(dump, device, reach, limit))
         if output is not None:
             write_truth_files(output, truths)
-    with suppress(BrokenPipeError):
-        if output_format is Format.JSON:
-            write_truth_json(sys.stdout.write, truths)
-        else:
-            for found in truths:
-                wants_table = sort is not None or text is not None
-                rows = build_truth_rows(found, sort or "order", text) if wants_table else []
-                if text is not None and not rows:
-                    typer.echo(f"note: no call of {clean(found.name)} has {clean(text)!r} in its name.", err=True)
-                shown = rows if text is not None else rows[:_SHOWN_ROWS]
-                more = f"{len(rows) - len(shown):,} more values: -o DIR writes all" if len(shown) < len(rows) else ""
-                print_truth(Console(), found, shown, more)
-    if any(found.findings for found in truths):
-        raise typer.Exit(_WRONG)
-    raise typer.Exit(_NOTHING_WRONG if all(found.is_checked for found in truths) else _NOT_CHECKED)
+    return truths
+
+
+def _print(truths: list[Truth], output_format: Format, sort: str | None, text: str | None) -> None:
+    from tensorprobe.report.truth_file import write_truth_json
+    from tensorprobe.report.truth_row import build_truth_rows
+    from tensorprobe.report.truth_text import print_truth
+
+    if output_format is Format.JSON:
+        write_truth_json(sys.stdout.write, truths)
+        return
+    for found in truths:
+        wants_table = sort is not None or text is not None
+        rows = build_truth_rows(found, sort or "order", text) if wants_table else []
+        if text is not None and not rows:
+            typer.echo(f"note: no call of {clean(found.name)} has {clean(text)!r} in its name.", err=True)
+        shown = rows if text is not None else rows[:_SHOWN_ROWS]
+        more = f"{len(rows) - len(shown):,} more values: -o DIR writes all" if len(shown) < len(rows) else ""
+        print_truth(Console(), found, shown, more)

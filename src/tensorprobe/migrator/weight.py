@@ -48,31 +48,53 @@ def convert_weight(
     The result is true if every weight found its place; `print(result.report)` says what did not, and why. What has more
     than one place is left out, and the report lists the choices. The order of the weights decides nothing.
     """
-    from tensorprobe.compare.weight_map import map_weights, name_weights
-    from tensorprobe.compare.weight_record import pair_recorded
     from tensorprobe.migrator.converted_weight import ConvertedWeights
 
     weights, framework = _read(source, "source")
     if target is None:
         into = _checked(to) if to is not None else _other(framework, source)
-        if load:
-            raise UsageError("convert_weight(load=True) needs a target: the Cell or Module to load into")
-        if mapping:
-            raise UsageError("convert_weight(mapping=...) needs a target whose names it can speak of")
-        if dumps:
-            raise UsageError("convert_weight(dumps=...) needs a target: the dumps say which of its weights are meant")
-        rows = name_weights([one.weight for one in weights], framework) if into != framework else _keep(weights)
+        _check_without_target(load, mapping, dumps)
+        rows = _name(weights, framework) if into != framework else _keep(weights)
     else:
         others, into = _read(target, "target")
-        sides = [[one.weight for one in side] for side in (weights, others)]
-        recorded = pair_recorded(*_two(dumps)) if dumps is not None else None
-        rows = map_weights(sides[0], sides[1], (framework, into), mapping, recorded)
+        rows = _map((weights, others), (framework, into), mapping, dumps)
     result = ConvertedWeights(into, tuple(rows), {one.weight.name: one.read for one in weights})
     if load:
         result.load_into(target)
     if output is not None:
         result.save(output)
     return result
+
+
+def _check_without_target(load: bool, mapping: WeightMapping | None, dumps: Any) -> None:
+    if load:
+        raise UsageError("convert_weight(load=True) needs a target: the Cell or Module to load into")
+    if mapping:
+        raise UsageError("convert_weight(mapping=...) needs a target whose names it can speak of")
+    if dumps:
+        raise UsageError("convert_weight(dumps=...) needs a target: the dumps say which of its weights are meant")
+
+
+def _name(weights: list[StoredWeight], framework: str) -> list[Any]:
+    """The names that they have in the other framework."""
+    from tensorprobe.compare.weight_map import name_weights
+
+    return list(name_weights([one.weight for one in weights], framework))
+
+
+def _map(
+    stored: tuple[list[StoredWeight], list[StoredWeight]],
+    frameworks: tuple[str, str],
+    mapping: WeightMapping | None,
+    dumps: Any,
+) -> list[Any]:
+    """Which weight of the source is which of the target."""
+    from tensorprobe.compare.weight_map import map_weights
+    from tensorprobe.compare.weight_record import pair_recorded
+
+    source, target = ([one.weight for one in side] for side in stored)
+    recorded = pair_recorded(*_two(dumps)) if dumps is not None else None
+    return list(map_weights(source, target, frameworks, mapping, recorded))
 
 
 def _read(value: Any, what: str) -> tuple[list[StoredWeight], str]:

@@ -9,12 +9,10 @@ import mindspore
 import torch
 from mindspore import Tensor, context, ops
 
-from tensorprobe.replay.argument import Leaf, build_arguments
+from tensorprobe.replay.argument import Leaf
 from tensorprobe.replay.invocation import NotReplayedError
-from tensorprobe.replay.link import WRITTEN_COUNT
-from tensorprobe.replay.meaning.mindspore import OWN_RESULTS
 from tensorprobe.replay.mindspore_bit import BitCheck
-from tensorprobe.replay.mindspore_function import find_mindspore, make_object
+from tensorprobe.replay.mindspore_function import invoke, make_tensor, meant_results
 from tensorprobe.replay.program import Operation, backward_leaves, read_program
 from tensorprobe.replay.reason import describe_error
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors, bits_of, is_bit_equal
@@ -64,7 +62,7 @@ class BitRun:
             return
         try:
             results = self._invoke(operation, self._read_inputs(operation))
-            wrong = [leaf.slot for leaf in self._results_of(operation) if not self._is_same(leaf, results[leaf.slot])]
+            wrong = [leaf.slot for leaf in meant_results(operation) if not self._is_same(leaf, results[leaf.slot])]
         except Exception as error:  # no file, no kernel, or whatever MindSpore says to its arguments
             self._found.not_run[operation.name] = describe_error(error)
             return
@@ -88,18 +86,9 @@ class BitRun:
 
     def _invoke(self, operation: Operation, given: Mapping[str, Tensor]) -> Tensors:
         """What the call returns, by the places of its results."""
-        tuples = operation.tuples
-
-        def make(leaf: Leaf) -> Tensor:
-            return given[leaf.slot]
-
-        args = build_arguments(list(operation.arguments), "input", tuples, make, make_object)
-        kwargs = build_arguments(dict(operation.keywords), "kwargs", tuples, make, make_object)
-        settings = build_arguments(dict(operation.settings), "settings", tuples, make, make_object)
-        output = find_mindspore(operation, settings)(*args, **kwargs)
-        output = args[0] if output is None else output
+        output = invoke(operation, given)
         found = dict(_tensors_by_slot(list(output) if isinstance(output, tuple) else [output], "output"))
-        missing = [leaf.slot for leaf in self._results_of(operation) if leaf.slot not in found]
+        missing = [leaf.slot for leaf in meant_results(operation) if leaf.slot not in found]
         if missing:
             raise NotReplayedError(f"it gave nothing for {missing[0]}")
         return found
@@ -107,7 +96,7 @@ class BitRun:
     def _differentiate(self, operation: Operation, arriving: Mapping[str, Leaf], wanted: list[str]) -> Tensors:
         """The gradients of some of its inputs, for those of its results that were recorded; zeros for the others."""
         given = self._read_inputs(operation)
-        slots = [leaf.slot for leaf in self._results_of(operation) if leaf.is_floating]
+        slots = [leaf.slot for leaf in meant_results(operation) if leaf.is_floating]
         followed = [slot for slot in slots if slot in arriving] or slots
 
         def call(*moved: Tensor) -> Any:
@@ -120,23 +109,11 @@ class BitRun:
         found = gradient(*(given[slot] for slot in wanted), seeds if len(seeds) > 1 else seeds[0])
         return dict(zip(wanted, found, strict=True))
 
-    def _results_of(self, operation: Operation) -> list[Leaf]:
-        """Those that it returned and that mean something: what it wrote into its arguments besides is seen by the next
-        call."""
-        count = len(operation.results) - int(operation.fields.get(WRITTEN_COUNT, 0))
-        own = OWN_RESULTS.get(operation.op.rpartition(".")[2], ())
-        places = {leaf.slot: int(leaf.slot.split(".")[1]) for leaf in operation.outputs}
-        return [leaf for leaf in operation.outputs if places[leaf.slot] < count and places[leaf.slot] not in own]
-
     def _read_inputs(self, operation: Operation) -> Tensors:
         return {leaf.slot: self._make(leaf) for leaf in operation.inputs}
 
     def _make(self, leaf: Leaf) -> Tensor:
-        """A tensor of MindSpore with the recorded bits."""
-        content = self._recorded.load(leaf)
-        if content.dtype == torch.bfloat16:
-            return Tensor(content.float().numpy()).astype(mindspore.bfloat16)
-        return Tensor(content.numpy().copy())
+        return make_tensor(self._recorded.load(leaf))
 
     def _is_same(self, leaf: Leaf, tensor: Tensor) -> bool:
         recorded = self._recorded.load(leaf)

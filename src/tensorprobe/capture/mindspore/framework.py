@@ -131,25 +131,15 @@ class MindSporeFramework:
         gradients.forget_passes()
         names = ModuleNames(models, recorder.note_failure, self._dialect, adopts_layers=recorder.records_layers)
         reader.parameter_names = names.parameter_names()
-        is_hooked = (
-            recorder.records_modules and not is_graph_mode()
-        )  # where hooks would be compiled, graphs have others
+        # where hooks would be compiled, graphs have others
+        is_hooked = recorder.records_modules and not is_graph_mode()
         gradients.set_parameters(names.parameters() if is_hooked else {})
         calls = CallRunner(recorder, reader, gradients, self._names) if self._calls is None else self._calls
         modules = ModuleRunner(calls, names)
         graphs = self._graphs = self._graphs or GraphCalls(recorder)
         patches: list[Any] = [ModulePatch(modules)]
         if recorder.records_apis:
-            mode = self._mode = self._mode or CallMode(calls, is_recording=bool(models))
-            mode.is_recording = bool(models)
-            patches = [
-                Collectives(calls),
-                self._find_patch(calls),
-                PrimitivePatch(calls, names.primitives()),
-                CollectivePrimitives(calls),
-                *patches,
-                mode,
-            ]
+            patches = self._surround(patches, calls, names, has_models=bool(models))
         self._calls, calls.is_active = calls, True
 
         def close() -> None:
@@ -166,6 +156,19 @@ class MindSporeFramework:
             undos.callback(CompiledRegions(calls, patches, graphs, names).install())
             undos.callback(close)
             return undos.pop_all().close
+
+    def _surround(self, patches: list[Any], calls: CallRunner, names: ModuleNames, *, has_models: bool) -> list[Any]:
+        """What sees functions and primitives, around what sees modules."""
+        mode = self._mode = self._mode or CallMode(calls, is_recording=has_models)
+        mode.is_recording = has_models
+        return [
+            Collectives(calls),
+            self._find_patch(calls),
+            PrimitivePatch(calls, names.primitives()),
+            CollectivePrimitives(calls),
+            *patches,
+            mode,
+        ]
 
     def _find_patch(self, calls: CallRunner) -> CallPatch:
         """The replacements for functions: the same in every window, unless the program has imported more of them."""

@@ -143,32 +143,32 @@ def _add_key(original: Callable[..., str], key: str) -> Callable[..., str]:
 def _make_wrapper(capture: GraphCapture) -> tuple[Callable[[str, Any], Any], Callable[[str, str], Any]]:
     """A function that puts a `construct` inside another one, and one that makes a hook for a parameter. All that is
     marked as compiled is read by the compiler."""
-    begin = make_operator(_begin_function(capture), 1)
-    end = make_operator(_end_function(capture), 2)
-    plain = make_operator(_plain_function(capture), 4)
-    bfloat16 = make_operator(_bfloat16_function(capture), 4)
-    plain_gradient = make_operator(_plain_function(capture), 4, is_ordered=False)
-    bfloat16_gradient = make_operator(_bfloat16_function(capture), 4, is_ordered=False)
 
     @ms.constexpr  # type: ignore[untyped-decorator]
     def number_of(stem: str, role: str, path: str) -> int:
         return capture.number_of(Spot(stem, role, path))
 
-    @ms.constexpr  # type: ignore[untyped-decorator]
-    def note_unseen(stem: str, role: str, path: str) -> None:
-        capture.unseen.add(Spot(stem, role, path))
+    hand_over = _make_hand_over(capture)
+    save_tree = _make_save(capture, number_of)
+    watch_tree = _make_watch(hand_over, number_of)
+    return _make_wrap(capture, number_of, save_tree, watch_tree), _make_hook_maker(capture, hand_over)
+
+
+def _make_hand_over(capture: GraphCapture) -> Any:
+    plain = make_operator(_plain_function(capture), 4, is_ordered=False)
+    bfloat16 = make_operator(_bfloat16_function(capture), 4, is_ordered=False)
 
     def hand_over(gradient: Any, call: Any, number: Any) -> Any:  # compiled
         if gradient.dtype == ms.bfloat16:
-            done = bfloat16_gradient(*boxed(ops.cast(gradient, ms.float32)), call, number)
+            done = bfloat16(*boxed(ops.cast(gradient, ms.float32)), call, number)
         else:
-            done = plain_gradient(*boxed(gradient), call, number)
+            done = plain(*boxed(gradient), call, number)
         return ops.depend(gradient, done)
 
-    def pass_on(given: Any, _out: Any, gradients: Any) -> Any:  # compiled
-        call, number = given[1], given[2]
-        return ((hand_over(gradients[0], call, number), ops.zeros_like(call), ops.zeros_like(number)),)
+    return hand_over
 
+
+def _make_hook_maker(capture: GraphCapture, hand_over: Any) -> Callable[[str, str], Any]:
     def make_hook(stem: str, name: str) -> Any:
         number = ms.Tensor([capture.number_of(Spot(stem, PARAMETER_GRADIENT, name))], ms.int32)
         call = ms.Tensor([NO_CALL], ms.int32)
@@ -178,7 +178,16 @@ def _make_wrapper(capture: GraphCapture) -> tuple[Callable[[str, Any], Any], Cal
 
         return receive_parameter_gradient
 
-    tap_gradient = _GradientTap(pass_on)
+    return make_hook
+
+
+def _make_save(capture: GraphCapture, number_of: Any) -> Any:
+    plain = make_operator(_plain_function(capture), 4)
+    bfloat16 = make_operator(_bfloat16_function(capture), 4)
+
+    @ms.constexpr  # type: ignore[untyped-decorator]
+    def note_unseen(stem: str, role: str, path: str) -> None:
+        capture.unseen.add(Spot(stem, role, path))
 
     def save_tensor(stem: str, role: str, path: str, call: Any, tensor: Any) -> None:  # compiled
         if not isconstant(tensor.shape):
@@ -200,6 +209,16 @@ def _make_wrapper(capture: GraphCapture) -> tuple[Callable[[str, Any], Any], Cal
                 save_tree(stem, role, f"{path}.{index}", call, tree[index])
         elif isinstance(tree, ms.Tensor):
             save_tensor(stem, role, path, call, tree)
+
+    return save_tree
+
+
+def _make_watch(hand_over: Any, number_of: Any) -> Any:
+    def pass_on(given: Any, _out: Any, gradients: Any) -> Any:  # compiled
+        call, number = given[1], given[2]
+        return ((hand_over(gradients[0], call, number), ops.zeros_like(call), ops.zeros_like(number)),)
+
+    tap_gradient = _GradientTap(pass_on)
 
     def watch_tree(stem: str, role: str, path: str, call: Any, tree: Any) -> Any:  # compiled
         """The same tree with tensors whose gradients are handed over."""
@@ -224,6 +243,13 @@ def _make_wrapper(capture: GraphCapture) -> tuple[Callable[[str, Any], Any], Cal
             return tree
         number = ms.Tensor([number_of(stem, role, path)], ms.int32)
         return tap_gradient((tree, call, number))[0]
+
+    return watch_tree
+
+
+def _make_wrap(capture: GraphCapture, number_of: Any, save_tree: Any, watch_tree: Any) -> Callable[[str, Any], Any]:
+    begin = make_operator(_begin_function(capture), 1)
+    end = make_operator(_end_function(capture), 2)
 
     def wrap(stem: str, original: Any) -> Any:
         def construct(self: Any, *args: Any, **kwargs: Any) -> Any:  # compiled
@@ -254,7 +280,7 @@ def _make_wrapper(capture: GraphCapture) -> tuple[Callable[[str, Any], Any], Cal
 
         return construct
 
-    return wrap, make_hook
+    return wrap
 
 
 class _GradientTap(ops.Primitive):  # type: ignore[misc]
