@@ -100,21 +100,17 @@ def _remember(judgement: Judgement, origins: Origins) -> EarlierStep:
 
 
 def _is_confirmed(grown: Verdict, judgement: Judgement) -> bool:
-    """Does truth bear out what growth says? A call that takes the same in both runs gives something else without
-    rounding, or is called otherwise; or a gradient is far off, which no forward value shows."""
+    """Does truth bear out what growth says? It names one of the calls where the meanings part; or a gradient that is
+    far off although both mean the same, which no forward value shows."""
     call = grown.call
     if call is None or grown.kind not in ("source", "entered"):
         return False
-    values = [value for value in call.values if value.is_tensor and value.reference and value.candidate]
-    if judgement.is_equal and call.reference[-1].direction != BACKWARD:
-        return False
     if call.reference[-1].direction == BACKWARD:
-        errors = [(value.error or 0.0) / (value.coarsest or 1.0) for value in values if value.is_bad]
+        values = [value for value in call.values if value.is_tensor and value.is_bad]
+        errors = [(value.error or 0.0) / (value.coarsest or 1.0) for value in values]
         return max(errors, default=0.0) > _GROSS
-    slots = [(value.reference.slot, value.candidate.slot, value.is_input) for value in values]  # type: ignore[union-attr]
-    names = (call.reference[-1].name, call.candidate[-1].name)
-    is_called_otherwise = grown.kind == "entered" and not judgement.is_equal
-    return judgement.confirms(names, slots, needs_results=not is_called_otherwise)
+    name = call.candidate[-1].name
+    return any(one.candidate is not None and one.candidate.name == name for one in judgement.differences)
 
 
 def _is_refuted(grown: Verdict, judgement: Judgement) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -30,7 +30,6 @@ class Judgement:
     steps: dict[str, TrueStep]
     truths: dict[str, Truth] = field(default_factory=dict)
     """What is the matter with each run alone; looked at only where both mean the same."""
-    counterparts: Counterparts | None = None
     differences: list[Difference] = field(default_factory=list)
     second_point: Observables | None = None
     """The same with all parameters moved; None where that gives no numbers."""
@@ -74,26 +73,6 @@ class Judgement:
         return is_same(first, second, tolerance) or (
             first.size == second.size and is_laid_out(first, second, tolerance)
         )
-
-    def confirms(
-        self, names: tuple[str, str], slots: Iterable[tuple[str, str, bool]], *, needs_results: bool = True
-    ) -> bool:
-        """Do two calls that take the same give something else? `slots`: places on both sides, and whether they are
-        arguments."""
-        first, second = names
-        states = [(is_input, self.is_same_value((first, one), (second, two))) for one, two, is_input in slots]
-        given = [state for is_input, state in states if is_input]
-        has_same_inputs = True in given and False not in given
-        is_different = any(state is False for is_input, state in states if not is_input) and not self._exists(second)
-        return has_same_inputs and (is_different or not needs_results)
-
-    def _exists(self, name: str) -> bool:
-        """Does the reference have, wherever it may be, what a call of the candidate gives? Then it is no fault."""
-        call = self.steps[SIDES[1]].calls.get(name)
-        if call is None or self.counterparts is None:
-            return False
-        values = [self.counterparts.steps[SIDES[1]].values[number] for number in call.outputs.values()]
-        return bool(values) and all(self.counterparts.exists(SIDES[1], value) for value in values)
 
     def lone_findings(self, side: str) -> Iterator[Finding]:
         """What is wrong in one run and not in the other."""
@@ -146,7 +125,6 @@ def judge_by_truth(reference: RankDump, candidate: RankDump, origins: Origins | 
     if not found.observables.is_equal:
         differences = Explainer(counterparts).explain(found.observables)
         execute = partial(replaying[SIDES[1]].replay, replacements[SIDES[1]], ())
-        found.counterparts = counterparts
         found.differences = add_effects(differences, found.observables, counterparts.steps, execute)
         return found
     if found.unequal and origins is None:
