@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tensorprobe.compare.call import BACKWARD, Call, Run, make_run
+from tensorprobe.model.name import BACKWARD
+from tensorprobe.run.call import Call
+from tensorprobe.run.step import Run, make_run
 from tensorprobe.store.api_dump_info import passes_filter
 from tensorprobe.store.api_dump_reader import InfoFile
 from tensorprobe.store.slot import PlainSlot, Slot

@@ -206,7 +206,7 @@ def check_api_dump(rank: RankDump) -> None:
 
 def tells_tensors_apart(rank: RankDump) -> bool:
     """Does it say of values which ones are one tensor? Only then is the program certain that is made of it."""
-    from tensorprobe.replay.program import iter_named_leaves
+    from tensorprobe.run.leaf import iter_named_leaves
 
     records = list(islice(rank.records(), _LOOKED_AT))
     leaves = [leaf for record in records for _, leaf, _ in iter_named_leaves(record.fields)]

@@ -9,15 +9,16 @@ import mindspore
 import torch
 from mindspore import Tensor, context, ops
 
-from tensorprobe.replay.argument import Leaf, build_arguments
+from tensorprobe.replay.argument import build_arguments
 from tensorprobe.replay.invocation import NotReplayedError
 from tensorprobe.replay.link import WRITTEN_COUNT
 from tensorprobe.replay.meaning.mindspore import OWN_RESULTS
 from tensorprobe.replay.mindspore_bit import BitCheck
 from tensorprobe.replay.mindspore_function import find_mindspore, make_object
-from tensorprobe.replay.program import Operation, backward_leaves, read_program
+from tensorprobe.replay.program import Operation, read_program
 from tensorprobe.replay.reason import describe_error
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors, bits_of, is_bit_equal
+from tensorprobe.run.leaf import Leaf, backward_leaves
 from tensorprobe.store.reader import RankDump
 
 Tensors = dict[str, Tensor]

@@ -25,7 +25,7 @@ from tensorprobe.replay.meaning.registry import MeaningError, find_kernel_meanin
 from tensorprobe.replay.onlooker import Onlooker
 from tensorprobe.replay.participant import Participant
 from tensorprobe.replay.precision import Precision
-from tensorprobe.replay.program import STATE_ROLES, Operation, Program, parse_or_none
+from tensorprobe.replay.program import Operation, Program, parse_or_none
 from tensorprobe.replay.reason import describe_error
 from tensorprobe.replay.recorded import RecordedTensors
 from tensorprobe.replay.reduced_gradient import ReducedGradients
@@ -33,6 +33,7 @@ from tensorprobe.replay.result import Coverage
 from tensorprobe.replay.schedule import run_together
 from tensorprobe.replay.spread_call import SpreadCalls, is_inside_spread
 from tensorprobe.replay.value import ReplaceLeaf, Values
+from tensorprobe.run.leaf import STATE_ROLES
 
 if TYPE_CHECKING:
     from tensorprobe.replay.gradient_sum import BrokenSum

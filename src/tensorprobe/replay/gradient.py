@@ -12,9 +12,9 @@ from tensorprobe.capture.call import Call, GradientRecord, Slot
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.torch.gradient import GradientTracer, Span
 from tensorprobe.model.name import PARAMETERS_GRAD, ParametersGradName, module_stem, parse_name
-from tensorprobe.replay.argument import Leaf
 from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.reduced_gradient import ReducedGradients, parameter_gradients
+from tensorprobe.run.leaf import Leaf
 
 SeeGradient = Callable[[str, str, torch.Tensor], None]
 """Told of a gradient: the record and the place that it was recorded by, and what it is."""

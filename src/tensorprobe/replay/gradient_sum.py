@@ -12,14 +12,15 @@ from typing import Any
 
 import torch
 
-from tensorprobe.replay.argument import Leaf, UnknownArgumentError
-from tensorprobe.replay.backward_pass import BackwardPass
+from tensorprobe.replay.argument import UnknownArgumentError
 from tensorprobe.replay.judge import Unit, judge
-from tensorprobe.replay.program import Operation, Program, backward_leaves
+from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
 from tensorprobe.replay.reduced_gradient import parameter_gradients, read_reductions
 from tensorprobe.replay.result import Judgement
 from tensorprobe.replay.value_flow import FlowValue, iter_values, leaf_uses
+from tensorprobe.run.backward_pass import BackwardPass
+from tensorprobe.run.leaf import Leaf, backward_leaves
 
 Gradients = Mapping[str, Leaf]
 

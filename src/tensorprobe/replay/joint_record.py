@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
-from tensorprobe.replay.argument import Leaf
 from tensorprobe.replay.communication import Communication, Key, read_communication, read_communications
-from tensorprobe.replay.program import Operation, Program, backward_leaves
+from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.recorded import RecordedTensors
 from tensorprobe.replay.spread import combine
 from tensorprobe.replay.spread_call import is_spread_call
+from tensorprobe.run.leaf import Leaf, backward_leaves
 
 Call = tuple[Communication, RecordedTensors]
 Part = tuple[Leaf, RecordedTensors]

@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 
-from tensorprobe.replay.argument import Leaf, is_tensor, iter_leaves, read_leaf
-from tensorprobe.replay.backward_pass import BackwardPass
 from tensorprobe.replay.meaning.mindspore import OWN_RESULTS
 from tensorprobe.replay.meaning.mindspore.call import GIVEN_BACK
-from tensorprobe.replay.program import Operation, Program, backward_leaves
+from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors, bits_of
+from tensorprobe.run.backward_pass import BackwardPass
+from tensorprobe.run.leaf import Leaf, backward_leaves, is_tensor, iter_leaves, read_leaf
 
 Key = tuple[str, tuple[int, ...], bytes]
 """Equal for tensors of the same bits."""

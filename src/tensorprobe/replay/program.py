@@ -20,12 +20,10 @@ from tensorprobe.model.name import (
     RecordName,
     parse_name,
 )
-from tensorprobe.replay.argument import Leaf, iter_leaves
-from tensorprobe.replay.backward_pass import BackwardPass, read_passes
+from tensorprobe.run.backward_pass import BackwardPass, read_passes
+from tensorprobe.run.leaf import STATE_ROLES, WRITTEN, Leaf, iter_leaves, iter_named_leaves
 from tensorprobe.store.reader import RankDump
 
-STATE_ROLES = ("parameters", "buffers")
-"""What a module call finds beside its arguments."""
 _INDEXING = ("__getitem__", "__setitem__")
 _INPLACE = {
     **dict.fromkeys(("relu", "relu6", "selu", "silu", "mish", "hardswish", "hardsigmoid"), 1),
@@ -35,8 +33,6 @@ _INPLACE = {
 }
 """Where functions take `inplace`, when it is not given by its name."""
 _MAX_DEPTH = 100
-WRITTEN = "written"
-"""The name of the places of what a call wrote to: `written.input.1` is its second argument afterwards."""
 
 
 @dataclass(eq=False, slots=True)
@@ -263,35 +259,6 @@ def read_program(rank: RankDump) -> Program:
 
         link_program(program)
     return program
-
-
-_SLOT_OF_FIELD = {
-    "input_args": "input",
-    "input_kwargs": "kwargs",
-    "output": "output",
-    "parameters": "parameters",
-    "buffers": "buffers",
-    "input": "input",
-    "output_kwargs": "kwargs",
-    WRITTEN: WRITTEN,
-}
-
-
-def iter_named_leaves(fields: Mapping[str, Any]) -> Iterator[tuple[str, Leaf, Mapping[str, Any]]]:
-    """The tensors of a record by their places, each with the node that describes it. What stands in no field of a call
-    is the gradient of a parameter of that name."""
-    for name, tree in fields.items():
-        for leaf in iter_leaves(tree, _SLOT_OF_FIELD.get(name, name)):
-            yield (leaf.slot if name in _SLOT_OF_FIELD else name), leaf, leaf.fields
-
-
-def backward_leaves(fields: Mapping[str, Any]) -> tuple[dict[str, Leaf], dict[str, Leaf]]:
-    """Of a backward record: the gradients of the results, by their places in the forward record, and those of the
-    arguments."""
-    arriving = {leaf.slot.replace("input", "output", 1): leaf for leaf in iter_leaves(fields.get("input"), "input")}
-    departing = {leaf.slot.replace("output", "input", 1): leaf for leaf in iter_leaves(fields.get("output"), "output")}
-    departing.update((leaf.slot, leaf) for leaf in iter_leaves(fields.get("output_kwargs"), "kwargs"))
-    return arriving, departing
 
 
 def _read_parts(layer: Operation) -> Iterator[Operation]:

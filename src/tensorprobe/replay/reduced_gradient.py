@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensorprobe.model.name import ParametersGradName, parse_name
-from tensorprobe.replay.argument import Leaf, iter_leaves
 from tensorprobe.replay.board import Meeting, NotJoinedError, Steps, attend
 from tensorprobe.replay.program import Program
 from tensorprobe.replay.spread import cut, part_leaf
+from tensorprobe.run.leaf import Leaf, iter_leaves
 
 if TYPE_CHECKING:
     from tensorprobe.replay.engine import Replay

@@ -21,13 +21,13 @@ from tensorprobe.capture.torch.tensor_file import TorchFiles
 from tensorprobe.errors import DumpError, UsageError
 from tensorprobe.model.name import slot_file_name
 from tensorprobe.model.record import Stats
-from tensorprobe.replay.argument import Leaf, is_tensor
-from tensorprobe.replay.backward_pass import LeafGradient
 from tensorprobe.replay.invocation import Tensors
 from tensorprobe.replay.onlooker import Onlooker
-from tensorprobe.replay.program import STATE_ROLES, WRITTEN, Operation, Program, iter_named_leaves
+from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.reduced_gradient import parameter_gradients
 from tensorprobe.replay.result import Coverage
+from tensorprobe.run.backward_pass import LeafGradient
+from tensorprobe.run.leaf import STATE_ROLES, WRITTEN, Leaf, is_tensor, iter_named_leaves
 from tensorprobe.store import layout
 from tensorprobe.store.folder import Folder
 from tensorprobe.store.reader import Record

@@ -17,11 +17,12 @@ import torch
 from tensorprobe.capture.torch.function import UnknownFunctionError, find_function
 from tensorprobe.config.suggestion import suggest
 from tensorprobe.errors import UsageError
-from tensorprobe.replay.argument import Leaf, UnknownArgumentError, is_tensor, iter_leaves, read_leaf
+from tensorprobe.replay.argument import UnknownArgumentError
 from tensorprobe.replay.execution import uses_mkldnn
-from tensorprobe.replay.program import Operation, Program, backward_leaves
+from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
 from tensorprobe.replay.workspace import lay_out
+from tensorprobe.run.leaf import Leaf, backward_leaves, is_tensor, iter_leaves, read_leaf
 from tensorprobe.store.disk import open_whole
 from tensorprobe.store.layout import make_folder
 

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from tensorprobe.replay.argument import Leaf, is_tensor
 from tensorprobe.replay.engine import Replay
 from tensorprobe.replay.invocation import Tensors, is_random
 from tensorprobe.replay.onlooker import Onlooker, Onlookers
 from tensorprobe.replay.precision import Precision
-from tensorprobe.replay.program import WRITTEN, Operation, Program
+from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.result import Coverage
 from tensorprobe.replay.true_step import Array, LeafKey, TrueCall, TrueStep, TrueValue
+from tensorprobe.run.leaf import WRITTEN, Leaf, is_tensor
 
 ReplaceLeaf = Callable[[Leaf, torch.Tensor], torch.Tensor]
 

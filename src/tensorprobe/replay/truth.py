@@ -13,8 +13,7 @@ from dataclasses import replace
 import torch
 
 from tensorprobe.replay.alone import LoneCall, LoneExchange, LoneFunction
-from tensorprobe.replay.argument import Leaf, UnknownArgumentError
-from tensorprobe.replay.backward_pass import LeafGradient
+from tensorprobe.replay.argument import UnknownArgumentError
 from tensorprobe.replay.communication import read_communication
 from tensorprobe.replay.engine import Replay
 from tensorprobe.replay.error import measure
@@ -26,11 +25,13 @@ from tensorprobe.replay.judge import Unit, allow_units, judge
 from tensorprobe.replay.meaning.registry import MeaningError
 from tensorprobe.replay.onlooker import Onlooker
 from tensorprobe.replay.precision import Precision, torch_dtype
-from tensorprobe.replay.program import Operation, Program, backward_leaves
+from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.reason import describe_error
 from tensorprobe.replay.recorded import KeptTensors, MissingContentError, RecordedTensors
 from tensorprobe.replay.result import CallTruth, Finding, Truth
 from tensorprobe.replay.spread_call import is_arranging
+from tensorprobe.run.backward_pass import LeafGradient
+from tensorprobe.run.leaf import Leaf, backward_leaves
 from tensorprobe.store.frame import describe_frame
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from tensorprobe.compare.call import Call, Run, make_run
-from tensorprobe.compare.order import Nesting, first_inside, order_of_execution
+from tensorprobe.run.call import Call
+from tensorprobe.run.nesting import Nesting, first_inside, order_of_execution
+from tensorprobe.run.step import Run, make_run
 
 
 def run_of(*calls: tuple[str, str | None]) -> Run:

@@ -1,0 +1,96 @@
+"""One step of one process, read: the only place where records become calls."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from tensorprobe.run.call import Call, name_call
+from tensorprobe.store.reader import RankDump, Record
+
+_FRAMEWORK_FILE = re.compile(
+    r"^File [^,]*[/\\\\](?:site|dist)-packages[/\\\\](?:torch|torch_npu|mindspore|msadapter)[/\\\\]"
+)
+
+
+@dataclass(eq=False)
+class Run:
+    """One step of one process: its calls in the order in which they ended."""
+
+    rank: RankDump
+    calls: list[Call]
+    by_name: dict[str, Call] = field(repr=False)
+
+    @property
+    def framework(self) -> str:
+        return _read_framework(self.rank)
+
+    @cached_property
+    def has_flow(self) -> bool:
+        """Does the dump say where values came from? msprobe's do not."""
+        return any(slot.source for call in self.calls for slot in call.tensors)
+
+    def context_path(self, call: Call) -> str | None:
+        """The module in which a call was made, by its own word or by that of the record that contains it."""
+        if call.kind in ("module", "parameters_grad"):
+            return call.path
+        if call.module_path is not None or call.parent is None:
+            return call.module_path
+        parent = self.by_name.get(call.parent)
+        if parent is not None:
+            return parent.path
+        named = name_call(call.parent)
+        return named.path if named.kind == "module" else None
+
+    def location(self, call: Call) -> str | None:
+        """Where it was called: the innermost line that is not of the framework itself."""
+        frames = self.rank.stack(call.name)
+        own = (frame for frame in frames if not _FRAMEWORK_FILE.search(frame))
+        return next(own, frames[0] if frames else None)
+
+
+def read_run(rank: RankDump) -> Run:
+    """All records of one step of one process; what was saved by hand follows them."""
+    calls = [call for call, _ in read_calls(rank)]
+    first = calls[-1].position + 1 if calls else 0
+    for position, saved in enumerate(rank.saved_values(), first):
+        calls.append(replace(name_call(saved.name), position=position, kind="saved", slots=tuple(saved.slots())))
+    return make_run(rank, calls)
+
+
+def make_run(rank: RankDump, calls: Iterable[Call]) -> Run:
+    """A run of calls that are already there."""
+    listed = list(calls)
+    return Run(rank, listed, {call.name: call for call in listed})
+
+
+def read_calls(rank: RankDump) -> Iterator[tuple[Call, Record]]:
+    """The calls of a dump.json, each with its record: one record is in memory at a time."""
+    framework = _read_framework(rank)
+    for number, record in enumerate(rank.records()):
+        place = rank.place(record.name)
+        yield make_call(record, number if place is None else place, rank.parents, framework), record
+
+
+def make_call(record: Record, position: int, parents: Mapping[str, str | None], framework: str = "") -> Call:
+    """One record as a call."""
+    call = name_call(record.name)
+    generator = record.fields.get("generator")
+    call.position = position
+    call.module_path = record.module_path if call.kind != "parameters_grad" else call.path
+    call.parent = parents.get(record.name)
+    call.slots = tuple(record.slots())
+    call.caller = record.caller
+    call.failed = record.failed
+    call.note = record.note
+    call.is_recomputed = record.is_recomputed
+    call.differs_from_forward = record.differs_from_forward
+    call.generator = generator if isinstance(generator, str) else None
+    call.framework = framework
+    return call
+
+
+def _read_framework(rank: RankDump) -> str:
+    return str(rank.header.get("framework") or "")
