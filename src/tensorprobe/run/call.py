@@ -83,6 +83,11 @@ class Call:
         return FORWARD if self.direction == FORWARD else BACKWARD
 
     @property
+    def told_path(self) -> str | None:
+        """The module that its record names: the gradients of parameters name none."""
+        return None if self.kind == "parameters_grad" else self.module_path
+
+    @property
     def stem(self) -> str:
         """What its records in all directions begin with: `Functional.linear.5`, `Module.conv1.Conv2d`."""
         if self.kind in ("module", "parameters_grad"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -51,9 +51,12 @@ class Run:
         return next(own, frames[0] if frames else None)
 
 
-def read_run(rank: RankDump) -> Run:
-    """All records of one step of one process; what was saved by hand follows them."""
-    calls = [call for call, _ in read_calls(rank)]
+def read_run(rank: RankDump, on_record: Callable[[], None] = lambda: None) -> Run:
+    """All records of one step of one process; what was saved by hand follows them. `on_record` is told of each."""
+    calls = []
+    for call, _ in read_calls(rank):
+        calls.append(call)
+        on_record()
     first = calls[-1].position + 1 if calls else 0
     for position, saved in enumerate(rank.saved_values(), first):
         calls.append(replace(name_call(saved.name), position=position, kind="saved", slots=tuple(saved.slots())))
