@@ -105,13 +105,12 @@ class TrueStepBuilder(Onlooker):
                 value.is_root = value.is_root or leaf.tensor in self.roots
 
     def _add_call(self, operation: Operation, inputs: dict[str, int]) -> TrueCall:
-        fields = operation.fields
         call = TrueCall(
             operation.name,
             len(self._calls),
             operation.op,
-            fields.get("module_path") if isinstance(fields.get("module_path"), str) else None,
-            fields.get("caller") if isinstance(fields.get("caller"), str) else None,
+            operation.call.module_path,
+            operation.call.caller,
             inputs,
             arguments=dict(_iter_plain(operation)),
             is_random=is_random(operation),
