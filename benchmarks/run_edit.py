@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from tensorprobe.model.name import BACKWARD, FORWARD, RECOMPUTE, module_stem
 from tensorprobe.run.call import Call
-from tensorprobe.run.step import Run, make_run
+from tensorprobe.run.step import Run
 from tensorprobe.store.slot import Slot, TensorSlot
 
 Truth = dict[str, str]
@@ -232,7 +232,7 @@ class RunEdit:
             call.parent = self._present(call.parent, new_name)
             call.slots = tuple(self._resolved(slot, new_name) for slot in call.slots)
         truth = {e.first_name: e.call.name for e in self.entries if e.first_name is not None}
-        return make_run(self.run.rank, [entry.call for entry in self.entries]), truth
+        return Run(self.run.rank, [entry.call for entry in self.entries]), truth
 
     def _resolved(self, slot: Slot, new_name: dict[str, str]) -> Slot:
         if isinstance(slot, TensorSlot) and slot.source is not None:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorprobe.run.call import Call
-from tensorprobe.run.step import Run, make_call, make_run
+from tensorprobe.run.step import Run, make_call
 from tensorprobe.store.reader import RankDump, Record
 
 Shape = tuple[int, ...]
@@ -143,7 +143,7 @@ class RunBuilder:
                 plain.pop("module_path", None)
             parents = self._parents if self.level == "mix" and self.has_paths else {}
             calls.append(make_call(Record(name, plain), position, parents))
-        return make_run(rank, calls)
+        return Run(rank, calls)
 
     def _add(
         self,

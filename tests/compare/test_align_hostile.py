@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tensorprobe.compare.align import align_calls
 from tensorprobe.compare.slot_pair import pair_match_slots
-from tensorprobe.run.step import Run, make_call, make_run
+from tensorprobe.run.step import Run, make_call
 from tensorprobe.store.reader import RankDump, Record
 
 PATHS = [
@@ -60,7 +60,7 @@ dumps = st.dictionaries(st.sampled_from(NAMES), st.tuples(records, st.sampled_fr
 def make(dump: dict[str, tuple[dict[str, Any], str | None]]) -> Run:
     parents = {name: parent for name, (_, parent) in dump.items()}
     calls = [make_call(Record(name, fields), place, parents) for place, (name, (fields, _)) in enumerate(dump.items())]
-    return make_run(RankDump(Path(), Path(), 0, None, None, None), calls)
+    return Run(RankDump(Path(), Path(), 0, None, None, None), calls)
 
 
 @settings(max_examples=40)

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from tensorprobe.run.call import Call
 from tensorprobe.run.nesting import Nesting, first_inside, order_of_execution
-from tensorprobe.run.step import Run, make_run
+from tensorprobe.run.step import Run
 
 
 def run_of(*calls: tuple[str, str | None]) -> Run:
@@ -14,7 +14,7 @@ def run_of(*calls: tuple[str, str | None]) -> Run:
         Call(name, position, "module", "Module", "Linear", 0, "forward", name, name, parent, ())
         for position, (name, parent) in enumerate(calls)
     ]
-    return make_run(cast(Any, None), listed)
+    return Run(cast(Any, None), listed)
 
 
 def names(calls: list[Call]) -> list[str]:

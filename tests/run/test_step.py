@@ -54,6 +54,15 @@ def test_a_call_says_what_its_record_says(tmp_path: Path) -> None:
     assert repeated.is_recomputed and repeated.differs_from_forward == ("output.0",)
 
 
+def test_a_field_of_an_unexpected_type_is_taken_as_absent(tmp_path: Path) -> None:
+    fields = forward(
+        tensor(), failed=3, module_path=[], caller={}, note=1.5, recomputed="yes", differs_from_forward="x"
+    )
+    (call,) = read(tmp_path, {LINEAR: fields}).calls
+    assert (call.failed, call.module_path, call.caller, call.note, call.generator) == (None,) * 5
+    assert not call.is_recomputed and call.differs_from_forward == ()
+
+
 def test_a_record_that_was_written_twice_counts_where_it_was_written_last(tmp_path: Path) -> None:
     run = read(tmp_path, [*RECORDS.items(), (LINEAR, forward(tensor(2.0)))])
     assert run.calls[-1].name == LINEAR and run.by_name[LINEAR].position == len(RECORDS)

@@ -18,7 +18,7 @@ from tensorprobe.replay.mindspore_function import find_mindspore, make_object
 from tensorprobe.replay.program import Operation, read_program
 from tensorprobe.replay.reason import describe_error
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors, bits_of, is_bit_equal
-from tensorprobe.run.leaf import Leaf, backward_leaves
+from tensorprobe.run.leaf import Leaf
 from tensorprobe.store.reader import RankDump
 
 Tensors = dict[str, Tensor]
@@ -74,7 +74,7 @@ class BitRun:
         self._check_gradients(operation)
 
     def _check_gradients(self, operation: Operation) -> None:
-        arriving, departing = backward_leaves(self._program.gradients.get(operation.backward_name, {}))
+        arriving, departing = self._program.gradients_of(operation)
         wanted = {slot: leaf for slot, leaf in departing.items() if leaf.is_floating}
         if not arriving or not wanted:
             return

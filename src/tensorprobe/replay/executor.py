@@ -26,7 +26,7 @@ from tensorprobe.replay.spread_call import is_inside_spread, is_spread_call
 from tensorprobe.replay.value import Given
 from tensorprobe.replay.workspace import lay_out
 from tensorprobe.replay.write import find_written, is_written, write_into
-from tensorprobe.run.leaf import Leaf, backward_leaves
+from tensorprobe.run.leaf import Leaf
 
 if TYPE_CHECKING:
     from tensorprobe.replay.engine import Replay
@@ -254,7 +254,7 @@ class Executor:
 
     def _make_load(self, operation: Operation) -> Load:
         """Reads the recorded gradients of a call's arguments."""
-        _, departing = backward_leaves(self._replay.program.gradients.get(operation.backward_name, {}))
+        _, departing = self._replay.program.gradients_of(operation)
 
         def load(slot: str) -> torch.Tensor | None:
             leaf = departing.get(slot)

@@ -14,8 +14,8 @@ from typing import Any
 from tensorprobe.model.name import BACKWARD, FORWARD, LAYER_PREFIX
 from tensorprobe.run.backward_pass import BackwardPass, read_passes
 from tensorprobe.run.call import Call
-from tensorprobe.run.leaf import STATE_ROLES, WRITTEN, Leaf, iter_leaves, iter_named_leaves
-from tensorprobe.run.step import Run, make_call, make_run, read_calls
+from tensorprobe.run.leaf import STATE_ROLES, WRITTEN, Leaf, backward_leaves, iter_leaves, iter_named_leaves
+from tensorprobe.run.step import Run, make_call, read_calls
 from tensorprobe.store.reader import RankDump, Record
 
 _INDEXING = ("__getitem__", "__setitem__")
@@ -211,8 +211,12 @@ class Program:
         found = self._gradient_leaves.get(record)
         if found is None:
             named = iter_named_leaves(self.gradients.get(record, {}))
-            found = self._gradient_leaves[record] = {slot: leaf for slot, leaf, _ in named}
+            found = self._gradient_leaves[record] = dict(named)
         return found
+
+    def gradients_of(self, operation: Operation) -> tuple[dict[str, Leaf], dict[str, Leaf]]:
+        """What was recorded of the gradients of a call's results, and of those of its arguments, by their places."""
+        return backward_leaves(self.gradients.get(operation.backward_name, {}))
 
     def gradient_position(self, record: str) -> int:
         """How many records there were before a gradient's; -1 if there is none."""
@@ -253,7 +257,7 @@ def read_program(rank: RankDump) -> Program:
     for operation in operations.values():
         operation.has_backward = operation.backward_name in gradients
         operation.children.extend(_read_parts(operation))
-    program = Program(make_run(rank, calls), _nest(operations), gradients)
+    program = Program(Run(rank, calls), _nest(operations), gradients)
     if program.is_mindspore:
         from tensorprobe.replay.link import link_program  # needs torch, and what is above
 

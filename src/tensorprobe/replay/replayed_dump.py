@@ -88,7 +88,7 @@ class ReplayedDump(Onlooker):
     def see_arguments(self, operation: Operation, tensors: Tensors) -> None:
         leaves = {leaf.slot: leaf for leaf in operation.inputs}
         for role in STATE_ROLES:
-            leaves.update((slot, leaf) for slot, leaf, _ in iter_named_leaves({role: operation.state(role)}))
+            leaves.update(iter_named_leaves({role: operation.state(role)}))
         self._see(operation.name, leaves, tensors)
 
     def see_results(self, operation: Operation, tensors: Tensors) -> None:
@@ -171,7 +171,7 @@ class ReplayedDump(Onlooker):
     def _rewrite(self, record: Record) -> Any:
         """The fields of a record with the numbers of the replay."""
         self._reducer.fetch()
-        by_node = {id(node): slot for slot, _, node in iter_named_leaves(record.fields)}
+        by_node = {id(leaf.fields): slot for slot, leaf in iter_named_leaves(record.fields)}
         return self._map(record.fields, record.name, by_node)
 
     def _map(self, tree: Any, record: str, by_node: Mapping[int, str]) -> Any:

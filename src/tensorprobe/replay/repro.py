@@ -22,7 +22,7 @@ from tensorprobe.replay.execution import uses_mkldnn
 from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
 from tensorprobe.replay.workspace import lay_out
-from tensorprobe.run.leaf import Leaf, backward_leaves, is_tensor, iter_leaves, read_leaf
+from tensorprobe.run.leaf import Leaf, is_tensor, iter_leaves, read_leaf
 from tensorprobe.store.disk import open_whole
 from tensorprobe.store.layout import make_folder
 
@@ -113,7 +113,7 @@ def _render(program: Program, operation: Operation) -> tuple[str, Mapping[str, L
     script = _Script(operation)
     args = [script.render(item, f"input.{index}") for index, item in enumerate(operation.arguments)]
     args += [f"{_word(key)}={script.render(item, f'kwargs.{key}')}" for key, item in operation.keywords.items()]
-    arriving, departing = backward_leaves(program.gradients.get(operation.backward_name, {}))
+    arriving, departing = program.gradients_of(operation)
     arriving = {slot: leaf for slot, leaf in arriving.items() if slot.count(".") == 1}
     results = {leaf.slot: leaf for leaf in operation.outputs if leaf.is_floating and leaf.slot.count(".") == 1}
     compared = {**results, **{f"gradient of {slot}": leaf for slot, leaf in departing.items()}}

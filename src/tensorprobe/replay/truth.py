@@ -31,7 +31,7 @@ from tensorprobe.replay.recorded import KeptTensors, MissingContentError, Record
 from tensorprobe.replay.result import CallTruth, Finding, Truth
 from tensorprobe.replay.spread_call import is_arranging
 from tensorprobe.run.backward_pass import LeafGradient
-from tensorprobe.run.leaf import Leaf, backward_leaves
+from tensorprobe.run.leaf import Leaf
 from tensorprobe.store.frame import describe_frame
 
 
@@ -161,7 +161,7 @@ class TruthJudge(Onlooker):
     def _judge_alone(self, operation: Operation) -> None:
         if is_random(operation) or is_undefined(operation) or is_arranging(operation):
             return
-        arriving, departing = self._gradients(operation)
+        arriving, departing = self._program.gradients_of(operation)
         try:
             alone = self._make_alone(operation, arriving)
             for leaf in operation.outputs:
@@ -251,6 +251,3 @@ class TruthJudge(Onlooker):
             return
         row = self.rows.setdefault((record, leaf.slot), CallTruth(record, leaf.slot, leaf.dtype))
         row.accumulated = error
-
-    def _gradients(self, operation: Operation) -> tuple[dict[str, Leaf], dict[str, Leaf]]:
-        return backward_leaves(self._program.gradients.get(operation.backward_name, {}))

@@ -1,5 +1,6 @@
-"""The tensors of a record with all that a replay needs: which tensor of the program each is, and how it
-lies in which memory. Their statistics are in the slots of a call. A record may come from anyone.
+"""The tensors of a record with all that a replay needs: which tensor of the program each is, and how it lies in memory.
+
+Their statistics are in the slots of a call. A record may come from anyone.
 """
 
 from __future__ import annotations
@@ -106,12 +107,12 @@ def iter_leaves(tree: Any, slot: str) -> Iterator[Leaf]:
             waiting.extend((f"{place}.{key}", node[key]) for key in reversed(node))
 
 
-def iter_named_leaves(fields: Mapping[str, Any]) -> Iterator[tuple[str, Leaf, Mapping[str, Any]]]:
-    """The tensors of a record by their places, each with the node that describes it. What stands in no field of a call
-    is the gradient of a parameter of that name."""
+def iter_named_leaves(fields: Mapping[str, Any]) -> Iterator[tuple[str, Leaf]]:
+    """The tensors of a record by their places. What stands in no field of a call is the gradient of a parameter of that
+    name."""
     for name, tree in fields.items():
         for leaf in iter_leaves(tree, _SLOT_OF_FIELD.get(name, name)):
-            yield (leaf.slot if name in _SLOT_OF_FIELD else name), leaf, leaf.fields
+            yield (leaf.slot if name in _SLOT_OF_FIELD else name), leaf
 
 
 def backward_leaves(fields: Mapping[str, Any]) -> tuple[dict[str, Leaf], dict[str, Leaf]]:

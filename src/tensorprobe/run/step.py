@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from tensorprobe.run.call import Call, name_call
 from tensorprobe.store.reader import RankDump, Record
@@ -21,7 +22,10 @@ class Run:
 
     rank: RankDump
     calls: list[Call]
-    by_name: dict[str, Call] = field(repr=False)
+    by_name: dict[str, Call] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.by_name = {call.name: call for call in self.calls}
 
     @property
     def framework(self) -> str:
@@ -60,13 +64,7 @@ def read_run(rank: RankDump, on_record: Callable[[], None] = lambda: None) -> Ru
     first = calls[-1].position + 1 if calls else 0
     for position, saved in enumerate(rank.saved_values(), first):
         calls.append(replace(name_call(saved.name), position=position, kind="saved", slots=tuple(saved.slots())))
-    return make_run(rank, calls)
-
-
-def make_run(rank: RankDump, calls: Iterable[Call]) -> Run:
-    """A run of calls that are already there."""
-    listed = list(calls)
-    return Run(rank, listed, {call.name: call for call in listed})
+    return Run(rank, calls)
 
 
 def read_calls(rank: RankDump) -> Iterator[tuple[Call, Record]]:
@@ -78,21 +76,26 @@ def read_calls(rank: RankDump) -> Iterator[tuple[Call, Record]]:
 
 
 def make_call(record: Record, position: int, parents: Mapping[str, str | None], framework: str = "") -> Call:
-    """One record as a call."""
-    call = name_call(record.name)
-    generator = record.fields.get("generator")
+    """One record as a call. It may come from anyone: a field of an unexpected type is taken as absent."""
+    call, fields = name_call(record.name), record.fields
+    differing = fields.get("differs_from_forward")
     call.position = position
-    call.module_path = record.module_path if call.kind != "parameters_grad" else call.path
     call.parent = parents.get(record.name)
-    call.slots = tuple(record.slots())
-    call.caller = record.caller
-    call.failed = record.failed
-    call.note = record.note
-    call.is_recomputed = record.is_recomputed
-    call.differs_from_forward = record.differs_from_forward
-    call.generator = generator if isinstance(generator, str) else None
     call.framework = framework
+    call.slots = tuple(record.slots())
+    call.module_path = call.path if call.kind == "parameters_grad" else _text(fields, "module_path")
+    call.caller = _text(fields, "caller")
+    call.failed = _text(fields, "failed")
+    call.note = _text(fields, "note")
+    call.generator = _text(fields, "generator")
+    call.is_recomputed = fields.get("recomputed") is True
+    call.differs_from_forward = tuple(map(str, differing)) if isinstance(differing, list) else ()
     return call
+
+
+def _text(fields: Mapping[str, Any], name: str) -> str | None:
+    found = fields.get(name)
+    return found if isinstance(found, str) else None
 
 
 def _read_framework(rank: RankDump) -> str:
