@@ -30,9 +30,9 @@ from run_edit import RunEdit, Truth
 from tests.capture.torch.models import GPT, MODELS
 
 from tensorprobe.compare.align import align_calls
-from tensorprobe.compare.call import Run, read_run
 from tensorprobe.compare.spelling import canonical_op
 from tensorprobe.pytorch import PrecisionDebugger
+from tensorprobe.run.step import Run, read_run
 from tensorprobe.store.reader import open_dump
 
 LEVELS = ("L0", "L1", "mix", "flat")

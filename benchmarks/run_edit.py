@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 
-from tensorprobe.compare.call import BACKWARD, FORWARD, RECOMPUTE, Call, Run, make_run
-from tensorprobe.compare.module_tree import context_path
-from tensorprobe.model.name import module_stem
+from tensorprobe.model.name import BACKWARD, FORWARD, RECOMPUTE, module_stem
+from tensorprobe.run.call import Call
+from tensorprobe.run.step import Run
 from tensorprobe.store.slot import Slot, TensorSlot
 
 Truth = dict[str, str]
@@ -38,7 +38,7 @@ class RunEdit:
     def __init__(self, run: Run, seed: int) -> None:
         self.run = run
         self.random = random.Random(seed)
-        self.entries = [Entry(_copy(call), call.name, context_path(call, run)) for call in run.calls]
+        self.entries = [Entry(_copy(call), call.name, run.context_path(call)) for call in run.calls]
         self.source_of_removed: dict[str, str | None] = {}
         self.changes: dict[Hashable, float] = {}
 
@@ -232,7 +232,7 @@ class RunEdit:
             call.parent = self._present(call.parent, new_name)
             call.slots = tuple(self._resolved(slot, new_name) for slot in call.slots)
         truth = {e.first_name: e.call.name for e in self.entries if e.first_name is not None}
-        return make_run(self.run.rank, [entry.call for entry in self.entries]), truth
+        return Run(self.run.rank, [entry.call for entry in self.entries]), truth
 
     def _resolved(self, slot: Slot, new_name: dict[str, str]) -> Slot:
         if isinstance(slot, TensorSlot) and slot.source is not None:

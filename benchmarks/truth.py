@@ -27,7 +27,6 @@ from typing import Any
 import torch
 
 import tensorprobe
-from tensorprobe.replay.argument import iter_leaves
 from tensorprobe.replay.engine import Replay
 from tensorprobe.replay.gradient_sum import find_broken_sums
 from tensorprobe.replay.onlooker import Onlooker
@@ -35,6 +34,7 @@ from tensorprobe.replay.precision import Precision
 from tensorprobe.replay.program import Program, read_program
 from tensorprobe.replay.recorded import RecordedTensors, is_bit_equal
 from tensorprobe.replay.truth import find_truths
+from tensorprobe.run.leaf import iter_leaves
 from tensorprobe.store.reader import open_dump
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from migration.fault import Fault, Place
-from tensorprobe.compare.call import Call
 from tensorprobe.compare.result import Comparison, Verdict
 from tensorprobe.compare.spelling import canonical_op
+from tensorprobe.run.call import Call
 
 SCORES = ("exact", "near", "elsewhere", "missed")
 

@@ -21,6 +21,7 @@ from mindspore.ops.operations import array_ops, comm_ops, math_ops, nn_ops, rand
 
 from tensorprobe.capture.mindspore import api_name
 from tensorprobe.capture.mindspore.api_name import mindspore_owners
+from tensorprobe.compare.layer_word import word_of
 from tensorprobe.compare.signature import MISSING, read_signature, signatures
 from tensorprobe.compare.vocabulary import vocabulary
 from tests.both.vocabulary_case import CASES, NOT_CALLED_ALIKE, OWN_CASES, RANDOM
@@ -44,7 +45,7 @@ FUNCTIONS = {
     for name in owner.names
     if owner.prefix != "Distributed" and not name.startswith(("coo_", "csr_", "__"))
 }
-WORDS = {key: spoken("mindspore", *key).word.rstrip("_") for key in FUNCTIONS}
+WORDS = {key: word_of(spoken("mindspore", *key)).rstrip("_") for key in FUNCTIONS}
 OWN_ARGUMENTS: dict[str, dict[str, Any]] = {"Functional.fill": {"type": ms.float32}}
 WITHOUT_SIGN = ("svd", "qr", "linalg.qr")  # of a vector, either direction will do
 NOT_RUN = {
@@ -204,7 +205,7 @@ def is_default(listed: Any, real: Any) -> bool:
 @pytest.mark.parametrize("name", PRIMITIVES_RUN)
 def test_a_primitive_computes_what_pytorch_computes_under_its_word(name: str) -> None:
     made_with, case = PRIMITIVES.get(name, ({}, None))
-    word = spoken("mindspore", "Primitive", name).word
+    word = word_of(spoken("mindspore", "Primitive", name))
     signature, case = signature_of("mindspore", "Primitive", name), case or CASES[word]
     given = case if signature is None else {one.name: case[one.name] for one in signature.arguments if one.name in case}
     primitive = find_primitive(name)

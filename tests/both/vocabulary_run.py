@@ -11,9 +11,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from tensorprobe.compare.call import Call
+from tensorprobe.compare.layer_word import word_of
 from tensorprobe.compare.signature import MISSING, Signature, find_signature
 from tensorprobe.compare.vocabulary import vocabulary
+from tensorprobe.run.call import Call
 
 NO_KERNEL = re.compile(
     r"unregistered|Unsupported op|only supports? Ascend|Not found op|Create kernelmod|not supported on this device"
@@ -30,7 +31,7 @@ def spoken(framework: str, prefix: str, op: str) -> Call:
 
 def signature_of(framework: str, prefix: str, op: str) -> Signature | None:
     own = op.rpartition(".")[2] if prefix == "Primitive" else op
-    return find_signature(framework, prefix, own, spoken(framework, prefix, op).word.rstrip("_"))
+    return find_signature(framework, prefix, own, word_of(spoken(framework, prefix, op)).rstrip("_"))
 
 
 def torch_function(word: str) -> Callable[..., Any] | None:

@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tensorprobe.compare.call import Call, Run, make_run
-from tensorprobe.compare.call import _read_record as read_record
+from tensorprobe.run.call import Call
+from tensorprobe.run.step import Run, make_call
 from tensorprobe.store.reader import RankDump, Record
 
 Shape = tuple[int, ...]
@@ -142,8 +142,8 @@ class RunBuilder:
             if not self.has_paths:
                 plain.pop("module_path", None)
             parents = self._parents if self.level == "mix" and self.has_paths else {}
-            calls.append(read_record(Record(name, plain), position, parents))
-        return make_run(rank, calls)
+            calls.append(make_call(Record(name, plain), position, parents))
+        return Run(rank, calls)
 
     def _add(
         self,

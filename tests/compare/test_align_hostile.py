@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorprobe.compare.align import align_calls
-from tensorprobe.compare.call import Run, make_run
-from tensorprobe.compare.call import _read_record as read_record
 from tensorprobe.compare.slot_pair import pair_match_slots
+from tensorprobe.run.step import Run, make_call
 from tensorprobe.store.reader import RankDump, Record
 
 PATHS = [
@@ -60,10 +59,8 @@ dumps = st.dictionaries(st.sampled_from(NAMES), st.tuples(records, st.sampled_fr
 
 def make(dump: dict[str, tuple[dict[str, Any], str | None]]) -> Run:
     parents = {name: parent for name, (_, parent) in dump.items()}
-    calls = [
-        read_record(Record(name, fields), place, parents) for place, (name, (fields, _)) in enumerate(dump.items())
-    ]
-    return make_run(RankDump(Path(), Path(), 0, None, None, None), calls)
+    calls = [make_call(Record(name, fields), place, parents) for place, (name, (fields, _)) in enumerate(dump.items())]
+    return Run(RankDump(Path(), Path(), 0, None, None, None), calls)
 
 
 @settings(max_examples=40)

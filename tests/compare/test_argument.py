@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tensorprobe.compare.argument import compare_said
-from tensorprobe.compare.call import Call
+from tensorprobe.run.call import Call
 from tensorprobe.store.slot import PlainSlot
 from tests.compare.tensor_slot import make_slot
 

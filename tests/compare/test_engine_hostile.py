@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensorprobe
-from tensorprobe.compare.order import Nesting
 from tensorprobe.compare.vocabulary import common_op
 from tensorprobe.errors import DumpError
 from tensorprobe.report.compare_summary import summarize
 from tensorprobe.report.rank import build_rank_report
+from tensorprobe.run.nesting import Nesting
 from tensorprobe.store.reader import open_dump
 from tests.cli.command import run_here
 from tests.compare.test_align_hostile import NAMES, dumps, make

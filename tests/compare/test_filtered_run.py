@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tensorprobe.compare.call import Run, read_run
 from tensorprobe.compare.filtered_run import filter_alike
+from tensorprobe.run.step import Run, read_run
 from tensorprobe.store.reader import open_dump
 from tests.compare.recording import Recording
 

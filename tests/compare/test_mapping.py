@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from tensorprobe.compare.align import align_calls
 from tensorprobe.compare.alignment import Alignment, Match
-from tensorprobe.compare.call import Run
 from tensorprobe.compare.mapped_name import match_wildcards
 from tensorprobe.compare.mapping import read_mapping
 from tensorprobe.compare.slot_pair import pair_match_slots
 from tensorprobe.errors import UsageError
+from tensorprobe.run.step import Run
 from tests.compare.program import Transformer
 from tests.compare.run_builder import RunBuilder
 from tests.config.test_api_list import SCALARS

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from tensorprobe.compare.alignment import SlotPair
 from tensorprobe.compare.argument import compare_lone, compare_said
-from tensorprobe.compare.call import Call
+from tensorprobe.compare.layer_word import word_of
 from tensorprobe.compare.result import ValuePair
 from tensorprobe.compare.signature import MISSING, read_signature, signatures
 from tensorprobe.compare.slot_pair import pair_slots
 from tensorprobe.compare.vocabulary import common_argument, common_value, default_value, differing_defaults, vocabulary
+from tensorprobe.run.call import Call
 from tensorprobe.store.slot import PlainSlot, iter_record_slots
 
 
@@ -210,7 +211,7 @@ def test_every_signature_of_mindspore_speaks_of_arguments_that_pytorch_has() -> 
 
 
 def words_of(prefix: str, op: str) -> str:
-    return call(f"{prefix}.{op}", framework="mindspore").word if prefix not in ("nn", "mint.nn") else op
+    return word_of(call(f"{prefix}.{op}", framework="mindspore")) if prefix not in ("nn", "mint.nn") else op
 
 
 WITHOUT_MEANING = {

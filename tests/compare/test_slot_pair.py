@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tensorprobe.compare.alignment import SlotPair
-from tensorprobe.compare.call import Call
 from tensorprobe.compare.slot_pair import pair_slots
+from tensorprobe.run.call import Call
 from tensorprobe.store.slot import iter_gradient_slots, iter_record_slots
 
 

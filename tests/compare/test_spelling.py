@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tensorprobe.compare.call import Call
 from tensorprobe.compare.spelling import canonical_op
+from tensorprobe.run.call import Call
 
 
 def call(name: str) -> Call:

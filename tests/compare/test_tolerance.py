@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tensorprobe.compare.call import Call
 from tensorprobe.compare.measurement import Measurement
 from tensorprobe.compare.noise import SILENCE, Noise
 from tensorprobe.compare.option import CompareOptions
@@ -25,6 +24,7 @@ from tensorprobe.compare.tolerance import (
     natural_norm,
     round_off,
 )
+from tensorprobe.run.call import Call
 from tensorprobe.store.slot import TensorSlot
 from tests.compare.recording import Recording
 from tests.compare.tensor_slot import make_slot

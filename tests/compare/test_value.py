@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tensorprobe.compare.alignment import Match
-from tensorprobe.compare.call import Call
 from tensorprobe.compare.pairing import PairedCall
 from tensorprobe.compare.value import make_value
+from tensorprobe.run.call import Call
 from tensorprobe.store.slot import PlainSlot, Slot
 from tests.compare.tensor_slot import make_slot
 

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tensorprobe.compare.call import Call
+from tensorprobe.compare.layer_word import word_of
 from tensorprobe.compare.operation import is_a
 from tensorprobe.compare.spelling import canonical_op
 from tensorprobe.compare.vocabulary import common_op, common_slot, is_made_with, vocabulary
+from tensorprobe.run.call import Call
 
 
 def call(name: str, framework: str = "mindspore") -> Call:
@@ -152,7 +153,7 @@ def test_parameters_have_the_names_of_pytorch(slot: str, common: str) -> None:
     ],
 )
 def test_what_is_known_of_operations_is_known_of_those_of_mindspore(name: str, kind: str) -> None:
-    assert is_a(call(name).word, kind)
+    assert is_a(word_of(call(name)), kind)
 
 
 def test_the_words_are_data_that_lead_to_one_word_in_one_step() -> None:

@@ -16,8 +16,9 @@ from torch.utils.checkpoint import checkpoint
 from tensorprobe import capture
 from tensorprobe.compare.align import align_calls
 from tensorprobe.compare.alignment import Alignment
-from tensorprobe.compare.call import Call, Run, read_run
 from tensorprobe.compare.slot_pair import pair_match_slots
+from tensorprobe.run.call import Call
+from tensorprobe.run.step import Run, read_run
 from tensorprobe.store.reader import open_dump
 from tensorprobe.store.slot import TensorSlot
 from tests.interoperation.program import Net, record_case

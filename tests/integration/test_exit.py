@@ -112,7 +112,8 @@ def test_a_program_that_ends_in_the_middle_of_a_step_leaves_whole_files_and_how_
 @pytest.mark.parametrize("way", ["exception", "exit"])
 def test_the_calls_that_were_running_are_marked_as_failed(way: str, tmp_path: Path) -> None:
     run_script(tmp_path, MIDDLE, way, "L0", code=CODES[way])
-    failed = {record.name: record.failed for record in only_rank(tmp_path / "dump").records() if record.failed}
+    records = only_rank(tmp_path / "dump").records()
+    failed = {record.name: record.fields["failed"] for record in records if "failed" in record.fields}
     reason = "ZeroDivisionError: division by zero" if way == "exception" else "SystemExit: 3"
     assert failed == {"Module.2.Linear.forward.1": reason, "Module.Sequential.forward.1": reason}
 
@@ -194,8 +195,8 @@ debugger.stop()
     rank = only_rank(tmp_path / "dump")
     records = {record.name: record for record in rank.records()}
     assert rank.is_complete and "ended" not in rank.run
-    assert records["Module.Sequential.forward.0"].failed == "ValueError: mine"
-    assert records["Module.Sequential.forward.1"].failed is None
+    assert records["Module.Sequential.forward.0"].fields["failed"] == "ValueError: mine"
+    assert "failed" not in records["Module.Sequential.forward.1"].fields
     assert rank.parents["Functional.linear.1.forward"] == "Module.0.Linear.forward.1"  # nothing is left open
 
 

@@ -87,7 +87,7 @@ def test_a_program_that_ends_in_the_middle_of_a_step_leaves_whole_files_and_how_
     files = [slot.data_name for record in records.values() for slot in record.slots() if hasattr(slot, "data_name")]
     assert files and all(rank.tensor_path(name).exists() for name in files)
     if way == "exception":
-        assert records["Cell.SequentialCell.forward.1"].failed == "ZeroDivisionError: division by zero"
+        assert records["Cell.SequentialCell.forward.1"].fields["failed"] == "ZeroDivisionError: division by zero"
 
 
 def test_an_error_that_the_program_catches_marks_its_calls_and_loses_nothing_after_it(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ debugger.stop()
 """
     assert "caught" in run_script(tmp_path, PREAMBLE + script).stdout
     rank = only_rank(tmp_path / "dump")
-    failed = [record.name for record in rank.records() if record.failed]
+    failed = [record.name for record in rank.records() if "failed" in record.fields]
     assert failed == ["Functional.matmul.0.forward", "Cell.1.Faulty.forward.0", "Cell.SequentialCell.forward.0"]
     assert "Functional.relu.1.backward" in [record.name for record in rank.records()]
     assert rank.is_complete and rank.run["coverage"]["failed"] == 0

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tensorprobe.compare.alignment import Alignment, Match
-from tensorprobe.compare.call import FORWARD, Call, Run
-from tensorprobe.compare.flow import swap_direction
+from tensorprobe.model.name import FORWARD
+from tensorprobe.run.call import Call
+from tensorprobe.run.step import Run
 
 Labels = Mapping[str | None, str | tuple[str, ...]]
 
@@ -37,7 +38,7 @@ class Labeller:
                 self.of[call.name] = found if isinstance(found, str) else found[place]
         for call in run.calls:
             if call.kind == "api" and call.name not in self.of and call.caller is None:
-                self.of[call.name] = self.of[swap_direction(call, FORWARD)]
+                self.of[call.name] = self.of[call.in_direction(FORWARD)]
 
 
 def find_wrong(alignment: Alignment, runs: tuple[Run, Run], truth: PairTruth) -> list[Match]:

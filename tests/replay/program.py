@@ -11,8 +11,6 @@ import torch.nn.functional as F
 from torch import nn
 
 import tensorprobe
-from tensorprobe.replay.argument import Leaf, iter_leaves
-from tensorprobe.replay.backward_pass import LeafGradient
 from tensorprobe.replay.engine import Replay
 from tensorprobe.replay.gradient_sum import find_broken_sums
 from tensorprobe.replay.invocation import Tensors
@@ -20,6 +18,8 @@ from tensorprobe.replay.onlooker import Onlooker
 from tensorprobe.replay.precision import Precision, PrecisionName
 from tensorprobe.replay.program import Operation, read_program
 from tensorprobe.replay.recorded import is_bit_equal
+from tensorprobe.run.backward_pass import LeafGradient
+from tensorprobe.run.leaf import Leaf, iter_leaves
 from tensorprobe.store.reader import open_dump
 
 Step = Callable[[], torch.Tensor]

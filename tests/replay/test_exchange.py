@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from tensorprobe.model.name import ApiName
 from tensorprobe.replay.communication import Communication, read_communication
 from tensorprobe.replay.exchange import exchange
 from tensorprobe.replay.invocation import NotReplayedError
 from tensorprobe.replay.program import Operation
+from tensorprobe.run.call import name_call
 
 
 def leaf(*shape: int) -> dict[str, Any]:
@@ -27,9 +27,7 @@ def make_call(kind: str, given: list[Any], **told: Any) -> Communication:
         "output": given,
         "collective": {"kind": kind, "group": group, "number": 0, "started": 0, **flow, **told},
     }
-    call = read_communication(
-        Operation(f"Distributed.{kind}.0.forward", ApiName("Distributed", kind, 0, "forward"), fields)
-    )
+    call = read_communication(Operation(name_call(f"Distributed.{kind}.0.forward"), fields))
     assert call is not None
     return call
 

@@ -6,9 +6,9 @@ from collections import Counter
 from typing import Any
 
 from tensorprobe.compare.alignment import Unpaired
-from tensorprobe.compare.call import Call
 from tensorprobe.compare.measurement import Measurement
 from tensorprobe.compare.result import CallResult, Comparison, Coverage, RankResult, ValuePair, Verdict
+from tensorprobe.run.call import Call
 from tensorprobe.store.slot import PlainSlot, Slot, TensorSlot
 
 HOSTILE_NAMES = [

@@ -30,12 +30,12 @@ def find(folder: Path, records: dict[str, Any], parents: dict[str, str | None] |
 
 
 def origins(found: NonFinite) -> dict[str, dict[str, str]]:
-    return {one.call.record: dict(one.origins) for one in found.calls}
+    return {one.call.name: dict(one.origins) for one in found.calls}
 
 
 def test_the_call_where_it_arises_is_told_from_those_that_carry_it_on(tmp_path: Path) -> None:
     found = find(tmp_path, model_records(), model_parents())
-    assert [one.call.record for one in found.places("NaN")] == ["Torch.log.0.forward"]
+    assert [one.call.name for one in found.places("NaN")] == ["Torch.log.0.forward"]
     assert len(found.of("NaN")) == 8
     assert found.of("Inf") == []
 
@@ -48,7 +48,7 @@ def test_at_l0_the_innermost_module_is_where_it_arises(tmp_path: Path) -> None:
     }
     parents: dict[str, str | None] = dict.fromkeys(records, "Module.a.Block.forward.0")
     parents["Module.a.Block.forward.0"] = None
-    assert [one.call.record for one in find(tmp_path, records, parents).places("NaN")] == ["Module.a.act.Exp.forward.0"]
+    assert [one.call.name for one in find(tmp_path, records, parents).places("NaN")] == ["Module.a.act.Exp.forward.0"]
 
 
 def test_nan_in_the_data_comes_in_from_outside(tmp_path: Path) -> None:

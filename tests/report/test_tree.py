@@ -162,7 +162,7 @@ def test_the_optimizers_calls_fold_into_one_row_except_for_the_notable_one(tmp_p
 def test_facts_of_a_step(tmp_path: Path) -> None:
     records = {**model_records(), "Torch.matmul.0.forward": forward(failed="RuntimeError: shapes")}
     report = read(write_rank(tmp_path, records, model_parents()))
-    assert [call.record for call in report.failed] == ["Torch.matmul.0.forward"]
+    assert [call.name for call in report.failed] == ["Torch.matmul.0.forward"]
     assert [record for record, _ in report.scalars] == ["Functional.mse_loss.0.forward"]
     assert [(one.parameter, one.is_finite, one.norm) for one in report.gradients] == [
         ("block.fc.weight", False, 1.0),

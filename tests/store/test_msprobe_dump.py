@@ -62,8 +62,7 @@ def test_every_name_is_in_the_grammar_and_every_slot_has_a_place(case: str) -> N
 def test_what_msprobe_does_not_write_is_none(case: str) -> None:
     for rank in open_dump(FOLDER / case).ranks():
         for record in rank.records():
-            assert (record.module_path, record.failed, record.caller, record.note) == (None,) * 4
-            assert not record.is_recomputed
+            assert not record.fields.keys() & {"module_path", "failed", "caller", "note", "recomputed"}
             for slot in record.slots():
                 if isinstance(slot, TensorSlot):
                     ours = (slot.source, slot.reason, slot.note, slot.nan_count, slot.inf_count)

@@ -73,8 +73,7 @@ def test_records_have_their_slots(tmp_path: Path) -> None:
     assert isinstance(output, TensorSlot)
     assert (output.shape, output.nan_count, output.has_nan, output.has_inf) == ((2, 3), 6, True, False)
     assert math.isnan(output.max or 0)
-    assert (record.module_path, record.failed, record.caller) == ("layers.0", "RuntimeError: no", "optimizer")
-    assert record.is_recomputed
+    assert record.fields == fields | {"output": record.fields["output"]}, "NaN is not equal to itself"
 
 
 def test_parameter_gradients_are_named_after_their_parameters(tmp_path: Path) -> None:
@@ -286,9 +285,8 @@ def test_leaves_of_a_wrong_type_are_taken_as_absent(tmp_path: Path) -> None:
         "nan_count": "many",
         "data_name": 7,
     }
-    rank = only_rank(write_rank(tmp_path, {"Torch.add.0.forward": {"output": [leaf], "failed": 3, "module_path": []}}))
-    record = next(rank.records())
-    slot = next(record.slots())
+    rank = only_rank(write_rank(tmp_path, {"Torch.add.0.forward": {"output": [leaf]}}))
+    slot = next(next(rank.records()).slots())
     assert isinstance(slot, TensorSlot)
     assert (slot.dtype, slot.shape, slot.max, slot.min, slot.data_name, slot.nan_count) == (
         None,
@@ -298,7 +296,6 @@ def test_leaves_of_a_wrong_type_are_taken_as_absent(tmp_path: Path) -> None:
         None,
         0,
     )
-    assert (record.failed, record.module_path) == (None, None)
 
 
 @pytest.mark.parametrize("name", ["../secret.pt", "/etc/passwd", "a/b.pt", "..", ".", "", "a\0b", "..\\secret.pt"])

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from tensorprobe.compare.alignment import Alignment, Match, SlotPair, Unpaired
-from tensorprobe.compare.call import BACKWARD, RECOMPUTE, Call, Run, is_across_frameworks
 from tensorprobe.compare.fingerprint import Fingerprint, Fingerprinter
 from tensorprobe.compare.garbage import garbage_left_alone
 from tensorprobe.compare.group import GroupFinder
@@ -30,7 +29,11 @@ from tensorprobe.compare.rule import MAPPING, SAME_NAME, name_rule
 from tensorprobe.compare.sequence import Items, align_sequence, longest_rising
 from tensorprobe.compare.side import Side
 from tensorprobe.compare.spelling import WRAPPER_CLASSES
+from tensorprobe.compare.vocabulary import is_across_frameworks
 from tensorprobe.errors import UsageError
+from tensorprobe.model.name import BACKWARD, RECOMPUTE
+from tensorprobe.run.call import Call
+from tensorprobe.run.step import Run
 
 
 def align_calls(reference: Run, candidate: Run, mapping: MappingFile | None = None) -> Alignment:

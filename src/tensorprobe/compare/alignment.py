@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tensorprobe.compare.call import Call
 from tensorprobe.errors import UsageError
+from tensorprobe.run.call import Call
 from tensorprobe.store.slot import Slot
 
 SlotPair = tuple[Slot | None, Slot | None]

@@ -10,7 +10,7 @@ import math
 import re
 from typing import Any
 
-from tensorprobe.compare.call import Call
+from tensorprobe.compare.layer_word import word_of
 from tensorprobe.compare.operation import is_a, plain_op
 from tensorprobe.compare.result import Status, ValuePair
 from tensorprobe.compare.signature import MISSING
@@ -25,6 +25,7 @@ from tensorprobe.compare.vocabulary import (
 )
 from tensorprobe.model.dtype import short_dtype
 from tensorprobe.model.name import is_index
+from tensorprobe.run.call import Call
 from tensorprobe.store.slot import PlainSlot, Slot
 
 _INCOMPARABLE_TYPES = ("device", "Generator", "ProcessGroup", "Stream", "Event", "DeviceMesh")
@@ -66,7 +67,7 @@ def compare_said(reference: PlainSlot, candidate: PlainSlot, calls: Calls) -> Va
     dimensions = next((len(slot.shape) for slot in calls[0].tensors if slot.shape is not None), None)
     said = [_say(slot, call) for slot, call in zip((reference, candidate), calls, strict=True)]
     one, other = (_element(said[0], said[1].slot), _element(said[1], said[0].slot))
-    is_along = is_dimension(one.slot) or _is_dimension(reference.slot, calls[0].word)
+    is_along = is_dimension(one.slot) or _is_dimension(reference.slot, word_of(calls[0]))
     status, reason = _compare(one, other, dimensions if is_along else None)
     return ValuePair(reference, candidate, status, None, reason=reason)
 
@@ -78,7 +79,7 @@ def is_size(value: ValuePair, calls: Calls) -> bool:
     """
     call = calls[1] if value.reference is None else calls[0]
     name = common_argument(call, value.slot)
-    return name.removeprefix("kwargs.").partition(".")[0] in _SIZE_KEYWORDS and is_a(call.word, "sized")
+    return name.removeprefix("kwargs.").partition(".")[0] in _SIZE_KEYWORDS and is_a(word_of(call), "sized")
 
 
 def compare_lone(reference: Slot | None, candidate: Slot | None, calls: Calls | None = None) -> ValuePair:

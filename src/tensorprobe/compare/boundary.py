@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 
 from tensorprobe.compare.alignment import SlotPair
-from tensorprobe.compare.call import Call
 from tensorprobe.compare.shape import has_same_layout
+from tensorprobe.run.call import Call
 from tensorprobe.store.slot import TensorSlot
 
 Place = tuple[Call, TensorSlot]

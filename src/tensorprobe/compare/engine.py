@@ -17,7 +17,6 @@ from typing import Any
 
 from tensorprobe.compare.align import align_calls
 from tensorprobe.compare.alignment import Alignment, Unpaired
-from tensorprobe.compare.call import Run, is_across_frameworks, read_run
 from tensorprobe.compare.choice import choose_verdict, has_source
 from tensorprobe.compare.circumstance import compare_circumstances, find_unrepeated
 from tensorprobe.compare.course import Course, Past
@@ -42,8 +41,10 @@ from tensorprobe.compare.step import RankPair, pair_ranks
 from tensorprobe.compare.truth.decision import TruthDecision
 from tensorprobe.compare.value import make_value
 from tensorprobe.compare.verdict import find_sources, give_verdict, make_result, own_tensors
+from tensorprobe.compare.vocabulary import is_across_frameworks
 from tensorprobe.errors import DumpError, UsageError
 from tensorprobe.replay.completion import completed
+from tensorprobe.run.step import Run, read_run
 from tensorprobe.store.reader import Dump, open_dump
 from tensorprobe.store.slot import TensorSlot, is_count
 

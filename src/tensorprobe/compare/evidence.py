@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorprobe.compare.alignment import Alignment, Unpaired
-from tensorprobe.compare.call import Call, is_across_frameworks
 from tensorprobe.compare.course import Past
 from tensorprobe.compare.pairing import PairedCall, RunSide
 from tensorprobe.compare.result import ValuePair
-from tensorprobe.compare.vocabulary import differing_defaults
+from tensorprobe.compare.vocabulary import differing_defaults, is_across_frameworks
+from tensorprobe.run.call import Call
 from tensorprobe.store.frame import describe_frame
 
 _OWNERS = {"Functional": "ops", "Mint": "mint", "MintFunctional": "mint.nn.functional"}

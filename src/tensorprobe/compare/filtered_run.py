@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tensorprobe.compare.call import BACKWARD, Call, Run, make_run
+from tensorprobe.model.name import BACKWARD
+from tensorprobe.run.call import Call
+from tensorprobe.run.step import Run
 from tensorprobe.store.api_dump_info import passes_filter
 from tensorprobe.store.api_dump_reader import InfoFile
 from tensorprobe.store.slot import PlainSlot, Slot
@@ -36,7 +38,7 @@ def _filter_like(foreign: Run, run: Run) -> Run:
         return has_numbers or _passes(slot)
 
     calls = [replace(call, slots=tuple(slot for slot in call.slots if is_kept(call, slot))) for call in run.calls]
-    return make_run(run.rank, [call for call in calls if call.slots])
+    return Run(run.rank, [call for call in calls if call.slots])
 
 
 def _is_gradient_of_input(call: Call, slot: Slot) -> bool:

@@ -15,10 +15,12 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
-from tensorprobe.compare.call import Call, Run, is_across_frameworks
 from tensorprobe.compare.spelling import canonical_op
+from tensorprobe.compare.vocabulary import is_across_frameworks
 from tensorprobe.model.dtype import short_dtype
 from tensorprobe.model.record import Number
+from tensorprobe.run.call import Call
+from tensorprobe.run.step import Run
 from tensorprobe.store.slot import TensorSlot
 
 Values = tuple[int, ...]

@@ -27,6 +27,7 @@ from tensorprobe.compare.group_member import (
     result_value,
     sources_of,
 )
+from tensorprobe.compare.layer_word import word_of
 from tensorprobe.compare.module_group import find_end, find_layer_calls
 from tensorprobe.compare.module_tree import ModuleNode
 from tensorprobe.compare.operation import is_a
@@ -138,7 +139,7 @@ class GroupFinder:
     ) -> list[tuple[int, int]]:
         """Which of the free calls before a pair stand in the same place of it; the operands of a sum may be crossed."""
         straight = self._both_free(sources, other_sources)
-        if len(sources) != 2 or not is_a(self._reference.calls[consumer].word, "commutative"):
+        if len(sources) != 2 or not is_a(word_of(self._reference.calls[consumer]), "commutative"):
             return straight
         crossed = self._both_free(sources, other_sources[::-1])
         is_straight = straight and all(self._is_in_one_module(Group({one}, {other})) for one, other in straight)

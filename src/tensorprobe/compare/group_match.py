@@ -12,10 +12,11 @@ from tensorprobe.compare.boundary import (
     count_uses,
     pair_outside_inputs,
 )
-from tensorprobe.compare.call import BACKWARD, RECOMPUTE, Call
 from tensorprobe.compare.group import Group
 from tensorprobe.compare.rule import GROUP
 from tensorprobe.compare.side import Side
+from tensorprobe.model.name import BACKWARD, RECOMPUTE
+from tensorprobe.run.call import Call
 
 Exits = list[tuple[Call, Call]]
 

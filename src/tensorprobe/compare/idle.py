@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tensorprobe.compare.call import BACKWARD, FORWARD, Call
+from tensorprobe.compare.layer_word import word_of
 from tensorprobe.compare.operation import is_a
-from tensorprobe.compare.order import Nesting
 from tensorprobe.compare.side import Side
+from tensorprobe.model.name import BACKWARD, FORWARD
+from tensorprobe.run.call import Call
+from tensorprobe.run.nesting import Nesting
 from tensorprobe.store.slot import TensorSlot
 
 PASSES_ON = "passes on what it gets"
@@ -90,14 +92,14 @@ class IdleFinder:
 
 def makes_data(call: Call) -> bool:
     """Does it make a tensor of what is none? MindSpore has no record of that."""
-    if call.kind != "api" or not is_a(call.word, "data"):
+    if call.kind != "api" or not is_a(word_of(call), "data"):
         return False
     return all(slot.type == "numpy.ndarray" for slot in call.tensors if slot.is_input)
 
 
 def passes_on(call: Call) -> bool:
     """Does it return the numbers that it was given, in their order, in the same dtype, with their gradient?"""
-    if not is_a(call.word, "passing"):
+    if not is_a(word_of(call), "passing"):
         return False
     given = next((slot for slot in call.tensors if slot.is_input), None)
     results = [slot for slot in call.tensors if not slot.is_input]

@@ -9,8 +9,8 @@ in it before; outside of modules it is data.
 from __future__ import annotations
 
 from tensorprobe.compare import tolerance
-from tensorprobe.compare.call import BACKWARD, Call
 from tensorprobe.compare.course import Course
+from tensorprobe.compare.layer_word import word_of
 from tensorprobe.compare.module_end import ModuleEnds
 from tensorprobe.compare.noise import Noise, loudest
 from tensorprobe.compare.operation import is_a
@@ -25,7 +25,9 @@ from tensorprobe.compare.status import (
     leave_undefined,
     settle,
 )
+from tensorprobe.model.name import BACKWARD
 from tensorprobe.model.undefined import is_undefined, is_undefined_result
+from tensorprobe.run.call import Call
 from tensorprobe.store.slot import TensorSlot
 
 
@@ -55,7 +57,7 @@ class Judge:
     def _exponent_noise(self, pair: PairedCall) -> list[Noise]:
         """An exponential makes a relative error of the absolute error of what goes in. Beside the -1e9 of a mask the
         scores of an attention, and all their errors, are nothing; the softmax forgets the mask and keeps the scores."""
-        if not is_a(pair.reference.word, "exponential"):
+        if not is_a(word_of(pair.reference), "exponential"):
             return []
         measured = [value.measurement for value in pair.inputs if value.measurement is not None and not value.is_bad]
         return [tolerance.exponent_noise(measurement) for measurement in measured]
@@ -131,7 +133,7 @@ class Judge:
         if call.kind == "parameters_grad":
             gradients = self._gradients_of_module(call)
         is_composite = bool(self._course.reference.nesting.inner(call)) or (
-            call.kind == "module" and not is_a(call.word, "contraction")
+            call.kind == "module" and not is_a(word_of(call), "contraction")
         )
         arrived = loudest(value.errors for value in pair.inputs if value.errors is not None and not value.is_bad)
         for value in pair.outputs:

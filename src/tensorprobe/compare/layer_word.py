@@ -10,7 +10,8 @@ import re
 from functools import cache, lru_cache
 from importlib.resources import files
 
-from tensorprobe.compare.vocabulary import common_op
+from tensorprobe.compare.vocabulary import Spoken, common_op
+from tensorprobe.model.name import LAYER_PREFIX
 
 _WORD_BEGIN = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
@@ -20,6 +21,13 @@ def layer_functions() -> dict[str, str]:
     """The classes whose functions are called otherwise."""
     content: dict[str, str] = json.loads(files("tensorprobe.compare").joinpath("layer.json").read_text("utf-8"))
     return content
+
+
+def word_of(call: Spoken) -> str:
+    """What was called, in the words that all frameworks share."""
+    if call.prefix == LAYER_PREFIX:
+        return layer_word(call.framework, call.op)
+    return common_op(call.framework, call.kind, call.prefix, call.op)
 
 
 @lru_cache(maxsize=1024)

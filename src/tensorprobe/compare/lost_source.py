@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from dataclasses import replace
 
-from tensorprobe.compare.call import FORWARD, Call
 from tensorprobe.compare.idle import makes_data
+from tensorprobe.model.name import FORWARD
+from tensorprobe.run.call import Call
 from tensorprobe.store.slot import Slot, TensorSlot
 
 

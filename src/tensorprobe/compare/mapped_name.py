@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from difflib import get_close_matches
 
-from tensorprobe.compare.call import Call
 from tensorprobe.compare.mapping import Mapping
 from tensorprobe.compare.module_tree import ModuleNode
 from tensorprobe.compare.rule import unwrap
 from tensorprobe.compare.side import Side
 from tensorprobe.errors import UsageError
 from tensorprobe.model.name import module_stem
+from tensorprobe.run.call import Call
 
 Role = tuple[str, int]
 """Direction and index: which records of two names belong together."""

@@ -6,11 +6,13 @@ calls, or the modules that take the results, are compared anyway.
 
 from __future__ import annotations
 
-from tensorprobe.compare.call import FORWARD, Call
 from tensorprobe.compare.course import Course
+from tensorprobe.compare.layer_word import word_of
 from tensorprobe.compare.operation import is_a
 from tensorprobe.compare.pairing import PairedCall, RunSide
 from tensorprobe.compare.result import ValuePair
+from tensorprobe.model.name import FORWARD
+from tensorprobe.run.call import Call
 from tensorprobe.store.slot import Slot, TensorSlot
 
 
@@ -63,7 +65,7 @@ def _contains(side: RunSide, module: Call, calls: tuple[Call, ...]) -> bool:
 
 def _ends_with_more(side: RunSide, module: Call, other_side: RunSide, other: Call) -> bool:
     """Where only modules are recorded: does a layer return what a module in it returned that the other has not?"""
-    if not is_a(module.word, "contraction") or other_side.nesting.inner(other):
+    if not is_a(word_of(module), "contraction") or other_side.nesting.inner(other):
         return False
     results = [_content(slot) for slot in module.tensors if not slot.is_input]
     lone = [one for one in side.nesting.inner(module) if one.name not in side.pair_of and one.direction == FORWARD]

@@ -13,9 +13,10 @@ from collections.abc import Hashable, Iterator, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from tensorprobe.compare.call import Run
 from tensorprobe.compare.fingerprint import UNKNOWN_VALUE, Fingerprint, Fingerprinter
+from tensorprobe.compare.layer_word import word_of
 from tensorprobe.compare.module_tree import ModuleNode, ModuleTree
+from tensorprobe.run.step import Run
 
 NodePair = tuple[ModuleNode, ModuleNode]
 
@@ -58,7 +59,7 @@ class TreeContent:
             for child in node.children.values():
                 calls += self._contents[child].calls
             calls.sort()
-            classes = [run.calls[number].word for number in node.records if run.calls[number].path == node.path]
+            classes = [word_of(run.calls[number]) for number in node.records if run.calls[number].path == node.path]
             kind = fingerprinter.number(("calls", *calls))
             self._contents[node] = NodeContent(classes[0] if classes else None, calls, kind)
 

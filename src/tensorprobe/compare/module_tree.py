@@ -7,11 +7,11 @@ dump, so its depth is bounded and nothing here recurses.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-from tensorprobe.compare.call import FORWARD, Call, Run
 from tensorprobe.compare.spelling import WRAPPER_SEGMENTS
-from tensorprobe.model.name import ModuleName, parse_name
+from tensorprobe.model.name import FORWARD
+from tensorprobe.run.call import Call
+from tensorprobe.run.step import Run
 
 _MAX_DEPTH = 64
 
@@ -97,22 +97,6 @@ class ModuleTree:
                     grandchild.parent = node
                 for path in child.paths:
                     self.node_of_path[path] = node
-
-
-def context_path(call: Call, run: Run) -> str | None:
-    """The module in which a call was made, by its own word or by that of the record that contains it."""
-    if call.kind in ("module", "parameters_grad"):
-        return call.path
-    if call.module_path is not None or call.parent is None:
-        return call.module_path
-    parent = run.by_name.get(call.parent)
-    if parent is not None:
-        return parent.path
-    try:
-        parsed: Any = parse_name(call.parent)
-    except ValueError:
-        return None
-    return parsed.path if isinstance(parsed, ModuleName) else None
 
 
 def is_user_forward(call: Call) -> bool:

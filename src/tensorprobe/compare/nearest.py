@@ -6,10 +6,10 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 
 from tensorprobe.compare.alignment import Unpaired
-from tensorprobe.compare.call import Call
 from tensorprobe.compare.rule import unwrap
 from tensorprobe.compare.side import Side
 from tensorprobe.compare.spelling import canonical_op
+from tensorprobe.run.call import Call
 
 _Key = tuple[str, str]
 _MAX_SHAPES = 4

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tensorprobe.compare.alignment import Alignment, Match
-from tensorprobe.compare.call import BACKWARD, FORWARD, Call
-from tensorprobe.compare.flow import swap_direction
 from tensorprobe.compare.idle import PASSED_BY
+from tensorprobe.compare.layer_word import word_of
 from tensorprobe.compare.operation import is_a
+from tensorprobe.model.name import BACKWARD, FORWARD
+from tensorprobe.run.call import Call
 from tensorprobe.store.slot import TensorSlot
 
 
@@ -40,7 +41,7 @@ class OperandFinder:
 
     def find_crossed(self, reference: Call, candidate: Call) -> Mapping[str, str]:
         """The slots of a pair that stand against each other crosswise; none as a rule."""
-        if reference.kind != "api" or not is_a(reference.word, "commutative"):
+        if reference.kind != "api" or not is_a(word_of(reference), "commutative"):
             return {}
         forward, other_forward = self._forward(reference, 0), self._forward(candidate, 1)
         if forward is None or other_forward is None:
@@ -58,7 +59,7 @@ class OperandFinder:
     def _forward(self, call: Call, side: int) -> Call | None:
         if call.direction == FORWARD:
             return call
-        match = self._match_of[side].get(swap_direction(call, FORWARD))
+        match = self._match_of[side].get(call.in_direction(FORWARD))
         if match is None or match.is_group:
             return None
         return (match.reference, match.candidate)[side][0]

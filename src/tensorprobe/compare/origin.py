@@ -9,13 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tensorprobe.compare import tolerance
-from tensorprobe.compare.call import BACKWARD, Call
 from tensorprobe.compare.course import Course
 from tensorprobe.compare.noise import GAIN, SILENCE, Noise, loudest
 from tensorprobe.compare.pairing import PairedCall
 from tensorprobe.compare.result import ValuePair
 from tensorprobe.compare.status import is_same_value
+from tensorprobe.model.name import BACKWARD
 from tensorprobe.model.undefined import UNDEFINED_MEMORY
+from tensorprobe.run.call import Call
 from tensorprobe.store.slot import TensorSlot
 
 STEP_GAIN = 1000.0

@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tensorprobe.compare.alignment import Alignment, Match, Unpaired
-from tensorprobe.compare.call import Call, Run
-from tensorprobe.compare.flow import Flow
 from tensorprobe.compare.idle import PASSED_BY
 from tensorprobe.compare.noise import SILENCE, Noise
-from tensorprobe.compare.order import Nesting, first_inside, order_of_execution
 from tensorprobe.compare.result import Role, ValuePair
+from tensorprobe.run.call import Call
+from tensorprobe.run.flow import Flow
+from tensorprobe.run.nesting import Nesting, first_inside, order_of_execution
+from tensorprobe.run.step import Run
 
 MAX_SUSPECTS = 8
 

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tensorprobe.compare.alignment import Alignment
-from tensorprobe.compare.call import Call
 from tensorprobe.compare.pairing import PairedCall
 from tensorprobe.compare.result import NO_ANSWER, Verdict
 from tensorprobe.compare.shape import has_same_layout
+from tensorprobe.run.call import Call
 from tensorprobe.store.slot import TensorSlot
 
 _LEAST_CALLS = 0.5

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from tensorprobe.compare.alignment import Unpaired
-from tensorprobe.compare.call import Call
 from tensorprobe.compare.measurement import Measurement
 from tensorprobe.compare.noise import SILENCE, Noise
 from tensorprobe.errors import UsageError
+from tensorprobe.run.call import Call
 from tensorprobe.store.slot import Slot, TensorSlot
 
 if TYPE_CHECKING:  # row.py builds on this file

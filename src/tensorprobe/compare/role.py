@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 
 from tensorprobe.compare.argument import is_size, show_argument
-from tensorprobe.compare.call import BACKWARD, FORWARD, Call
 from tensorprobe.compare.course import Course
+from tensorprobe.compare.layer_word import word_of
 from tensorprobe.compare.noise import GAIN
 from tensorprobe.compare.operation import is_a
 from tensorprobe.compare.pairing import PairedCall
 from tensorprobe.compare.precision import unit_roundoff
 from tensorprobe.compare.result import Role, ValuePair
 from tensorprobe.compare.status import MADE_ELSEWHERE, is_explained_but_large
+from tensorprobe.model.name import BACKWARD, FORWARD
+from tensorprobe.run.call import Call
 from tensorprobe.store.slot import TensorSlot
 
 _MOSTLY = 0.9
@@ -110,7 +112,7 @@ class RoleGiver:
                 )
                 pair.suspects = tuple(dict.fromkeys((*forward.suspects, *lone)))
             return "source", "a gradient that one run has is missing in the other"
-        if call.direction == FORWARD and is_a(call.word, "random") and not pair.is_inside_bad:
+        if call.direction == FORWARD and is_a(word_of(call), "random") and not pair.is_inside_bad:
             generators = (pair.reference.generator, pair.candidate.generator)
             if None not in generators and generators[0] != generators[1]:
                 pair.is_random = True
@@ -148,12 +150,12 @@ class RoleGiver:
 def _is_discrete(call: Call, value: ValuePair) -> bool:
     slot = value.reference
     is_whole = isinstance(slot, TensorSlot) and unit_roundoff(slot.dtype) is None
-    return is_whole or is_a(call.word, "steps")
+    return is_whole or is_a(word_of(call), "steps")
 
 
 def _is_at_kink(call: Call, value: ValuePair) -> bool:
     """A gradient that differs in a few elements, of an operation whose gradient is not continuous."""
-    if call.direction != BACKWARD or not is_a(call.word, "kinks") or value.measurement is None:
+    if call.direction != BACKWARD or not is_a(word_of(call), "kinks") or value.measurement is None:
         return False
     share = value.measurement.within_1e_3
     return share is None or share >= _MOSTLY

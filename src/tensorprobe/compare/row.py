@@ -11,10 +11,10 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from tensorprobe.compare.alignment import Unpaired
-from tensorprobe.compare.call import Call
 from tensorprobe.compare.measurement import Measurement
 from tensorprobe.compare.result import CallResult, Comparison, RankResult, ValuePair
 from tensorprobe.model.record import Number
+from tensorprobe.run.call import Call
 from tensorprobe.store.frame import describe_frame
 from tensorprobe.store.slot import PlainSlot, Slot, TensorSlot
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from tensorprobe.compare.call import Call
+from tensorprobe.compare.layer_word import word_of
 from tensorprobe.compare.spelling import WRAPPER_SEGMENTS, canonical_op
+from tensorprobe.run.call import Call
 
 SAME_NAME, WRAPPER, SPELLING, MODULE_TREE, SEQUENCE = "same name", "wrapper", "spelling", "module tree", "sequence"
 GROUP, MAPPING = "group", "mapping"
@@ -25,7 +26,9 @@ def name_rule(reference: Call, candidate: Call) -> str:
 def _module_rule(reference: Call, candidate: Call) -> str:
     if reference.path == candidate.path:
         # msprobe's parameters_grad.0; else another class, or another call of the same module
-        return SPELLING if reference.index == candidate.index and reference.word == candidate.word else MODULE_TREE
+        return (
+            SPELLING if reference.index == candidate.index and word_of(reference) == word_of(candidate) else MODULE_TREE
+        )
     return WRAPPER if unwrap(reference.path) == unwrap(candidate.path) else MODULE_TREE
 
 

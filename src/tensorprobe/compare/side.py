@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from tensorprobe.compare.call import BACKWARD, FORWARD, RECOMPUTE, Call, Run
 from tensorprobe.compare.fingerprint import Fingerprint, Fingerprinter
 from tensorprobe.compare.module_match import TreeContent
-from tensorprobe.compare.module_tree import ModuleNode, ModuleTree, build_tree, context_path, is_user_forward
-from tensorprobe.model.name import module_stem
+from tensorprobe.compare.module_tree import ModuleNode, ModuleTree, build_tree, is_user_forward
+from tensorprobe.model.name import BACKWARD, FORWARD, RECOMPUTE
+from tensorprobe.run.call import Call
+from tensorprobe.run.step import Run
 from tensorprobe.store.slot import TensorSlot
 
 
@@ -19,7 +20,7 @@ class Side:
         self.run = run
         self.calls = run.calls
         self.number_of = {call.name: number for number, call in enumerate(run.calls)}
-        self.paths = [context_path(call, run) for call in run.calls]
+        self.paths = [run.context_path(call) for call in run.calls]
         self.forward = [number for number, call in enumerate(run.calls) if is_user_forward(call)]
         self.framework_made = [
             number for number, call in enumerate(run.calls) if call.caller is not None and call.direction == FORWARD
@@ -101,10 +102,7 @@ class Side:
 
     def other_direction(self, call: Call, direction: str) -> int | None:
         """The backward or the recomputation of a forward call, or the reverse."""
-        if call.kind == "module":
-            stem = module_stem(call.prefix, call.path, call.op)
-            return self.number_of.get(f"{stem}.{direction}.{call.index}")
-        return self.number_of.get(call.name.removesuffix(call.direction) + direction)
+        return self.number_of.get(call.in_direction(direction))
 
     def _is_orphan(self, call: Call) -> bool:
         """A backward or recomputed call whose forward was not recorded."""

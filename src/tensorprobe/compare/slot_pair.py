@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tensorprobe.compare.alignment import Alignment, Match, SlotPair
-from tensorprobe.compare.call import BACKWARD, Call
 from tensorprobe.compare.rule import GROUP
 from tensorprobe.compare.vocabulary import common_argument, common_slot
+from tensorprobe.model.name import BACKWARD
+from tensorprobe.run.call import Call
 from tensorprobe.store.slot import PlainSlot, Slot, TensorSlot
 
 _PARTS = frozenset({"input", "output", "parameters", "buffers"})

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from tensorprobe.compare.call import Call
+from tensorprobe.compare.layer_word import word_of
 from tensorprobe.compare.vocabulary import common_op, vocabulary
+from tensorprobe.run.call import Call
 
 WRAPPER_SEGMENTS: frozenset[str] = frozenset(vocabulary()["wrapper_segments"])
 WRAPPER_CLASSES: frozenset[str] = frozenset(vocabulary()["wrapper_classes"])
@@ -23,8 +24,8 @@ def canonical_op(call: Call) -> str:
     Of a module, its class. Kinds never mix: a module is no API.
     """
     if call.kind == "api":
-        return _canonical_api("aten." in call.op and call.prefix == "Ops", call.word)
-    return f"{call.kind}:{call.word}"
+        return _canonical_api("aten." in call.op and call.prefix == "Ops", word_of(call))
+    return f"{call.kind}:{word_of(call)}"
 
 
 @lru_cache(maxsize=4096)

@@ -16,13 +16,15 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tensorprobe.compare.call import BACKWARD, Call
+from tensorprobe.compare.layer_word import word_of
 from tensorprobe.compare.measurement import Measurement
 from tensorprobe.compare.noise import GAIN, SILENCE, Noise, loudest
 from tensorprobe.compare.operation import is_a
 from tensorprobe.compare.option import CompareOptions
 from tensorprobe.compare.precision import unit_roundoff
 from tensorprobe.compare.result import ValuePair
+from tensorprobe.model.name import BACKWARD
+from tensorprobe.run.call import Call
 from tensorprobe.store.slot import TensorSlot
 
 ACCUMULATION = 32.0
@@ -119,7 +121,7 @@ def explain(
 
 def _is_many_in_one(call: Call) -> bool:
     """An attention, a loss; a function that was compiled as a whole."""
-    return call.prefix == "Jit" or is_a(call.word, "composite")
+    return call.prefix == "Jit" or is_a(word_of(call), "composite")
 
 
 def exponent_noise(measurement: Measurement) -> Noise:
@@ -153,14 +155,14 @@ def natural_norm(call: Call, output: TensorSlot, gradients: Iterable[TensorSlot]
     if call.direction == BACKWARD:
         return largest_norm(gradients)
     inputs = [slot for slot in call.tensors if slot.is_input]
-    if is_a(call.word, "contraction"):
+    if is_a(word_of(call), "contraction"):
         return _contraction_norm(inputs, output)
-    if is_a(call.word, "sum") and inputs:
+    if is_a(word_of(call), "sum") and inputs:
         norm, terms = _number(inputs[0].norm), _ratio(inputs[0], output)
         if norm is None:
             return None
-        return norm / terms if is_a(call.word, "mean") else norm
-    if is_a(call.word, "addition"):
+        return norm / terms if is_a(word_of(call), "mean") else norm
+    if is_a(word_of(call), "addition"):
         sizes = [_root_mean_square(slot) for slot in inputs]
         known = [size for size in sizes if size is not None]
         return max(known) * math.sqrt(output.element_count or 1) if known else None

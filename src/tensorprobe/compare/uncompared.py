@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tensorprobe.compare.call import FORWARD
 from tensorprobe.compare.evidence import Finding
 from tensorprobe.compare.pairing import PairedCall
 from tensorprobe.compare.result import ValuePair
 from tensorprobe.compare.status import is_unknown
+from tensorprobe.model.name import FORWARD
 from tensorprobe.store.reader import RankDump
 from tensorprobe.store.slot import Slot, TensorSlot
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from tensorprobe.compare.argument import compare_lone, compare_said
-from tensorprobe.compare.call import FORWARD, RECOMPUTE, is_across_frameworks
 from tensorprobe.compare.pairing import PairedCall
 from tensorprobe.compare.result import ValuePair
+from tensorprobe.compare.vocabulary import is_across_frameworks
+from tensorprobe.model.name import FORWARD, RECOMPUTE
 from tensorprobe.store.slot import PlainSlot, Slot
 
 

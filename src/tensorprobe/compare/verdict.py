@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tensorprobe.compare.agreement import word_agreement
-from tensorprobe.compare.call import BACKWARD, FORWARD, Call, Run
 from tensorprobe.compare.evidence import (
     MAX_NAMES,
     MAX_VALUES,
@@ -18,10 +17,14 @@ from tensorprobe.compare.evidence import (
     describe_suspect,
     describe_values,
 )
+from tensorprobe.compare.layer_word import word_of
 from tensorprobe.compare.operation import is_a
 from tensorprobe.compare.pairing import PairedCall
 from tensorprobe.compare.result import CallResult, ValuePair, Verdict, VerdictKind
 from tensorprobe.compare.uncompared import is_filtered, is_unfinished
+from tensorprobe.model.name import BACKWARD, FORWARD
+from tensorprobe.run.call import Call
+from tensorprobe.run.step import Run
 from tensorprobe.store.slot import TensorSlot
 
 
@@ -104,7 +107,7 @@ def _parameter_name(pair: PairedCall, value: ValuePair, finding: Finding) -> str
     if value.slot.startswith("parameters."):
         return ".".join(filter(None, (pair.reference.path, value.slot.removeprefix("parameters."))))
     sides = ((finding.reference, value.reference), (finding.candidate, value.candidate))
-    may_be_one = value.slot != "input.0" or is_a(pair.reference.word, "lookup")
+    may_be_one = value.slot != "input.0" or is_a(word_of(pair.reference), "lookup")
     is_leaf = may_be_one and all(
         isinstance(slot, TensorSlot) and slot.requires_grad is True and side.flow.producer(slot) is None
         for side, slot in sides

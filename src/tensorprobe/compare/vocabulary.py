@@ -67,6 +67,15 @@ def vocabulary() -> dict[str, Any]:
     return content
 
 
+def is_across_frameworks(reference: str, candidate: str) -> bool:
+    """Are these two frameworks that have other words, and other code between the calls of a program?
+
+    >>> is_across_frameworks("pytorch", "mindspore"), is_across_frameworks("pytorch", "mindtorch")
+    (True, False)
+    """
+    return (reference == MINDSPORE) != (candidate == MINDSPORE) and bool(reference and candidate)
+
+
 @lru_cache(maxsize=4096)
 def common_op(framework: str, kind: str, prefix: str, op: str) -> str:
     """What was called, in PyTorch's words: an operation, or the class of a module.

@@ -20,14 +20,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tensorprobe.compare.align import align_calls
-from tensorprobe.compare.call import FORWARD, Run, is_across_frameworks, read_run
 from tensorprobe.compare.filtered_run import filter_alike
+from tensorprobe.compare.layer_word import word_of
 from tensorprobe.compare.lost_source import forget_data_calls, restore_sources
 from tensorprobe.compare.mapping import Mapping
 from tensorprobe.compare.rule import GROUP, unwrap
 from tensorprobe.compare.signature import MINDSPORE
 from tensorprobe.compare.step import pair_ranks
+from tensorprobe.compare.vocabulary import is_across_frameworks
 from tensorprobe.errors import UsageError
+from tensorprobe.model.name import FORWARD
+from tensorprobe.run.step import Run, read_run
 from tensorprobe.store.reader import open_dump
 from tensorprobe.store.slot import TensorSlot
 
@@ -127,7 +130,7 @@ def _find_parallel(run: Run) -> set[str]:
         if call.direction == FORWARD and inputs and outputs:
             first = inputs[0]
             given = first.source or (first.shape, first.max, first.min, first.mean, first.norm)
-            found.setdefault((call.kind, call.word, given, outputs[0]), {})[call.name] = call.module_path
+            found.setdefault((call.kind, word_of(call), given, outputs[0]), {})[call.name] = call.module_path
     return {name for paths in found.values() if len(set(paths.values())) > 1 for name in paths}
 
 

@@ -26,8 +26,9 @@ PARAMETERS_GRAD = "parameters_grad"
 GRADIENT_SUFFIX = "_grad"
 
 FORWARD: Direction = "forward"
+BACKWARD: Direction = "backward"
 RECOMPUTE: Direction = "recompute"
-_DIRECTIONS: dict[str, Direction] = {"forward": FORWARD, "backward": "backward", "recompute": RECOMPUTE}
+_DIRECTIONS: dict[str, Direction] = {"forward": FORWARD, "backward": BACKWARD, "recompute": RECOMPUTE}
 _UNDERSCORED = re.compile(r"([A-Z][A-Za-z0-9]*)_(.+)_([0-9]+)_(forward|backward|recompute)", re.ASCII | re.DOTALL)
 _UNSAFE_IN_FILE_NAMES = re.compile(r'[/\\:*?"<>|%\x00-\x1f\x7f]')
 _MAX_INDEX_DIGITS = 18

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from tensorprobe.errors import DumpError, UsageError
 from tensorprobe.replay.result import Execution, Finding, ReplayOptions, Truth
+from tensorprobe.run.step import read_calls
 from tensorprobe.store.reader import Dump, RankDump, open_dump
 from tensorprobe.store.record_file import RecordFile
-from tensorprobe.store.slot import TensorSlot
 
 _LOOKED_AT = 1000
 
@@ -196,21 +196,21 @@ def check_api_dump(rank: RankDump) -> None:
         )
     if rank.header.get("task") != "tensor":
         return
-    for record in rank.records():
-        for slot in record.slots():
-            if isinstance(slot, TensorSlot) and slot.data_name is None:
+    for call, _ in read_calls(rank):
+        for slot in call.tensors:
+            if slot.data_name is None:
                 raise DumpError(
-                    f"{where} has no file for {slot.slot} of {record.name}: what api_dump filters is needed for a "
+                    f"{where} has no file for {slot.slot} of {call.name}: what api_dump filters is needed for a "
                     'replay. Record it with api_dump_start(dump_type="all", filter_data=False).'
                 )
 
 
 def tells_tensors_apart(rank: RankDump) -> bool:
     """Does it say of values which ones are one tensor? Only then is the program certain that is made of it."""
-    from tensorprobe.replay.program import iter_named_leaves
+    from tensorprobe.run.leaf import iter_named_leaves
 
     records = list(islice(rank.records(), _LOOKED_AT))
-    leaves = [leaf for record in records for _, leaf, _ in iter_named_leaves(record.fields)]
+    leaves = [leaf for record in records for _, leaf in iter_named_leaves(record.fields)]
     if rank.header.get("framework") == "mindspore":  # there values are linked by their bits, and parameters by name
         return any(leaf.parameter for leaf in leaves) or any("settings" in record.fields for record in records)
     return any(leaf.tensor is not None for leaf in leaves)

@@ -11,7 +11,6 @@ from functools import cached_property, partial
 import torch
 
 from tensorprobe.capture.torch.function import UnknownFunctionError
-from tensorprobe.replay.argument import Leaf
 from tensorprobe.replay.communication import Communication
 from tensorprobe.replay.exchange import exchange
 from tensorprobe.replay.invocation import Invoker, Tensors
@@ -19,6 +18,7 @@ from tensorprobe.replay.precision import Precision
 from tensorprobe.replay.program import Operation
 from tensorprobe.replay.recorded import RecordedTensors
 from tensorprobe.replay.workspace import Workspace
+from tensorprobe.run.leaf import Leaf
 
 _DRAWS = 2
 """So many times inputs are rounded, to see what rounding does."""

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 import torch
 
-from tensorprobe.replay.argument import Leaf
-from tensorprobe.replay.backward_pass import BackwardPass, LeafGradient
 from tensorprobe.replay.board import Standing
 from tensorprobe.replay.recorded import MissingContentError
 from tensorprobe.replay.workspace import Workspace
+from tensorprobe.run.backward_pass import BackwardPass, LeafGradient
+from tensorprobe.run.leaf import Leaf
 
 
 @dataclass

@@ -8,14 +8,14 @@ from dataclasses import replace
 import torch
 
 from tensorprobe.capture.torch.reducer import Reducer
-from tensorprobe.replay.argument import Leaf
-from tensorprobe.replay.backward_pass import LeafGradient
 from tensorprobe.replay.invocation import Tensors
 from tensorprobe.replay.onlooker import Onlooker
 from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors, is_bit_equal
 from tensorprobe.replay.result import BitReport
 from tensorprobe.replay.workspace import has_same_statistics
+from tensorprobe.run.backward_pass import LeafGradient
+from tensorprobe.run.leaf import Leaf
 
 
 class BitJudge(Onlooker):

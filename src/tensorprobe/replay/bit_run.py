@@ -9,13 +9,13 @@ import mindspore
 import torch
 from mindspore import Tensor, context, ops
 
-from tensorprobe.replay.argument import Leaf
 from tensorprobe.replay.invocation import NotReplayedError
 from tensorprobe.replay.mindspore_bit import BitCheck
 from tensorprobe.replay.mindspore_function import invoke, make_tensor, meant_results
-from tensorprobe.replay.program import Operation, backward_leaves, read_program
+from tensorprobe.replay.program import Operation, read_program
 from tensorprobe.replay.reason import describe_error
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors, bits_of, is_bit_equal
+from tensorprobe.run.leaf import Leaf
 from tensorprobe.store.reader import RankDump
 
 Tensors = dict[str, Tensor]
@@ -71,7 +71,7 @@ class BitRun:
         self._check_gradients(operation)
 
     def _check_gradients(self, operation: Operation) -> None:
-        arriving, departing = backward_leaves(self._program.gradients.get(operation.backward_name, {}))
+        arriving, departing = self._program.gradients_of(operation)
         wanted = {slot: leaf for slot, leaf in departing.items() if leaf.is_floating}
         if not arriving or not wanted:
             return

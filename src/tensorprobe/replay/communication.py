@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tensorprobe.replay.argument import Leaf
 from tensorprobe.replay.program import Operation, Program
+from tensorprobe.run.leaf import Leaf
 
 Key = tuple[Any, ...]
 """Equal for the calls of all ranks that belong together."""

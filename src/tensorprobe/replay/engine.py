@@ -14,7 +14,7 @@ import torch
 
 from tensorprobe.capture.torch.function import UnknownFunctionError
 from tensorprobe.errors import DumpError
-from tensorprobe.model.name import PARAMETERS_GRAD, ApiName
+from tensorprobe.model.name import PARAMETERS_GRAD
 from tensorprobe.replay.backward_request import BackwardPasses
 from tensorprobe.replay.board import Board, Steps
 from tensorprobe.replay.executor import Around, Executor
@@ -25,7 +25,7 @@ from tensorprobe.replay.meaning.registry import MeaningError, find_kernel_meanin
 from tensorprobe.replay.onlooker import Onlooker
 from tensorprobe.replay.participant import Participant
 from tensorprobe.replay.precision import Precision
-from tensorprobe.replay.program import STATE_ROLES, Operation, Program, parse_or_none
+from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.reason import describe_error
 from tensorprobe.replay.recorded import RecordedTensors
 from tensorprobe.replay.reduced_gradient import ReducedGradients
@@ -33,6 +33,8 @@ from tensorprobe.replay.result import Coverage
 from tensorprobe.replay.schedule import run_together
 from tensorprobe.replay.spread_call import SpreadCalls, is_inside_spread
 from tensorprobe.replay.value import ReplaceLeaf, Values
+from tensorprobe.run.call import name_call
+from tensorprobe.run.leaf import STATE_ROLES
 
 if TYPE_CHECKING:
     from tensorprobe.replay.gradient_sum import BrokenSum
@@ -229,8 +231,8 @@ class Replay:
 
     def _has_meaning(self, name: str) -> bool:
         """Is it known what an autograd Function computes?"""
-        parsed = parse_or_none(name)
+        call = name_call(name)
         try:
-            return isinstance(parsed, ApiName) and find_kernel_meaning(parsed.prefix, parsed.name) is not None
+            return call.kind == "api" and call.is_named and find_kernel_meaning(call.prefix, call.op) is not None
         except MeaningError:
             return False

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from tensorprobe.replay.argument import Leaf
 from tensorprobe.replay.communication import Communication
 from tensorprobe.replay.invocation import NotReplayedError
+from tensorprobe.run.leaf import Leaf
 
 Tensors = Sequence[torch.Tensor]
 Results = list[torch.Tensor] | None

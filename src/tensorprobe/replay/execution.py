@@ -67,8 +67,8 @@ def find_limit(program: Program, until: str | None) -> float:
     """The position of the last record that is wanted; UsageError if there is none of this name."""
     if until is None:
         return math.inf
-    position = program.positions.get(until)
-    if position is None:
-        advice = suggest(until, program.positions)
+    call = program.run.by_name.get(until)
+    if call is None:
+        advice = suggest(until, program.run.by_name)
         raise UsageError(f"{program.rank.name} has no record {until!r}: {advice or '`tensorprobe show` lists them.'}")
-    return position
+    return call.position

@@ -12,14 +12,13 @@ import torch
 
 from tensorprobe.capture.torch.function import UnknownFunctionError
 from tensorprobe.capture.torch.gradient import Span
-from tensorprobe.replay.argument import Leaf
 from tensorprobe.replay.board import Steps
 from tensorprobe.replay.decision import find_margin
 from tensorprobe.replay.invocation import Tensors, is_random, is_undefined, tensors_by_slot
 from tensorprobe.replay.meaning.registry import MeaningError
 from tensorprobe.replay.pin import Load, pin_gradients
 from tensorprobe.replay.precision import torch_dtype
-from tensorprobe.replay.program import Operation, backward_leaves
+from tensorprobe.replay.program import Operation
 from tensorprobe.replay.recorded import MissingContentError
 from tensorprobe.replay.region import Regions, is_repeated
 from tensorprobe.replay.result import Decision
@@ -27,6 +26,7 @@ from tensorprobe.replay.spread_call import is_inside_spread, is_spread_call
 from tensorprobe.replay.value import Given
 from tensorprobe.replay.workspace import lay_out
 from tensorprobe.replay.write import find_written, is_written, write_into
+from tensorprobe.run.leaf import Leaf
 
 if TYPE_CHECKING:
     from tensorprobe.replay.engine import Replay
@@ -254,7 +254,7 @@ class Executor:
 
     def _make_load(self, operation: Operation) -> Load:
         """Reads the recorded gradients of a call's arguments."""
-        _, departing = backward_leaves(self._replay.program.gradients.get(operation.backward_name, {}))
+        _, departing = self._replay.program.gradients_of(operation)
 
         def load(slot: str) -> torch.Tensor | None:
             leaf = departing.get(slot)

@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from tensorprobe.replay.argument import Leaf, iter_leaves
 from tensorprobe.replay.communication import Communication, read_communications
 from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.spread_call import is_arranging
+from tensorprobe.run.leaf import Leaf, iter_leaves
 
 _TRANSPOSED = {
     "all_reduce": ("all_reduce",),

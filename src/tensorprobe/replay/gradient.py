@@ -11,10 +11,10 @@ import torch
 from tensorprobe.capture.call import Call, GradientRecord, Slot
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.torch.gradient import GradientTracer, Span
-from tensorprobe.model.name import PARAMETERS_GRAD, ParametersGradName, module_stem, parse_name
-from tensorprobe.replay.argument import Leaf
+from tensorprobe.model.name import PARAMETERS_GRAD
 from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.reduced_gradient import ReducedGradients, parameter_gradients
+from tensorprobe.run.leaf import Leaf
 
 SeeGradient = Callable[[str, str, torch.Tensor], None]
 """Told of a gradient: the record and the place that it was recorded by, and what it is."""
@@ -133,6 +133,6 @@ class Gradients:
 
 def _stems_of_paths(program: Program) -> Iterator[tuple[str, str]]:
     for name in program.gradients:
-        parsed = parse_name(name)
-        if isinstance(parsed, ParametersGradName):
-            yield parsed.path, module_stem(parsed.prefix, parsed.path, parsed.class_name)
+        call = program.run.by_name[name]
+        if call.kind == "parameters_grad":
+            yield call.path, call.stem

@@ -6,22 +6,22 @@ gradient that was recorded behind it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from tensorprobe.replay.argument import Leaf, UnknownArgumentError
-from tensorprobe.replay.backward_pass import BackwardPass
+from tensorprobe.replay.argument import UnknownArgumentError
 from tensorprobe.replay.judge import Unit, judge
-from tensorprobe.replay.program import Operation, Program, backward_leaves
+from tensorprobe.replay.program import Program
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
 from tensorprobe.replay.reduced_gradient import parameter_gradients, read_reductions
 from tensorprobe.replay.result import Judgement
 from tensorprobe.replay.value_flow import FlowValue, iter_values, leaf_uses
+from tensorprobe.run.backward_pass import BackwardPass
+from tensorprobe.run.leaf import Leaf
 
-Gradients = Mapping[str, Leaf]
 _SUM_UNITS = 0.75
 """Adding up rounds by half a unit each time, whoever does it."""
 
@@ -62,7 +62,7 @@ class _Checker:
 
     def check_values(self, roots: set[int | None]) -> Iterator[BrokenSum]:
         for value in iter_values(self._program):
-            arriving = self._gradients(value.maker)[0].get(value.leaf.slot)
+            arriving = self._program.gradients_of(value.maker)[0].get(value.leaf.slot)
             if arriving is None or value.leaf.tensor in roots | self._program.unclear:
                 continue
             judgement = self._judge(arriving, self._shares(value))
@@ -83,14 +83,14 @@ class _Checker:
             used = uses.get(leaf.leaf.tensor or -1)
             if leaf.before is not None or gradient is None or not used:
                 continue
-            shares = [self._gradients(user)[1].get(given.slot) for user, given in used]
+            shares = [self._program.gradients_of(user)[1].get(given.slot) for user, given in used]
             judgement = self._judge(gradient, [share for share in shares if share is not None])
             if judgement is not None and not judgement.is_explained:
                 users = tuple(user.backward_name for user, _ in used)
                 yield BrokenSum(record, gradient, leaf.leaf, None, judgement, users)
 
     def _shares(self, value: FlowValue) -> list[Leaf]:
-        found = [self._gradients(user)[1].get(leaf.slot) for user, leaf in value.uses]
+        found = [self._program.gradients_of(user)[1].get(leaf.slot) for user, leaf in value.uses]
         return [leaf for leaf in found if leaf is not None]
 
     def _judge(self, arriving: Leaf, shares: Sequence[Leaf]) -> Judgement | None:
@@ -110,6 +110,3 @@ class _Checker:
         # shares of either sign: each addition errs by a unit of what is added
         room = unit.eps * float(size.square().mean().sqrt()) if size.numel() else 0.0
         return judge(recorded, total, unit, _SUM_UNITS, find_sensitivity=lambda: room)
-
-    def _gradients(self, operation: Operation) -> tuple[Gradients, Gradients]:
-        return backward_leaves(self._program.gradients.get(operation.backward_name, {}))

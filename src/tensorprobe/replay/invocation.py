@@ -14,7 +14,7 @@ from tensorprobe.capture.torch.dropout import RNNS, set_dropout_inert
 from tensorprobe.capture.torch.function import DRAWS, UNDEFINED, base_op, find_function
 from tensorprobe.model.tree import map_tree
 from tensorprobe.replay.allocation import Allocation
-from tensorprobe.replay.argument import Leaf, UnknownArgumentError, build_arguments, iter_leaves
+from tensorprobe.replay.argument import UnknownArgumentError, build_arguments
 from tensorprobe.replay.meaning.distributed import copies_only
 from tensorprobe.replay.meaning.draw import find_draw
 from tensorprobe.replay.meaning.fit import fit_meaning
@@ -29,9 +29,10 @@ from tensorprobe.replay.meaning.scaler import find_scaler
 from tensorprobe.replay.meaning.torch import Context, find_meaning
 from tensorprobe.replay.object import make_object
 from tensorprobe.replay.precision import Precision, torch_dtype
-from tensorprobe.replay.program import WRITTEN, Operation
+from tensorprobe.replay.program import Operation
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
 from tensorprobe.replay.workspace import lay_out
+from tensorprobe.run.leaf import WRITTEN, Leaf, iter_leaves
 
 _ATOMS = (torch.Tensor, torch.Size)
 

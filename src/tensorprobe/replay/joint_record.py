@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
-from tensorprobe.replay.argument import Leaf
 from tensorprobe.replay.communication import Communication, Key, read_communication, read_communications
-from tensorprobe.replay.program import Operation, Program, backward_leaves
+from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.recorded import RecordedTensors
 from tensorprobe.replay.spread import combine
 from tensorprobe.replay.spread_call import is_spread_call
+from tensorprobe.run.leaf import Leaf
 
 Call = tuple[Communication, RecordedTensors]
 Part = tuple[Leaf, RecordedTensors]
@@ -79,5 +79,5 @@ def _match_spread(programs: Mapping[int, Program]) -> Iterator[list[tuple[int, O
 
 def _leaves(program: Program, operation: Operation) -> list[Leaf]:
     """All tensors of a call and its gradients, in an order that is the same on all ranks."""
-    arriving, departing = backward_leaves(program.gradients.get(operation.backward_name, {}))
+    arriving, departing = program.gradients_of(operation)
     return [*operation.inputs, *operation.outputs, *arriving.values(), *departing.values()]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from tensorprobe.replay.argument import Leaf
 from tensorprobe.replay.program import Operation, Program
+from tensorprobe.run.leaf import Leaf
 
 
 def find_last_uses(program: Program) -> dict[str, tuple[list[int], list[int]]]:

@@ -16,12 +16,12 @@ from typing import Any
 import torch
 
 from tensorprobe.model.undefined import UNDEFINED_MEMORY
-from tensorprobe.replay.argument import Leaf, is_tensor, iter_leaves, read_leaf
-from tensorprobe.replay.backward_pass import BackwardPass
 from tensorprobe.replay.meaning.mindspore import OWN_RESULTS
 from tensorprobe.replay.meaning.mindspore.call import GIVEN_BACK
-from tensorprobe.replay.program import Operation, Program, backward_leaves
+from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors, bits_of
+from tensorprobe.run.backward_pass import BackwardPass
+from tensorprobe.run.leaf import Leaf, is_tensor, iter_leaves, read_leaf
 
 Key = tuple[str, tuple[int, ...], bytes]
 """Equal for tensors of the same bits."""
@@ -81,7 +81,7 @@ class _Linker:
     def link(self, operation: Operation) -> None:
         """Number what goes into a call, what is inside of it, and what comes out."""
         fields = dict(operation.fields)
-        arriving, departing = backward_leaves(self.program.gradients.get(operation.backward_name, {}))
+        arriving, departing = self.program.gradients_of(operation)
 
         def describe_input(leaf: Leaf) -> dict[str, Any]:
             """A kernel does not see of each tensor that it has a gradient."""
@@ -288,7 +288,7 @@ def find_passes(program: Program) -> list[BackwardPass]:
         for operation in program.calls():
             if not first <= program.gradient_position(operation.backward_name) <= last:
                 continue
-            arriving = backward_leaves(program.gradients[operation.backward_name])[0]
+            arriving = program.gradients_of(operation)[0]
             for leaf in operation.outputs:
                 if leaf.tensor is not None and leaf.slot in arriving and leaf.tensor not in given_back:
                     roots[leaf.tensor] = leaf, arriving[leaf.slot]
@@ -301,7 +301,7 @@ def find_passes(program: Program) -> list[BackwardPass]:
 
 def _numbers_given_back(program: Program, operation: Operation) -> Iterator[int]:
     """The tensors to which a call gave a gradient back."""
-    departing = backward_leaves(program.gradients.get(operation.backward_name, {}))[1]
+    departing = program.gradients_of(operation)[1]
     for leaf in operation.inputs:
         if leaf.slot in departing and leaf.tensor is not None:
             yield leaf.tensor

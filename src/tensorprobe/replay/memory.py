@@ -15,8 +15,8 @@ import torch
 
 from tensorprobe.capture.torch.function import PASSES_ON, SAVES_NOTHING, SAVES_RESULT, VIEWS, base_op
 from tensorprobe.errors import DumpError
-from tensorprobe.replay.argument import Leaf, iter_leaves
 from tensorprobe.replay.program import Operation, Program
+from tensorprobe.run.leaf import Leaf, iter_leaves
 from tensorprobe.store.reader import RankDump
 
 TOLD_BYTES = 1 << 30

@@ -16,10 +16,11 @@ from mindspore.ops import auto_generate
 from mindspore.ops.operations import array_ops, math_ops, nn_ops
 
 from tensorprobe.capture.torch.function import UnknownFunctionError
-from tensorprobe.replay.argument import Leaf, UnknownArgumentError, build_arguments, iter_leaves
+from tensorprobe.replay.argument import UnknownArgumentError, build_arguments
 from tensorprobe.replay.link import WRITTEN_COUNT
 from tensorprobe.replay.meaning.mindspore import OWN_RESULTS, find_entry
 from tensorprobe.replay.program import Operation
+from tensorprobe.run.leaf import Leaf, iter_leaves
 
 _OWNERS = {
     "Functional": ops,

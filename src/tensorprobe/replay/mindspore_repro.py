@@ -11,7 +11,7 @@ import torch
 from mindspore import context
 
 from tensorprobe.capture.torch.function import UnknownFunctionError
-from tensorprobe.replay.argument import Leaf, UnknownArgumentError, is_tensor, read_leaf
+from tensorprobe.replay.argument import UnknownArgumentError
 from tensorprobe.replay.mindspore_function import (
     check_known,
     count_call_arguments,
@@ -23,7 +23,7 @@ from tensorprobe.replay.mindspore_function import (
     meant_results,
     name_primitive,
 )
-from tensorprobe.replay.program import Operation, Program, backward_leaves
+from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.reason import describe_error
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
 from tensorprobe.replay.repro_argument import (
@@ -35,6 +35,7 @@ from tensorprobe.replay.repro_argument import (
     make_title,
     write_results,
 )
+from tensorprobe.run.leaf import Leaf, backward_leaves, is_tensor, read_leaf
 
 TENSORS = "tensors.npz"
 _OWNERS = {

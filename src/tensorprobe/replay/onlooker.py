@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from tensorprobe.replay.backward_pass import LeafGradient
 from tensorprobe.replay.invocation import Tensors
 from tensorprobe.replay.program import Operation
+from tensorprobe.run.backward_pass import LeafGradient
 
 
 class Onlooker:

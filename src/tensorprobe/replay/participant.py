@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from tensorprobe.replay.argument import Leaf
 from tensorprobe.replay.board import Meeting, NotJoinedError, Steps, attend, wait_for
 from tensorprobe.replay.communication import Communication, Key, read_communications
 from tensorprobe.replay.exchange import Results, exchange
@@ -22,6 +21,7 @@ from tensorprobe.replay.precision import torch_dtype
 from tensorprobe.replay.program import Operation
 from tensorprobe.replay.recorded import MissingContentError
 from tensorprobe.replay.workspace import lay_out
+from tensorprobe.run.leaf import Leaf
 
 if TYPE_CHECKING:
     from tensorprobe.replay.engine import Replay

@@ -11,21 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tensorprobe.model.name import (
-    FORWARD,
-    LAYER_PREFIX,
-    ApiName,
-    ModuleName,
-    ParametersGradName,
-    RecordName,
-    parse_name,
-)
-from tensorprobe.replay.argument import Leaf, iter_leaves
-from tensorprobe.replay.backward_pass import BackwardPass, read_passes
-from tensorprobe.store.reader import RankDump
+from tensorprobe.model.name import BACKWARD, FORWARD, LAYER_PREFIX
+from tensorprobe.run.backward_pass import BackwardPass, read_passes
+from tensorprobe.run.call import Call
+from tensorprobe.run.leaf import STATE_ROLES, WRITTEN, Leaf, backward_leaves, iter_leaves, iter_named_leaves
+from tensorprobe.run.step import Run, make_call, read_calls
+from tensorprobe.store.reader import RankDump, Record
 
-STATE_ROLES = ("parameters", "buffers")
-"""What a module call finds beside its arguments."""
 _INDEXING = ("__getitem__", "__setitem__")
 _INPLACE = {
     **dict.fromkeys(("relu", "relu6", "selu", "silu", "mish", "hardswish", "hardsigmoid"), 1),
@@ -35,21 +27,15 @@ _INPLACE = {
 }
 """Where functions take `inplace`, when it is not given by its name."""
 _MAX_DEPTH = 100
-WRITTEN = "written"
-"""The name of the places of what a call wrote to: `written.input.1` is its second argument afterwards."""
 
 
 @dataclass(eq=False, slots=True)
 class Operation:
     """One forward call: of an API, or of a module with what it contains."""
 
-    name: str
-    parsed: ApiName | ModuleName
+    call: Call
     fields: Mapping[str, Any]
-    position: int = 0
-    """How many records there were when it ended."""
-    framework: str = "pytorch"
-    """Whose function was called."""
+    """Of its record: all that it takes to make the call again."""
     children: list[Operation] = field(default_factory=list)
     has_backward: bool = False
     """Did gradients come back to it?"""
@@ -58,17 +44,31 @@ class Operation:
         return f"<{self.name}>"
 
     @property
+    def name(self) -> str:
+        return self.call.name
+
+    @property
+    def position(self) -> int:
+        """How many records there were when it ended."""
+        return self.call.position
+
+    @property
+    def framework(self) -> str:
+        """Whose function was called."""
+        return self.call.framework or "pytorch"
+
+    @property
     def is_module(self) -> bool:
-        return isinstance(self.parsed, ModuleName)
+        return self.call.kind == "module"
 
     @property
     def prefix(self) -> str:
-        return self.parsed.prefix
+        return self.call.prefix
 
     @property
     def op(self) -> str:
         """What was called."""
-        return self.parsed.class_name if isinstance(self.parsed, ModuleName) else self.parsed.name
+        return self.call.op
 
     @property
     def arguments(self) -> Sequence[Any]:
@@ -172,20 +172,18 @@ class Operation:
 
     @property
     def backward_name(self) -> str:
-        return backward_name(self.parsed)
+        return self.call.in_direction(BACKWARD)
 
 
 @dataclass(eq=False)
 class Program:
     """The calls of one step of one process."""
 
-    rank: RankDump
+    run: Run
     operations: list[Operation]
     """The outermost, in their order."""
     gradients: dict[str, Mapping[str, Any]]
     """The backward records, and those of the gradients of parameters, by their names."""
-    positions: dict[str, int]
-    """How many records there were before each."""
     limit_bytes: int = 1 << 30
     """So much memory may a replay take."""
 
@@ -196,25 +194,33 @@ class Program:
     _gradient_leaves: dict[str, dict[str, Leaf]] = field(default_factory=dict)
 
     @property
+    def rank(self) -> RankDump:
+        return self.run.rank
+
+    @property
     def backward_passes(self) -> list[BackwardPass]:
         """Where gradients were asked for, in the order in which they were."""
         return list(self.passes) if self.passes is not None else read_passes(self.rank.run)
 
     @property
     def is_mindspore(self) -> bool:
-        return self.rank.header.get("framework") == "mindspore"
+        return self.run.framework == "mindspore"
 
     def gradient_leaves(self, record: str) -> dict[str, Leaf]:
         """The tensors of a backward record, or of one of the gradients of parameters, by their places."""
         found = self._gradient_leaves.get(record)
         if found is None:
             named = iter_named_leaves(self.gradients.get(record, {}))
-            found = self._gradient_leaves[record] = {slot: leaf for slot, leaf, _ in named}
+            found = self._gradient_leaves[record] = dict(named)
         return found
+
+    def gradients_of(self, operation: Operation) -> tuple[dict[str, Leaf], dict[str, Leaf]]:
+        """What was recorded of the gradients of a call's results, and of those of its arguments, by their places."""
+        return backward_leaves(self.gradients.get(operation.backward_name, {}))
 
     def gradient_position(self, record: str) -> int:
         """How many records there were before a gradient's; -1 if there is none."""
-        return self.positions[record] if record in self.gradients else -1
+        return self.run.by_name[record].position if record in self.gradients else -1
 
     def gradient_leaf(self, record: str, slot: str) -> Leaf | None:
         """What was recorded of a gradient: of a backward record, or one of the gradients of parameters."""
@@ -241,57 +247,22 @@ def read_program(rank: RankDump) -> Program:
     """The program of one step of one process."""
     operations: dict[str, Operation] = {}
     gradients: dict[str, Mapping[str, Any]] = {}
-    positions: dict[str, int] = {}
-    framework = str(rank.header.get("framework") or "pytorch")
-    for number, record in enumerate(rank.records()):
-        parsed = parse_or_none(record.name)
-        place = rank.place(record.name)
-        position = positions[record.name] = place if place is not None else number
-        if isinstance(parsed, ParametersGradName):
-            gradients[record.name] = record.fields
-        elif isinstance(parsed, (ApiName, ModuleName)):
-            if parsed.direction == "forward":
-                operations[record.name] = Operation(record.name, parsed, record.fields, position, framework)
-            elif parsed.direction == "backward":
-                gradients[record.name] = record.fields
+    calls: list[Call] = []
+    for call, record in read_calls(rank):
+        calls.append(call)
+        if call.kind in ("api", "module") and call.is_named and call.direction == FORWARD:
+            operations[call.name] = Operation(call, record.fields)
+        elif call.direction == BACKWARD:
+            gradients[call.name] = record.fields
     for operation in operations.values():
         operation.has_backward = operation.backward_name in gradients
         operation.children.extend(_read_parts(operation))
-    program = Program(rank, _nest(operations, rank.parents), gradients, positions)
-    if framework == "mindspore":
+    program = Program(Run(rank, calls), _nest(operations), gradients)
+    if program.is_mindspore:
         from tensorprobe.replay.link import link_program  # needs torch, and what is above
 
         link_program(program)
     return program
-
-
-_SLOT_OF_FIELD = {
-    "input_args": "input",
-    "input_kwargs": "kwargs",
-    "output": "output",
-    "parameters": "parameters",
-    "buffers": "buffers",
-    "input": "input",
-    "output_kwargs": "kwargs",
-    WRITTEN: WRITTEN,
-}
-
-
-def iter_named_leaves(fields: Mapping[str, Any]) -> Iterator[tuple[str, Leaf, Mapping[str, Any]]]:
-    """The tensors of a record by their places, each with the node that describes it. What stands in no field of a call
-    is the gradient of a parameter of that name."""
-    for name, tree in fields.items():
-        for leaf in iter_leaves(tree, _SLOT_OF_FIELD.get(name, name)):
-            yield (leaf.slot if name in _SLOT_OF_FIELD else name), leaf, leaf.fields
-
-
-def backward_leaves(fields: Mapping[str, Any]) -> tuple[dict[str, Leaf], dict[str, Leaf]]:
-    """Of a backward record: the gradients of the results, by their places in the forward record, and those of the
-    arguments."""
-    arriving = {leaf.slot.replace("input", "output", 1): leaf for leaf in iter_leaves(fields.get("input"), "input")}
-    departing = {leaf.slot.replace("output", "input", 1): leaf for leaf in iter_leaves(fields.get("output"), "output")}
-    departing.update((leaf.slot, leaf) for leaf in iter_leaves(fields.get("output_kwargs"), "kwargs"))
-    return arriving, departing
 
 
 def _read_parts(layer: Operation) -> Iterator[Operation]:
@@ -306,8 +277,9 @@ def _read_parts(layer: Operation) -> Iterator[Operation]:
             part = {**fields, "is_part": True}
             for role, files in (("input_args", given), ("input_kwargs", given), ("output", made)):
                 part[role] = _name_files(part.get(role), files)
-            parsed = ApiName(prefix, op, number, FORWARD)
-            yield Operation(f"{layer.name}.{number}", parsed, part, layer.position)
+            call = make_call(Record(f"{layer.name}.{number}", part), layer.position, {})
+            call.prefix, call.op, call.index = prefix, op, number
+            yield Operation(call, part)
 
 
 def _name_files(tree: Any, files: Mapping[int, str | None], depth: int = 0) -> Any:
@@ -325,10 +297,10 @@ def _name_files(tree: Any, files: Mapping[int, str | None], depth: int = 0) -> A
     return tree if known is None else {**tree, "data_name": known}
 
 
-def _nest(operations: dict[str, Operation], parents: Mapping[str, str | None]) -> list[Operation]:
+def _nest(operations: dict[str, Operation]) -> list[Operation]:
     """Put each call into the autograd Function or the module call that contains it. What is read may come from anyone:
     what leads in a circle, or deeper than any program, stays outside."""
-    owners = {name: _find_owner(operation, operations, parents) for name, operation in operations.items()}
+    owners = {name: _find_owner(operation, operations) for name, operation in operations.items()}
     depths: dict[str, int] = {}
     outermost = []
     for name, operation in operations.items():
@@ -340,13 +312,11 @@ def _nest(operations: dict[str, Operation], parents: Mapping[str, str | None]) -
     return outermost
 
 
-def _find_owner(
-    operation: Operation, operations: Mapping[str, Operation], parents: Mapping[str, str | None]
-) -> str | None:
+def _find_owner(operation: Operation, operations: Mapping[str, Operation]) -> str | None:
     function = operations.get(operation.inside or "")
     if function is not None and function.is_function and function.position > operation.position:
         return function.name
-    parent = operations.get(parents.get(operation.name) or "")
+    parent = operations.get(operation.call.parent or "")
     return parent.name if parent is not None and parent.is_module else None
 
 
@@ -365,20 +335,6 @@ def _find_depth(
         depth = min(depth + 1, _MAX_DEPTH + 1)
         depths[below] = depth
     return depths[name]
-
-
-def parse_or_none(name: str) -> RecordName | None:
-    try:
-        return parse_name(name)
-    except ValueError:
-        return None
-
-
-def backward_name(parsed: ApiName | ModuleName) -> str:
-    """The record of the gradients of a forward call."""
-    if isinstance(parsed, ApiName):
-        return str(ApiName(parsed.prefix, parsed.name, parsed.index, "backward", parsed.separator))
-    return str(ModuleName(parsed.prefix, parsed.path, parsed.class_name, "backward", parsed.index))
 
 
 def is_true(leaf: Any) -> bool:

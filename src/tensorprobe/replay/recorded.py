@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from tensorprobe.errors import DumpError
-from tensorprobe.replay.argument import Leaf, UnknownArgumentError
+from tensorprobe.replay.argument import UnknownArgumentError
 from tensorprobe.replay.precision import tensor_from_array, torch_dtype
+from tensorprobe.run.leaf import Leaf
 from tensorprobe.store.reader import RankDump
 from tensorprobe.store.tensor_file import open_tensor
 

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tensorprobe.model.name import ParametersGradName, parse_name
-from tensorprobe.replay.argument import Leaf, iter_leaves
 from tensorprobe.replay.board import Meeting, NotJoinedError, Steps, attend
 from tensorprobe.replay.program import Program
 from tensorprobe.replay.spread import cut, part_leaf
+from tensorprobe.run.leaf import Leaf, iter_leaves
 
 if TYPE_CHECKING:
     from tensorprobe.replay.engine import Replay
@@ -145,12 +144,12 @@ def average(contributions: Sequence[Mapping[str, torch.Tensor | None]]) -> Seque
 def parameter_gradients(program: Program) -> Iterator[tuple[str, ParameterGradient]]:
     """The gradients of parameters by their dotted names."""
     for record, fields in program.gradients.items():
-        parsed = parse_name(record)
-        if isinstance(parsed, ParametersGradName):
+        call = program.run.by_name[record]
+        if call.kind == "parameters_grad":
             for slot, tree in fields.items():
                 leaf = next(iter_leaves(tree, slot), None)
                 if leaf is not None:
-                    yield f"{parsed.path}.{slot}".strip("."), ParameterGradient(record, slot, leaf)
+                    yield f"{call.path}.{slot}".strip("."), ParameterGradient(record, slot, leaf)
 
 
 def read_reductions(program: Program) -> Iterator[Reduction]:

@@ -21,13 +21,13 @@ from tensorprobe.capture.torch.tensor_file import TorchFiles
 from tensorprobe.errors import DumpError, UsageError
 from tensorprobe.model.name import slot_file_name
 from tensorprobe.model.record import Stats
-from tensorprobe.replay.argument import Leaf, is_tensor
-from tensorprobe.replay.backward_pass import LeafGradient
 from tensorprobe.replay.invocation import Tensors
 from tensorprobe.replay.onlooker import Onlooker
-from tensorprobe.replay.program import STATE_ROLES, WRITTEN, Operation, Program, iter_named_leaves
+from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.reduced_gradient import parameter_gradients
 from tensorprobe.replay.result import Coverage
+from tensorprobe.run.backward_pass import LeafGradient
+from tensorprobe.run.leaf import STATE_ROLES, WRITTEN, Leaf, is_tensor, iter_named_leaves
 from tensorprobe.store import layout
 from tensorprobe.store.folder import Folder
 from tensorprobe.store.reader import Record
@@ -88,7 +88,7 @@ class ReplayedDump(Onlooker):
     def see_arguments(self, operation: Operation, tensors: Tensors) -> None:
         leaves = {leaf.slot: leaf for leaf in operation.inputs}
         for role in STATE_ROLES:
-            leaves.update((slot, leaf) for slot, leaf, _ in iter_named_leaves({role: operation.state(role)}))
+            leaves.update(iter_named_leaves({role: operation.state(role)}))
         self._see(operation.name, leaves, tensors)
 
     def see_results(self, operation: Operation, tensors: Tensors) -> None:
@@ -171,7 +171,7 @@ class ReplayedDump(Onlooker):
     def _rewrite(self, record: Record) -> Any:
         """The fields of a record with the numbers of the replay."""
         self._reducer.fetch()
-        by_node = {id(node): slot for slot, _, node in iter_named_leaves(record.fields)}
+        by_node = {id(leaf.fields): slot for slot, leaf in iter_named_leaves(record.fields)}
         return self._map(record.fields, record.name, by_node)
 
     def _map(self, tree: Any, record: str, by_node: Mapping[int, str]) -> Any:

@@ -15,10 +15,11 @@ from tensorprobe.capture.torch.function import UnknownFunctionError
 from tensorprobe.config.suggestion import suggest
 from tensorprobe.errors import UsageError
 from tensorprobe.replay import torch_repro
-from tensorprobe.replay.argument import Leaf, UnknownArgumentError
+from tensorprobe.replay.argument import UnknownArgumentError
 from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
 from tensorprobe.replay.workspace import lay_out
+from tensorprobe.run.leaf import Leaf
 from tensorprobe.store.disk import open_whole
 from tensorprobe.store.layout import make_folder
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tensorprobe.replay.argument import Leaf, UnknownArgumentError, is_tensor, read_leaf
+from tensorprobe.replay.argument import UnknownArgumentError
+from tensorprobe.run.leaf import Leaf, is_tensor, read_leaf
 
 _WORD = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", re.ASCII)
 _SLOT = re.compile(r"[\w.]+", re.ASCII)

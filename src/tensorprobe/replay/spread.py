@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from tensorprobe.model.record import Sharding
-from tensorprobe.replay.argument import Leaf
 from tensorprobe.replay.invocation import NotReplayedError
+from tensorprobe.run.leaf import Leaf
 
 _SHARD = re.compile(r"(?:Shard\(dim=|S\()(-?\d+)\)")
 _PARTIAL = re.compile(r"Partial\((\w+)\)|P(?:\((\w+)\))?")

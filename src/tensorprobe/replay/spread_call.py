@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensorprobe.model.record import Sharding
-from tensorprobe.replay.argument import Leaf
 from tensorprobe.replay.board import Meeting, Steps, attend
 from tensorprobe.replay.invocation import NotReplayedError, Tensors
 from tensorprobe.replay.program import Operation
 from tensorprobe.replay.spread import SpreadTensors, combine, cut, is_spread, part_leaf
+from tensorprobe.run.leaf import Leaf
 
 if TYPE_CHECKING:
     from tensorprobe.replay.engine import Replay

@@ -10,10 +10,10 @@ from typing import IO, Any
 import torch
 
 from tensorprobe.capture.torch.function import find_function
-from tensorprobe.replay.argument import Leaf, UnknownArgumentError, iter_leaves
+from tensorprobe.replay.argument import UnknownArgumentError
 from tensorprobe.replay.execution import uses_mkldnn
 from tensorprobe.replay.precision import torch_dtype
-from tensorprobe.replay.program import Operation, Program, backward_leaves
+from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.recorded import RecordedTensors
 from tensorprobe.replay.repro_argument import (
     ArgumentWriter,
@@ -25,6 +25,7 @@ from tensorprobe.replay.repro_argument import (
     write_number,
     write_results,
 )
+from tensorprobe.run.leaf import Leaf, backward_leaves, iter_leaves
 
 TENSORS = "tensors.pt"
 _OWNERS = {"Functional": "torch.nn.functional", "Torch": "torch", "Tensor": "torch.Tensor", "Ops": "torch.ops"}

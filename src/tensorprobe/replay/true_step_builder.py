@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from tensorprobe.replay.argument import Leaf, is_tensor
 from tensorprobe.replay.engine import Replay
 from tensorprobe.replay.invocation import Tensors, is_random
 from tensorprobe.replay.onlooker import Onlooker, Onlookers
 from tensorprobe.replay.precision import Precision
-from tensorprobe.replay.program import WRITTEN, Operation, Program
+from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.result import Coverage
 from tensorprobe.replay.true_step import Array, LeafKey, TrueCall, TrueStep, TrueValue
+from tensorprobe.run.leaf import WRITTEN, Leaf, is_tensor
 
 ReplaceLeaf = Callable[[Leaf, torch.Tensor], torch.Tensor]
 
@@ -105,15 +105,14 @@ class TrueStepBuilder(Onlooker):
                 value.is_root = value.is_root or leaf.tensor in self.roots
 
     def _add_call(self, operation: Operation, inputs: dict[str, int]) -> TrueCall:
-        fields = operation.fields
         call = TrueCall(
             operation.name,
             len(self._calls),
             str(self._program.rank.header.get("framework")),
             operation.prefix,
             operation.op,
-            fields.get("module_path") if isinstance(fields.get("module_path"), str) else None,
-            fields.get("caller") if isinstance(fields.get("caller"), str) else None,
+            operation.call.module_path,
+            operation.call.caller,
             inputs,
             arguments=dict(_iter_plain(operation)),
             is_random=is_random(operation),

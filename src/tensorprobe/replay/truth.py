@@ -13,8 +13,7 @@ from dataclasses import replace
 import torch
 
 from tensorprobe.replay.alone import LoneCall, LoneExchange, LoneFunction
-from tensorprobe.replay.argument import Leaf, UnknownArgumentError
-from tensorprobe.replay.backward_pass import LeafGradient
+from tensorprobe.replay.argument import UnknownArgumentError
 from tensorprobe.replay.communication import read_communication
 from tensorprobe.replay.engine import Replay
 from tensorprobe.replay.error import measure
@@ -26,11 +25,13 @@ from tensorprobe.replay.judge import Unit, allow_units, judge
 from tensorprobe.replay.meaning.registry import MeaningError
 from tensorprobe.replay.onlooker import Onlooker
 from tensorprobe.replay.precision import Precision, torch_dtype
-from tensorprobe.replay.program import Operation, Program, backward_leaves
+from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.reason import describe_error
 from tensorprobe.replay.recorded import KeptTensors, MissingContentError, RecordedTensors
 from tensorprobe.replay.result import CallTruth, Finding, Truth
 from tensorprobe.replay.spread_call import is_arranging
+from tensorprobe.run.backward_pass import LeafGradient
+from tensorprobe.run.leaf import Leaf
 from tensorprobe.store.frame import describe_frame
 
 
@@ -160,7 +161,7 @@ class TruthJudge(Onlooker):
     def _judge_alone(self, operation: Operation) -> None:
         if is_random(operation) or is_undefined(operation) or is_arranging(operation):
             return
-        arriving, departing = self._gradients(operation)
+        arriving, departing = self._program.gradients_of(operation)
         try:
             alone = self._make_alone(operation, arriving)
             for leaf in operation.outputs:
@@ -250,6 +251,3 @@ class TruthJudge(Onlooker):
             return
         row = self.rows.setdefault((record, leaf.slot), CallTruth(record, leaf.slot, leaf.dtype))
         row.accumulated = error
-
-    def _gradients(self, operation: Operation) -> tuple[dict[str, Leaf], dict[str, Leaf]]:
-        return backward_leaves(self._program.gradients.get(operation.backward_name, {}))

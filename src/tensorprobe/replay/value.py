@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tensorprobe.replay.argument import Leaf, UnknownArgumentError, build_arguments
+from tensorprobe.replay.argument import UnknownArgumentError, build_arguments
 from tensorprobe.replay.program import Operation
 from tensorprobe.replay.recorded import MissingContentError
 from tensorprobe.replay.spread import part_leaf
 from tensorprobe.replay.workspace import Workspace, lay_out
+from tensorprobe.run.leaf import Leaf
 
 if TYPE_CHECKING:
     from tensorprobe.replay.engine import Replay

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tensorprobe.replay.argument import Leaf
-from tensorprobe.replay.program import WRITTEN, Operation, Program
+from tensorprobe.replay.program import Operation, Program
+from tensorprobe.run.leaf import WRITTEN, Leaf
 
 
 @dataclass(eq=False, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import torch
 
-from tensorprobe.replay.argument import Leaf
+from tensorprobe.run.leaf import Leaf
 
 _REAL = {"complex64": "float32", "complex128": "float64", "complex32": "float16"}
 

@@ -13,6 +13,8 @@ from tensorprobe.errors import UsageError
 from tensorprobe.model.name import slot_file_name
 from tensorprobe.replay.completion import check_repeated
 from tensorprobe.replay.result import ReplayOptions
+from tensorprobe.run.call import Call
+from tensorprobe.run.step import read_calls
 from tensorprobe.store.layout import make_folder
 from tensorprobe.store.reader import Dump, RankDump, open_dump
 from tensorprobe.store.slot import TensorSlot
@@ -22,7 +24,7 @@ from tensorprobe.store.slot import TensorSlot
 class WantedTensor:
     """One tensor that was asked for."""
 
-    record: str
+    call: Call
     slot: TensorSlot
     file_name: str
 
@@ -49,14 +51,13 @@ def find_wanted(rank: RankDump, names: Sequence[str]) -> Iterator[WantedTensor]:
     suffix = "npy" if rank.header.get("framework") == "mindspore" else "pt"
     found: dict[str, list[WantedTensor]] = {name: [] for name in names}
     known: list[str] = []
-    for record in rank.records():
-        known.append(record.name)
-        for slot in record.slots():
-            if isinstance(slot, TensorSlot):
-                place = f"{record.name}.{slot.slot}"
-                for name in {record.name, place, f"{place}.{suffix}"} & found.keys():
-                    file_name = slot.data_name or slot_file_name(place, suffix)
-                    found[name].append(WantedTensor(record.name, slot, file_name))
+    for call, _ in read_calls(rank):
+        known.append(call.name)
+        for slot in call.tensors:
+            place = f"{call.name}.{slot.slot}"
+            for name in {call.name, place, f"{place}.{suffix}"} & found.keys():
+                file_name = slot.data_name or slot_file_name(place, suffix)
+                found[name].append(WantedTensor(call, slot, file_name))
     for name, tensors in found.items():
         if not tensors:
             advice = suggest(name, known) or "`tensorprobe show` lists the records."
@@ -71,13 +72,12 @@ def _compute(dump: Dump, rank: RankDump, wanted: Sequence[WantedTensor], folder:
         return rank
     if rank.header.get("task") != "replay":
         raise UsageError(
-            f"there is no file of {missing[0].record}.{missing[0].slot.slot}: {rank.folder} was recorded with task "
+            f"there is no file of {missing[0].call.name}.{missing[0].slot.slot}: {rank.folder} was recorded with task "
             f'"{rank.header.get("task")}". Record with task "replay" or "tensor".'
         )
     from tensorprobe.replay import iter_executions
 
-    names = [record.name for record in rank.records()]
-    last = max((one.record for one in missing), key=names.index)
+    last = max((one.call for one in missing), key=lambda call: call.position).name
     for done in iter_executions(dump.select(rank.step, rank.rank), ReplayOptions("recorded", device, last, folder)):
         check_repeated(done)
     (whole,) = open_dump(folder).ranks()

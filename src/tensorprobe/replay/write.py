@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from tensorprobe.replay.argument import Leaf
-from tensorprobe.replay.program import WRITTEN, Operation, Program
+from tensorprobe.replay.program import Operation, Program
+from tensorprobe.run.leaf import WRITTEN, Leaf
 
 
 def is_written(operation: Operation, leaf: Leaf) -> bool:

@@ -14,12 +14,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensorprobe.compare.call import BACKWARD, FORWARD, Call
 from tensorprobe.compare.result import CallResult, Comparison, RankResult, ValuePair
 from tensorprobe.errors import UsageError
+from tensorprobe.model.name import BACKWARD, FORWARD
 from tensorprobe.model.record import Number
 from tensorprobe.report.cell import defuse
 from tensorprobe.report.escape import clean
+from tensorprobe.run.call import Call
 from tensorprobe.store import disk
 from tensorprobe.store.slot import Slot, TensorSlot
 
@@ -36,7 +37,7 @@ _OF_TENSORS = ("result of allclose", "ratio of allclose", "cosine similarity", "
 _OF_STATISTICS = ("max, min, mean diffs",)
 _RANK = "RANK"
 _ABSENT = "nan"
-_SINGLE = {FORWARD: "output", BACKWARD: "input"}
+_SINGLE: dict[str, str] = {FORWARD: "output", BACKWARD: "input"}
 """What has no number in its name where a call has only one of it."""
 
 

@@ -94,7 +94,7 @@ def _describe_rank(report: RankReport) -> dict[str, Any]:
         "saved_count": report.saved_count,
         "coverage": report.coverage,
         "non_finite": [_describe_non_finite(found, report) for found in report.non_finite.calls],
-        "failed": [_describe_failed(call.record, call.failed, report) for call in report.failed],
+        "failed": [_describe_failed(call.name, call.failed, report) for call in report.failed],
         "scalars": [{"record": record, "value": value} for record, value in report.scalars],
         "gradients": [{"parameter": found.parameter, "norm": found.norm} for found in report.gradients],
     }
@@ -102,10 +102,10 @@ def _describe_rank(report: RankReport) -> dict[str, Any]:
 
 def _describe_non_finite(found: NonFiniteCall, report: RankReport) -> dict[str, Any]:
     return {
-        "record": found.call.record,
+        "record": found.call.name,
         "origins": dict(found.origins),
-        "module_path": found.call.module_path,
-        "location": report.locations.get(found.call.record),
+        "module_path": found.call.told_path,
+        "location": report.locations.get(found.call.name),
         "slots": [_describe_slot(slot) for slot in found.slots],
     }
 
@@ -125,7 +125,7 @@ def _describe_row(row: Row, report: RankReport) -> dict[str, Any]:
     }
     if row.call is not None:
         described |= {
-            "module_path": row.call.module_path,
+            "module_path": row.call.told_path,
             "failed": row.call.failed,
             "caller": row.call.caller,
             "recomputed": row.call.is_recomputed,

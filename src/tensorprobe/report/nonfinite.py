@@ -7,15 +7,14 @@ carry it on. A mask of -Inf is sound, and common; the sign is therefore part of 
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from tensorprobe.model.name import ApiName, ModuleName, ParametersGradName
+from tensorprobe.model.name import BACKWARD, FORWARD
 from tensorprobe.model.undefined import is_undefined, is_undefined_result
-from tensorprobe.report.call import Call
+from tensorprobe.run.call import Call
 from tensorprobe.store.slot import TensorSlot
 
 Quality = Literal["NaN", "Inf"]
@@ -109,7 +108,7 @@ class _History:
     def defined_slots(self, call: Call) -> list[TensorSlot]:
         """Its tensors, without those that are, or come from, undefined memory."""
         if is_undefined(call.note):
-            self._undefined[call.record] = {_numbers(slot) for slot in call.tensors if not slot.is_input}
+            self._undefined[call.name] = {_numbers(slot) for slot in call.tensors if not slot.is_input}
         return [slot for slot in call.tensors if not self._is_undefined(call, slot)]
 
     def _is_undefined(self, call: Call, slot: TensorSlot) -> bool:
@@ -117,14 +116,13 @@ class _History:
             return True
         if slot.is_input:  # still what the call returned; in an older dump nothing else tells
             return slot.source in self._undefined and _numbers(slot) in self._undefined[slot.source]
-        name = call.name
-        return call.record in self._undefined or (
-            isinstance(name, ApiName) and is_undefined_result(name.prefix, name.name, name.direction, slot.slot)
+        return call.name in self._undefined or (
+            call.kind == "api" and is_undefined_result(call.prefix, call.op, call.direction, slot.slot)
         )
 
     def add(self, call: Call, quality: Quality) -> None:
         self._qualities.add(quality)
-        record: str | None = call.record
+        record: str | None = call.name
         while record is not None and (record, quality) not in self._records:
             self._records.add((record, quality))
             record = self._parents.get(record)
@@ -140,15 +138,10 @@ def _find_origin(call: Call, quality: Quality, history: _History) -> Origin | No
     holding = [slot for slot in slots if holds(slot, quality)]
     if not holding:
         return None
-    if isinstance(call.name, ParametersGradName):
+    if call.kind == "parameters_grad":
         return "carried" if history.has_any(quality) else "arises"
     if any(slot.is_input for slot in holding):
         return "carried" if history.has_any(quality) else "enters"
-    is_inside = isinstance(call.name, ModuleName) and history.has(call.record, quality)
-    is_from_forward = call.direction == "backward" and history.has(_forward_of(call), quality)
+    is_inside = call.kind == "module" and history.has(call.name, quality)
+    is_from_forward = call.phase == BACKWARD and history.has(call.in_direction(FORWARD), quality)
     return "carried" if is_inside or is_from_forward else "arises"
-
-
-def _forward_of(call: Call) -> str:
-    assert isinstance(call.name, (ApiName, ModuleName))
-    return str(dataclasses.replace(call.name, direction="forward"))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tensorprobe.errors import DumpError
-from tensorprobe.model.name import ApiName, ParametersGradName
-from tensorprobe.report.call import Call, call_from_record, call_from_saved, describe_location
+from tensorprobe.model.name import FORWARD
 from tensorprobe.report.nonfinite import NonFinite, find_non_finite
 from tensorprobe.report.tree import Row, build_rows, build_saved_rows, filter_rows, limit_depth
+from tensorprobe.run.call import Call
+from tensorprobe.run.step import read_run
+from tensorprobe.store.frame import describe_frame
 from tensorprobe.store.reader import RankDump
 from tensorprobe.store.slot import TensorSlot
 
@@ -81,7 +83,7 @@ class RankReport:
         return ending if isinstance(ending, str) else None
 
 
-def read_rank_report(rank: RankDump, options: ShowOptions, on_record: OnRecord | None = None) -> RankReport:
+def read_rank_report(rank: RankDump, options: ShowOptions, on_record: OnRecord = lambda: None) -> RankReport:
     """Like `build_rank_report`, but a rank that cannot be read is a report that says so, and not the end."""
     try:
         return build_rank_report(rank, options, on_record)
@@ -91,20 +93,16 @@ def read_rank_report(rank: RankDump, options: ShowOptions, on_record: OnRecord |
 
 
 def build_rank_report(
-    rank: RankDump, options: ShowOptions | None = None, on_record: OnRecord | None = None
+    rank: RankDump, options: ShowOptions | None = None, on_record: OnRecord = lambda: None
 ) -> RankReport:
     """Read one step of one process. `on_record` is told of each record, for a progress bar."""
     options = options or ShowOptions()
-    calls: dict[str, Call] = {}
-    for record in rank.records():
-        calls[record.name] = call_from_record(record)
-        if on_record is not None:
-            on_record()
-    saved = [call_from_saved(value) for value in rank.saved_values()]
-    non_finite = find_non_finite([*calls.values(), *saved], rank.parents)
-    failed = tuple(call for call in calls.values() if call.failed)
+    run = read_run(rank, on_record)
+    calls, saved = run.calls[: rank.record_count], run.calls[rank.record_count :]
+    non_finite = find_non_finite(run.calls, rank.parents)
+    failed = tuple(call for call in calls if call.failed)
     rows = _select(build_rows(calls, rank.parents), options)
-    notable = {*(found.call.record for found in non_finite.calls), *(call.record for call in failed)}
+    notable = {*(found.call.name for found in non_finite.calls), *(call.name for call in failed)}
     if options.filter:
         notable |= {row.record for row in rows}
     return RankReport(
@@ -135,16 +133,16 @@ def _select(rows: list[Row], options: ShowOptions) -> list[Row]:
 
 
 def _find_locations(rank: RankDump, records: set[str]) -> dict[str, str]:
-    found = {record: describe_location(rank.stack(record)) for record in records}
+    found = {record: describe_frame(frames[0]) for record in records if (frames := rank.stack(record))}
     return {record: location for record, location in found.items() if location}
 
 
-def _find_scalars(calls: Mapping[str, Call]) -> tuple[tuple[str, float], ...]:
+def _find_scalars(calls: Sequence[Call]) -> tuple[tuple[str, float], ...]:
     found: list[tuple[str, float]] = []
-    for call in calls.values():
-        if isinstance(call.name, ApiName) and call.direction == "forward" and not call.caller:
+    for call in calls:
+        if call.kind == "api" and call.phase == FORWARD and not call.caller:
             values = [_scalar(slot) for slot in call.results if isinstance(slot, TensorSlot) and slot.shape == ()]
-            found += [(call.record, value) for value in values if value is not None]
+            found += [(call.name, value) for value in values if value is not None]
     return tuple(found[-_LAST_SCALARS:])
 
 
@@ -156,10 +154,10 @@ def _scalar(slot: TensorSlot) -> float | None:
     return slot.max if isinstance(slot.max, float) else None
 
 
-def _iter_gradients(calls: Mapping[str, Call]) -> Iterator[Gradient]:
-    for call in calls.values():
-        if isinstance(call.name, ParametersGradName):
+def _iter_gradients(calls: Sequence[Call]) -> Iterator[Gradient]:
+    for call in calls:
+        if call.kind == "parameters_grad":
             for slot in call.tensors:
                 if isinstance(slot.norm, float) and not slot.is_undefined:
-                    name = f"{call.name.path}.{slot.slot}" if call.name.path else slot.slot
+                    name = f"{call.path}.{slot.slot}" if call.path else slot.slot
                     yield Gradient(name, slot.norm, not (slot.has_nan or slot.has_inf))

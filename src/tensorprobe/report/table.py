@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from tensorprobe.model.record import Number
-from tensorprobe.report.call import Call
 from tensorprobe.report.escape import shorten
 from tensorprobe.report.nonfinite import describe_counts
 from tensorprobe.report.tree import Row
+from tensorprobe.run.call import Call
 from tensorprobe.store.slot import PlainSlot, Slot, TensorSlot
 
 COLUMNS = ("max", "min", "mean", "norm", "NaN, Inf", "dtype", "shape", "slot", "checksum", "")

@@ -138,8 +138,8 @@ def _finding_facts(report: RankReport) -> Iterator[Fact]:
     for quality in QUALITIES:
         yield from _non_finite_facts(report, quality)
     for label, call in zip(_labels("failed"), report.failed[:_MAX_LISTED], strict=False):
-        yield _fact(label, f"{call.record}  {call.failed}", "red")
-        yield from _place_facts(report, call.record, None)
+        yield _fact(label, f"{call.name}  {call.failed}", "red")
+        yield from _place_facts(report, call.name, None)
     yield from _more_facts(len(report.failed), "failed calls")
     if report.scalars:
         values = "   ".join(f"{record} {format_number(value)}" for record, value in report.scalars)
@@ -154,7 +154,7 @@ def _non_finite_facts(report: RankReport, quality: Quality) -> Iterator[Fact]:
     groups = list(_group_by_line(report, places))
     for label, group in zip(_labels(quality), groups[:_MAX_LISTED], strict=False):
         yield _fact(label, _describe_place(group, quality), _LABEL_STYLES[quality])
-        yield from _place_facts(report, group[0].call.record, group[0].call.module_path)
+        yield from _place_facts(report, group[0].call.name, group[0].call.told_path)
     yield from _more_facts(len(groups), f"places where {quality} arises")
     carried = len(report.non_finite.of(quality)) - len(places)
     if carried:
@@ -165,7 +165,7 @@ def _group_by_line(report: RankReport, places: list[NonFiniteCall]) -> Iterator[
     """The same line in twelve layers is one finding."""
     groups: dict[str, list[NonFiniteCall]] = {}
     for found in places:
-        groups.setdefault(report.locations.get(found.call.record, found.call.record), []).append(found)
+        groups.setdefault(report.locations.get(found.call.name, found.call.name), []).append(found)
     return iter(groups.values())
 
 
@@ -174,7 +174,7 @@ def _describe_place(group: list[NonFiniteCall], quality: Quality) -> str:
     slot = next(slot for slot in first.slots if holds(slot, quality))
     total = f" of {slot.element_count:,}" if slot.element_count else ""
     count = describe_count(slot, quality)
-    what = f"{first.call.record}  {slot.slot}  {count}{total}"
+    what = f"{first.call.name}  {slot.slot}  {count}{total}"
     origin = "comes in here, from outside" if first.origins[quality] == "enters" else "arises here"
     more = f", and in {len(group) - 1:,} more calls from this line" if len(group) > 1 else ""
     return f"{what}  {origin}{more}" + ("  (only -Inf: usual in a mask)" if count.startswith("-") else "")
@@ -228,7 +228,7 @@ def _print_rows(console: Console, report: RankReport, has_filter: bool) -> None:
 
 def _notable_records(report: RankReport) -> set[str]:
     places = [found for quality in QUALITIES for found in report.non_finite.places(quality)]
-    return {found.call.record for found in places} | {call.record for call in report.failed}
+    return {found.call.name for found in places} | {call.name for call in report.failed}
 
 
 def _clean_line(line: Line) -> Line:

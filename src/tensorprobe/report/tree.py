@@ -8,16 +8,17 @@ in circles.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from tensorprobe.model.name import ApiName, Direction, ModuleName, ParametersGradName, module_stem
-from tensorprobe.report.call import Call, direction_of, name_or_none
+from tensorprobe.model.name import BACKWARD, Direction
+from tensorprobe.run.call import Call, name_call
 
 Kind = Literal["call", "module", "gradients", "path", "absent", "saved", "folded"]
 """`path` is a module that is known only by its path; `absent` a module call that has no record, because it was killed
 or filtered; `folded` stands for several calls, of which it holds the first."""
+_KINDS: dict[str, Kind] = {"module": "module", "parameters_grad": "gradients"}
 
 _MAX_PATH_PARTS = 500
 """A longer path is one level: each level of a path has a name that repeats all before it."""
@@ -52,17 +53,19 @@ class _Node:
     kind: Kind
     call: Call | None
     direction: Direction | None
+    named: Call | None = None
+    """What its name says, also where it has no record; None for a path."""
     children: list[_Node] = field(default_factory=list)
 
 
-def build_rows(calls: Mapping[str, Call], parents: Mapping[str, str | None]) -> list[Row]:
+def build_rows(calls: Sequence[Call], parents: Mapping[str, str | None]) -> list[Row]:
     """All calls of one step of one process, nested."""
-    return _flatten(_nest_by_parents(calls, parents) if parents else _nest_by_path(calls.values()))
+    return _flatten(_nest_by_parents(calls, parents) if parents else _nest_by_path(calls))
 
 
 def build_saved_rows(calls: Iterable[Call]) -> list[Row]:
     """Saved values are a flat list."""
-    return mark_last([Row(call.record, call.record, "saved", None, 0, None, call) for call in calls])
+    return mark_last([Row(call.name, call.name, "saved", None, 0, None, call) for call in calls])
 
 
 def filter_rows(rows: list[Row], text: str) -> list[Row]:
@@ -136,23 +139,28 @@ def _continues(before: Row, row: Row) -> bool:
 
 def _words(row: Row) -> list[str]:
     call = row.call
-    words = [row.record, call.module_path, call.caller, call.failed] if call else [row.record]
+    words = [row.record, call.told_path, call.caller, call.failed] if call else [row.record]
     return [word for word in words if word]
 
 
-def _nest_by_parents(calls: Mapping[str, Call], parents: Mapping[str, str | None]) -> list[_Node]:
+def _nest_by_parents(calls: Sequence[Call], parents: Mapping[str, str | None]) -> list[_Node]:
+    by_name = {call.name: call for call in calls}
     nodes: dict[str, _Node] = {}
     roots: list[_Node] = []
     gradients: list[Call] = []
-    for record, call in calls.items():
-        if isinstance(call.name, ParametersGradName) and not parents.get(record):
+    for call in calls:
+        if call.kind == "parameters_grad" and not parents.get(call.name):
             gradients.append(call)
         else:
-            _add_with_parents(record, calls, parents, nodes, roots)
-    backwards = {_stem(node): node for node in nodes.values() if _stem(node) and node.direction == "backward"}
+            _add_with_parents(call.name, by_name, parents, nodes, roots)
+    backwards = {
+        node.named.stem: node
+        for node in nodes.values()
+        if node.named and node.named.kind == "module" and node.direction == BACKWARD
+    }
     for call in gradients:
-        around = backwards.get(str(call.name).removesuffix(".parameters_grad"))
-        (around.children if around else roots).append(_node(call.record, call))
+        around = backwards.get(call.stem)
+        (around.children if around else roots).append(_node(call.name, call))
     return roots
 
 
@@ -181,17 +189,17 @@ def _nest_by_path(calls: Iterable[Call]) -> list[_Node]:
     opened = [top]
     direction: Direction | None = None
     for call in calls:
-        if call.direction != direction:
-            direction = call.direction
+        if call.phase != direction:
+            direction = call.phase
             del opened[1:]
-        path = call.module_path or ""
+        path = call.told_path or ""
         while len(opened) > 1 and not f"{path}.".startswith(f"{opened[-1].record}."):
             opened.pop()
         for name in _inner_paths(opened[-1].record, path):
             node = _Node(name, "path", None, direction)
             opened[-1].children.append(node)
             opened.append(node)
-        opened[-1].children.append(_node(call.record, call))
+        opened[-1].children.append(_node(call.name, call))
     return top.children
 
 
@@ -205,16 +213,9 @@ def _inner_paths(outer: str, path: str) -> list[str]:
 
 
 def _node(record: str, call: Call | None) -> _Node:
-    name = call.name if call else name_or_none(record)
-    kind: Kind = "absent" if call is None else "call"
-    if call and isinstance(name, (ModuleName, ParametersGradName)):
-        kind = "module" if isinstance(name, ModuleName) else "gradients"
-    return _Node(record, kind, call, direction_of(name))
-
-
-def _stem(node: _Node) -> str | None:
-    name = name_or_none(node.record)
-    return module_stem(name.prefix, name.path, name.class_name) if isinstance(name, ModuleName) else None
+    named = call or name_call(record)
+    kind: Kind = "absent" if call is None else _KINDS.get(call.kind, "call")
+    return _Node(record, kind, call, named.phase, named)
 
 
 def _flatten(roots: list[_Node]) -> list[Row]:
@@ -231,20 +232,21 @@ def _flatten(roots: list[_Node]) -> list[Row]:
 
 
 def _path_of(node: _Node) -> str:
-    name = name_or_none(node.record)
-    return node.record if node.kind == "path" else name.path if isinstance(name, ModuleName) else ""
+    if node.named is None:
+        return node.record
+    return node.named.path if node.named.kind == "module" else ""
 
 
 def _label(node: _Node, outer: str) -> str:
-    name = name_or_none(node.record)
-    if node.kind == "path":
+    named = node.named
+    if named is None:
         return _relative(node.record, outer)
-    if isinstance(name, ModuleName):
-        count = f" #{name.index}" if name.index else ""
-        return f"{_relative(name.path, outer)}: {name.class_name}{count}" if name.path else f"{name.class_name}{count}"
-    if isinstance(name, ParametersGradName):
-        return "parameter gradients" if outer == name.path else node.record
-    return name.call if isinstance(name, ApiName) else node.record
+    if named.kind == "module":
+        count = f" #{named.index}" if named.index else ""
+        return f"{_relative(named.path, outer)}: {named.op}{count}" if named.path else f"{named.op}{count}"
+    if named.kind == "parameters_grad":
+        return "parameter gradients" if outer == named.path else node.record
+    return named.stem
 
 
 def _relative(path: str, outer: str) -> str:

@@ -41,37 +41,6 @@ class Record:
     fields: dict[str, Any]
 
     @property
-    def module_path(self) -> str | None:
-        """The module it was called in."""
-        return self._text("module_path")
-
-    @property
-    def failed(self) -> str | None:
-        """What the user's call raised."""
-        return self._text("failed")
-
-    @property
-    def caller(self) -> str | None:
-        """The part of the framework that made the call itself: "optimizer", "distributed" …"""
-        return self._text("caller")
-
-    @property
-    def note(self) -> str | None:
-        """What else must be known, such as "undefined memory"."""
-        return self._text("note")
-
-    @property
-    def is_recomputed(self) -> bool:
-        """Does it repeat a forward call, for activation checkpointing?"""
-        return self.fields.get("recomputed") is True
-
-    @property
-    def differs_from_forward(self) -> tuple[str, ...]:
-        """The slots of a recomputed call that are not what they were in the forward."""
-        slots = self.fields.get("differs_from_forward")
-        return tuple(map(str, slots)) if isinstance(slots, list) else ()
-
-    @property
     def is_parameters_grad(self) -> bool:
         stem, _, end = self.name.rpartition(".")
         # msprobe writes parameters_grad.0
@@ -80,10 +49,6 @@ class Record:
     def slots(self) -> Iterator[Slot]:
         """Its tensors and plain arguments."""
         return iter_gradient_slots(self.fields) if self.is_parameters_grad else iter_record_slots(self.fields)
-
-    def _text(self, field: str) -> str | None:
-        value = self.fields.get(field)
-        return value if isinstance(value, str) else None
 
 
 @dataclass(frozen=True)

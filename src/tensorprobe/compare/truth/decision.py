@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from tensorprobe.compare.call import BACKWARD, Run
 from tensorprobe.compare.evidence import Finding, describe_values
 from tensorprobe.compare.option import CompareOptions
 from tensorprobe.compare.result import NO_ANSWER, Verdict
@@ -18,6 +17,8 @@ from tensorprobe.compare.truth.start import EarlierStep, Origins, find_moved_oth
 from tensorprobe.compare.truth.verdict import TruthWords
 from tensorprobe.compare.verdict import make_result, own_tensors
 from tensorprobe.errors import UsageError
+from tensorprobe.model.name import BACKWARD
+from tensorprobe.run.step import Run
 
 _LEAST_TELLING = 1e-3
 """Where recorded results of coarse precision had to be taken, truth says nothing."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tensorprobe.compare.call import Call, Run
 from tensorprobe.compare.result import CallResult, Role, Verdict, VerdictKind
 from tensorprobe.compare.truth.difference import Difference
 from tensorprobe.compare.truth.judgement import SIDES, Judgement
 from tensorprobe.compare.truth.precision import PrecisionLoss
 from tensorprobe.replay.result import Finding
 from tensorprobe.replay.true_step import TrueCall
+from tensorprobe.run.call import Call
+from tensorprobe.run.step import Run
 from tensorprobe.store.frame import describe_frame
 
 MAX_NAMED = 4

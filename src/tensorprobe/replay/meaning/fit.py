@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from tensorprobe.replay.argument import Leaf
 from tensorprobe.replay.meaning.registry import KernelMeaning, MeaningError
 from tensorprobe.replay.program import Operation
+from tensorprobe.run.leaf import Leaf
 
 
 def fit_meaning(

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from tensorprobe.capture.torch.function import UnknownFunctionError
-from tensorprobe.replay.argument import iter_leaves
 from tensorprobe.replay.meaning.mindspore import common_keywords, find_entry
 from tensorprobe.replay.meaning.torch import Context
 from tensorprobe.replay.program import Operation
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
+from tensorprobe.run.leaf import iter_leaves
 
 GIVEN_BACK = "given_back"
 """The field in which a dropout has the gradients that came to its result and went on from it."""

@@ -6,7 +6,8 @@ module whose inputs need no gradient is closed before the calls inside it: here 
 
 from __future__ import annotations
 
-from tensorprobe.compare.call import Call, Run
+from tensorprobe.run.call import Call
+from tensorprobe.run.step import Run
 
 _MAX_DEPTH = 256
 """Of modules in modules, far beyond that of models: every call walks up, so a dump could make it take for ever."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tensorprobe.replay.argument import Leaf, is_tensor, read_leaf
+from tensorprobe.run.leaf import Leaf, is_tensor, read_leaf
 
 _MAX_PASSES = 1 << 12
 """Of one step: more are not those of a program."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from tensorprobe.compare.call import Call, Run, make_run
-from tensorprobe.compare.order import Nesting, first_inside, order_of_execution
+from tensorprobe.run.call import Call
+from tensorprobe.run.nesting import Nesting, first_inside, order_of_execution
+from tensorprobe.run.step import Run
 
 
 def run_of(*calls: tuple[str, str | None]) -> Run:
@@ -13,7 +14,7 @@ def run_of(*calls: tuple[str, str | None]) -> Run:
         Call(name, position, "module", "Module", "Linear", 0, "forward", name, name, parent, ())
         for position, (name, parent) in enumerate(calls)
     ]
-    return make_run(cast(Any, None), listed)
+    return Run(cast(Any, None), listed)
 
 
 def names(calls: list[Call]) -> list[str]:

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from tensorprobe.compare.call import BACKWARD, FORWARD, Call, Run
+from tensorprobe.model.name import BACKWARD, FORWARD
+from tensorprobe.run.call import Call
+from tensorprobe.run.step import Run
 from tensorprobe.store.slot import TensorSlot
 
 Fingerprint = tuple[Any, ...]
@@ -51,10 +53,10 @@ class Flow:
         """The forward call that a backward or recomputed call belongs to."""
         if call.direction == FORWARD or not call.direction:
             return None
-        return self._run.by_name.get(swap_direction(call, FORWARD))
+        return self._run.by_name.get(call.in_direction(FORWARD))
 
     def backward_of(self, call: Call) -> Call | None:
-        return self._run.by_name.get(swap_direction(call, BACKWARD))
+        return self._run.by_name.get(call.in_direction(BACKWARD))
 
     def contributions(self, backward: Call) -> list[tuple[Call, TensorSlot]]:
         """The gradients whose sum goes into a backward call: what each use of the forward's result gave back."""
@@ -84,14 +86,6 @@ class Flow:
                         if producer is not None:
                             self._uses.setdefault(producer.name, []).append((call, slot))
         return self._uses
-
-
-def swap_direction(call: Call, direction: str) -> str:
-    """The name of the same call in another direction."""
-    if call.kind == "module":
-        stem = f"{call.prefix}.{call.path}.{call.op}" if call.path else f"{call.prefix}.{call.op}"
-        return f"{stem}.{direction}.{call.index}"
-    return call.name.removesuffix(call.direction) + direction
 
 
 def _infer_sources(run: Run) -> dict[int, str]:

@@ -1,0 +1,102 @@
+"""One step of one process, read: the only place where records become calls."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from tensorprobe.run.call import Call, name_call
+from tensorprobe.store.reader import RankDump, Record
+
+_FRAMEWORK_FILE = re.compile(
+    r"^File [^,]*[/\\\\](?:site|dist)-packages[/\\\\](?:torch|torch_npu|mindspore|msadapter)[/\\\\]"
+)
+
+
+@dataclass(eq=False)
+class Run:
+    """One step of one process: its calls in the order in which they ended."""
+
+    rank: RankDump
+    calls: list[Call]
+    by_name: dict[str, Call] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.by_name = {call.name: call for call in self.calls}
+
+    @property
+    def framework(self) -> str:
+        return _read_framework(self.rank)
+
+    @cached_property
+    def has_flow(self) -> bool:
+        """Does the dump say where values came from? msprobe's do not."""
+        return any(slot.source for call in self.calls for slot in call.tensors)
+
+    def context_path(self, call: Call) -> str | None:
+        """The module in which a call was made, by its own word or by that of the record that contains it."""
+        if call.kind in ("module", "parameters_grad"):
+            return call.path
+        if call.module_path is not None or call.parent is None:
+            return call.module_path
+        parent = self.by_name.get(call.parent)
+        if parent is not None:
+            return parent.path
+        named = name_call(call.parent)
+        return named.path if named.kind == "module" else None
+
+    def location(self, call: Call) -> str | None:
+        """Where it was called: the innermost line that is not of the framework itself."""
+        frames = self.rank.stack(call.name)
+        own = (frame for frame in frames if not _FRAMEWORK_FILE.search(frame))
+        return next(own, frames[0] if frames else None)
+
+
+def read_run(rank: RankDump, on_record: Callable[[], None] = lambda: None) -> Run:
+    """All records of one step of one process; what was saved by hand follows them. `on_record` is told of each."""
+    calls = []
+    for call, _ in read_calls(rank):
+        calls.append(call)
+        on_record()
+    first = calls[-1].position + 1 if calls else 0
+    for position, saved in enumerate(rank.saved_values(), first):
+        calls.append(replace(name_call(saved.name), position=position, kind="saved", slots=tuple(saved.slots())))
+    return Run(rank, calls)
+
+
+def read_calls(rank: RankDump) -> Iterator[tuple[Call, Record]]:
+    """The calls of a dump.json, each with its record: one record is in memory at a time."""
+    framework = _read_framework(rank)
+    for number, record in enumerate(rank.records()):
+        place = rank.place(record.name)
+        yield make_call(record, number if place is None else place, rank.parents, framework), record
+
+
+def make_call(record: Record, position: int, parents: Mapping[str, str | None], framework: str = "") -> Call:
+    """One record as a call. It may come from anyone: a field of an unexpected type is taken as absent."""
+    call, fields = name_call(record.name), record.fields
+    differing = fields.get("differs_from_forward")
+    call.position = position
+    call.parent = parents.get(record.name)
+    call.framework = framework
+    call.slots = tuple(record.slots())
+    call.module_path = call.path if call.kind == "parameters_grad" else _text(fields, "module_path")
+    call.caller = _text(fields, "caller")
+    call.failed = _text(fields, "failed")
+    call.note = _text(fields, "note")
+    call.generator = _text(fields, "generator")
+    call.is_recomputed = fields.get("recomputed") is True
+    call.differs_from_forward = tuple(map(str, differing)) if isinstance(differing, list) else ()
+    return call
+
+
+def _text(fields: Mapping[str, Any], name: str) -> str | None:
+    found = fields.get(name)
+    return found if isinstance(found, str) else None
+
+
+def _read_framework(rank: RankDump) -> str:
+    return str(rank.header.get("framework") or "")
