@@ -5,7 +5,8 @@ What it then differs by is its own error, whatever came before it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property, partial
 
 import torch
@@ -104,14 +105,22 @@ class LoneCall:
         followed = {slot: leaf for slot, leaf in self._arriving.items() if results[slot].requires_grad}
         if not followed or not given:
             return {}
-        found = torch.autograd.grad(
-            [results[slot] for slot in followed],
-            list(given.values()),
-            [change(convert(load(leaf)), torch.finfo(load(leaf).dtype).eps) for leaf in followed.values()],
-            retain_graph=True,
-            allow_unused=True,
-        )
+        arriving = [change(convert(load(leaf)), torch.finfo(load(leaf).dtype).eps) for leaf in followed.values()]
+        roots = [results[slot] for slot in followed]
+        with _arrived(roots, arriving):
+            found = torch.autograd.grad(roots, list(given.values()), arriving, retain_graph=True, allow_unused=True)
         return {slot: tensor for slot, tensor in zip(given, found, strict=True) if tensor is not None}
+
+    def find_inner_share(self, slot: str) -> torch.Tensor | None:
+        """What comes back to a result inside the call, because other results are made of it: `lstm_cell` makes its
+        first result of its second."""
+        convert, load = self._invoker.precision.convert, self._invoker.recorded.load
+        followed = [one for one in self._arriving if one != slot and self.results[one].requires_grad]
+        root = self.results[slot]
+        if not followed or not root.requires_grad:
+            return None
+        seeds = [convert(load(self._arriving[one])) for one in followed]
+        return torch.autograd.grad([self.results[one] for one in followed], root, seeds, True, allow_unused=True)[0]
 
 
 class LoneFunction(LoneCall):
@@ -181,6 +190,23 @@ class LoneExchange:
         content = recorded.load(leaf)
         wide = self._precision.convert(content)
         return change(wide, torch.finfo(content.dtype).eps) if leaf.is_floating else wide
+
+
+@contextmanager
+def _arrived(roots: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Lets each result of a call have the gradient that was recorded of it, and no more: where another result is made
+    of it inside the call, what comes back from there is a part of what was recorded."""
+    inner = [(root, gradient) for root, gradient in zip(roots, gradients, strict=True) if not root.is_leaf]
+    hooks = [root.register_hook(partial(_replace, gradient)) for root, gradient in inner] if len(inner) > 1 else []
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _replace(recorded: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    return recorded
 
 
 def make_rounding(draw: int) -> Change:

@@ -47,7 +47,7 @@ class _Running:
         self, program: Program, device: torch.device, options: ReplayOptions, advance: Callable[[], None]
     ) -> None:
         self._limit = find_limit(program, options.until)
-        self._judge = BitJudge(program, device) if options.dtype == "recorded" else None
+        self._judge = BitJudge(program, device, self._limit) if options.dtype == "recorded" else None
         self._written = ReplayedDump(program, options.output, options.dtype) if options.output is not None else None
         if self._written is not None:
             self._written.open()

@@ -162,6 +162,10 @@ class Operation:
             return bool(told.get("writes"))
         if self.is_layer:
             return any(part.writes_in_place for part in self.children)
+        if self.is_function and self.children:
+            given = {leaf.storage for leaf in self.inputs} - {None}
+            parts = (part for part in self.children if part.writes_in_place)
+            return any(leaf.storage in given for part in parts for leaf in part.outputs)
         op = self.op.rsplit(".", 1)[-1]
         if op.startswith("__"):
             return op == "__setitem__" or (op.startswith("__i") and op not in ("__invert__", "__index__", "__int__"))
