@@ -56,7 +56,8 @@ class BitJudge(Onlooker):
             self._hold(record, replace(leaf.after, slot=leaf.name), gradient)
 
     def _hold(self, record: str, leaf: Leaf, tensor: torch.Tensor) -> None:
-        if not leaf.is_floating or not leaf.element_count or self._program.positions.get(record, 0) > self._limit:
+        is_wanted = self._program.positions.get(record, 0) <= self._limit
+        if not leaf.is_floating or not leaf.element_count or leaf.is_undefined or not is_wanted:
             return
         try:
             recorded = self._recorded.load(leaf)

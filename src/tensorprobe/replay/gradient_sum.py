@@ -1,7 +1,7 @@
 """Does a tensor get back the sum of what its users give back? A hook on it shows as another sum.
 
-All of it is recorded: only what comes back inside a call is computed again. What a hook does is code that nobody has, so a replay goes on with the
-gradient that was recorded behind it.
+All of it is recorded: only what comes back inside a call is computed again. What a hook does is code that nobody has,
+so a replay goes on with the gradient that was recorded behind it.
 """
 
 from __future__ import annotations

@@ -98,6 +98,7 @@ class ReplayedDump(Onlooker):
         self._see(operation.name, {leaf.slot: leaf for leaf in operation.outputs}, tensors)
 
     def see_pinned(self, operation: Operation, tensors: Tensors) -> None:
+        self._written.clear()  # what is written into a tensor need not give it a new version
         self.see_results(operation, tensors)
 
     def see_gradient(self, record: str, slot: str, gradient: torch.Tensor) -> None:

@@ -44,8 +44,8 @@ for is_wide in {precisions}:
     widen = lambda dtype: torch.float64 if is_wide and dtype.is_floating_point else dtype
     load = lambda name: saved[name].detach().clone().to(widen(saved[name].dtype)).requires_grad_(name in trained)
     given = {{name: load(name) for name in {given}}}
-{before}    result = {call}
-    results = list(result) if isinstance(result, (tuple, list)) else [result]
+{before}{cast}    result = {call}
+{after}    results = list(result) if isinstance(result, (tuple, list)) else [result]
     found = {{f"output.{{number}}": result for number, result in enumerate(results)}}
 {backward}    for name in [name for name in {compared} if name in found]:
         recorded, computed = saved["recorded " + name].double(), found[name].detach().double()
@@ -120,6 +120,11 @@ def _render(program: Program, operation: Operation) -> tuple[str, Mapping[str, L
     tensors = {**script.tensors, **draws}
     tensors.update((f"arriving {slot}", leaf) for slot, leaf in arriving.items())
     tensors.update((f"recorded {slot}", leaf) for slot, leaf in compared.items())
+    before = '    torch.set_rng_state(saved["generator_state"])\n' if draws else ""
+    after = ""
+    if operation.writes_in_place and operation.arguments and is_tensor(operation.arguments[0]):
+        before += f"    target = {args[0]}\n"
+        args[0], after = "target", "    result = target if result is None else result\n"
     text = _TEMPLATE.format(
         title=f"{operation.name}, recorded in {program.rank.name}.",
         setting="" if uses_mkldnn(program) else "torch.backends.mkldnn.set_flags(False)\n",
@@ -127,12 +132,22 @@ def _render(program: Program, operation: Operation) -> tuple[str, Mapping[str, L
         trained=[slot for slot, leaf in script.tensors.items() if leaf.requires_grad and leaf.is_floating],
         precisions="(False,)" if draws else "(False, True)",  # in float64 other random numbers would be drawn
         given=list(script.tensors),
-        before='    torch.set_rng_state(saved["generator_state"])\n' if draws else "",
+        before=before,
+        cast="".join(_casts(operation)),
+        after=after,
         call=f"{_OWNERS[operation.prefix]}.{_word(operation.op)}({', '.join(args)})",
         backward=_BACKWARD.format(arriving=list(arriving)) if arriving else "",
         compared=list(compared),
     )
     return text, tensors
+
+
+def _casts(operation: Operation) -> Iterator[str]:
+    """The regions of autocast that the call was made in; in float64 nothing is cast."""
+    casts = operation.fields.get("autocast")
+    for device, dtype in casts.items() if isinstance(casts, dict) else ():
+        name = f"torch.{_word(str(dtype))}"
+        yield f"    with torch.autocast({_word(str(device))!r}, {name}, enabled=not is_wide):\n    "
 
 
 def _draws(operation: Operation) -> Iterator[tuple[str, Leaf]]:

@@ -39,9 +39,19 @@ def write_tensors(dump: Dump, names: Sequence[str], folder: Path, device: str = 
             whole = _compute(dump, rank, wanted, Path(computed), device)
             make_folder(target)
             for one in wanted:
-                shutil.copyfile(whole.tensor_path(one.file_name), target / one.file_name)
+                source = whole.tensor_path(one.file_name)
+                if not source.is_file():
+                    raise UsageError(_describe_missing(one, rank))
+                shutil.copyfile(source, target / one.file_name)
                 written.append(target / one.file_name)
     return written
+
+
+def _describe_missing(one: WantedTensor, rank: RankDump) -> str:
+    what = f"{rank.name} has no content of {one.record}.{one.slot.slot}"
+    if one.slot.is_undefined:
+        return f"{what}: it is memory that nobody had written to."
+    return f'{what}, and it cannot be computed again. Record with task "tensor" to have it.'
 
 
 def find_wanted(rank: RankDump, names: Sequence[str]) -> Iterator[WantedTensor]:
