@@ -310,3 +310,30 @@ def test_a_script_of_a_write_by_index_shows_what_was_written(tmp_path: Path, cap
 
     dump = record(tmp_path / "dump", train)
     assert "recorded against float64" in run_script(dump, "Tensor.__setitem__.0.forward", tmp_path / "bug", capsys)
+
+
+def test_a_gradient_that_is_zero_but_for_rounding_is_no_finding(tmp_path: Path) -> None:
+    """A query that looks at one key only: whatever comes back, its derivative is zero."""
+
+    def train() -> Program:
+        layer, x = nn.Linear(8, 24), torch.randn(2, 1, 5, 8)
+
+        def step() -> None:
+            query, key, value = layer(x).chunk(3, -1)
+            mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+            (mixed[:, :, 0] * torch.linspace(1, 2, 8)).square().sum().backward()
+
+        return layer, step
+
+    assert tensorprobe.truth(record(tmp_path, train)).findings == []
+
+
+def test_what_a_kernel_rounds_on_its_way_is_no_finding(tmp_path: Path) -> None:
+    """ctc_loss adds up logarithms of all ways, which are larger than what goes in and what comes out."""
+
+    def train() -> Program:
+        layer, x, labels = nn.Linear(8, 12), torch.randn(60, 2, 8), torch.randint(1, 12, (2, 5))
+        lengths = torch.tensor([60, 60]), torch.tensor([5, 5])
+        return layer, lambda: F.ctc_loss(layer(x).log_softmax(-1), labels, *lengths).backward()
+
+    assert tensorprobe.truth(record(tmp_path, train)).findings == []
