@@ -98,3 +98,24 @@ def test_the_kernels_of_the_run_are_used_again(enabled: bool, tmp_path: Path, ca
     assert run_here(capsys, "repro", dump, call, "-o", tmp_path / "bug").returncode == 0
     here, _ = run_script(tmp_path / "bug" / "repro.py").split("recorded against float64:")
     assert set(re.findall(r"largest difference (\S+) of", here)) == {"0"}
+
+
+def test_a_place_that_cannot_be_written_to_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dump = record(tmp_path / "dump", *make_program("router"))
+    (tmp_path / "file").touch()
+    for command in ("repro", "tensor"):
+        done = run_here(capsys, command, dump, "Functional.linear.0.forward", "-o", tmp_path / "file")
+        assert done.returncode == 2
+        assert done.stderr == f"error: -o {tmp_path / 'file'} cannot be written to (Not a directory).\n"
+    done = run_here(capsys, "truth", dump, "-o", tmp_path / "file")
+    assert "is a file. Give a folder; truth.csv, truth.json are written into it." in done.stderr
+
+
+def test_a_file_that_is_gone_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dump = record(tmp_path / "dump", *make_program("router"))
+    next(dump.rglob("Functional.linear.0.forward.input.1.pt")).unlink()
+    done = run_here(capsys, "repro", dump, "Functional.linear.0.forward", "-o", tmp_path / "bug")
+    assert done.stderr == "error: the call cannot be made into a script: input.1: there is no file of it\n"
+    done = run_here(capsys, "tensor", dump, "Functional.linear.0.forward.input.1", "-o", tmp_path / "tensors")
+    assert "there is no file of Functional.linear.0.forward.input.1 in" in done.stderr
+    assert 'only what task "replay" left out can be computed' in done.stderr

@@ -337,3 +337,27 @@ def test_what_a_kernel_rounds_on_its_way_is_no_finding(tmp_path: Path) -> None:
         return layer, lambda: F.ctc_loss(layer(x).log_softmax(-1), labels, *lengths).backward()
 
     assert tensorprobe.truth(record(tmp_path, train)).findings == []
+
+
+def test_gradients_that_overflow_are_counted_and_give_no_shares(tmp_path: Path, capsys: Capture) -> None:
+    def train() -> Program:
+        layer, x = nn.Linear(16, 4), torch.randn(6, 16)
+
+        def step() -> None:
+            with torch.autocast("cpu", torch.float16):
+                loss = F.cross_entropy(layer(x), torch.arange(6) % 4)
+            (loss * 2.0**24).backward()
+
+        return layer, step
+
+    done = run_here(capsys, "truth", record(tmp_path, train))
+    assert done.returncode == 1 and "nan" not in done.stdout
+    assert "gradients of 2 parameters" in done.stdout
+    assert "2 of them with Inf or NaN, which are left out, where the truth is a number" in done.stdout
+
+
+def test_a_replay_warns_of_nothing(tmp_path: Path) -> None:
+    dump = record(tmp_path, train_two_steps)
+    command = [sys.executable, "-m", "tensorprobe", "replay", str(dump), "--dtype", "recorded"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS)
+    assert "Warning" not in done.stderr

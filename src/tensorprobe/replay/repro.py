@@ -6,6 +6,7 @@ the recorded precision and once in float64, and prints what was recorded against
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from tensorprobe.replay.execution import uses_mkldnn
 from tensorprobe.replay.program import Operation, Program, backward_leaves
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
 from tensorprobe.replay.workspace import lay_out
-from tensorprobe.store.disk import open_whole
+from tensorprobe.store.disk import open_whole, writing
 from tensorprobe.store.layout import make_folder
 
 _OWNERS = {"Functional": "torch.nn.functional", "Torch": "torch", "Tensor": "torch.Tensor", "Ops": "torch.ops"}
@@ -99,11 +100,14 @@ def write_repro(program: Program, name: str, folder: Path) -> Path:
         text, tensors = _render(program, operation)
     except (UnknownArgumentError, UnknownFunctionError) as error:
         raise UsageError(f"{name} cannot be made into a script: {error}") from error
-    make_folder(folder)
-    with open_whole(folder / TENSORS) as file:
-        torch.save({name: _load(program, leaf) for name, leaf in tensors.items()}, file)
-    with open_whole(folder / SCRIPT) as file:
-        file.write(text.encode())
+    content = io.BytesIO()  # what torch writes itself does not say why it fails
+    torch.save({name: _load(program, leaf) for name, leaf in tensors.items()}, content)
+    with writing(folder):
+        make_folder(folder)
+        with open_whole(folder / TENSORS) as file:
+            file.write(content.getbuffer())
+        with open_whole(folder / SCRIPT) as file:
+            file.write(text.encode())
     return folder / SCRIPT
 
 
@@ -200,4 +204,4 @@ def _load(program: Program, leaf: Leaf) -> torch.Tensor:
     try:
         return lay_out(RecordedTensors(program.rank, torch.device("cpu")).load(leaf), leaf)
     except MissingContentError as error:
-        raise UsageError(f"there is no file of {leaf.slot}: {error}") from error
+        raise UsageError(f"the call cannot be made into a script: {error}") from error
