@@ -17,9 +17,8 @@ from mindspore.ops.operations import _inner_ops as inner_ops
 from mindspore.ops.operations import array_ops, math_ops, nn_ops
 
 from tensorprobe.replay.meaning.mindspore import common_keywords, find_entry
-from tensorprobe.replay.meaning.mindspore.call import float64_by_default
 from tensorprobe.replay.meaning.torch import Context
-from tensorprobe.replay.precision import Precision
+from tensorprobe.replay.precision import Precision, default_dtype
 from tests.both.meaning_case import Case, Dtype
 
 OWNERS = {"Functional": ops, "Mint": mint, "MintFunctional": mint.nn.functional, "Tensor": ms.Tensor}
@@ -100,7 +99,7 @@ def run_meaning(prefix: str, name: str, case: Case, recorded: Outcome) -> Outcom
     context = Context(
         Precision("float64"), narrow.__getitem__, results.__getitem__, lambda: torch.ones(1), lambda: None, None, None
     )
-    with float64_by_default():
+    with default_dtype(torch.float64):
         output = entry.function(*(context,) * entry.needs_context, *args, **common_keywords(kwargs))
     outputs = _tensors(output, torch.Tensor)[: len(recorded.results)]
     found = [one.detach().numpy() for one in outputs]
@@ -129,7 +128,7 @@ def run_torch_twin(prefix: str, name: str, function: Callable[..., Any], case: C
     given = [one.double() if one.dtype == torch.float32 else one for one in given]
     entry = find_entry(prefix, name)
     assert entry is not None
-    with float64_by_default():
+    with default_dtype(torch.float64):
         args, kwargs = _fill(shape, [_wide(one) for one in given], _torch_dtype)
         wanted = _tensors(function(*args, **common_keywords(kwargs)), torch.Tensor)
         args, kwargs = _fill(shape, given, _torch_dtype)

@@ -216,3 +216,24 @@ def test_what_a_hostile_dump_says_of_a_layer_is_no_code(old: str, new: str, tmp_
     file.write_text(text.replace(old, new))
     done = run_here(capsys, "repro", dump, "NN_Linear_0_forward", "-o", tmp_path / "bug")
     assert done.returncode == 2 and "cannot be made into a script" in done.stderr
+
+
+def test_a_place_that_cannot_be_written_to_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dump = record(tmp_path / "dump", *make_program("router"))
+    (tmp_path / "file").touch()
+    for command in ("repro", "tensor"):
+        done = run_here(capsys, command, dump, "Functional.linear.0.forward", "-o", tmp_path / "file")
+        assert done.returncode == 2
+        assert done.stderr == f"error: -o {tmp_path / 'file'} cannot be written to (Not a directory).\n"
+    done = run_here(capsys, "truth", dump, "-o", tmp_path / "file")
+    assert "is a file. Give a folder; truth.csv, truth.json are written into it." in done.stderr
+
+
+def test_a_file_that_is_gone_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dump = record(tmp_path / "dump", *make_program("router"))
+    next(dump.rglob("Functional.linear.0.forward.input.1.pt")).unlink()
+    done = run_here(capsys, "repro", dump, "Functional.linear.0.forward", "-o", tmp_path / "bug")
+    assert done.stderr == "error: the call cannot be made into a script: input.1: there is no file of it\n"
+    done = run_here(capsys, "tensor", dump, "Functional.linear.0.forward.input.1", "-o", tmp_path / "tensors")
+    assert "there is no file of Functional.linear.0.forward.input.1 in" in done.stderr
+    assert 'only what task "replay" left out can be computed' in done.stderr

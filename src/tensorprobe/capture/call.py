@@ -20,6 +20,7 @@ class Call:
         "drawn_from",
         "fields",
         "forward_name",
+        "has_own_backward",
         "is_backward_listed",
         "is_forward_listed",
         "is_passed_on",
@@ -59,6 +60,8 @@ class Call:
         """It cannot be executed again: a replay takes its results from their files."""
         self.is_passed_on = False
         """Its results are made by the calls inside it."""
+        self.has_own_backward = False
+        """The program says what its gradients are: nobody can compute them again."""
         self.fields: dict[str, Any] = {}
         self.layer: Call | None = None
         """The layer that it is made in, where a layer is one record."""

@@ -268,7 +268,8 @@ class Recorder:
             return None
         stores = self._selector.storing(call.backward_name)
         if stores is Storing.LEAVES:  # those of a call that is executed again are computed again
-            stores = Storing.ALL if call.is_pinned and self.reader.traces_values else Storing.NONE
+            is_needed = call.is_pinned or (call.has_own_backward and not is_input)
+            stores = Storing.ALL if is_needed and self.reader.traces_values else Storing.NONE
         name = self._slot(call.backward_name, slot.path, record)
         leaf = self._describer.describe_tensor(slot.share, name, None if is_input else call.backward_name, stores)
         self._undefined.note(call, leaf)

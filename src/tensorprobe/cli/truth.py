@@ -53,7 +53,7 @@ def truth(
     """Say where one run loses its digits, and what in it is wrong. No second run is needed.
 
     The recorded step is executed again in float64. That shows what it means without rounding. Needs torch, and a dump
-    recorded with task "tensor" at level L1 or mix.
+    recorded with task "tensor" or "replay" at level L1 or mix.
 
     tensorprobe truth dump_path                      the verdict
 

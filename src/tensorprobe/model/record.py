@@ -100,6 +100,8 @@ class TensorLeaf:
     """Where it begins in its storage and its strides; None for one that begins at 0 and is contiguous."""
     view_of: int | None = None
     """The number of the tensor that it is a view of, where no recorded call took it: `x.T`."""
+    starts_graph: bool = False
+    """Gradients end in it, though a recorded call made what it holds: `x.detach().requires_grad_()`."""
     is_conjugated: bool = False
     """It shows the complex conjugates of what is in its storage."""
     is_negated: bool = False

@@ -57,7 +57,8 @@ def truth(
 ) -> TruthReport:
     """Replay a run in float64 and hold it against what it means: its loss, its gradients, every call.
 
-    `dump` is a dump_path, or the folder of a step or rank in it, recorded with task "tensor" at level L1 or mix.
+    `dump` is a dump_path, or the folder of a step or rank in it, recorded with task "tensor" or "replay" at level L1 or
+    mix.
     `memory` is how many GiB the replay may take; by default what is available, if the dump's size explains it.
     """
     limit = MemoryLimit(memory, _tell_memory)

@@ -258,16 +258,26 @@ def _count_found(values: Any, *args: Any, **kwargs: Any) -> int:
 
 def _count_indexed(values: torch.Tensor, index: Any = None, *args: Any, **kwargs: Any) -> int:
     """What an index shows, a mask being as many places as it has true ones."""
-    items = list(index) if isinstance(index, (list, tuple)) else [index]
     plain: list[Any] = []
-    for item in items:
+    for item in index if isinstance(index, tuple) else (index,):
+        item = _as_index(item)
         if isinstance(item, torch.Tensor) and item.dtype in (torch.bool, torch.uint8):
             count = int(item.count_nonzero())
             plain += [torch.zeros(count, dtype=torch.long, device="meta")] * max(1, item.dim())
         else:
             plain.append(to_meta(item))
-    shown = to_meta(values)[tuple(plain) if isinstance(index, (list, tuple)) or len(plain) > 1 else plain[0]]
+    shown = to_meta(values)[tuple(plain)]
     return max(int(values.numel()), int(shown.numel()))
+
+
+def _as_index(item: Any) -> Any:
+    """A list is a tensor of places, or a mask; a tensor of one place is a number. On the meta device neither is known
+    by its content."""
+    if isinstance(item, list) and next(iter_tensors(item), None) is None:
+        item = torch.tensor(item)
+    if isinstance(item, torch.Tensor) and not item.dim() and item.dtype is not torch.bool:
+        return 0
+    return item
 
 
 def _count_pairs(values: torch.Tensor, *_: Any, **__: Any) -> int:

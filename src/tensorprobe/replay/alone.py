@@ -5,7 +5,9 @@ What it then differs by is its own error, whatever came before it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property, partial
 
 import torch
@@ -14,7 +16,7 @@ from tensorprobe.capture.torch.function import UnknownFunctionError
 from tensorprobe.replay.communication import Communication
 from tensorprobe.replay.exchange import exchange
 from tensorprobe.replay.invocation import Invoker, Tensors
-from tensorprobe.replay.precision import Precision
+from tensorprobe.replay.precision import Precision, widen_dtype
 from tensorprobe.replay.program import Operation
 from tensorprobe.replay.recorded import RecordedTensors
 from tensorprobe.replay.workspace import Workspace
@@ -22,10 +24,12 @@ from tensorprobe.run.leaf import Leaf
 
 _DRAWS = 2
 """So many times inputs are rounded, to see what rounding does."""
+_NOISE_DRAWS = 4
+"""So many times a call is made in its recorded precision, to see how its results scatter."""
 
 
-Change = Callable[[torch.Tensor, float], torch.Tensor]
-"""Moves a tensor by so much of each element."""
+Change = Callable[[torch.Tensor, torch.dtype], torch.Tensor]
+"""Moves each element of a tensor as rounding in this dtype may."""
 
 
 class LoneCall:
@@ -54,18 +58,41 @@ class LoneCall:
         return next(found, [slot])
 
     def find_sensitivity(self, slot: str) -> float:
-        """How far a result moves when what goes in is rounded by one unit."""
-        moved = [self._invoke({}, make_rounding(draw))[slot] for draw in range(_DRAWS)]
-        return _distance(moved, self.results[slot])
+        """How far a result moves when what goes in is rounded by one unit, or by what is rounded on the way."""
+        moved = [self._find(slot, make_rounding(draw)) for draw in range(_DRAWS)]
+        return math.hypot(_distance(moved, self.results[slot]), self._find_noise(slot))
 
     def find_gradient_sensitivity(self, slot: str) -> float:
         """The same for a gradient."""
-        moved = []
-        for draw in range(_DRAWS):
-            given: dict[str, torch.Tensor] = {}
-            round_ = make_rounding(draw)
-            moved.append(self._differentiate(self._invoke(given, round_), given, round_)[slot])
-        return _distance(moved, self.gradients[slot])
+        moved = [self._find_gradient(slot, make_rounding(draw)) for draw in range(_DRAWS)]
+        return math.hypot(_distance(moved, self.gradients[slot]), self._find_noise(slot, is_gradient=True))
+
+    def _find(self, slot: str, change: Change) -> torch.Tensor:
+        return self._invoke({}, change)[slot].detach()
+
+    def _find_gradient(self, slot: str, change: Change) -> torch.Tensor:
+        given: dict[str, torch.Tensor] = {}
+        return self._differentiate(self._invoke(given, change), given, change)[slot]
+
+    def _find_noise(self, slot: str, *, is_gradient: bool = False) -> float:
+        """How far the same call in its recorded precision scatters about the truth, from one input to its neighbours:
+        what it rounds on its way may be larger than what goes in and what comes out. What errs alike on all of them is
+        no rounding, and does not count."""
+        wide = self._invoker
+        narrow = Invoker(wide.recorded, Precision("recorded"), wide.device, wide.allocation.limit_bytes)
+        try:
+            other = type(self)(narrow, self._operation, self._arriving)
+            errors = []
+            for draw in range(_NOISE_DRAWS):
+                change = make_neighbour(draw)
+                found = [(one._find_gradient if is_gradient else one._find)(slot, change) for one in (other, self)]
+                errors.append(found[0].to(found[1].dtype) - found[1])
+            middle = sum(errors) / len(errors)
+            return _distance(errors, middle) if isinstance(middle, torch.Tensor) else 0.0
+        except Exception:  # this precision has no such kernel here: then rounding is what it does to the inputs
+            return 0.0
+        finally:
+            narrow.close()
 
     def _invoke(self, given: dict[str, torch.Tensor], change: Change) -> Tensors:
         operation = self._operation
@@ -97,21 +124,29 @@ class LoneCall:
         recorded = self._invoker.recorded.load(leaf)
         if not leaf.is_floating:
             return recorded.clone()
-        return change(self._invoker.precision.convert(recorded).clone(), torch.finfo(recorded.dtype).eps)
+        return change(self._invoker.precision.convert(recorded).clone(), recorded.dtype)
 
     def _differentiate(self, results: Tensors, given: Tensors, change: Change) -> Tensors:
         convert, load = self._invoker.precision.convert, self._invoker.recorded.load
         followed = {slot: leaf for slot, leaf in self._arriving.items() if results[slot].requires_grad}
         if not followed or not given:
             return {}
-        found = torch.autograd.grad(
-            [results[slot] for slot in followed],
-            list(given.values()),
-            [change(convert(load(leaf)), torch.finfo(load(leaf).dtype).eps) for leaf in followed.values()],
-            retain_graph=True,
-            allow_unused=True,
-        )
+        arriving = [change(convert(load(leaf)), load(leaf).dtype) for leaf in followed.values()]
+        roots = [results[slot] for slot in followed]
+        with _arrived(roots, arriving):
+            found = torch.autograd.grad(roots, list(given.values()), arriving, retain_graph=True, allow_unused=True)
         return {slot: tensor for slot, tensor in zip(given, found, strict=True) if tensor is not None}
+
+    def find_inner_share(self, slot: str) -> torch.Tensor | None:
+        """What comes back to a result inside the call, because other results are made of it: `lstm_cell` makes its
+        first result of its second."""
+        convert, load = self._invoker.precision.convert, self._invoker.recorded.load
+        followed = [one for one in self._arriving if one != slot and self.results[one].requires_grad]
+        root = self.results[slot]
+        if not followed or not root.requires_grad:
+            return None
+        seeds = [convert(load(self._arriving[one])) for one in followed]
+        return torch.autograd.grad([self.results[one] for one in followed], root, seeds, True, allow_unused=True)[0]
 
 
 class LoneFunction(LoneCall):
@@ -180,21 +215,44 @@ class LoneExchange:
     def _read(self, recorded: RecordedTensors, leaf: Leaf, change: Change) -> torch.Tensor:
         content = recorded.load(leaf)
         wide = self._precision.convert(content)
-        return change(wide, torch.finfo(content.dtype).eps) if leaf.is_floating else wide
+        return change(wide, content.dtype) if leaf.is_floating else wide
+
+
+@contextmanager
+def _arrived(roots: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Lets each result of a call have the gradient that was recorded of it, and no more: where another result is made
+    of it inside the call, what comes back from there is a part of what was recorded."""
+    inner = [(root, gradient) for root, gradient in zip(roots, gradients, strict=True) if not root.is_leaf]
+    hooks = [root.register_hook(partial(_replace, gradient)) for root, gradient in inner] if len(inner) > 1 else []
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _replace(recorded: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    return recorded
 
 
 def make_rounding(draw: int) -> Change:
     """Moves each element by up to one unit of rounding, at random and always in the same way."""
     generator = torch.Generator().manual_seed(draw)
 
-    def change(tensor: torch.Tensor, eps: float) -> torch.Tensor:
+    def change(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         noise = torch.rand(tensor.shape, generator=generator, dtype=torch.float64) * 2 - 1
-        return tensor * (1 + eps * noise.to(tensor.device))
+        return tensor * (1 + torch.finfo(dtype).eps * noise.to(tensor.device))
 
     return change
 
 
-def keep(tensor: torch.Tensor, eps: float) -> torch.Tensor:
+def make_neighbour(draw: int) -> Change:
+    """The same, to numbers that the dtype has: in every precision the same ones."""
+    move = make_rounding(draw)
+    return lambda tensor, dtype: move(tensor.to(widen_dtype(tensor.dtype)), dtype).to(dtype).to(tensor.dtype)
+
+
+def keep(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Leaves a tensor as it is."""
     return tensor
 

@@ -3,6 +3,7 @@ computed, or the framework does not repeat itself."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import torch
@@ -22,11 +23,23 @@ class BitJudge(Onlooker):
     """Holds each floating value of a replay against the recorded one: by its bits where there is a file of it, else by
     its statistics."""
 
-    def __init__(self, program: Program, device: torch.device) -> None:
+    def __init__(self, program: Program, device: torch.device, limit: float = math.inf) -> None:
+        """`limit`: the position of the last record that is wanted. What a later backward pass writes anew is not
+        there before."""
         self._program = program
+        self._limit = limit
         self._recorded = RecordedTensors(program.rank, device)
         self._reducer = Reducer()
-        self.report = BitReport(program.rank.name)
+        self._verdicts: dict[tuple[str, str], bool | None] = {}
+
+    @property
+    def report(self) -> BitReport:
+        """What was found, of each value that was recorded."""
+        report = BitReport(self._program.rank.name)
+        report.equal_count = sum(is_equal is True for is_equal in self._verdicts.values())
+        report.different = [place for place, is_equal in self._verdicts.items() if is_equal is False]
+        report.unknown = [place for place, is_equal in self._verdicts.items() if is_equal is None]
+        return report
 
     def see_results(self, operation: Operation, tensors: Tensors) -> None:
         for leaf in operation.outputs:
@@ -43,20 +56,17 @@ class BitJudge(Onlooker):
             self._hold(record, replace(leaf.after, slot=leaf.name), gradient)
 
     def _hold(self, record: str, leaf: Leaf, tensor: torch.Tensor) -> None:
-        if not leaf.is_floating or not leaf.element_count:
+        is_wanted = self._program.position_of(record) <= self._limit
+        if not leaf.is_floating or not leaf.element_count or leaf.is_undefined or not is_wanted:
             return
         try:
             recorded = self._recorded.load(leaf)
         except MissingContentError:
-            is_equal = self._has_recorded_statistics(leaf, tensor)
+            is_equal: bool | None = self._has_recorded_statistics(leaf, tensor)
         else:
             is_equal = is_bit_equal(recorded, tensor)
-        if is_equal is None:
-            self.report.unknown.append((record, leaf.slot))
-        elif is_equal:
-            self.report.equal_count += 1
-        else:
-            self.report.different.append((record, leaf.slot))
+        # where several backward passes give a gradient, the dump has that of the last
+        self._verdicts[record, leaf.slot] = is_equal
 
     def _has_recorded_statistics(self, leaf: Leaf, tensor: torch.Tensor) -> bool | None:
         if not isinstance(leaf.fields.get("Norm"), (int, float)):

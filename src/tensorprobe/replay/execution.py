@@ -4,7 +4,8 @@ go."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
@@ -29,9 +30,20 @@ def execute(
     """Run the programs of ranks that communicate, hold them against the recorded bits if they are to have them, and
     write them down if a folder was given."""
     running = [_Running(program, device, options, advance) for program in programs]
-    with torch.backends.mkldnn.flags(enabled=all(map(uses_mkldnn, programs))):
+    with _mkldnn(is_enabled=all(map(uses_mkldnn, programs))):
         run_jointly([one.replay for one in running])
     return [one.finish() for one in running]
+
+
+@contextmanager
+def _mkldnn(*, is_enabled: bool) -> Iterator[None]:
+    """Only whether it is used: torch's own `mkldnn.flags` sets more than that, and warns of it."""
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(is_enabled)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
 
 
 def uses_mkldnn(program: Program) -> bool:
@@ -47,7 +59,7 @@ class _Running:
         self, program: Program, device: torch.device, options: ReplayOptions, advance: Callable[[], None]
     ) -> None:
         self._limit = find_limit(program, options.until)
-        self._judge = BitJudge(program, device) if options.dtype == "recorded" else None
+        self._judge = BitJudge(program, device, self._limit) if options.dtype == "recorded" else None
         self._written = ReplayedDump(program, options.output, options.dtype) if options.output is not None else None
         if self._written is not None:
             self._written.open()

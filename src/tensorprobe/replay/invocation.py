@@ -21,14 +21,13 @@ from tensorprobe.replay.meaning.fit import fit_meaning
 from tensorprobe.replay.meaning.mindspore.call import (
     find_mask_by_gradient,
     find_mindspore_function,
-    float64_by_default,
     is_mindspore_random,
 )
 from tensorprobe.replay.meaning.registry import KernelMeaning, find_kernel_meaning
 from tensorprobe.replay.meaning.scaler import find_scaler
 from tensorprobe.replay.meaning.torch import Context, find_meaning
 from tensorprobe.replay.object import make_object
-from tensorprobe.replay.precision import Precision, torch_dtype
+from tensorprobe.replay.precision import Precision, default_dtype, torch_dtype
 from tensorprobe.replay.program import Operation
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
 from tensorprobe.replay.workspace import lay_out
@@ -189,8 +188,7 @@ class Invoker:
         casts = operation.fields.get("autocast") if not self.precision.is_wide else None
         is_kept = operation.fields.get("autocast_cache") is not False
         with ExitStack() as stack:
-            if operation.framework == "mindspore" and self.precision.is_wide:
-                stack.enter_context(float64_by_default())
+            stack.enter_context(default_dtype(self._find_default(operation)))
             if not self._drops:
                 stack.callback(set_dropout_inert(True))
             stack.enter_context(torch.set_grad_enabled(is_followed))
@@ -199,6 +197,14 @@ class Invoker:
                     self._enter_region(operation.fields.get("autocast_region"))
                     stack.enter_context(torch.autocast(device, torch_dtype(dtype), cache_enabled=is_kept))
             yield
+
+    def _find_default(self, operation: Operation) -> torch.dtype:
+        """The dtype of what is made without one."""
+        if self.precision.is_wide:
+            return torch.float64
+        found = operation.fields.get("default_dtype")
+        dtype = torch_dtype(found) if isinstance(found, str) else torch.float32
+        return dtype if dtype.is_floating_point else torch.float32
 
     def _enter_region(self, region: Any) -> None:
         """Autocast keeps what it has cast until its region ends."""

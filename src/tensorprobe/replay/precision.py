@@ -3,6 +3,8 @@ bits."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, Literal
 
@@ -49,6 +51,20 @@ class Precision:
 
     def convert(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self.dtype(tensor.dtype))
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """What is made without a dtype has this one: `linspace(0, 1, 7)`, a whole number times 0.5."""
+    before = torch.get_default_dtype()
+    if dtype is before:
+        yield
+        return
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def tensor_from_array(array: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor:

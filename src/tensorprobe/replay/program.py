@@ -162,6 +162,10 @@ class Operation:
             return bool(told.get("writes"))
         if self.is_layer:
             return any(part.writes_in_place for part in self.children)
+        if self.is_function and self.children:
+            given = {leaf.storage for leaf in self.inputs} - {None}
+            parts = (part for part in self.children if part.writes_in_place)
+            return any(leaf.storage in given for part in parts for leaf in part.outputs)
         op = self.op.rsplit(".", 1)[-1]
         if op.startswith("__"):
             return op == "__setitem__" or (op.startswith("__i") and op not in ("__invert__", "__index__", "__int__"))
@@ -217,6 +221,11 @@ class Program:
     def gradients_of(self, operation: Operation) -> tuple[dict[str, Leaf], dict[str, Leaf]]:
         """What was recorded of the gradients of a call's results, and of those of its arguments, by their places."""
         return backward_leaves(self.gradients.get(operation.backward_name, {}))
+
+    def position_of(self, record: str) -> int:
+        """How many records there were before one of this name; 0 if there is none."""
+        call = self.run.by_name.get(record)
+        return 0 if call is None else call.position
 
     def gradient_position(self, record: str) -> int:
         """How many records there were before a gradient's; -1 if there is none."""

@@ -51,7 +51,7 @@ class RecordedTensors:
 
     def __init__(self, rank: RankDump, device: torch.device, kept: KeptTensors | None = None) -> None:
         self._rank = rank
-        self._device = device
+        self.device = device
         self._kept = KeptTensors() if kept is None else kept
         self._is_same: dict[tuple[FileId, FileId], bool] = {}
         self._came_later: dict[Any, Leaf] = {}
@@ -104,7 +104,7 @@ class RecordedTensors:
             raise MissingContentError(
                 f"{leaf.data_name} holds {list(tensor.shape)}, and {list(leaf.stored_shape)} was recorded"
             )
-        tensor = tensor.to(self._device)
+        tensor = tensor.to(self.device)
         self._kept.add(file_id, tensor)
         return tensor
 

@@ -7,9 +7,10 @@ content.
 from __future__ import annotations
 
 import weakref
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,7 @@ class ReplayedDump(Onlooker):
         self._see(operation.name, {leaf.slot: leaf for leaf in operation.outputs}, tensors)
 
     def see_pinned(self, operation: Operation, tensors: Tensors) -> None:
+        self._written.clear()  # what is written into a tensor need not give it a new version
         self.see_results(operation, tensors)
 
     def see_gradient(self, record: str, slot: str, gradient: torch.Tensor) -> None:
@@ -113,8 +115,8 @@ class ReplayedDump(Onlooker):
     def finish(self, limit: float, coverage: Coverage) -> None:
         """Write the records up to `limit`, and make every file whole."""
         waiting: list[Record] = []
-        for position, record in enumerate(self._rank.records()):
-            if position > limit:
+        for record in self._rank.records():
+            if self._program.position_of(record.name) > limit:
                 break
             waiting.append(record)
             if len(waiting) >= _FLUSH_RECORDS:
@@ -210,10 +212,19 @@ class ReplayedDump(Onlooker):
         return {"backward_passes": [self._renew_pass(f"backward_pass.{n}", one) for n, one in enumerate(passes)]}
 
     def _renew_pass(self, name: str, request: Any) -> Any:
-        leaves = request.get("leaves") if isinstance(request, dict) else None
-        if not isinstance(leaves, list):
+        if not isinstance(request, dict):
             return request
-        return {**request, "leaves": [self._renew_leaf(name, one) for one in leaves]}
+        leaves, records = request.get("leaves"), request.get("records")
+        renewed = dict(request)
+        if isinstance(leaves, list):
+            renewed["leaves"] = [self._renew_leaf(name, one) for one in leaves]
+        if isinstance(records, int):  # where a later pass replaced a record, it is written once here
+            renewed["records"] = bisect_left(self._places, records)
+        return renewed
+
+    @cached_property
+    def _places(self) -> list[int]:
+        return sorted(call.position for call in self._program.run.calls)
 
     def _renew_leaf(self, name: str, leaf: Any) -> Any:
         number = leaf.get("number") if isinstance(leaf, dict) else None

@@ -6,6 +6,7 @@ the recorded precision and once in float64, and prints what was recorded against
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from types import ModuleType
 
@@ -20,7 +21,7 @@ from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
 from tensorprobe.replay.workspace import lay_out
 from tensorprobe.run.leaf import Leaf
-from tensorprobe.store.disk import open_whole
+from tensorprobe.store.disk import open_whole, writing
 from tensorprobe.store.layout import make_folder
 
 SCRIPT = "repro.py"
@@ -34,12 +35,14 @@ def write_repro(program: Program, name: str, folder: Path) -> Path:
         script = maker.make_script(program, operation)
     except (UnknownArgumentError, UnknownFunctionError) as error:
         raise UsageError(f"{name} cannot be made into a script: {error}") from error
-    tensors = {slot: _load(program, leaf) for slot, leaf in script.tensors.items()}
-    make_folder(folder)
-    with open_whole(folder / maker.TENSORS) as file:
-        maker.write_tensors(file, tensors)
-    with open_whole(folder / SCRIPT) as file:
-        file.write(script.text.encode())
+    content = io.BytesIO()  # what torch writes itself does not say why it fails
+    maker.write_tensors(content, {slot: _load(program, leaf) for slot, leaf in script.tensors.items()})
+    with writing(folder):
+        make_folder(folder)
+        with open_whole(folder / maker.TENSORS) as file:
+            file.write(content.getbuffer())
+        with open_whole(folder / SCRIPT) as file:
+            file.write(script.text.encode())
     return folder / SCRIPT
 
 
@@ -68,4 +71,4 @@ def _load(program: Program, leaf: Leaf) -> torch.Tensor:
     try:
         return lay_out(RecordedTensors(program.rank, torch.device("cpu")).load(leaf), leaf)
     except MissingContentError as error:
-        raise UsageError(f"there is no file of {leaf.slot}: {error}") from error
+        raise UsageError(f"the call cannot be made into a script: {error}") from error

@@ -96,7 +96,7 @@ class TrueStepBuilder(Onlooker):
         for leaf in operation.outputs:
             tensor = tensors.get(leaf.slot)
             if tensor is not None and not leaf.is_undefined:
-                if leaf.slot.startswith(WRITTEN):  # which need not give it a new version
+                if is_pinned or leaf.slot.startswith(WRITTEN):  # which need not give it a new version
                     self._known.pop(id(tensor), None)
                 number = self._number(tensor, leaf, operation.name)
                 call.outputs[leaf.slot] = number

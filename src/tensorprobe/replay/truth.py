@@ -7,6 +7,7 @@ gradient that is not the derivative, a number that became infinite and a value t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -208,7 +209,8 @@ class TruthJudge(Onlooker):
         if gradient is not None:
             slope = self._wholes.load(gradient).to(truth.dtype)
             difference = torch.nan_to_num(recorded.to(truth.dtype) - truth, 0.0, 0.0, 0.0)
-            row.effect = float((slope.conj() * difference).sum().real)
+            effect = float((slope.conj() * difference).sum().real)
+            row.effect = effect if math.isfinite(effect) else None
 
     def _judge_gradient(self, operation: Operation, slot: str, departing: dict[str, Leaf], alone: LoneCall) -> None:
         places, leaf = alone.find_places(slot), departing[slot]

@@ -15,6 +15,7 @@ from tensorprobe.replay.completion import check_repeated
 from tensorprobe.replay.result import ReplayOptions
 from tensorprobe.run.call import Call
 from tensorprobe.run.step import read_calls
+from tensorprobe.store.disk import open_whole, writing
 from tensorprobe.store.layout import make_folder
 from tensorprobe.store.reader import Dump, RankDump, open_dump
 from tensorprobe.store.slot import TensorSlot
@@ -39,11 +40,27 @@ def write_tensors(dump: Dump, names: Sequence[str], folder: Path, device: str = 
         target = folder if len(ranks) == 1 else folder / rank.name
         with tempfile.TemporaryDirectory(prefix="tensorprobe-") as computed:
             whole = _compute(dump, rank, wanted, Path(computed), device)
-            make_folder(target)
             for one in wanted:
-                shutil.copyfile(whole.tensor_path(one.file_name), target / one.file_name)
+                source = whole.tensor_path(one.file_name)
+                if not source.is_file():
+                    raise UsageError(_describe_missing(one, rank))
+                _copy(source, target / one.file_name)
                 written.append(target / one.file_name)
     return written
+
+
+def _copy(source: Path, target: Path) -> None:
+    with writing(target.parent):
+        make_folder(target.parent)
+        with source.open("rb") as content, open_whole(target) as file:
+            shutil.copyfileobj(content, file)
+
+
+def _describe_missing(one: WantedTensor, rank: RankDump) -> str:
+    what = f"{rank.name} has no content of {one.call.name}.{one.slot.slot}"
+    if one.slot.is_undefined:
+        return f"{what}: it is memory that nobody had written to."
+    return f'{what}, and it cannot be computed again. Record with task "tensor" to have it.'
 
 
 def find_wanted(rank: RankDump, names: Sequence[str]) -> Iterator[WantedTensor]:
@@ -72,8 +89,8 @@ def _compute(dump: Dump, rank: RankDump, wanted: Sequence[WantedTensor], folder:
         return rank
     if rank.header.get("task") != "replay":
         raise UsageError(
-            f"there is no file of {missing[0].call.name}.{missing[0].slot.slot}: {rank.folder} was recorded with task "
-            f'"{rank.header.get("task")}". Record with task "replay" or "tensor".'
+            f"there is no file of {missing[0].call.name}.{missing[0].slot.slot} in {rank.folder}, which was recorded "
+            f'with task "{rank.header.get("task")}": only what task "replay" left out can be computed.'
         )
     from tensorprobe.replay import iter_executions
 

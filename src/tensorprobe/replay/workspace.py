@@ -257,6 +257,8 @@ class Workspace:
         found = self._by_layout.get(leaf.layout) if leaf.view_of is None else self._view_storage(leaf, leaf.view_of)
         if found is None:
             found = self._view_storage(leaf)
+        if leaf.starts_graph:
+            return found.detach() if found is not None else None
         if leaf.requires_grad and (found is None or not has_place(found)):
             hanging = self._view_storage(leaf, is_wanted=lambda tensor, _: has_place(tensor))
             found = hanging if hanging is not None else found

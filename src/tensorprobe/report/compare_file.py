@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,11 +34,11 @@ class Written:
 
 
 @contextmanager
-def prepared_folder(folder: Path, dumps: tuple[Path, ...]) -> Iterator[None]:
+def prepared_folder(folder: Path, dumps: tuple[Path, ...], files: Sequence[str] = FILES) -> Iterator[None]:
     """Around the long work: is refused at once if the files could not be written there; folders that were made for
     them go again if they stay empty."""
     check_xlsx()
-    _check_place(folder, dumps)
+    _check_place(folder, dumps, files)
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         layout.make_folder(folder)
@@ -96,9 +96,9 @@ class _CountedRows:
                 self._progress(self._done, self._total)
 
 
-def _check_place(folder: Path, dumps: tuple[Path, ...]) -> None:
+def _check_place(folder: Path, dumps: tuple[Path, ...], files: Sequence[str]) -> None:
     if folder.exists() and not folder.is_dir():
-        raise UsageError(f"-o {folder} is a file. Give a folder; {', '.join(FILES)} are written into it.")
+        raise UsageError(f"-o {folder} is a file. Give a folder; {', '.join(files)} are written into it.")
     resolved = folder.resolve()
     roots = [(dump, dump.resolve().parent if dump.is_file() else dump.resolve()) for dump in dumps]
     inside = [dump for dump, root in roots if resolved.is_relative_to(root)]

@@ -24,7 +24,7 @@ CSV_FILE, JSON_FILE = "truth.csv", "truth.json"
 
 def prepared_truth_folder(folder: Path, dump: Path) -> AbstractContextManager[None]:
     """Refused at once where nothing can be written."""
-    return prepared_folder(folder, (dump,))
+    return prepared_folder(folder, (dump,), (CSV_FILE, JSON_FILE))
 
 
 def write_truth_files(folder: Path, truths: Sequence[Truth]) -> tuple[Path, ...]:

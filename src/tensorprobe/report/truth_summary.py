@@ -131,9 +131,11 @@ def _describe_gradients(truth: Truth) -> Iterator[str]:
     if rows:
         errors = [row.share_of(truth.largest_gradient) for row in rows]
         worst = rows[0]
+        lost = sum(row.accumulated is not None and row.accumulated.overflow_count > 0 for row in rows)
         yield (
-            f"gradients of {len(rows)} parameters: relative error {median(errors):.1e} in the median, at most "
-            f"{errors[0]:.1e} ({worst.record}.{worst.slot})"
+            f"gradients of {len(rows)} parameter{'s' if len(rows) > 1 else ''}: relative error {median(errors):.1e} "
+            f"in the median, at most {errors[0]:.1e} ({worst.record}.{worst.slot})"
+            + (f"; {lost} of them with Inf or NaN, which are left out, where the truth is a number" if lost else "")
         )
 
 

@@ -85,6 +85,11 @@ class Leaf:
         return _number(self.fields.get("view_of"))
 
     @property
+    def starts_graph(self) -> bool:
+        """Do gradients end in it, though a call made what it holds?"""
+        return self.fields.get("starts_graph") is True
+
+    @property
     def is_conjugated(self) -> bool:
         """Does it show the complex conjugates of what is in its storage?"""
         return self.fields.get("conjugated") is True

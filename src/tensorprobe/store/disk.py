@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from tensorprobe.errors import UsageError
 from tensorprobe.store import layout
 from tensorprobe.store.folder import Folder
 
@@ -34,6 +35,15 @@ def open_whole(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Around what goes where the user wants it: UsageError where it cannot."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"-o {folder} cannot be written to ({error.strerror or error}).") from error
 
 
 def write_over(folder: Folder, name: str, text: str) -> bool:

@@ -60,6 +60,8 @@ def encode_tensor(leaf: TensorLeaf) -> str:
             parts.append(f'"offset": {offset}, "stride": [{", ".join(map(str, strides))}]')
         if leaf.view_of is not None:
             parts.append(f'"view_of": {leaf.view_of}')
+        if leaf.starts_graph:
+            parts.append('"starts_graph": true')
         if leaf.is_conjugated:
             parts.append('"conjugated": true')
         if leaf.is_negated:

@@ -1,6 +1,7 @@
-"""What a call runs under, besides its arguments: are gradients followed, and which precision does autocast choose?
+"""What a call runs under, besides its arguments: are gradients followed, which precision does autocast choose, and
+which has what is made without one?
 
-On the hot path: where neither is the case nothing is made.
+On the hot path: where nothing is out of the ordinary nothing is made.
 
 Autocast keeps the weights that it has cast until its outermost region ends, and gradients add up in the kept one:
 which calls share it is told by the number of their region.
@@ -41,10 +42,12 @@ def count_regions() -> Undo:
 
 def describe_context() -> Mapping[str, Any]:
     """Fields for the record of a call that is made now."""
-    is_cast = _is_any_autocast_enabled()
-    if torch.is_grad_enabled() and not is_cast:
+    is_cast, default = _is_any_autocast_enabled(), torch.get_default_dtype()
+    if torch.is_grad_enabled() and not is_cast and default is torch.float32:
         return _NOTHING
     context: dict[str, Any] = {} if torch.is_grad_enabled() else {"grad_enabled": False}
+    if default is not torch.float32:
+        context["default_dtype"] = str(default).removeprefix("torch.")
     if is_cast:
         context["autocast"] = _describe_autocast()
         context["autocast_region"] = _Regions.count

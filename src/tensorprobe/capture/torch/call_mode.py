@@ -224,6 +224,7 @@ class CallRunner:
                     self.reader.observe((args, kwargs))
                 if call is not None:
                     call.is_pinned, call.is_passed_on = api.is_pinned, api.is_function
+                    call.has_own_backward = api.is_function
                     self.recorder.add_context(call, describe_context())
                     self.recorder.add_inputs(call, args, kwargs)
                     if api.is_random and is_drawing(api.stem.rpartition(".")[2], args, kwargs):

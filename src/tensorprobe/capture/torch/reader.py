@@ -215,6 +215,7 @@ class TorchReader:
         if known is not None:
             is_made = source is not None and source.endswith(".forward")
             leaf.is_leaf = known.is_exposed or not is_made
+            leaf.starts_graph = is_made and tensor.requires_grad and tensor.grad_fn is None
             self._number(leaf, tensor, known, layout, produced_by)
             leaf.parameter = self.parameter_names.get(id(tensor))
             if leaf.parameter is None and type(tensor) is torch.nn.Parameter:

@@ -118,12 +118,13 @@ def attend_heads(context: Context, query: torch.Tensor, *args: Any, **kwargs: An
 
 
 def recur(context: Context, *args: Any, op: str) -> Any:
-    """A recurrent network of several layers: the dropout is between them."""
-    if isinstance(args[3], (tuple, list)):
-        raise NotImplementedError("dropout inside a packed sequence")
+    """A recurrent network of several layers: the dropout is between them. A packed sequence comes with its lengths."""
+    is_packed = isinstance(args[3], (tuple, list))
+    lengths, args = ((args[1],), (args[0], *args[2:], False)) if is_packed else ((), args)
     tensor, hidden, weights, has_biases, layers, p, training, bidirectional, batch_first = args
     if not p or not training:
         raise LookupError("nothing is drawn")
+    order = () if is_packed else (False,)
     dtype, layer = _narrow(context).dtype, getattr(torch, op)
     sides = 2 if bidirectional else 1
     count = len(weights) // layers
@@ -135,7 +136,7 @@ def recur(context: Context, *args: Any, op: str) -> Any:
             own = tuple(state[number * sides : (number + 1) * sides] for state in states)
             given = own if len(own) > 1 else own[0]
             params = weights[number * count : (number + 1) * count]
-            value, *after = layer(value, given, params, has_biases, 1, 0.0, True, bidirectional, False)
+            value, *after = layer(value, *lengths, given, params, has_biases, 1, 0.0, True, bidirectional, *order)
             last.append(after)
             if number + 1 < layers:
                 value = value * drop_ones(value.shape, p, dtype).to(value)

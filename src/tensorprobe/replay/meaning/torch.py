@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -41,6 +42,7 @@ class Context:
 
 
 Meaning = Callable[..., Any]
+Dropout = Callable[[torch.Tensor, float, bool], torch.Tensor]
 
 _CASTS = {
     ("Tensor", name): getattr(torch, dtype)
@@ -155,25 +157,32 @@ _CHOICES: dict[str, Meaning] = {
 
 
 def drop(
-    context: Context, tensor: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, **_: Any
+    context: Context,
+    tensor: torch.Tensor,
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+    *,
+    dropout: Dropout = F.dropout,
+    **_: Any,
 ) -> torch.Tensor:
-    """Dropout, as torch computes it on a CPU: the input times a mask that is scaled first."""
+    """Dropout, as torch computes it on a CPU: the input times a mask that is scaled first. `dropout` draws it."""
     if not training or p == 0 or not context.drops:
         return tensor
-    mask = find_mask(context, p)
+    mask = find_mask(context, p, dropout)
     # with p = 1 nothing is kept, and what is scaled is nothing
     noise = mask.to(tensor.device, tensor.dtype).expand(tensor.shape).clone().div_(1 - p if p < 1 else 1)
     return tensor.mul_(noise) if inplace else tensor * noise
 
 
-def find_mask(context: Context, p: float) -> torch.Tensor:
+def find_mask(context: Context, p: float, dropout: Dropout = F.dropout) -> torch.Tensor:
     """What a dropout kept: as recorded, drawn again, or by its result, which does not tell where the input is zero."""
     mask = context.recorded_mask()
     if mask is not None:
         return mask
     drawn = None
     if context.draw is not None:
-        drawn = context.draw(lambda: F.dropout(context.make_ones(), p)) != 0
+        drawn = context.draw(lambda: dropout(context.make_ones(), p, True)) != 0
     try:
         given, result = context.recorded_inputs(0), context.recorded_results(0)
     except MissingContentError:
@@ -231,8 +240,8 @@ _RANDOM: dict[str, Meaning] = {
     "scaled_dot_product_attention": attend,
     "dropout": drop,
     "dropout_": lambda context, tensor, p=0.5, training=True, **_: drop(context, tensor, p, training, True),
-    "dropout1d": drop,
-    "dropout2d": drop,
-    "dropout3d": drop,
-    "feature_dropout": drop,
+    "dropout1d": partial(drop, dropout=F.dropout1d),
+    "dropout2d": partial(drop, dropout=F.dropout2d),
+    "dropout3d": partial(drop, dropout=F.dropout3d),
+    "feature_dropout": partial(drop, dropout=torch.feature_dropout),
 }

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -55,14 +54,3 @@ def find_mask_by_gradient(operation: Operation, recorded: RecordedTensors) -> to
     except MissingContentError:
         return None
     return (result != 0) | ((given == 0) & ((went != 0) | (came == 0)))
-
-
-@contextmanager
-def float64_by_default() -> Iterator[None]:
-    """A whole number times 0.5 is a float32 otherwise."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
