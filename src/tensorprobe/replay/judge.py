@@ -17,7 +17,7 @@ from tensorprobe.replay.result import Judgement
 
 _EXPLAINED_UNITS = 16.0
 """So many units of rounding are a kernel that computes in its own order."""
-_FACTOR_UNITS, _FACTOR_DEVIATIONS, _FACTOR_SENSITIVITY, _LEAST_COUNT = 1.2, 4.0, 3.0, 16
+_FACTOR_UNITS, _FACTOR_DEVIATIONS, _FACTOR_SENSITIVITY, _LEAST_COUNT = 1.2, 4.0, 1.0, 16
 """A factor is one if it is so many units from 1, and so many standard deviations of what rounding does to single
 elements, and so many times what rounded inputs do; where there are elements enough to tell."""
 _LEAST_FACTOR = 1e-4

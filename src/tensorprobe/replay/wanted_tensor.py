@@ -90,7 +90,8 @@ def _compute(dump: Dump, rank: RankDump, wanted: Sequence[WantedTensor], folder:
     if rank.header.get("task") != "replay":
         raise UsageError(
             f"there is no file of {missing[0].call.name}.{missing[0].slot.slot} in {rank.folder}, which was recorded "
-            f'with task "{rank.header.get("task")}": only what task "replay" left out can be computed.'
+            f'with task "{rank.header.get("task")}": only what task "replay" left out can be computed. '
+            'Record with task "replay" or "tensor".'
         )
     from tensorprobe.replay import iter_executions
 

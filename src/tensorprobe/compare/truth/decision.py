@@ -55,6 +55,8 @@ class TruthDecision:
 
     def _choose(self, judgement: Judgement, runs: tuple[Run, Run], finding: Finding, grown: Verdict) -> Verdict:
         is_unclear = not judgement.is_equal and not judgement.differences
+        if judgement.is_equal and judgement.gaps and not judgement.observables.losses:
+            is_unclear = True  # the results that nobody takes are what was recorded
         is_by_truth = self._options.by == "truth"
         if is_unclear or (not is_by_truth and _is_confirmed(grown, judgement)):
             return grown
