@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -361,3 +362,29 @@ def test_a_replay_warns_of_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tensorprobe", "replay", str(dump), "--dtype", "recorded"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS)
     assert "Warning" not in done.stderr
+
+
+def test_a_script_of_a_call_on_nothing_runs(tmp_path: Path, capsys: Capture) -> None:
+    layer, x = nn.Linear(4, 3), torch.randn(0, 4)
+    dump = record(tmp_path / "dump", lambda: (layer, lambda: layer(x).sum().backward()))
+    assert "gradient of input.1" in run_script(dump, "Functional.linear.0.forward", tmp_path / "bug", capsys)
+
+
+@pytest.mark.parametrize("level", ["L1", "mix"])
+def test_gradients_that_have_no_truth_are_counted(level: str, tmp_path: Path, capsys: Capture) -> None:
+    """What another thread calls is not recorded: a gradient does not come through it."""
+
+    def train() -> Program:
+        layer, x = nn.Linear(4, 3), torch.randn(5, 4)
+
+        def step() -> None:
+            results: list[torch.Tensor] = []
+            thread = threading.Thread(target=lambda: results.append(layer(x).tanh().sum()))
+            thread.start()
+            thread.join()
+            (results[0] * 2).backward()
+
+        return layer, step
+
+    done = run_here(capsys, "truth", record(tmp_path, train, level))
+    assert "the gradients of 2 parameters have no truth" in done.stdout

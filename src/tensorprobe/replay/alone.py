@@ -5,8 +5,7 @@ What it then differs by is its own error, whatever came before it.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
 
@@ -57,15 +56,16 @@ class LoneCall:
         found = ([first, *others] for first, others in self._twins.items() if slot == first or slot in others)
         return next(found, [slot])
 
-    def find_sensitivity(self, slot: str) -> float:
-        """How far a result moves when what goes in is rounded by one unit, or by what is rounded on the way."""
-        moved = [self._find(slot, make_rounding(draw)) for draw in range(_DRAWS)]
-        return math.hypot(_distance(moved, self.results[slot]), self._find_noise(slot))
+    def find_sensitivities(self, slot: str) -> Iterator[float]:
+        """How far a result moves when what goes in is rounded by one unit, then by what is rounded on the way."""
+        yield _distance((self._find(slot, make_rounding(draw)) for draw in range(_DRAWS)), self.results[slot])
+        yield self._find_noise(slot)
 
-    def find_gradient_sensitivity(self, slot: str) -> float:
+    def find_gradient_sensitivities(self, slot: str) -> Iterator[float]:
         """The same for a gradient."""
-        moved = [self._find_gradient(slot, make_rounding(draw)) for draw in range(_DRAWS)]
-        return math.hypot(_distance(moved, self.gradients[slot]), self._find_noise(slot, is_gradient=True))
+        moved = (self._find_gradient(slot, make_rounding(draw)) for draw in range(_DRAWS))
+        yield _distance(moved, self.gradients[slot])
+        yield self._find_noise(slot, is_gradient=True)
 
     def _find(self, slot: str, change: Change) -> torch.Tensor:
         return self._invoke({}, change)[slot].detach()
@@ -202,9 +202,9 @@ class LoneExchange:
         self._precision = precision
         self.results = self._exchange(keep)
 
-    def find_sensitivity(self, slot: str) -> float:
+    def find_sensitivities(self, slot: str) -> Iterator[float]:
         """How far a result moves when what goes in is rounded by one unit."""
-        return _distance([self._exchange(make_rounding(draw))[slot] for draw in range(_DRAWS)], self.results[slot])
+        yield _distance([self._exchange(make_rounding(draw))[slot] for draw in range(_DRAWS)], self.results[slot])
 
     def _exchange(self, change: Change) -> Tensors:
         given = [[self._read(recorded, leaf, change) for leaf in call.reads] for call, recorded in self._calls]
@@ -257,7 +257,7 @@ def keep(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return tensor
 
 
-def _distance(moved: list[torch.Tensor], still: torch.Tensor) -> float:
+def _distance(moved: Iterable[torch.Tensor], still: torch.Tensor) -> float:
     squares = [_mean_square(tensor.detach() - still.detach()) for tensor in moved]
     return (sum(squares) / len(squares)) ** 0.5 if squares else 0.0
 

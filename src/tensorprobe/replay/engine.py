@@ -122,6 +122,7 @@ class Replay:
             yield request
             yield from self.gradients.reduced.end_pass(self, request.asked.position)
             for leaf, gradient in self._passes.take_results(request):
+                self.gradients.delivered.add((request.asked.name, leaf.name))
                 self.onlooker.see_leaf_gradient(request.asked.name, leaf, gradient)
 
     def _run_function(self, operation: Operation) -> Steps:

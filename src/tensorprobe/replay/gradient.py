@@ -126,6 +126,11 @@ class Gradients:
         yield from self.reduced.describe_missing()
         missing = set(self._records) - set(self.reduced.missing)
         count = sum((self._records[name].record, self._records[name].slot) not in self.delivered for name in missing)
+        if not self._records:  # without modules they stand with their backward passes
+            passes = self._program.backward_passes
+            left = ((one.name, leaf) for one in passes for leaf in one.all_leaves if leaf.after is not None)
+            asked = {(name, leaf.name) for name, leaf in left if leaf.leaf.parameter is not None}
+            count = len({name for _, name in asked - self.delivered})
         if count:
             which = "1 parameter has" if count == 1 else f"{count} parameters have"
             yield f"the gradients of {which} no truth: how they come about between ranks or calls is not seen"

@@ -143,4 +143,4 @@ class _Checker:
         size: Any = sum(share.detach().abs().to(torch.float64) for share in given)
         # shares of either sign: each addition errs by a unit of what is added
         room = unit.eps * float(size.square().mean().sqrt()) if size.numel() else 0.0
-        return judge(recorded, total, unit, _SUM_UNITS, find_sensitivity=lambda: room)
+        return judge(recorded, total, unit, _SUM_UNITS, sensitivities=(room,))

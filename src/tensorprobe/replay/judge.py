@@ -7,8 +7,9 @@ Only where that does not explain the error the call is made again on rounded inp
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import torch
 
@@ -57,10 +58,11 @@ def judge(
     truth: torch.Tensor,
     unit: Unit,
     allowed_units: float = _EXPLAINED_UNITS,
-    find_sensitivity: Callable[[], float] | None = None,
+    sensitivities: Iterable[float] = (),
 ) -> Judgement:
     """`recorded` against `truth` in float64. Elements that are infinite in either are left out: they have a sentence of
-    their own. `find_sensitivity` tells how far the result moves when what goes in is rounded."""
+    their own. `sensitivities` tell how far rounding moves the result, each by a way of its own: they are asked one
+    after the other, as long as the error is not explained."""
     wide = recorded.detach().to(truth.dtype)
     truth = truth.detach()
     error = (wide - truth).abs()
@@ -75,10 +77,12 @@ def judge(
         return Judgement(0.0, (), 0.0, 0.0)
     usual = float(size.square().mean().sqrt())
     units = error / (unit.eps * (size + usual) + unit.floor)
-    if float(units.max()) > allowed_units and find_sensitivity is not None:
-        # the largest of n elements lies so many standard deviations out
-        tail = max(1.0, math.sqrt(2 * math.log(error.numel())))
-        units = error / (unit.eps * size + tail * find_sensitivity() + unit.floor)
+    # the largest of n elements lies so many standard deviations out
+    tail, moved = max(1.0, math.sqrt(2 * math.log(error.numel()))), 0.0
+    waiting = iter(sensitivities)
+    while float(units.max()) > allowed_units and (more := next(waiting, None)) is not None:
+        moved = math.hypot(moved, more)
+        units = error / (unit.eps * size + tail * moved + unit.floor)
     place = int(units.argmax())
     return Judgement(
         float(units.reshape(-1)[place]),
@@ -86,12 +90,14 @@ def judge(
         _number(wide, place),
         _number(truth, place),
         allowed_units,
-        _find_factor(wide, truth, replace(unit, eps=unit.eps * allowed_units / _EXPLAINED_UNITS), find_sensitivity),
+        _find_factor(
+            wide, truth, replace(unit, eps=unit.eps * allowed_units / _EXPLAINED_UNITS), chain([moved], waiting)
+        ),
     )
 
 
 def _find_factor(
-    recorded: torch.Tensor, truth: torch.Tensor, unit: Unit, find_sensitivity: Callable[[], float] | None
+    recorded: torch.Tensor, truth: torch.Tensor, unit: Unit, sensitivities: Iterable[float]
 ) -> float | None:
     """By what all elements are multiplied, if it is more than rounding: the errors of many elements cancel, that of a
     factor does not. So it is seen where it is less than the rounding of each element, in bfloat16."""
@@ -106,8 +112,12 @@ def _find_factor(
     if not excess > max(_LEAST_FACTOR, unit.eps * (_FACTOR_UNITS + _FACTOR_DEVIATIONS * spread)):
         return None
     usual = math.sqrt(square / truth.numel())
-    is_sensitive = find_sensitivity is not None and excess * usual < _FACTOR_SENSITIVITY * find_sensitivity()
-    return None if is_sensitive else factor
+    moved = 0.0
+    for more in sensitivities:
+        moved = math.hypot(moved, more)
+        if excess * usual < _FACTOR_SENSITIVITY * moved:
+            return None
+    return factor
 
 
 def _number(tensor: torch.Tensor, place: int) -> float:

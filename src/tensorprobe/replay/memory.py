@@ -25,7 +25,7 @@ _KEPT_BYTES = 256 << 20
 _LEAST_LIMIT_BYTES = 1 << 30
 _LIMIT_PER_FILE_BYTE = 100
 """So many times what its files hold may the replay of a dump take, unless the user says more."""
-_TRANSIENT = 4
+_TRANSIENT = 3
 """A call that is made alone takes so many times what goes in and comes out: results, gradients, rounded once more."""
 
 Key = tuple[str, int | str]

@@ -200,7 +200,7 @@ class TruthJudge(Onlooker):
         unit = self._unit(operation, leaf)
         counts = [given.element_count for given in operation.inputs if given.is_floating]
         allowed = allow_units(leaf.element_count, counts)
-        row.own = judge(recorded, truth, unit, allowed, lambda: alone.find_sensitivity(leaf.slot))
+        row.own = judge(recorded, truth, unit, allowed, alone.find_sensitivities(leaf.slot))
         if not row.own.is_explained:
             self.findings.append(Finding("kernel", operation.name, leaf.slot, row.own, other=alone.meaning))
         overflow = int((~torch.isfinite(recorded) & torch.isfinite(truth)).sum())
@@ -225,7 +225,7 @@ class TruthJudge(Onlooker):
         unit = self._unit(operation, leaf)
         counts = [given.element_count for given in (*operation.inputs, *operation.outputs) if given.is_floating]
         allowed = allow_units(leaf.element_count, counts)
-        judgement = judge(recorded, truth, unit, allowed, lambda: alone.find_gradient_sensitivity(places[0]))
+        judgement = judge(recorded, truth, unit, allowed, alone.find_gradient_sensitivities(places[0]))
         row = self.rows.setdefault(
             (operation.backward_name, leaf.slot), CallTruth(operation.backward_name, leaf.slot, leaf.dtype)
         )
