@@ -18,6 +18,7 @@ from tensorprobe.compare.truth.verdict import TruthWords
 from tensorprobe.compare.verdict import make_result, own_tensors
 from tensorprobe.errors import UsageError
 from tensorprobe.model.name import BACKWARD
+from tensorprobe.run.leaf import WRITTEN
 from tensorprobe.run.step import Run
 
 _LEAST_TELLING = 1e-3
@@ -62,6 +63,8 @@ class TruthDecision:
             return grown
         if judgement.is_equal and grown.kind == "framework" and not _is_refuted(grown, judgement):
             return grown  # what an optimizer does is no observable of this step
+        if judgement.is_equal and grown.kind == "entered" and _writes_state(grown, judgement):
+            return grown  # nor is what a call writes, such as running statistics
         if grown.kind == "incomplete" and (judgement.gaps or not judgement.is_equal):
             return grown
         if judgement.unequal and judgement.is_equal and self._earlier is not None:
@@ -114,6 +117,18 @@ def _is_confirmed(grown: Verdict, judgement: Judgement) -> bool:
         return max(errors, default=0.0) > _GROSS
     name = call.candidate[-1].name
     return any(one.candidate is not None and one.candidate.name == name for one in judgement.differences)
+
+
+def _writes_state(grown: Verdict, judgement: Judgement) -> bool:
+    """Does the named call, or one inside the named module, in either run, write into what it was given?"""
+    if grown.call is None:
+        return False
+    for side, named in (("reference", grown.call.reference[-1]), ("candidate", grown.call.candidate[-1])):
+        for call in judgement.steps[side].calls.values():
+            is_meant = call.name == named.name or (named.kind == "module" and call.module_path == named.path)
+            if is_meant and any(slot.startswith(WRITTEN) for slot in call.outputs):
+                return True
+    return False
 
 
 def _is_refuted(grown: Verdict, judgement: Judgement) -> bool:
