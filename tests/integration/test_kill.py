@@ -137,8 +137,16 @@ def same(found: Any, expected: Any) -> bool:
 
 
 def named_files(rank: RankDump) -> Iterator[str]:
-    entries = [record.slots() for record in rank.records()]
-    return (name for slots in entries for slot in slots if (name := getattr(slot, "data_name", None)))
+    """By its records, and by run.json, which has the backward passes."""
+    waiting: list[Any] = [rank.run.get("backward_passes"), *(record.fields for record in rank.records())]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, dict):
+            waiting.extend(node.values())
+            if isinstance(node.get("data_name"), str):
+                yield node["data_name"]
+        elif isinstance(node, list):
+            waiting.extend(node)
 
 
 def check_tensor_files(rank: RankDump) -> None:

@@ -188,6 +188,15 @@ def test_a_run_that_was_killed_between_two_windows_is_recovered_too(tmp_path: Pa
     assert names(folder) == ["a.pt"] and recover_dump(tmp_path) == []
 
 
+def test_tensor_files_of_backward_passes_which_run_json_names_stay(tmp_path: Path) -> None:
+    passes = [{"leaves": [{"before": tensor(data_name="backward_pass.0.leaf.0.before.pt")}]}]
+    write_rank(tmp_path, with_files("a.pt"), run={**RUN, "complete": False, "backward_passes": passes})
+    folder = touch(tmp_path, "a.pt", "backward_pass.0.leaf.0.before.pt", "lost.pt")
+    (done,) = recover_dump(tmp_path)
+    assert "dump_tensor_data: 1 file of records that were lost removed" in done.actions
+    assert names(folder) == ["a.pt", "backward_pass.0.leaf.0.before.pt"]
+
+
 def test_what_a_kill_left_of_a_step_that_had_just_begun_is_removed(tmp_path: Path) -> None:
     complete = write_rank(tmp_path / "step0" / "rank", model_records())
     begun = tmp_path / "step1" / "rank"

@@ -304,11 +304,15 @@ def _match_tensor_files(rank: RankDump) -> Iterator[str]:
 
 
 def _compare_tensor_files(rank: RankDump) -> tuple[set[str], set[str]]:
-    """The files that no record names, and those that a record names and that are not there."""
+    """The files that nothing names, and those that are named and not there. Backward passes are named in run.json."""
     folder = rank.folder / rank.tensor_folder
     if folder.is_symlink():  # wherever it leads, nothing is removed there
         return set(), set()
-    entries = chain((record.fields for record in rank.records()), (saved.tree for saved in rank.saved_values()))
+    entries = chain(
+        (record.fields for record in rank.records()),
+        (saved.tree for saved in rank.saved_values()),
+        [rank.run.get("backward_passes")],
+    )
     named = {name for entry in entries for name in _data_names(entry)}
     files = _files_in(folder) if folder.is_dir() else []
     there = {name for name in files if name.endswith(layout.TENSOR_SUFFIXES)}
