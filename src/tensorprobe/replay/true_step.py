@@ -128,5 +128,19 @@ class TrueStep:
         made = (number for call in self.users.get(value.number, ()) for number in call.outputs.values())
         return any(self.values[number].is_floating for number in made)
 
+    def is_end(self, value: TrueValue) -> bool:
+        """Is it a result of the step: a number that no other number is computed from? A choice that is made of it may be
+        all that the program asks for, unless numbers depend on that choice."""
+        return value.is_floating and not value.is_root and value.number not in self._leading
+
+    @cached_property
+    def _leading(self) -> frozenset[int]:
+        """The values that another floating value depends on."""
+        found: set[int] = set()
+        for call in sorted(self.calls.values(), key=lambda call: -call.position):
+            if any(self.values[number].is_floating or number in found for number in call.outputs.values()):
+                found.update(call.inputs.values())
+        return frozenset(found)
+
     def maker(self, value: TrueValue) -> TrueCall | None:
         return self.calls.get(value.maker) if value.maker is not None else None

@@ -75,8 +75,7 @@ class Explainer:
         return [
             value
             for value in step.values
-            if value.is_floating and not value.is_leaf and not step.leads_on(value)
-            and not self._counterparts.exists(side, value)
+            if step.is_end(value) and not value.is_leaf and not self._counterparts.exists(side, value)
         ]  # fmt: skip
 
     # -- forward -------------------------------------------------------------------------------------------------------

@@ -115,8 +115,7 @@ def _find_lone_ends(side: str, counterparts: Counterparts) -> Iterator[TrueValue
     for value in step.values:
         maker = step.maker(value)
         is_own = maker is not None and maker.caller is None and not value.is_pinned
-        is_end = value.is_floating and is_own and not value.is_root and not step.users.get(value.number)
-        if is_end and not counterparts.exists(side, value):
+        if is_own and step.is_end(value) and not counterparts.exists(side, value):
             yield value
 
 
