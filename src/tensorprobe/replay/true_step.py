@@ -110,8 +110,10 @@ class TrueStep:
 
     @property
     def roots(self) -> list[TrueValue]:
-        """The values from which gradients were asked for: the loss."""
-        return [value for value in self.values if value.is_root]
+        """The values from which gradients were asked for: the loss. Where there is a number among them, the others are
+        results that got their gradient from a call that nobody saw."""
+        found = [value for value in self.values if value.is_root]
+        return [value for value in found if value.array.size == 1] or found
 
     @cached_property
     def coarseness(self) -> float:
@@ -128,9 +130,21 @@ class TrueStep:
         made = (number for call in self.users.get(value.number, ()) for number in call.outputs.values())
         return any(self.values[number].is_floating for number in made)
 
+    def leads_to_loss(self, value: TrueValue) -> bool:
+        """Is the loss, where there is one, computed from it? What an optimizer takes does not lead there."""
+        return value.number in self._before_loss if self.roots else self.leads_on(value)
+
+    @cached_property
+    def _before_loss(self) -> frozenset[int]:
+        found = {value.number for value in self.roots}
+        for call in sorted(self.calls.values(), key=lambda call: -call.position):
+            if not found.isdisjoint(call.outputs.values()):
+                found.update(call.inputs.values())
+        return frozenset(found)
+
     def is_end(self, value: TrueValue) -> bool:
-        """Is it a result of the step: a number that no other number is computed from? A choice that is made of it may be
-        all that the program asks for, unless numbers depend on that choice."""
+        """Is it a result of the step: a number that no other number is computed from? A choice that is made of it may
+        be all that the program asks for, unless numbers depend on that choice."""
         return value.is_floating and not value.is_root and value.number not in self._leading
 
     @cached_property

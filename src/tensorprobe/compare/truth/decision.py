@@ -107,16 +107,17 @@ def _remember(judgement: Judgement, origins: Origins) -> EarlierStep:
 
 def _is_confirmed(grown: Verdict, judgement: Judgement) -> bool:
     """Does truth bear out what growth says? It names one of the calls where the meanings part; or a gradient that is
-    far off although both mean the same, which no forward value shows."""
+    far off although both mean the same: a hook, which a replay does not run."""
     call = grown.call
     if call is None or grown.kind not in ("source", "entered"):
         return False
     if call.reference[-1].direction == BACKWARD:
         values = [value for value in call.values if value.is_tensor and value.is_bad]
         errors = [(value.error or 0.0) / (value.coarsest or 1.0) for value in values]
-        return max(errors, default=0.0) > _GROSS
+        return not judgement.differences and max(errors, default=0.0) > _GROSS
     name = call.candidate[-1].name
-    return any(one.candidate is not None and one.candidate.name == name for one in judgement.differences)
+    listed = [one.candidate for one in judgement.differences if one.leaf is None]
+    return any(one is not None and one.name == name for one in listed)
 
 
 def _writes_state(grown: Verdict, judgement: Judgement) -> bool:

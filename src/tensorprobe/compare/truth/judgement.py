@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from tensorprobe.compare.truth.difference import Difference, Explainer, describe_start
+from tensorprobe.compare.truth.difference import Difference, describe_start
 from tensorprobe.compare.truth.effect import add_effects
+from tensorprobe.compare.truth.forward_difference import ForwardExplainer
+from tensorprobe.compare.truth.gradient_difference import GradientExplainer
 from tensorprobe.compare.truth.leaf import find_movable, find_replacements
 from tensorprobe.compare.truth.observable import Observables, observe
 from tensorprobe.compare.truth.precision import PrecisionLoss, find_precision_loss
@@ -123,7 +125,7 @@ def judge_by_truth(reference: RankDump, candidate: RankDump, origins: Origins | 
                 counterparts, found.observables, found.unequal = as_if, observed, pairs
                 found.steps = counterparts.steps
     if not found.observables.is_equal:
-        differences = Explainer(counterparts).explain(found.observables)
+        differences = _explain(counterparts, found.observables)
         execute = partial(replaying[SIDES[1]].replay, replacements[SIDES[1]], ())
         found.differences = add_effects(differences, found.observables, counterparts.steps, execute)
         return found
@@ -141,9 +143,15 @@ def judge_by_truth(reference: RankDump, candidate: RankDump, origins: Origins | 
     if second.is_finite and not takes_recorded:
         found.second_point = second
         if not second.is_equal:
-            found.differences = Explainer(moved).explain(second)
+            found.differences = _explain(moved, second)
             return found
     if not found.unequal:
         found.truths = {side: one.find_truth() for side, one in replaying.items()}
         found.precision_loss = find_precision_loss(counterparts, found.truths)
     return found
+
+
+def _explain(counterparts: Counterparts, observed: Observables) -> list[Difference]:
+    """Where they part: in the forward, and if that is the same, in the gradients."""
+    found = [] if observed.has_same_loss and not observed.ends else ForwardExplainer(counterparts).explain(observed)
+    return found or GradientExplainer(counterparts).explain()

@@ -13,7 +13,7 @@ from tensorprobe.compare.truth.start import Origin
 from tensorprobe.compare.truth.value_index import TOLERANCE, Counterparts, is_same, permutations
 from tensorprobe.replay.true_step import Array, TrueValue
 
-_ZERO = 1e-11
+ZERO = 1e-11
 """A gradient that is smaller than this part of the largest one of the run is zero in exact arithmetic."""
 
 
@@ -181,7 +181,7 @@ def _piece_error(piece: Piece, largest: float) -> float:
     whole = piece.whole.gradient
     if whole is None or piece.part.gradient is None:
         return 1.0
-    return _distance_of(piece.part.gradient.reshape(-1), whole.reshape(-1)[piece.places], _ZERO * largest)
+    return _distance_of(piece.part.gradient.reshape(-1), whole.reshape(-1)[piece.places], ZERO * largest)
 
 
 def _distance(value: TrueValue, other: TrueValue) -> tuple[bool, bool, bool, int]:
@@ -193,7 +193,7 @@ def _distance(value: TrueValue, other: TrueValue) -> tuple[bool, bool, bool, int
 
 def _gradient_error(value: TrueValue, partner: TrueValue, largest: float, tolerance: float) -> float:
     first, second = value.gradient, partner.gradient
-    floor = _ZERO * largest
+    floor = ZERO * largest
     if first is None or second is None:
         present = first if first is not None else second
         return 1.0 if present is not None and float(np.linalg.norm(present)) > floor else 0.0

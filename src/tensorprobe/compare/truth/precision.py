@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
-from tensorprobe.compare.truth.value_index import Counterparts
+from tensorprobe.compare.truth.value_index import Counterparts, word_of
 from tensorprobe.replay.result import Truth
-from tensorprobe.replay.true_step import TrueCall, TrueStep
+from tensorprobe.replay.true_step import TrueCall, TrueStep, TrueValue
 
 _EPSILONS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 _TIMES = 30.0
@@ -69,12 +70,22 @@ def _iter_pairs(counterparts: Counterparts) -> Iterator[tuple[TrueCall, str, Tru
             value = candidate.values[number]
             if not value.is_floating or counterparts.is_plain("candidate", value):
                 continue
-            for one in counterparts.of("candidate", value):
-                maker = reference.maker(one)
-                names = [] if maker is None else [name for name, found in maker.outputs.items() if found == one.number]
-                if maker is not None and names:
-                    yield call, slot, maker, names[0]
-                    break
+            places = [place for one in counterparts.of("candidate", value) for place in _places_of(one, reference)]
+            if places:  # of several, an update that changes nothing among them, the one that does the same
+                maker, name = min(places, key=partial(_unlikeness, call))
+                yield call, slot, maker, name
+
+
+def _places_of(value: TrueValue, step: TrueStep) -> Iterator[tuple[TrueCall, str]]:
+    """The call that made it, and as which of its results."""
+    maker = step.maker(value)
+    if maker is not None:
+        yield from ((maker, slot) for slot, number in maker.outputs.items() if number == value.number)
+
+
+def _unlikeness(call: TrueCall, place: tuple[TrueCall, str]) -> tuple[bool, bool, int]:
+    other = place[0]
+    return word_of(other) != word_of(call), other.module_path != call.module_path, abs(other.position - call.position)
 
 
 def _errors_of(truth: Truth) -> dict[tuple[str, str], float]:

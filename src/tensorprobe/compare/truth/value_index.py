@@ -182,7 +182,7 @@ class Counterparts:
         the other one in a finer one."""
         for side, step in self.steps.items():
             for leaf in step.leaves:
-                is_table = not leaf.is_trained and UNITS.get(leaf.dtype, 1.0) < _FINE and step.leads_on(leaf)
+                is_table = not leaf.is_trained and UNITS.get(leaf.dtype, 1.0) < _FINE and step.leads_to_loss(leaf)
                 if is_table and not is_round(leaf.array) and not self.exists(side, leaf):
                     yield leaf
 

@@ -1,0 +1,223 @@
+"""Where the forwards of two steps begin to mean different things: a call of each side, what is the matter with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from tensorprobe.compare.truth.difference import Difference, describe_start
+from tensorprobe.compare.truth.observable import Observables
+from tensorprobe.compare.truth.slice import Slice, Slicer
+from tensorprobe.compare.truth.start import pair_leaves
+from tensorprobe.compare.truth.value_index import Counterparts, is_same, other_side, word_of
+from tensorprobe.replay.true_step import TrueCall, TrueValue
+
+
+class ForwardExplainer:
+    """Finds the beginnings of what differs in two steps."""
+
+    def __init__(self, counterparts: Counterparts) -> None:
+        self._steps = counterparts.steps
+        self._counterparts = counterparts
+        self._slicers = {side: Slicer(side, counterparts) for side in self._steps}
+
+    def explain(self, observed: Observables) -> list[Difference]:
+        """The differences, the one that comes first."""
+        return self._explain_forward(
+            {side: self._slicers[side].follow(self._starts(side, observed)) for side in self._steps}
+        )
+
+    def _starts(self, side: str, observed: Observables) -> list[TrueValue]:
+        step = self._steps[side]
+        if step.roots and not observed.has_same_loss:
+            return step.roots
+        return [
+            value
+            for value in step.values
+            if step.is_end(value) and not value.is_leaf and not self._counterparts.exists(side, value)
+        ]  # fmt: skip
+
+    def _explain_forward(self, slices: dict[str, Slice]) -> list[Difference]:
+        reference, candidate = slices["reference"], slices["candidate"]
+        unequal = self._find_unequal_leaves(reference, candidate)
+        if unequal and not candidate.beginnings:
+            return unequal
+        found = []
+        for call in candidate.beginnings:
+            partner = self._find_partner(call, reference.beginnings)
+            is_lone = partner is None
+            pair = self._walk(partner or self._find_namesake(call, reference), call)
+            if pair[0] is not None and self._has_same_results(pair[0], call):
+                continue  # zeros or a single number, made in another way
+            found.append((is_lone, call.position, self._describe(*pair)))
+        found.sort(key=lambda one: one[:2])
+        differences = [one[2] for one in found]
+        if not differences:
+            differences = [self._describe(call, None) for call in reference.beginnings[:1]]
+        earliest = min((call.position for call in candidate.beginnings), default=0)
+        early = [one for one in unequal if one.candidate is not None and one.candidate.position <= earliest]
+        return [*early, *differences]
+
+    def _find_unequal_leaves(self, reference: Slice, candidate: Slice) -> list[Difference]:
+        """Leaves that neither run shares with the other: those of the same parameter, or of calls of the same place."""
+        found = []
+        for call, leaf in candidate.leaves:
+            partner = self._find_leaf(call, leaf, reference.leaves)
+            if partner is None:
+                continue
+            found.append(describe_start(pair_leaves(partner[1], leaf), self._steps))
+        return found
+
+    def _find_leaf(
+        self, call: TrueCall, leaf: TrueValue, others: Sequence[tuple[TrueCall, TrueValue]]
+    ) -> tuple[TrueCall, TrueValue] | None:
+        fitting = [pair for pair in others if pair[1].array.size == leaf.array.size]
+        named = [pair for pair in fitting if leaf.parameter is not None and pair[1].parameter == leaf.parameter]
+        alike = [pair for pair in fitting if word_of(pair[0]) == word_of(call)]
+        return next(iter(named or alike or fitting), None)
+
+    def _find_partner(self, call: TrueCall, others: Sequence[TrueCall]) -> TrueCall | None:
+        """The beginning on the other side that takes the same: rather one that does the same, in the same module."""
+        sharing = [other for other in others if self._share_inputs(other, call)]
+        return min(
+            sharing,
+            key=lambda other: (
+                word_of(other) != word_of(call),
+                other.module_path != call.module_path,
+                other.position,
+            ),
+            default=None,
+        )
+
+    def _find_namesake(self, call: TrueCall, reference: Slice) -> TrueCall | None:
+        """The call of the reference's slice that does the same, in the same module, and as near to the end."""
+        own = [one for one in self._steps["candidate"].calls.values() if _is_alike(one, call)]
+        listed = [one for one in self._steps["reference"].calls.values() if one.name in reference.calls]
+        others = [one for one in listed if _is_alike(one, call)]
+        place = len(own) - own.index(call)
+        return others[-place] if place <= len(others) else None
+
+    def _walk(self, reference: TrueCall | None, candidate: TrueCall) -> tuple[TrueCall | None, TrueCall]:
+        """What goes in exists in the other run, and yet not in this place: follow both sides back, input by input, to
+        calls that take the same and give something else. Where there are none, the inputs are exchanged here."""
+        if reference is None or word_of(reference) != word_of(candidate):
+            return reference, candidate
+        waiting, seen = [(reference, candidate)], {candidate.name}
+        while waiting:
+            first, second = waiting.pop()
+            others = [slot for slot in second.inputs if not self._is_same_operand(first, second, slot)]
+            if not others and not self._has_same_results(first, second):
+                return self._walk_shapes(first, second)
+            for slot in others:
+                makers = self._makers(first, second, slot)
+                if makers is not None and makers[1].name not in seen:
+                    seen.add(makers[1].name)
+                    waiting.append(makers)
+        return reference, candidate
+
+    def _walk_shapes(self, reference: TrueCall, candidate: TrueCall) -> tuple[TrueCall, TrueCall]:
+        """The same numbers go in, and the calls are asked for the same: they may come in another shape. Then the calls
+        that gave them this shape are meant."""
+        first, second = reference, candidate
+        while not any(_differing_arguments(first, second)):
+            slots = (slot for slot in second.inputs if self._is_reshaped(first, second, slot))
+            makers = next((found for slot in slots if (found := self._makers(first, second, slot)) is not None), None)
+            if makers is None:
+                break
+            first, second = makers
+        return first, second
+
+    def _is_reshaped(self, reference: TrueCall, candidate: TrueCall, slot: str) -> bool:
+        if slot not in reference.inputs:
+            return False
+        numbers = reference.inputs[slot], candidate.inputs[slot]
+        shapes = [
+            self._steps[side].values[number].array.shape for side, number in zip(self._steps, numbers, strict=True)
+        ]
+        return shapes[0] != shapes[1]
+
+    def _makers(self, reference: TrueCall, candidate: TrueCall, slot: str) -> tuple[TrueCall, TrueCall] | None:
+        """The calls that made what both take in this place, if they do the same."""
+        number = reference.inputs.get(slot)
+        if number is None:
+            return None
+        first = self._steps["reference"].maker(self._steps["reference"].values[number])
+        second = self._steps["candidate"].maker(self._steps["candidate"].values[candidate.inputs[slot]])
+        if first is None or second is None or word_of(first) != word_of(second):
+            return None
+        return first, second
+
+    def _has_same_results(self, reference: TrueCall, candidate: TrueCall) -> bool:
+        values = {side: self._steps[side].values for side in self._steps}
+        pairs = [
+            (values["reference"][reference.outputs[slot]].array, values["candidate"][number].array)
+            for slot, number in candidate.outputs.items()
+            if slot in reference.outputs
+        ]
+        return bool(pairs) and all(is_same(first, second, self._counterparts.tolerance) for first, second in pairs)
+
+    def _share_inputs(self, reference: TrueCall, candidate: TrueCall) -> bool:
+        numbers = set(reference.inputs.values())
+        step = self._steps["candidate"]
+        for number in candidate.inputs.values():
+            value = step.values[number]
+            if any(one.number in numbers for one in self._counterparts.of("candidate", value)):
+                return True
+        return False
+
+    def _describe(self, reference: TrueCall | None, candidate: TrueCall | None) -> Difference:
+        if reference is None or candidate is None:
+            one = candidate or reference
+            assert one is not None
+            side = "candidate" if candidate is not None else "reference"
+            return Difference("source", reference, candidate, f"what it computes is not in the {other_side(side)}")
+        if candidate.is_random and reference.is_random:
+            return Difference("random", reference, candidate, "it drew other random numbers")
+        if word_of(reference) != word_of(candidate):
+            because = f"the reference goes on with {reference.name}, the candidate with {candidate.name}"
+            return Difference("source", reference, candidate, because)
+        arguments = list(_differing_arguments(reference, candidate))
+        if arguments:
+            return Difference("entered", reference, candidate, f"called with {', '.join(arguments[:4])}")
+        operands = [slot for slot in candidate.inputs if not self._is_same_operand(reference, candidate, slot)]
+        if operands:
+            words = ", ".join(operands[:4])
+            return Difference("entered", reference, candidate, f"it is given another value as {words}")
+        values = self._steps["candidate"].values
+        is_choice = not any(values[number].is_floating for number in candidate.outputs.values())
+        is_rounded = any(values[number].is_floating for number in candidate.inputs.values())
+        if candidate.outputs and is_choice and is_rounded:
+            because = "what goes in has the same truth, and its result is a choice that rounding changed"
+            return Difference("discontinuity", reference, candidate, because)
+        return Difference("source", reference, candidate, "what goes in is the same, and it computes something else")
+
+    def _is_same_operand(self, reference: TrueCall, candidate: TrueCall, slot: str) -> bool:
+        number = reference.inputs.get(slot)
+        if number is None:
+            return False
+        value = self._steps["candidate"].values[candidate.inputs[slot]]
+        return any(one.number == number for one in self._counterparts.of("candidate", value)) or self._is_equal_operand(
+            self._steps["reference"].values[number], value
+        )
+
+    def _is_equal_operand(self, reference: TrueValue, candidate: TrueValue) -> bool:
+        return reference.array.shape == candidate.array.shape and bool(
+            np.array_equal(reference.array, candidate.array, equal_nan=reference.is_floating)
+        )
+
+
+def _is_alike(first: TrueCall, second: TrueCall) -> bool:
+    return word_of(first) == word_of(second) and first.module_path == second.module_path
+
+
+def _differing_arguments(reference: TrueCall, candidate: TrueCall) -> Iterable[str]:
+    for slot in dict.fromkeys((*reference.arguments, *candidate.arguments)):
+        first, second = reference.arguments.get(slot), candidate.arguments.get(slot)
+        if first != second and not _is_dtype(first, second):
+            yield f"{slot.removeprefix('kwargs.')}={second!r} where the reference had {first!r}"
+
+
+def _is_dtype(first: object, second: object) -> bool:
+    """Another precision means the same."""
+    return all(isinstance(one, str) and one.startswith("torch.") for one in (first, second))

@@ -1,0 +1,213 @@
+"""Where two steps with the same forward begin to differ in their gradients.
+
+Every value of the candidate that the reference has too is asked for its gradient, in the order of execution. Of those
+that differ, one after which all gradients agree is where the difference arises: some call takes this value and gives
+another gradient back, or none. Calls that only one run has, and values inside them, need no partner for this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tensorprobe.compare.truth.difference import Difference
+from tensorprobe.compare.truth.observable import ZERO, arrange
+from tensorprobe.compare.truth.value_index import Counterparts, other_side, word_of
+from tensorprobe.replay.true_step import Array, TrueCall, TrueStep, TrueValue
+
+_SLACK = 10.0
+"""Gradients of single values are sums of few numbers, and less exact than those of parameters."""
+
+
+@dataclass(frozen=True)
+class _Share:
+    """What one call gives back to one of its operands."""
+
+    call: TrueCall
+    slot: str
+    gradient: Array
+
+
+class GradientExplainer:
+    """Finds the calls where gradients part."""
+
+    def __init__(self, counterparts: Counterparts) -> None:
+        self._counterparts = counterparts
+        self._steps = counterparts.steps
+        gradients = [_gradient_of(value, step) for step in self._steps.values() for value in step.values]
+        self._floor = ZERO * max((float(np.linalg.norm(one)) for one in gradients if one is not None), default=0.0)
+
+    def explain(self) -> list[Difference]:
+        """The differences, the one that comes first in backward."""
+        step = self._steps["candidate"]
+        differing = [value for value in step.values if value.is_floating and self._differs(value)]
+        found: dict[tuple[TrueCall | None, TrueCall | None], Difference] = {}
+        for value in sorted(differing, key=lambda one: -_position(one, step)):
+            if not self._leads_to(value, differing):
+                for one in self._describe(value):
+                    found.setdefault((one.reference, one.candidate), one)
+        return list(found.values())
+
+    # -- which values --------------------------------------------------------------------------------------------------
+
+    def _differs(self, value: TrueValue) -> bool:
+        """Is its gradient not that of the same value in the reference? One run may compute a value twice that the other
+        uses twice: then the gradients add up to the same. Where no gradient goes in one run, it may be another value
+        that only has the same numbers; what that does to others is seen there."""
+        partners = self._counterparts.of("candidate", value)
+        if not partners:
+            return False
+        own = _gradient_of(value, self._steps["candidate"])
+        others = [self._arranged(one, value, self._steps["reference"]) for one in partners]
+        known = [one for one in others if one is not None]
+        if own is None or not known:
+            is_meant = value.is_trained and all(one.is_trained for one in partners)
+            return is_meant and not all(map(self._is_zero, known if own is None else [own]))
+        twins = self._twins(value)
+        group = [
+            own,
+            *(one for twin in twins if (one := self._arranged(twin, value, self._steps["candidate"])) is not None),
+        ]
+        sums = [own, np.sum(group, axis=0)] if len(group) > 1 else [own]
+        targets = [*known, np.sum(known, axis=0)] if len(known) > 1 else known
+        return not any(self._is_same(first, second) for first in sums for second in targets)
+
+    def _twins(self, value: TrueValue) -> list[TrueValue]:
+        """The other values of the candidate with this content."""
+        found = {
+            twin.number: twin
+            for partner in self._counterparts.of("candidate", value)
+            for twin in self._counterparts.of("reference", partner)
+        }
+        return [twin for number, twin in found.items() if number != value.number]
+
+    def _leads_to(self, value: TrueValue, others: Sequence[TrueValue]) -> bool:
+        """Is one of the others computed from this value, and not from something of the same content?"""
+        numbers = {one.number for one in others}
+        step = self._steps["candidate"]
+        waiting, seen = [value.number], {value.number}
+        while waiting:
+            for call in step.users.get(waiting.pop(), []):
+                for number in call.outputs.values():
+                    if number in seen or not step.values[number].is_floating:
+                        continue
+                    if number in numbers:
+                        return True
+                    seen.add(number)
+                    waiting.append(number)
+        return False
+
+    # -- which calls ---------------------------------------------------------------------------------------------------
+
+    def _describe(self, value: TrueValue) -> Iterator[Difference]:
+        partners = self._counterparts.of("candidate", value)
+        own = list(self._shares([value, *self._twins(value)], value, "candidate"))
+        others = list(self._shares(partners, value, "reference"))
+        for share in list(own):
+            same = next((one for one in others if self._is_same(share.gradient, one.gradient)), None)
+            if same is not None:
+                own.remove(share)
+                others.remove(same)
+        if own and others:
+            for share in own:
+                partner = self._find_same_call(share.call, "candidate") or others[0].call
+                because = "the gradient that arrives is the same, and the one that it gives back is not"
+                yield Difference("source", partner, share.call, because, is_backward=True)
+            return
+        side = "candidate" if own else "reference"
+        for share in self._follow(own or others, side):
+            calls = {side: share.call, other_side(side): self._find_same_call(share.call, side)}
+            to = f"goes from it to {share.slot}"
+            because = f"a gradient {to}, and none does in the reference"
+            if side == "reference":
+                because = f"no gradient {to}, as one does in the reference"
+            yield Difference("source", calls["reference"], calls["candidate"], because, is_backward=True)
+
+    def _follow(self, shares: Sequence[_Share], side: str) -> Iterator[_Share]:
+        """Gradients that go in one run only: follow them from value to value, on to where one arrives in both."""
+        step, waiting, seen = self._steps[side], list(shares), set[str]()
+        while waiting:
+            share = waiting.pop(0)
+            if share.call.name in seen:
+                continue
+            seen.add(share.call.name)
+            results = [step.values[number] for number in share.call.outputs.values()]
+            lone = [value for value in results if self._goes_here_only(value, side)]
+            if lone:
+                waiting += [one for value in lone for one in self._shares([value], value, side)]
+            else:
+                yield share
+
+    def _goes_here_only(self, value: TrueValue, side: str) -> bool:
+        """Does a gradient arrive at it, and at none of those of the same content in the other run?"""
+        other = other_side(side)
+        partners = self._counterparts.of(side, value)
+        gradients = [_gradient_of(one, self._steps[other]) for one in partners]
+        own = _gradient_of(value, self._steps[side])
+        return bool(partners) and own is not None and all(one is None or self._is_zero(one) for one in gradients)
+
+    def _shares(self, values: Sequence[TrueValue], target: TrueValue, side: str) -> Iterator[_Share]:
+        step = self._steps[side]
+        for value in values:
+            for call in step.users.get(value.number, []):
+                for slot, number in call.inputs.items():
+                    gradient = call.departing.get(slot) if number == value.number else None
+                    if gradient is None or self._is_zero(gradient):
+                        continue
+                    arranged = arrange(value.array, target.array, gradient, self._counterparts.tolerance)
+                    yield _Share(call, slot, gradient if arranged is None else arranged)
+
+    def _find_same_call(self, call: TrueCall, side: str) -> TrueCall | None:
+        """The call of the other run that makes the same value, rather by the same function, in the same place."""
+        other = next(step for name, step in self._steps.items() if name != side)
+        for number in call.outputs.values():
+            value = self._steps[side].values[number]
+            makers = [other.maker(one) for one in self._counterparts.of(side, value)]
+            same = [maker for maker in makers if maker is not None]
+            if same:
+                return min(
+                    same,
+                    key=lambda maker: (
+                        word_of(maker) != word_of(call),
+                        maker.module_path != call.module_path,
+                        abs(maker.position - call.position),
+                    ),
+                )
+        return None
+
+    # -- numbers -------------------------------------------------------------------------------------------------------
+
+    def _arranged(self, value: TrueValue, target: TrueValue, step: TrueStep) -> Array | None:
+        gradient = _gradient_of(value, step)
+        if gradient is None:
+            return None
+        arranged = arrange(value.array, target.array, gradient, self._counterparts.tolerance)
+        return None if arranged is None else arranged.reshape(target.array.shape)
+
+    def _is_zero(self, gradient: Array) -> bool:
+        return float(np.linalg.norm(gradient)) <= self._floor
+
+    def _is_same(self, first: Array, second: Array) -> bool:
+        if first.size != second.size:
+            return False
+        with np.errstate(invalid="ignore", over="ignore"):
+            scale = max(float(np.linalg.norm(first)), float(np.linalg.norm(second)))
+            difference = float(np.linalg.norm(np.nan_to_num(first.reshape(-1) - second.reshape(-1))))
+        return difference <= max(_SLACK * self._counterparts.tolerance * scale, self._floor)
+
+
+def _gradient_of(value: TrueValue, step: TrueStep) -> Array | None:
+    """Of a result: what arrives at it; of a leaf: all that reaches it."""
+    if value.is_leaf:
+        return value.gradient
+    maker = step.maker(value)
+    if maker is None:
+        return None
+    return next((maker.arriving.get(slot) for slot, number in maker.outputs.items() if number == value.number), None)
+
+
+def _position(value: TrueValue, step: TrueStep) -> int:
+    maker = step.maker(value)
+    return -1 if maker is None else maker.position
