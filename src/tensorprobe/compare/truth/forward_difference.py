@@ -2,25 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 
 from tensorprobe.compare.truth.difference import Difference, describe_start
 from tensorprobe.compare.truth.observable import Observables
+from tensorprobe.compare.truth.scattered import Scattered
 from tensorprobe.compare.truth.slice import Slice, Slicer
-from tensorprobe.compare.truth.start import pair_leaves
+from tensorprobe.compare.truth.start import pair_lone_leaves
 from tensorprobe.compare.truth.value_index import Counterparts, is_same, other_side, word_of
 from tensorprobe.replay.true_step import TrueCall, TrueValue
+
+
+def explain_forward(counterparts: Counterparts, observed: Observables) -> list[Difference]:
+    """Where the forwards part, the place that comes first. Whole values are looked at; if these do not lead to calls
+    that do the same in both runs, also those that the other run has in parts."""
+    found = ForwardExplainer(counterparts, counterparts).explain(observed)
+    if found and _is_telling(found[0]):
+        return found
+    scattered = Scattered(counterparts)
+    others = ForwardExplainer(counterparts, scattered).explain(observed)
+    if not others or others[0].reference is None or others[0].candidate is None:
+        return found or others
+    return [replace(one, suspects=tuple(_find_movers(one.candidate, scattered))) for one in others]
+
+
+def _is_telling(one: Difference) -> bool:
+    calls = one.reference, one.candidate
+    return one.leaf is not None or (
+        calls[0] is not None and calls[1] is not None and word_of(calls[0]) == word_of(calls[1])
+    )
+
+
+def _find_movers(call: TrueCall | None, scattered: Scattered) -> Iterator[TrueCall]:
+    """The calls after this one that only move what it gives: any of them may be meant."""
+    step = scattered.steps["candidate"]
+    while call is not None and scattered.only_moves("candidate", call):
+        users = [user for number in call.outputs.values() for user in step.users.get(number, [])]
+        call = users[0] if len(users) == 1 else None
+        if call is not None and scattered.only_moves("candidate", call):
+            yield call
+
+
+class Likeness(Protocol):
+    """Which values of one run are in the other?"""
+
+    def of(self, side: str, value: TrueValue) -> list[TrueValue]: ...
+
+    def exists(self, side: str, value: TrueValue) -> bool: ...
 
 
 class ForwardExplainer:
     """Finds the beginnings of what differs in two steps."""
 
-    def __init__(self, counterparts: Counterparts) -> None:
+    def __init__(self, counterparts: Counterparts, likeness: Likeness) -> None:
         self._steps = counterparts.steps
         self._counterparts = counterparts
-        self._slicers = {side: Slicer(side, counterparts) for side in self._steps}
+        self._likeness = likeness
+        self._slicers = {side: Slicer(side, counterparts, likeness.exists) for side in self._steps}
 
     def explain(self, observed: Observables) -> list[Difference]:
         """The differences, the one that comes first."""
@@ -40,7 +82,7 @@ class ForwardExplainer:
 
     def _explain_forward(self, slices: dict[str, Slice]) -> list[Difference]:
         reference, candidate = slices["reference"], slices["candidate"]
-        unequal = self._find_unequal_leaves(reference, candidate)
+        unequal = self._find_unequal_leaves(candidate)
         if unequal and not candidate.beginnings:
             return unequal
         found = []
@@ -59,23 +101,11 @@ class ForwardExplainer:
         early = [one for one in unequal if one.candidate is not None and one.candidate.position <= earliest]
         return [*early, *differences]
 
-    def _find_unequal_leaves(self, reference: Slice, candidate: Slice) -> list[Difference]:
-        """Leaves that neither run shares with the other: those of the same parameter, or of calls of the same place."""
-        found = []
-        for call, leaf in candidate.leaves:
-            partner = self._find_leaf(call, leaf, reference.leaves)
-            if partner is None:
-                continue
-            found.append(describe_start(pair_leaves(partner[1], leaf), self._steps))
-        return found
-
-    def _find_leaf(
-        self, call: TrueCall, leaf: TrueValue, others: Sequence[tuple[TrueCall, TrueValue]]
-    ) -> tuple[TrueCall, TrueValue] | None:
-        fitting = [pair for pair in others if pair[1].array.size == leaf.array.size]
-        named = [pair for pair in fitting if leaf.parameter is not None and pair[1].parameter == leaf.parameter]
-        alike = [pair for pair in fitting if word_of(pair[0]) == word_of(call)]
-        return next(iter(named or alike or fitting), None)
+    def _find_unequal_leaves(self, candidate: Slice) -> list[Difference]:
+        """Leaves that lead to a difference, and that neither run shares with the other."""
+        leading = {leaf.number for _, leaf in candidate.leaves}
+        pairs = [pair for pair in pair_lone_leaves(self._counterparts) if pair.candidate.number in leading]
+        return [describe_start(pair, self._steps) for pair in pairs if pair.is_certain]
 
     def _find_partner(self, call: TrueCall, others: Sequence[TrueCall]) -> TrueCall | None:
         """The beginning on the other side that takes the same: rather one that does the same, in the same module."""
@@ -158,13 +188,13 @@ class ForwardExplainer:
         return bool(pairs) and all(is_same(first, second, self._counterparts.tolerance) for first, second in pairs)
 
     def _share_inputs(self, reference: TrueCall, candidate: TrueCall) -> bool:
-        numbers = set(reference.inputs.values())
-        step = self._steps["candidate"]
-        for number in candidate.inputs.values():
-            value = step.values[number]
-            if any(one.number in numbers for one in self._counterparts.of("candidate", value)):
-                return True
-        return False
+        given = {"reference": set(reference.inputs.values()), "candidate": set(candidate.inputs.values())}
+        return any(
+            one.number in given[other_side(side)]
+            for side, numbers in given.items()
+            for number in numbers
+            for one in self._likeness.of(side, self._steps[side].values[number])
+        )
 
     def _describe(self, reference: TrueCall | None, candidate: TrueCall | None) -> Difference:
         if reference is None or candidate is None:

@@ -8,7 +8,7 @@ from functools import partial
 
 from tensorprobe.compare.truth.difference import Difference, describe_start
 from tensorprobe.compare.truth.effect import add_effects
-from tensorprobe.compare.truth.forward_difference import ForwardExplainer
+from tensorprobe.compare.truth.forward_difference import explain_forward
 from tensorprobe.compare.truth.gradient_difference import GradientExplainer
 from tensorprobe.compare.truth.leaf import find_movable, find_replacements
 from tensorprobe.compare.truth.observable import Observables, observe
@@ -153,5 +153,5 @@ def judge_by_truth(reference: RankDump, candidate: RankDump, origins: Origins | 
 
 def _explain(counterparts: Counterparts, observed: Observables) -> list[Difference]:
     """Where they part: in the forward, and if that is the same, in the gradients."""
-    found = [] if observed.has_same_loss and not observed.ends else ForwardExplainer(counterparts).explain(observed)
+    found = [] if observed.has_same_loss and not observed.ends else explain_forward(counterparts, observed)
     return found or GradientExplainer(counterparts).explain()

@@ -6,7 +6,7 @@ in another way) does not lead anywhere: it is passed over.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from tensorprobe.compare.truth.value_index import Counterparts, word_of
@@ -36,14 +36,15 @@ class Slice:
 class Slicer:
     """Follows differences back in one run."""
 
-    def __init__(self, side: str, counterparts: Counterparts) -> None:
+    def __init__(self, side: str, counterparts: Counterparts, exists: Callable[[str, TrueValue], bool]) -> None:
         self._side = side
+        self._exists = exists
         self._step = counterparts.steps[side]
         self._counterparts = counterparts
         self._harmless = self._find_harmless()
 
     def exists(self, value: TrueValue) -> bool:
-        return self._counterparts.exists(self._side, value)
+        return self._exists(self._side, value)
 
     def follow(self, starts: Iterable[TrueValue]) -> Slice:
         """What leads to these values, which differ."""

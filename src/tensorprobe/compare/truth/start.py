@@ -8,7 +8,7 @@ have moved since the step before, and whether they went the same way.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -48,6 +48,8 @@ class LeafPair:
     """The reference's numbers, as the candidate holds them."""
     sources: tuple[TrueValue, ...] = ()
     """All leaves of the reference that they are from."""
+    is_certain: bool = True
+    """By their name, or by the calls that take them; not only by their size, which is worth a trial."""
 
     @property
     def name(self) -> str:
@@ -113,7 +115,8 @@ def pair_lone_leaves(counterparts: Counterparts) -> list[LeafPair]:
     for rule in (_is_used_alike(counterparts), _is_of_kind):
         taken = {value for pair in found for value in (pair.reference, pair.candidate)}
         left = {side: [one for one in values if one in lone[side] - taken] for side, values in leaves.items()}
-        found += _pair(left["reference"], left["candidate"], rule)
+        pairs = _pair(left["reference"], left["candidate"], rule)
+        found += [replace(pair, is_certain=rule is not _is_of_kind) for pair in pairs]
     return sorted(found, key=lambda pair: pair.candidate.number)
 
 

@@ -109,7 +109,11 @@ class TruthWords:
         evidence += self._coverage()
         role: Role = "discontinuity" if kind == "discontinuity" else "source" if kind == "source" else "entered"
         result = self._result(calls, role, first.because)
-        return Verdict(kind, headline, tuple(evidence), call=result)
+        suspects = [call for one in first.suspects for call in self._find_calls(SIDES[1], one, is_backward=False)]
+        if suspects:
+            names = ", ".join(call.name for call in suspects[:MAX_NAMED])
+            evidence.insert(1, f"or at one of the calls after it, which only move its numbers: {names}")
+        return Verdict(kind, headline, tuple(evidence), call=result, suspects=tuple(suspects))
 
     def _word_finding(self, side: str, finding: Finding) -> Verdict:
         words = _KERNELS[finding.kind]

@@ -1,0 +1,174 @@
+"""Values that one run computes as one and the other as several: the rows of each expert, the halves of a batch, one
+step of a recursion after the other.
+
+A number with many digits is known by them. A value of one run is in the other, scattered, if all its numbers are there,
+and those that lie in one value lie there in the same order: a batch that was turned round is not the same.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+from math import ceil, log
+
+import numpy as np
+
+from tensorprobe.compare.truth.value_index import Counterparts, other_side
+from tensorprobe.replay.true_step import Array, TrueCall, TrueStep, TrueValue
+
+_MAX_LOOKED_AT = 512
+_MAX_SOURCES = 64
+_LEAST = 8
+_CHANCE = 1e-6
+"""So unlikely it must be that numbers of another value are near by chance."""
+_MAX_HITS = 16
+_STRAY = 3.0
+"""So many times as often as is likely may numbers be near one another by chance."""
+
+
+class Scattered:
+    """Both steps, and which values of one are in the other in parts."""
+
+    def __init__(self, counterparts: Counterparts) -> None:
+        self._counterparts = counterparts
+        self.steps = counterparts.steps
+        self._indexes: dict[str, _NumberIndex] = {}
+        self._found: dict[tuple[str, int], dict[int, TrueValue]] = {}
+
+    def of(self, side: str, value: TrueValue) -> list[TrueValue]:
+        """The values of the other run that have its content, or that hold all its numbers; `side` is whose value it
+        is."""
+        whole = self._counterparts.of(side, value)
+        if whole or not value.is_floating:
+            return whole
+        known = self._found.get((side, value.number))
+        if known is None:
+            other = other_side(side)
+            if other not in self._indexes:
+                self._indexes[other] = _NumberIndex(self.steps[other])
+            numbers = self._indexes[other].find_sources(value.array, self._counterparts.tolerance)
+            known = {number: self.steps[other].values[number] for number in numbers}
+            self._found[side, value.number] = known
+        return list(known.values())
+
+    def exists(self, side: str, value: TrueValue) -> bool:
+        """Is it there, and not only put together of what is there? The order of parts is not known."""
+        if not self.of(side, value):
+            return False
+        if self._counterparts.exists(side, value):
+            return True
+        maker = self.steps[side].maker(value)
+        return maker is None or not self.only_moves(side, maker)
+
+    def only_moves(self, side: str, call: TrueCall) -> bool:
+        """Are all numbers that come out of a call among those that go in?"""
+        values = self.steps[side].values
+        given = [values[number].array for number in call.inputs.values() if values[number].is_floating]
+        made = [values[number].array for number in call.outputs.values() if values[number].is_floating]
+        if not given or not made:
+            return False
+        known = np.unique(np.concatenate([one.reshape(-1) for one in given]))
+        return all(bool(np.isin(telling_numbers(one), known).all()) for one in made)
+
+
+class _NumberIndex:
+    """All telling numbers of one step, with the values that hold them."""
+
+    def __init__(self, step: TrueStep) -> None:
+        floating = [value for value in step.values if value.array.dtype.kind == "f" and value.array.size >= _LEAST]
+        numbers, owners, places = [np.zeros(0)], [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for value in floating:
+            flat = value.array.reshape(-1)
+            place = np.flatnonzero(_is_telling(flat))
+            numbers.append(flat[place].astype(np.float64))
+            owners.append(np.full(place.size, value.number))
+            places.append(place)
+        order = np.argsort(joined := np.concatenate(numbers), kind="stable")
+        self._numbers = joined[order]
+        self._owners, self._places = np.concatenate(owners)[order], np.concatenate(places)[order]
+
+    def find_sources(self, array: Array, tolerance: float) -> list[int]:
+        """The values that hold the numbers of this one, in its order; none if some are not there."""
+        if array.dtype.kind != "f":
+            return []
+        wanted = telling_numbers(array)
+        if wanted.size > _MAX_LOOKED_AT:
+            wanted = wanted[np.linspace(0, wanted.size - 1, _MAX_LOOKED_AT).astype(int)]
+        if not self._is_enough(wanted.size, tolerance):
+            return []
+        room = tolerance * float(np.abs(wanted).max())
+        low, high = (
+            np.searchsorted(self._numbers, wanted - room),
+            np.searchsorted(self._numbers, wanted + room, "right"),
+        )
+        if bool(np.any(low == high)):
+            return []
+        hits = [self._hits(int(first), int(last)) for first, last in zip(low, high, strict=True)]
+        return _cover(hits, strays=ceil(_STRAY * self._nearness(tolerance) * wanted.size))
+
+    def _hits(self, first: int, last: int) -> dict[int, list[int]]:
+        """The places of numbers in the order of their size, by the values that hold them."""
+        found: dict[int, list[int]] = {}
+        for at in range(first, min(last, first + _MAX_HITS)):
+            found.setdefault(int(self._owners[at]), []).append(int(self._places[at]))
+        return found
+
+    def _nearness(self, tolerance: float) -> float:
+        """How likely it is that some number is near another one by chance."""
+        return min(1.0, 2 * tolerance * self._numbers.size)
+
+    def _is_enough(self, count: int, tolerance: float) -> bool:
+        """Can so many numbers not be there by chance?"""
+        nearness = self._nearness(tolerance)
+        return count >= _LEAST and nearness < 0.5 and (not nearness or count * log(nearness) < log(_CHANCE))
+
+
+def _cover(hits: list[dict[int, list[int]]], strays: int) -> list[int]:
+    """Few values that hold all, each its numbers in this order; none if there are no such. `strays`: so many numbers of
+    other values may be near one of its own."""
+    left, sources = list(range(len(hits))), list[int]()
+    while left:
+        counts = Counter(number for one in left for number in hits[one] if number not in sources)
+        if not counts or len(sources) == _MAX_SOURCES:
+            return []
+        owner = counts.most_common(1)[0][0]
+        claimed = [one for one in left if owner in hits[one]]
+        kept = find_rising([hits[one][owner] for one in claimed])
+        if len(claimed) - len(kept) > strays:
+            return []
+        sources.append(owner)
+        left = sorted({*left} - {claimed[one] for one in kept})
+    return sources
+
+
+def find_rising(places: Sequence[Sequence[int]]) -> list[int]:
+    """The longest choice of items whose places rise, where each item has several places to choose from."""
+    ends: list[int] = []
+    """The lowest place at which a rising choice of each length ends …"""
+    items: list[int] = []
+    """… and whose place that is."""
+    before: dict[tuple[int, int], tuple[int, int] | None] = {}
+    for item, choices in enumerate(places):
+        for place in sorted(choices, reverse=True):
+            length = bisect_left(ends, place)
+            before[item, place] = (items[length - 1], ends[length - 1]) if length else None
+            ends[length : length + 1], items[length : length + 1] = [place], [item]
+    at = (items[-1], ends[-1]) if items else None
+    found = []
+    while at is not None:
+        found.append(at[0])
+        at = before[at]
+    return found[::-1]
+
+
+def telling_numbers(array: Array) -> Array:
+    """Those with many digits: no zeros, ones, halves, no masks."""
+    flat = array.reshape(-1)
+    return np.asarray(flat[_is_telling(flat)], dtype=np.float64)
+
+
+def _is_telling(flat: Array) -> Array:
+    with np.errstate(invalid="ignore", over="ignore"):
+        scaled = flat * 64
+        return np.asarray(np.isfinite(flat) & (scaled != np.round(scaled)))
