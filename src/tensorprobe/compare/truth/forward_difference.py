@@ -25,9 +25,14 @@ def explain_forward(counterparts: Counterparts, observed: Observables) -> list[D
         return found
     scattered = Scattered(counterparts)
     others = ForwardExplainer(counterparts, scattered).explain(observed)
-    if not others or others[0].reference is None or others[0].candidate is None:
+    first = min(others, key=_position, default=None)
+    if first is None or first.reference is None or first.candidate is None:
         return found or others
     return [replace(one, suspects=tuple(_find_movers(one.candidate, scattered))) for one in others]
+
+
+def _position(one: Difference) -> int:
+    return one.candidate.position if one.candidate is not None else -1
 
 
 def _is_telling(one: Difference) -> bool:
@@ -83,6 +88,8 @@ class ForwardExplainer:
     def _explain_forward(self, slices: dict[str, Slice]) -> list[Difference]:
         reference, candidate = slices["reference"], slices["candidate"]
         unequal = self._find_unequal_leaves(candidate)
+        for side in (reference, candidate):
+            side.beginnings = [call for call in side.beginnings if not self._takes(call, unequal)]
         if unequal and not candidate.beginnings:
             return unequal
         found = []
@@ -100,6 +107,10 @@ class ForwardExplainer:
         earliest = min((call.position for call in candidate.beginnings), default=0)
         early = [one for one in unequal if one.candidate is not None and one.candidate.position <= earliest]
         return [*early, *differences]
+
+    def _takes(self, call: TrueCall, unequal: Sequence[Difference]) -> bool:
+        """Is the reason why it gives something else that it takes what was not the same at the start?"""
+        return any(call in (one.reference, one.candidate) for one in unequal)
 
     def _find_unequal_leaves(self, candidate: Slice) -> list[Difference]:
         """Leaves that lead to a difference, and that neither run shares with the other."""

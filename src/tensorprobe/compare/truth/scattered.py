@@ -10,18 +10,21 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
+from functools import cached_property
 from math import ceil, log
 
 import numpy as np
 
-from tensorprobe.compare.truth.value_index import Counterparts, other_side
+from tensorprobe.compare.truth.value_index import Counterparts, other_side, word_of
 from tensorprobe.replay.true_step import Array, TrueCall, TrueStep, TrueValue
 
 _MAX_LOOKED_AT = 512
 _MAX_SOURCES = 64
 _LEAST = 8
-_CHANCE = 1e-6
-"""So unlikely it must be that numbers of another value are near by chance."""
+_UNLIKELY = 1e-6
+"""So unlikely it must be that all numbers of a value are there by chance …"""
+_MAX_CHANCE = 0.2
+"""… and so unlikely that one is."""
 _MAX_HITS = 16
 _STRAY = 3.0
 """So many times as often as is likely may numbers be near one another by chance."""
@@ -33,33 +36,61 @@ class Scattered:
     def __init__(self, counterparts: Counterparts) -> None:
         self._counterparts = counterparts
         self.steps = counterparts.steps
-        self._indexes: dict[str, _NumberIndex] = {}
-        self._found: dict[tuple[str, int], dict[int, TrueValue]] = {}
+        self._found: dict[tuple[str, int], list[TrueValue]] = {}
 
     def of(self, side: str, value: TrueValue) -> list[TrueValue]:
-        """The values of the other run that have its content, or that hold all its numbers; `side` is whose value it
-        is."""
+        """The values of the other run that have its content, that hold all its numbers, or whose numbers it holds.
+        `side` is whose value it is."""
         whole = self._counterparts.of(side, value)
         if whole or not value.is_floating:
             return whole
+        return self._sources(side, value) or self._parts[side].get(value.number, [])
+
+    def _sources(self, side: str, value: TrueValue) -> list[TrueValue]:
         known = self._found.get((side, value.number))
         if known is None:
             other = other_side(side)
-            if other not in self._indexes:
-                self._indexes[other] = _NumberIndex(self.steps[other])
             numbers = self._indexes[other].find_sources(value.array, self._counterparts.tolerance)
-            known = {number: self.steps[other].values[number] for number in numbers}
-            self._found[side, value.number] = known
-        return list(known.values())
+            known = self._found[side, value.number] = [self.steps[other].values[number] for number in numbers]
+        return known
+
+    @cached_property
+    def _indexes(self) -> dict[str, _NumberIndex]:
+        return {side: _NumberIndex(step) for side, step in self.steps.items()}
+
+    @cached_property
+    def _parts(self) -> dict[str, dict[int, list[TrueValue]]]:
+        """The values of the other run that lie in one value of this, each with all that is made in the same way."""
+        found: dict[str, dict[int, list[TrueValue]]] = {side: {} for side in self.steps}
+        for side, step in self.steps.items():
+            alike: dict[tuple[str, str | None, str], list[TrueValue]] = {}
+            for value in step.values:
+                maker = step.maker(value)
+                if maker is not None and value.is_floating and telling_numbers(value.array).size >= _LEAST:
+                    alike.setdefault((word_of(maker), maker.module_path, value.slot), []).append(value)
+            for values in alike.values():
+                lone = [value for value in values if not self._counterparts.exists(side, value)]
+                sources = [self._sources(side, value) for value in lone]
+                if all(sources):
+                    for value, wholes in zip(lone, sources, strict=True):
+                        if len(wholes) == 1:
+                            found[other_side(side)].setdefault(wholes[0].number, []).append(value)
+        return found
 
     def exists(self, side: str, value: TrueValue) -> bool:
-        """Is it there, and not only put together of what is there? The order of parts is not known."""
+        """Is it there, and not only put together of what is there? The order of parts is not known. What says nothing,
+        a mask, is not asked for."""
+        if self._counterparts.exists(side, value) or self._says_nothing(side, value):
+            return True
         if not self.of(side, value):
             return False
-        if self._counterparts.exists(side, value):
-            return True
         maker = self.steps[side].maker(value)
         return maker is None or not self.only_moves(side, maker)
+
+    def _says_nothing(self, side: str, value: TrueValue) -> bool:
+        return self._counterparts.is_plain(side, value) and not (
+            value.is_floating and telling_numbers(value.array).size
+        )
 
     def only_moves(self, side: str, call: TrueCall) -> bool:
         """Are all numbers that come out of a call among those that go in?"""
@@ -95,17 +126,24 @@ class _NumberIndex:
         wanted = telling_numbers(array)
         if wanted.size > _MAX_LOOKED_AT:
             wanted = wanted[np.linspace(0, wanted.size - 1, _MAX_LOOKED_AT).astype(int)]
-        if not self._is_enough(wanted.size, tolerance):
+        room = tolerance * float(np.abs(wanted).max(initial=0.0))
+        low, high = self._find_near(wanted, room)
+        if wanted.size < _LEAST or bool(np.any(low == high)):
             return []
-        room = tolerance * float(np.abs(wanted).max())
-        low, high = (
-            np.searchsorted(self._numbers, wanted - room),
-            np.searchsorted(self._numbers, wanted + room, "right"),
-        )
-        if bool(np.any(low == high)):
+        chance = self._find_chance(wanted, room)
+        if chance and (chance > _MAX_CHANCE or wanted.size * log(chance) > log(_UNLIKELY)):
             return []
         hits = [self._hits(int(first), int(last)) for first, last in zip(low, high, strict=True)]
-        return _cover(hits, strays=ceil(_STRAY * self._nearness(tolerance) * wanted.size))
+        return _cover(hits, strays=ceil(_STRAY * chance * wanted.size))
+
+    def _find_near(self, wanted: Array, room: float) -> tuple[Array, Array]:
+        first, last = wanted - room, wanted + room
+        return np.searchsorted(self._numbers, first), np.searchsorted(self._numbers, last, "right")
+
+    def _find_chance(self, wanted: Array, room: float) -> float:
+        """How often some other number is as near: asked for with numbers a little aside."""
+        aside = [self._find_near(wanted + shift * room, room) for shift in (-7, 7)]
+        return float(np.mean([low < high for low, high in aside]))
 
     def _hits(self, first: int, last: int) -> dict[int, list[int]]:
         """The places of numbers in the order of their size, by the values that hold them."""
@@ -113,15 +151,6 @@ class _NumberIndex:
         for at in range(first, min(last, first + _MAX_HITS)):
             found.setdefault(int(self._owners[at]), []).append(int(self._places[at]))
         return found
-
-    def _nearness(self, tolerance: float) -> float:
-        """How likely it is that some number is near another one by chance."""
-        return min(1.0, 2 * tolerance * self._numbers.size)
-
-    def _is_enough(self, count: int, tolerance: float) -> bool:
-        """Can so many numbers not be there by chance?"""
-        nearness = self._nearness(tolerance)
-        return count >= _LEAST and nearness < 0.5 and (not nearness or count * log(nearness) < log(_CHANCE))
 
 
 def _cover(hits: list[dict[int, list[int]]], strays: int) -> list[int]:
