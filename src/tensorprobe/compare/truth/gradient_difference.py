@@ -7,7 +7,7 @@ another gradient back, or none. Calls that only one run has, and values inside t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,7 +42,8 @@ class GradientExplainer:
     def explain(self) -> list[Difference]:
         """The differences, the one that comes first in backward."""
         step = self._steps["candidate"]
-        differing = [value for value in step.values if value.is_floating and self._differs(value)]
+        shared = [value for value in step.values if value.is_floating and self._counterparts.exists("candidate", value)]
+        differing = [value for value in shared if self._differs(value)]
         found: dict[tuple[TrueCall | None, TrueCall | None], Difference] = {}
         for value in sorted(differing, key=lambda one: -_position(one, step)):
             if not self._leads_to(value, differing):
@@ -54,25 +55,47 @@ class GradientExplainer:
 
     def _differs(self, value: TrueValue) -> bool:
         """Is its gradient not that of the same value in the reference? One run may compute a value twice that the other
-        uses twice: then the gradients add up to the same. Where no gradient goes in one run, it may be another value
-        that only has the same numbers; what that does to others is seen there."""
+        uses twice, or pass it on as it is: then the gradients of all that was computed add up to the same. Where no
+        gradient goes in one run, it may be another value that only has the same numbers; what that does to others is
+        seen there."""
         partners = self._counterparts.of("candidate", value)
-        if not partners:
+        origins = self._origins([value, *self._twins(value)], "candidate")
+        if origins and value not in origins:
             return False
-        own = _gradient_of(value, self._steps["candidate"])
-        others = [self._arranged(one, value, self._steps["reference"]) for one in partners]
-        known = [one for one in others if one is not None]
-        if own is None or not known:
-            is_meant = value.is_trained and all(one.is_trained for one in partners)
-            return is_meant and not all(map(self._is_zero, known if own is None else [own]))
-        twins = self._twins(value)
-        group = [
-            own,
-            *(one for twin in twins if (one := self._arranged(twin, value, self._steps["candidate"])) is not None),
-        ]
-        sums = [own, np.sum(group, axis=0)] if len(group) > 1 else [own]
-        targets = [*known, np.sum(known, axis=0)] if len(known) > 1 else known
-        return not any(self._is_same(first, second) for first in sums for second in targets)
+        own = self._add_up(origins, value, "candidate")
+        others = self._add_up(self._origins(partners, "reference"), value, "reference")
+        if own is not None and others is not None:
+            return not self._is_same(own, others)
+        known = own if own is not None else others
+        is_meant = value.is_trained and all(one.is_trained for one in partners)
+        return is_meant and known is not None and not self._is_zero(known)
+
+    def _add_up(self, values: Sequence[TrueValue], target: TrueValue, side: str) -> Array | None:
+        step = self._steps[side]
+        found = [gradient for one in values if (gradient := self._arranged(one, target, step)) is not None]
+        return np.sum(found, axis=0) if found else None
+
+    def _origins(self, values: Sequence[TrueValue], side: str) -> list[TrueValue]:
+        """Of values with one content those that a gradient reaches and that pass it on to none of the others."""
+        step, numbers = self._steps[side], {one.number for one in values}
+        reached = [one for one in values if _gradient_of(one, step) is not None]
+        earliest = min((_position(one, step) for one in reached), default=0)
+        return [one for one in reached if len(values) == 1 or not self._is_made_of(one, numbers, earliest, step)]
+
+    def _is_made_of(self, value: TrueValue, numbers: Set[int], earliest: int, step: TrueStep) -> bool:
+        waiting, seen = [value], {value.number}
+        while waiting:
+            maker = step.maker(waiting.pop())
+            if maker is None or maker.position < earliest:
+                continue
+            for slot, number in maker.inputs.items():
+                if number in seen or slot not in maker.departing:
+                    continue
+                if number in numbers:
+                    return True
+                seen.add(number)
+                waiting.append(step.values[number])
+        return False
 
     def _twins(self, value: TrueValue) -> list[TrueValue]:
         """The other values of the candidate with this content."""
@@ -149,9 +172,12 @@ class GradientExplainer:
         return bool(partners) and own is not None and all(one is None or self._is_zero(one) for one in gradients)
 
     def _shares(self, values: Sequence[TrueValue], target: TrueValue, side: str) -> Iterator[_Share]:
-        step = self._steps[side]
+        """What is given back to these values, by calls that do not only make one of them of another."""
+        step, numbers = self._steps[side], {one.number for one in values}
         for value in values:
             for call in step.users.get(value.number, []):
+                if not numbers.isdisjoint(call.outputs.values()):
+                    continue
                 for slot, number in call.inputs.items():
                     gradient = call.departing.get(slot) if number == value.number else None
                     if gradient is None or self._is_zero(gradient):
