@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tensorprobe.compare.alignment import Unpaired
-from tensorprobe.compare.measurement import Measurement
+from tensorprobe.compare.match.alignment import Unpaired
+from tensorprobe.compare.measure.measurement import Measurement
 from tensorprobe.compare.row import COLUMNS, Row, build_rows, count_rows
 from tensorprobe.store.slot import PlainSlot
 from tests.length import PATIENCE_SECONDS

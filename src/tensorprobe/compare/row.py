@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
-from tensorprobe.compare.alignment import Unpaired
-from tensorprobe.compare.measurement import Measurement
+from tensorprobe.compare.match.alignment import Unpaired
+from tensorprobe.compare.measure.measurement import Measurement
 from tensorprobe.compare.result import CallResult, Comparison, RankResult, ValuePair
 from tensorprobe.model.record import Number
 from tensorprobe.run.call import Call
