@@ -34,7 +34,6 @@ from tensorprobe.compare.match.pairing import PairedCall, RunSide, pair_calls
 from tensorprobe.compare.match.slot_pair import pair_match_slots
 from tensorprobe.compare.match.value import make_value
 from tensorprobe.compare.measure.executor import MeasureTask, make_task, run_tasks
-from tensorprobe.compare.measure.measure import SHAPE_PROBLEM
 from tensorprobe.compare.option import DEFAULT_ATOL, DEFAULT_RTOL, CompareOptions
 from tensorprobe.compare.result import Comparison, Coverage, RankResult, ValuePair, Verdict
 from tensorprobe.compare.same_run import note_same_run
@@ -202,7 +201,7 @@ def _take(value: ValuePair, measurement: Any) -> None:
     value.measurement = measurement
     if measurement.problem is not None:
         value.reason = measurement.problem
-        value.is_mismatch = measurement.problem.startswith(SHAPE_PROBLEM)
+        value.is_mismatch = measurement.is_other_shape
 
 
 def _schedule(pairs: list[PairedCall], ranks: RankPair, options: CompareOptions) -> Iterator[_Scheduled]:

@@ -344,7 +344,7 @@ def test_small_floats_are_compared_by_value(name: str) -> None:
 
 def test_other_shapes_are_a_problem_and_no_number() -> None:
     found = measure(np.ones((2, 3)), np.ones((3, 2)))
-    assert found == Measurement("tensor", problem="shape [2, 3] against [3, 2]")
+    assert found == Measurement("tensor", problem="shape [2, 3] against [3, 2]", is_other_shape=True)
     assert measure(np.ones(1), np.ones(())).problem == "shape [1] against []"
 
 

@@ -11,6 +11,7 @@ from tensorprobe.compare.match.pairing import PairedCall, RunSide
 from tensorprobe.compare.result import ValuePair
 from tensorprobe.model.name import FORWARD
 from tensorprobe.run.call import Call
+from tensorprobe.run.content import numbers_of
 from tensorprobe.store.slot import Slot, TensorSlot
 from tensorprobe.word.layer_word import word_of
 from tensorprobe.word.operation import is_a
@@ -67,10 +68,6 @@ def _ends_with_more(side: RunSide, module: Call, other_side: RunSide, other: Cal
     """Where only modules are recorded: does a layer return what a module in it returned that the other has not?"""
     if not is_a(word_of(module), "contraction") or other_side.nesting.inner(other):
         return False
-    results = [_content(slot) for slot in module.tensors if not slot.is_input]
+    results = [numbers_of(slot) for slot in module.tensors if not slot.is_input]
     lone = [one for one in side.nesting.inner(module) if one.name not in side.pair_of and one.direction == FORWARD]
-    return any(_content(slot) in results for one in lone for slot in one.tensors if not slot.is_input)
-
-
-def _content(slot: TensorSlot) -> tuple[object, ...]:
-    return slot.element_count, slot.max, slot.min, slot.mean, slot.norm, slot.checksum if slot.max is None else None
+    return any(numbers_of(slot) in results for one in lone for slot in one.tensors if not slot.is_input)

@@ -17,6 +17,7 @@ from tensorprobe.compare.result import ValuePair
 from tensorprobe.model.name import BACKWARD
 from tensorprobe.model.undefined import UNDEFINED_MEMORY
 from tensorprobe.run.call import Call
+from tensorprobe.run.content import numbers_of
 from tensorprobe.store.slot import TensorSlot
 
 STEP_GAIN = 1000.0
@@ -182,7 +183,7 @@ def _describe_other_result(producer: PairedCall, value: ValuePair) -> str:
         [
             result.slot
             for result in call.tensors
-            if not result.is_input and isinstance(slot, TensorSlot) and _numbers(result) == _numbers(slot)
+            if not result.is_input and isinstance(slot, TensorSlot) and numbers_of(result) == numbers_of(slot)
         ]
         for call, slot in sides
     ]
@@ -194,10 +195,6 @@ def _describe_other_result(producer: PairedCall, value: ValuePair) -> str:
     if lost is not None:
         return f"what {name} returned agrees, but only by what was recorded of it ({lost})"
     return f"what {name} returned agrees, but it was changed before this call"
-
-
-def _numbers(slot: TensorSlot) -> tuple[object, ...]:
-    return slot.element_count, slot.max, slot.min, slot.mean, slot.norm, slot.checksum if slot.max is None else None
 
 
 def _describe_rewiring(reference: Call | None, candidate: Call | None, suspects: tuple[Call, ...]) -> str:

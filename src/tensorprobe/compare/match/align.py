@@ -2,8 +2,9 @@
 
 Two runs with the same names in the same order pair by name. Otherwise a counter says little: after one missing layer
 `Functional.linear.5` is another call. So modules are matched first, from the top down, and calls are aligned in order
-inside each pair of modules. A backward call follows its forward call. Values and data flow break ties; they never
-make a pair.
+inside each pair of modules. A backward call follows its forward call. Values and data flow say which of several equal
+calls is meant, and values of parameters which modules are the same; no two calls of different operations become a pair
+by them.
 
 The two runs are put into a canonical order first: swapping them gives the mirrored pairs.
 """
@@ -351,12 +352,10 @@ class Aligner:
     def _lonely(
         self, side: Side, other: Side, partner: Mapping[int, int], other_partner: Mapping[int, int]
     ) -> Iterator[Unpaired]:
-        idle: dict[int, str] = {}
-        if self._is_across:
-            idle = find_idle(side, partner, other)
+        idle = find_idle(side, partner, other) if self._is_across else {}
         for found in find_nearest(side, other, partner, other_partner):
-            why = idle.get(side.number_of[found.call.name])
-            yield found if why is None else Unpaired(found.call, None, why, is_idle=True)
+            known = idle.get(side.number_of[found.call.name])
+            yield found if known is None else Unpaired(found.call, None, known.why, True, known.is_passed_by)
 
     def _match(
         self, calls: tuple[Call, ...], others: tuple[Call, ...], rule: str, boundary: Iterable[SlotPair] = ()

@@ -38,6 +38,8 @@ class Unpaired:
     """Why the nearest is not it: "other shape", "already paired with …"; "" when there is no nearest."""
     is_idle: bool = False
     """It needs no partner, because it changes nothing; `why` says how that is known."""
+    is_passed_by: bool = False
+    """And what comes out of it was made by another call."""
 
 
 @dataclass(frozen=True)

@@ -82,41 +82,46 @@ def is_size(value: ValuePair, calls: Calls) -> bool:
     return name.removeprefix("kwargs.").partition(".")[0] in _SIZE_KEYWORDS and is_a(word_of(call), "sized")
 
 
-def compare_lone(reference: Slot | None, candidate: Slot | None, calls: Calls | None = None) -> ValuePair:
+def compare_lone(reference: Slot | None, candidate: Slot | None, calls: Calls) -> ValuePair:
     """A slot that only one side has: a keyword that the other left to its default, a gradient that is not there.
 
-    `is_mismatch` is left to who knows whether it matters; what is "equal" or has a reason of its own does not.
+    A mismatch, unless it is known to say nothing; whether it matters is left to who knows the call.
     """
-    side = "the candidate" if reference is None else "the reference"
-    value = ValuePair(reference, candidate, "not comparable", None, reason=f"only in {side}")
     slot = candidate if reference is None else reference
-    if calls is not None and slot is not None:
-        call, other = calls if candidate is None else calls[::-1]
-        value.status, value.reason = _judge_lone(slot, call, other, side) or (value.status, value.reason)
-    return value
-
-
-def _judge_lone(slot: Slot, call: Call, other: Call, side: str) -> tuple[Status, str] | None:
-    """What is known of a slot that the partner of its call does not have."""
+    assert slot is not None
+    call, other = calls if candidate is None else calls[::-1]
     name = common_argument(call, slot.slot, isinstance(slot, PlainSlot) and isinstance(slot.value, list))
+    default = _default_of(name, other) if isinstance(slot, PlainSlot) and slot.is_input else MISSING
+    settled = _settle_lone(slot, name, (call, other), default)
+    if settled is not None:
+        return ValuePair(reference, candidate, settled[0], None, reason=settled[1])
+    reason = f"only in {'the candidate' if reference is None else 'the reference'}"
+    if default is not MISSING:
+        reason += f", where the other's default is {default!r}"
+    return ValuePair(reference, candidate, "not comparable", None, reason=reason, is_mismatch=True)
+
+
+def _default_of(name: str, call: Call) -> Any:
+    """What a call takes for an argument that it is not given, or for one element of it."""
+    keyword, _, place = name.removeprefix("kwargs.").partition(".")
+    default = default_value(call, keyword)
+    if is_index(place) and isinstance(default, tuple) and int(place) < len(default):
+        return default[int(place)]
+    return default
+
+
+def _settle_lone(slot: Slot, name: str, calls: Calls, default: Any) -> tuple[Status, str] | None:
+    """Why it does not matter that the partner of its call does not have this slot, where that is known."""
     if f".{ASIDE}." in name:
         return "not comparable", "not returned by the other framework"
     if not isinstance(slot, PlainSlot) or not slot.is_input:
         return None
-    said = _say(slot, call)
+    said = _say(slot, calls[0])
     if is_silent(name, said.value):
         return "equal", "changes nothing"
-    keyword, _, place = name.removeprefix("kwargs.").partition(".")
-    default = default_value(other, keyword)
-    if is_index(place) and isinstance(default, tuple) and int(place) < len(default):
-        default = default[int(place)]
     if _compare(said, PlainSlot(name, type(default).__name__, default), None)[0] == "equal":
         return "equal", "the default"
-    if is_made_with(other, name):
-        return "not comparable", "not seen: the primitive was made with it"
-    return (
-        None if default is MISSING else ("not comparable", f"only in {side}, where the other's default is {default!r}")
-    )
+    return ("not comparable", "not seen: the primitive was made with it") if is_made_with(calls[1], name) else None
 
 
 def _say(slot: PlainSlot, call: Call) -> PlainSlot:

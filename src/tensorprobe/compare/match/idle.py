@@ -9,25 +9,34 @@ a call was put in or left out by somebody, and is listed.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from tensorprobe.compare.match.side import Side
 from tensorprobe.model.name import BACKWARD, FORWARD
 from tensorprobe.run.call import Call
+from tensorprobe.run.content import numbers_of
 from tensorprobe.run.nesting import Nesting
 from tensorprobe.store.slot import TensorSlot
 from tensorprobe.word.layer_word import word_of
 from tensorprobe.word.operation import is_a
 
-PASSES_ON = "passes on what it gets"
-LEADS_NOWHERE = "nothing uses its result"
-CONTAINED = "a module that only this run has; what it calls is paired"
-MAKES_DATA = "makes a tensor of the program's data"
-INSIDE = "inside a module that is one piece in the other run"
-PASSED_BY = (PASSES_ON, CONTAINED)
-"""What comes out of such a call was made by another."""
+
+class Idle(NamedTuple):
+    """Why a call needs no partner."""
+
+    why: str
+    is_passed_by: bool = False
+    """What comes out of such a call was made by another."""
 
 
-def find_idle(side: Side, paired: Mapping[int, int], other: Side) -> dict[int, str]:
+PASSES_ON = Idle("passes on what it gets", is_passed_by=True)
+LEADS_NOWHERE = Idle("nothing uses its result")
+CONTAINED = Idle("a module that only this run has; what it calls is paired", is_passed_by=True)
+MAKES_DATA = Idle("makes a tensor of the program's data")
+INSIDE = Idle("inside a module that is one piece in the other run")
+
+
+def find_idle(side: Side, paired: Mapping[int, int], other: Side) -> dict[int, Idle]:
     """The calls without a partner that need none, and why."""
     return IdleFinder(side, paired, other).find()
 
@@ -40,11 +49,11 @@ class IdleFinder:
         self._paired = paired
         self._other = other
         self._other_nesting = Nesting(other.run)
-        self._found: dict[int, str] = {}
+        self._found: dict[int, Idle] = {}
         self._used = _used_results(side)
         self._nesting = Nesting(side.run)
 
-    def find(self) -> dict[int, str]:
+    def find(self) -> dict[int, Idle]:
         free = [number for number in self._side.forward if number not in self._paired]
         known = -1
         while known < len(self._found):  # what is found may let more be found
@@ -74,11 +83,11 @@ class IdleFinder:
                 return call.kind == "module" and not self._other_nesting.inner(self._other.calls[partner])
         return False
 
-    def _add(self, number: int, why: str) -> None:
-        self._found[number] = why
+    def _add(self, number: int, idle: Idle) -> None:
+        self._found[number] = idle
         behind = self._side.other_direction(self._side.calls[number], BACKWARD)
         if behind is not None and behind not in self._paired:
-            self._found[behind] = why
+            self._found[behind] = idle
 
     def _leads_nowhere(self, call: Call) -> bool:
         if self._side.other_direction(call, BACKWARD) is not None or not self._side.has_flow:
@@ -110,12 +119,7 @@ def _is_same(given: TensorSlot, result: TensorSlot) -> bool:
     if given.max is None and given.checksum is None:
         return False
     loses_gradient = given.requires_grad is True and result.requires_grad is False
-    return not loses_gradient and _content(given) == _content(result)
-
-
-def _content(slot: TensorSlot) -> tuple[object, ...]:
-    checksum = slot.checksum if slot.max is None else None  # it may cover the shape
-    return slot.dtype, slot.element_count, slot.max, slot.min, slot.mean, slot.norm, checksum
+    return not loses_gradient and given.dtype == result.dtype and numbers_of(given) == numbers_of(result)
 
 
 def _used_results(side: Side) -> dict[str, list[str]]:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tensorprobe.compare.match.alignment import Alignment, Match
-from tensorprobe.compare.match.idle import PASSED_BY
 from tensorprobe.model.name import BACKWARD, FORWARD
 from tensorprobe.run.call import Call
 from tensorprobe.store.slot import TensorSlot
@@ -35,7 +34,7 @@ class OperandFinder:
             self._match_of[0].update((call.name, match) for call in match.reference)
             self._match_of[1].update((call.name, match) for call in match.candidate)
         self._idle = tuple(
-            {unpaired.call.name: unpaired.call for unpaired in lonely if unpaired.why in PASSED_BY}
+            {unpaired.call.name: unpaired.call for unpaired in lonely if unpaired.is_passed_by}
             for lonely in (alignment.only_reference, alignment.only_candidate)
         )
 

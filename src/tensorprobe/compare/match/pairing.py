@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tensorprobe.compare.match.alignment import Alignment, Match, Unpaired
-from tensorprobe.compare.match.idle import PASSED_BY
 from tensorprobe.compare.measure.noise import SILENCE, Noise
 from tensorprobe.compare.result import Role, ValuePair
 from tensorprobe.run.call import Call
@@ -76,7 +75,7 @@ class RunSide:
 
     def __init__(self, run: Run, lonely: Iterable[Unpaired] = ()) -> None:
         self.run = run
-        self.flow = Flow(run, {unpaired.call.name for unpaired in lonely if unpaired.why in PASSED_BY})
+        self.flow = Flow(run, {unpaired.call.name for unpaired in lonely if unpaired.is_passed_by})
         self.nesting = Nesting(run)
         self.pair_of: dict[str, PairedCall] = {}
         self.places: dict[str, int] = {}

@@ -16,8 +16,7 @@ def make_value(reference: Slot | None, candidate: Slot | None, pair: PairedCall)
     is_across = is_across_frameworks(calls[0].framework, calls[1].framework)
     if reference is None or candidate is None:
         value = compare_lone(reference, candidate, calls)
-        if value.reason.startswith("only in"):
-            value.is_mismatch = _is_missed(value, calls[0].direction, is_across)
+        value.is_mismatch = value.is_mismatch and _is_missed(value, calls[0].direction, is_across)
         return value
     if isinstance(reference, PlainSlot) and isinstance(candidate, PlainSlot):
         return compare_said(reference, candidate, calls)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tensorprobe.compare.measure.measure import SHAPE_PROBLEM
 from tensorprobe.compare.measure.measurement import Measurement
 from tensorprobe.compare.measure.task import MeasureTask, make_task, measure_task, measure_without_files
 from tensorprobe.compare.measure.worker_pool import measure_in_processes
@@ -99,7 +98,7 @@ def _reuse(measurement: Measurement, first: MeasureTask, task: MeasureTask) -> M
     """What was measured of the same files. Where they could not be compared, each task has a name of its own for them,
     and records of its own."""
     problem = measurement.problem or measurement.fallback
-    if problem is None or problem.startswith(SHAPE_PROBLEM) or first is task:
+    if problem is None or measurement.is_other_shape or first is task:
         return measurement
     for there, here in ((first.reference_path, task.reference_path), (first.candidate_path, task.candidate_path)):
         if there is not None and here is not None and problem.startswith(clean(there.name)):

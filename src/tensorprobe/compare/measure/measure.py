@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorprobe.compare.measure.measurement import Measurement
+from tensorprobe.compare.measure.measurement import Measurement, other_shape
 from tensorprobe.compare.measure.shape import has_same_layout
 from tensorprobe.compare.measure.statistic_measure import (
     equal_measurement,
@@ -28,9 +28,6 @@ from tensorprobe.store.tensor_file import open_tensor
 
 __all__ = ["measure_arrays", "measure_checksums", "measure_recorded", "measure_slots", "measure_statistics"]
 
-SHAPE_PROBLEM = "shape "
-"""How the one problem begins that is a difference by itself."""
-
 
 def measure_slots(
     reference: TensorSlot,
@@ -44,7 +41,7 @@ def measure_slots(
     if reference_path is None or candidate_path is None:
         return _measure_by_records(reference, candidate, reference_path, candidate_path)
     found = _measure_files(reference, candidate, reference_path, candidate_path, rtol, atol)
-    if found.problem is None or found.problem.startswith(SHAPE_PROBLEM):
+    if found.problem is None or found.is_other_shape:
         return found
     return _fall_back(_measure_by_records(reference, candidate, reference_path, candidate_path), found.problem)
 
@@ -55,7 +52,7 @@ def measure_recorded(reference: TensorSlot, candidate: TensorSlot, problem: str)
 
 
 def _fall_back(found: Measurement, problem: str) -> Measurement:
-    if found.problem is not None and found.problem.startswith(SHAPE_PROBLEM):
+    if found.is_other_shape:
         return found
     return Measurement("tensor", problem=problem) if found.is_equal is None else replace(found, fallback=problem)
 
@@ -105,7 +102,7 @@ def _measure_by_records(
 
 def _measure_records(reference: TensorSlot, candidate: TensorSlot) -> Measurement:
     if not has_same_layout(reference, candidate):
-        return Measurement(_basis(reference, candidate), problem=_shape_problem(reference.shape, candidate.shape))
+        return other_shape(_basis(reference, candidate), reference.shape, candidate.shape)
     if reference.element_count == 0:
         return equal_measurement("structure", 0, 0.0)
     if has_same_checksum_kind(reference, candidate):
@@ -119,11 +116,3 @@ def _basis(reference: TensorSlot, candidate: TensorSlot) -> Any:
     if has_same_checksum_kind(reference, candidate):
         return "checksum"
     return "statistics" if has_statistics(reference) and has_statistics(candidate) else "structure"
-
-
-def _shape_problem(reference: tuple[int, ...] | None, candidate: tuple[int, ...] | None) -> str:
-    return f"{SHAPE_PROBLEM}{_show(reference)} against {_show(candidate)}"
-
-
-def _show(shape: tuple[int, ...] | None) -> str:
-    return "unknown" if shape is None else str(list(shape))

@@ -18,6 +18,8 @@ class Measurement:
     """Bit for bit (on checksums: their equality; on statistics: all four equal)."""
     problem: str | None = None
     """Why there are no numbers: "shape [2, 3] against [3, 2]", "x.pt is missing", "x.pt is cut off"."""
+    is_other_shape: bool = False
+    """The one problem that is a difference by itself."""
     fallback: str | None = None
     """Why the tensors themselves were not compared, although both were saved: the numbers are those of the records."""
     element_count: int | None = None
@@ -52,3 +54,9 @@ class Measurement:
     worst_candidate: float | complex | int | bool | None = None
     norm_reference: float | None = None
     norm_candidate: float | None = None
+
+
+def other_shape(basis: Basis, reference: tuple[int, ...] | None, candidate: tuple[int, ...] | None) -> Measurement:
+    """Of two tensors that cannot be laid on each other."""
+    shapes = ["unknown" if shape is None else str(list(shape)) for shape in (reference, candidate)]
+    return Measurement(basis, problem=f"shape {shapes[0]} against {shapes[1]}", is_other_shape=True)

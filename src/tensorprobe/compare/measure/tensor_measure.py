@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tensorprobe.compare.measure.chunk import ChunkedPair
-from tensorprobe.compare.measure.measurement import Measurement
+from tensorprobe.compare.measure.measurement import Measurement, other_shape
 from tensorprobe.compare.measure.metric import (
     ScaledSum,
     add_product,
@@ -49,7 +49,7 @@ _EXACT_INTEGERS = 2.0**53
 def measure_arrays(reference: Array, candidate: Array, rtol: float, atol: float) -> Measurement:
     """All numbers of a pair; of other shapes, none."""
     if reference.shape != candidate.shape:
-        return Measurement("tensor", problem=f"shape {list(reference.shape)} against {list(candidate.shape)}")
+        return other_shape("tensor", reference.shape, candidate.shape)
     for dtype in (reference.dtype, candidate.dtype):
         if dtype.kind not in "biufc" and dtype.name not in _MANTISSA_BITS:
             return Measurement("tensor", problem=f"elements of the type {dtype} are not compared")
