@@ -127,6 +127,11 @@ def common_argument(call: Spoken, slot: str, is_whole: bool = False) -> str:
     return name.removesuffix(".0") if is_first else name
 
 
+def common_name_of(op: str, slot: str) -> str:
+    """The same, of an operation of PyTorch that is known by its word alone."""
+    return _common_argument("pytorch", "", op, False, slot)
+
+
 def common_value(call: Spoken, slot: str, value: Any) -> Any:
     """What PyTorch would have been given: 0.1 for a `keep_prob` of 0.9."""
     argument = _find_argument(call, slot)

@@ -21,6 +21,7 @@ from tensorprobe.word.signature import MISSING
 from tensorprobe.word.vocabulary import (
     ASIDE,
     common_argument,
+    common_name_of,
     common_value,
     default_value,
     is_dimension,
@@ -34,30 +35,6 @@ Calls = tuple[Call, Call]
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{6,}")
 
-_DIMENSION_KEYWORDS = frozenset(
-    (
-        *("dim", "dims", "dim0", "dim1", "axis", "axes", "axis0", "axis1", "start_dim", "end_dim", "source"),
-        *("destination", "perm", "input_perm"),
-    )
-)
-_DIMENSION_FIRST = frozenset(
-    (
-        *("all", "amax", "amin", "any", "argmax", "argmin", "argsort", "concat", "cat", "cummax", "cummin", "cumprod"),
-        *("cumsum", "flatten", "flip", "gather", "glu", "index_add", "index_copy", "index_fill", "index_select"),
-        *("log_softmax", "logcumsumexp", "logsumexp", "max", "mean", "median", "min", "mode", "moveaxis", "movedim"),
-        *("narrow", "permute", "prod", "scatter", "scatter_add", "scatter_reduce", "select", "size", "softmax"),
-        *("softmin", "sort", "squeeze", "std", "sum", "swapaxes", "swapdims", "transpose", "unbind", "unflatten"),
-        *("unfold", "var"),
-    )
-)
-_DIMENSION_SECOND = frozenset(
-    (
-        *("chunk", "cosine_similarity", "cross", "diff", "kthvalue", "nanquantile", "norm", "normalize", "quantile"),
-        *("repeat_interleave", "roll", "split", "take_along_dim", "tensor_split", "topk"),
-    )
-)
-_ALL_DIMENSIONS = frozenset(("flatten", "flip", "moveaxis", "movedim", "permute", "swapaxes", "swapdims", "transpose"))
-"""Of the operations above, those that take dimensions and nothing else."""
 _SIZE_KEYWORDS = frozenset(("output_size", "scale_factor", "shape", "size", "sizes"))
 
 
@@ -67,7 +44,8 @@ def compare_said(reference: PlainSlot, candidate: PlainSlot, calls: Calls) -> Va
     dimensions = next((len(slot.shape) for slot in calls[0].tensors if slot.shape is not None), None)
     said = [_say(slot, call) for slot, call in zip((reference, candidate), calls, strict=True)]
     one, other = (_element(said[0], said[1].slot), _element(said[1], said[0].slot))
-    is_along = is_dimension(one.slot) or _is_dimension(reference.slot, word_of(calls[0]))
+    plain = common_name_of(plain_op(word_of(calls[0])), reference.slot)  # `aten.sum.dim_IntList` has no signature
+    is_along = is_dimension(one.slot) or is_dimension(plain)
     status, reason = _compare(one, other, dimensions if is_along else None)
     return ValuePair(reference, candidate, status, None, reason=reason)
 
@@ -169,18 +147,6 @@ def is_same_value(reference: Any, candidate: Any) -> bool:
     if isinstance(reference, float) and isinstance(candidate, float) and math.isnan(reference):
         return math.isnan(candidate)
     return bool(reference == candidate)
-
-
-def _is_dimension(slot: str, op: str) -> bool:
-    """Does this argument say along which dimension? The -1 of `x + -1` does not, nor the shift of a `roll`."""
-    kind, _, rest = slot.partition(".")
-    first = rest.partition(".")[0]
-    if kind == "kwargs":
-        return first in _DIMENSION_KEYWORDS
-    name = plain_op(op)
-    if name in _ALL_DIMENSIONS:
-        return first != "0"
-    return (name in _DIMENSION_FIRST and first == "1") or (name in _DIMENSION_SECOND and first == "2")
 
 
 def _is_same_dimension(reference: PlainSlot, candidate: PlainSlot, dimensions: int | None) -> bool:
