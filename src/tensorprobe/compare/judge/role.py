@@ -56,18 +56,14 @@ class RoleGiver:
             pair.role, pair.because = self._decide_source(pair, bad_outputs)
 
     def _decide_arguments(self, pair: PairedCall, bad_outputs: list[ValuePair], bad_inputs: list[ValuePair]) -> bool:
-        arguments = [value for value in pair.inputs if value.measurement is None]
-        changed = [value for value in arguments if value.status == "different"]
-        if not changed and bad_outputs and not bad_inputs:  # a keyword that one side left to its default
-            changed = [value for value in arguments if value.is_mismatch]
+        changed = _find_changed(pair, or_left_out=bool(bad_outputs and not bad_inputs))
         if not changed and bad_outputs and not bad_inputs:
             return self._decide_forward_arguments(pair)
         if not bad_outputs:
             changed = [value for value in changed if not is_size(value, (pair.reference, pair.candidate))]
         if not changed or (not bad_outputs and not _has_grown(pair)):
             return False
-        words = ", ".join(_describe_argument(value) for value in changed[:4])
-        pair.role, pair.because = "entered", f"called with {words}"
+        pair.role, pair.because = "entered", f"called with {_describe_arguments(changed)}"
         return True
 
     def _decide_forward_arguments(self, pair: PairedCall) -> bool:
@@ -75,13 +71,10 @@ class RoleGiver:
         forward = self._course.reference.pair(self._course.reference.flow.forward_of(pair.reference))
         if forward is None or any(value.is_bad for value in forward.values if value.is_tensor):
             return False
-        arguments = [value for value in forward.inputs if value.measurement is None]
-        changed = [value for value in arguments if value.status == "different"]
-        changed = changed or [value for value in arguments if value.is_mismatch]
+        changed = _find_changed(forward, or_left_out=True)
         if not changed:
             return False
-        words = ", ".join(_describe_argument(value) for value in changed[:4])
-        pair.role, pair.because = "entered", f"its forward was called with {words}"
+        pair.role, pair.because = "entered", f"its forward was called with {_describe_arguments(changed)}"
         return True
 
     def _decide_downstream(
@@ -174,6 +167,17 @@ def _has_grown(pair: PairedCall) -> bool:
     if not any(value.status in ("equal", "close", "different") for value in outputs):
         return True  # nothing else is known of the call
     return any((value.error or 0.0) > inputs * 1.001 for value in outputs)
+
+
+def _find_changed(pair: PairedCall, or_left_out: bool) -> list[ValuePair]:
+    """The plain arguments that differ; where none does, those that one side left to their defaults."""
+    arguments = [value for value in pair.inputs if value.measurement is None]
+    changed = [value for value in arguments if value.status == "different"]
+    return changed or [value for value in arguments if or_left_out and value.is_mismatch]
+
+
+def _describe_arguments(values: list[ValuePair]) -> str:
+    return ", ".join(map(_describe_argument, values[:4]))
 
 
 def _describe_argument(value: ValuePair) -> str:

@@ -58,7 +58,7 @@ class Explained:
 
 def error_of(measurement: Measurement) -> Noise | None:
     """The errors that are judged. None when only equality is known; infinite for a NaN or Inf of one side."""
-    if _has_one_sided_nonfinite(measurement):
+    if measurement.has_one_sided_nonfinite:
         return Noise(math.inf, math.inf)
     if measurement.is_equal:
         return SILENCE
@@ -68,24 +68,13 @@ def error_of(measurement: Measurement) -> Noise | None:
     return Noise(norm or 0.0, peak or 0.0)
 
 
-def _has_one_sided_nonfinite(measurement: Measurement) -> bool:
-    return any(
-        (
-            measurement.nan_only_reference,
-            measurement.nan_only_candidate,
-            measurement.inf_only_reference,
-            measurement.inf_only_candidate,
-        )
-    )
-
-
 def is_within_fixed(value: ValuePair, options: CompareOptions) -> bool:
     """With tolerances that the user gave: every element within them, or every statistic, if there is no more. A NaN or
     Inf of one side is within none."""
     measurement = value.measurement
     if measurement is not None and measurement.allclose is not None:
         return measurement.allclose
-    if measurement is not None and _has_one_sided_nonfinite(measurement):
+    if measurement is not None and measurement.has_one_sided_nonfinite:
         return False
     rtol, atol = options.rtol or 0.0, options.atol or 0.0
     for name in ("max", "min", "mean", "norm"):

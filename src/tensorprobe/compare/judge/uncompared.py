@@ -14,11 +14,12 @@ from dataclasses import dataclass
 
 from tensorprobe.compare.judge.evidence import Finding
 from tensorprobe.compare.judge.status import is_unknown
+from tensorprobe.compare.match.alignment import find_holder
 from tensorprobe.compare.match.pairing import PairedCall
 from tensorprobe.compare.result import ValuePair
 from tensorprobe.model.name import FORWARD
 from tensorprobe.store.reader import RankDump
-from tensorprobe.store.slot import Slot, TensorSlot
+from tensorprobe.store.slot import TensorSlot
 
 _Identity = tuple[str, int | None]
 
@@ -41,14 +42,11 @@ def find_uncompared(finding: Finding) -> list[Uncompared]:
             _identify(pair, value, finding) for pair, value in own if value.status in ("equal", "close", "different")
         } - {None}
         found = [(pair, value) for pair, value in found if _identify(pair, value, finding) not in compared]
-    listed = [Uncompared(f"{_holder(pair, value.reference)}.{value.slot}", value.reason) for pair, value in found]
-    return [*listed, *_iter_lone_results(finding)]
-
-
-def _holder(pair: PairedCall, slot: Slot | None) -> str:
-    """Which call of a group has this slot."""
-    holders = (call.name for call in pair.match.reference if any(one is slot for one in call.slots))
-    return next(holders, pair.reference.name)
+    listed = [(find_holder(pair.match.reference, value.reference), value) for pair, value in found]
+    return [
+        *(Uncompared(f"{call.name}.{value.slot}", value.reason) for call, value in listed),
+        *_iter_lone_results(finding),
+    ]
 
 
 def _identify(pair: PairedCall, value: ValuePair, finding: Finding) -> _Identity | None:

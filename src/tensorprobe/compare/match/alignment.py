@@ -28,6 +28,11 @@ class Match:
         return len(self.reference) > 1 or len(self.candidate) > 1
 
 
+def find_holder(calls: tuple[Call, ...], slot: Slot | None) -> Call:
+    """Which call of a group has this slot; the last one made the result."""
+    return next((call for call in calls if any(one is slot for one in call.slots)), calls[-1])
+
+
 @dataclass(frozen=True, slots=True)
 class Unpaired:
     """A call that the other run does not make, and what comes closest to it there."""

@@ -142,15 +142,10 @@ def _part(slot: Slot) -> str:
 
 
 def pair_match_slots(match: Match, alignment: Alignment) -> list[SlotPair]:
-    """What to compare of a match: all slots of two calls; of groups, those at their boundary."""
+    """What to compare of a match: all slots of two calls; of groups, what goes into them and what leaves them."""
     if match.rule == GROUP:
-        return pair_group_slots(match)
+        return list(match.boundary)
     reference, candidate = match.reference[0], match.candidate[0]
     return pair_slots(
         reference, candidate, alignment.slots.get(reference.name), by_shape=not alignment.has_same_gradient_order
     )
-
-
-def pair_group_slots(match: Match) -> list[SlotPair]:
-    """Inputs that come from outside of the groups, and results that leave them."""
-    return list(match.boundary)

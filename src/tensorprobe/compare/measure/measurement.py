@@ -55,6 +55,15 @@ class Measurement:
     norm_reference: float | None = None
     norm_candidate: float | None = None
 
+    @property
+    def has_one_sided_nonfinite(self) -> bool:
+        """Is an element NaN, or infinite, on one side only?"""
+        nan, inf = (
+            (self.nan_only_reference, self.nan_only_candidate),
+            (self.inf_only_reference, self.inf_only_candidate),
+        )
+        return any((*nan, *inf))
+
 
 def other_shape(basis: Basis, reference: tuple[int, ...] | None, candidate: tuple[int, ...] | None) -> Measurement:
     """Of two tensors that cannot be laid on each other."""
