@@ -21,7 +21,6 @@ from tensorprobe.compare.match.group_member import (
     free_runs,
     last_made,
     leaf_shapes,
-    result_count,
     result_shape,
     result_shapes,
     result_value,
@@ -32,8 +31,6 @@ from tensorprobe.compare.match.sequence import longest_rising
 from tensorprobe.compare.match.side import Side
 from tensorprobe.compare.measure.shape import is_laid_out_alike
 from tensorprobe.run.module_tree import ModuleNode
-from tensorprobe.word.layer_word import word_of
-from tensorprobe.word.operation import is_a
 
 _MAX_CALLS = 64
 _FEW_CALLS = 4
@@ -120,7 +117,7 @@ class GroupFinder:
         for number, other in self._partner.items():
             sources = self._reference.sources(number)
             if any(source in self._free for source in sources):
-                found.update(dict.fromkeys(self._free_sources(number, sources, self._candidate.sources(other))))
+                found.update(dict.fromkeys(self._both_free(sources, self._candidate.sources(other))))
         for layer in layers:
             found.update(dict.fromkeys(self._layer_sources(layer)))
         last, other_last = max(self._free, default=-1), max(self._other_free, default=-1)
@@ -134,18 +131,8 @@ class GroupFinder:
         others = [one for one in sources_of(self._candidate, layer.candidate) if one in self._other_free]
         return list(zip(sources, others, strict=True)) if len(sources) == len(others) else []
 
-    def _free_sources(
-        self, consumer: int, sources: tuple[int, ...], other_sources: tuple[int, ...]
-    ) -> list[tuple[int, int]]:
-        """Which of the free calls before a pair stand in the same place of it; the operands of a sum may be crossed."""
-        straight = self._both_free(sources, other_sources)
-        if len(sources) != 2 or not is_a(word_of(self._reference.calls[consumer]), "commutative"):
-            return straight
-        crossed = self._both_free(sources, other_sources[::-1])
-        is_straight = straight and all(self._is_in_one_module(Group({one}, {other})) for one, other in straight)
-        return straight if is_straight or not crossed else crossed
-
     def _both_free(self, sources: tuple[int, ...], other_sources: tuple[int, ...]) -> list[tuple[int, int]]:
+        """Which of the free calls before a pair stand in the same place of it."""
         pairs = zip(sources, other_sources, strict=False)
         return [(one, other) for one, other in pairs if one in self._free and other in self._other_free]
 
@@ -171,20 +158,8 @@ class GroupFinder:
             of_other_call.update(dict.fromkeys(group.candidate, group))
         merged = list({id(group): group for group in of_call.values()}.values())
         for group in merged:
-            group.exits = self._choose_ends(sorted(set(group.exits)))
+            group.exits = sorted(set(group.exits))
         return merged
-
-    def _choose_ends(self, exits: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Each call is the end of as many as it has results: a split in two here may be two slices there."""
-        left = {one: result_count(self._reference, one) for one, _ in exits}
-        other_left = {other: result_count(self._candidate, other) for _, other in exits}
-        chosen = []
-        for one, other in exits:
-            if left[one] and other_left[other]:
-                chosen.append((one, other))
-                left[one] -= 1
-                other_left[other] -= 1
-        return chosen
 
     def _fits(self, group: Group) -> bool:
         sizes = len(group.reference), len(group.candidate)
@@ -225,16 +200,12 @@ class GroupFinder:
 
     def _split(self, group: Group) -> list[Group]:
         """Where both sides have the same value on the way, one group ends and the next begins."""
-        on_the_way = [pair for pair in group.exits if self._is_on_the_way(*pair, group)]
-        parts, rest = self._cut(group, longest_rising(sorted(on_the_way)))
-        if any(one not in rest.reference or other not in rest.candidate for one, other in rest.exits):
-            return [group]  # an end of the whole is part of what was cut off
-        if len(rest.exits) != 1:
-            return [*parts, rest]
-        made = self._find_made(rest)
-        heads, tail = self._cut(rest, [made]) if made is not None else ([rest], None)
-        more, last = self._cut(heads[0], longest_rising(self._equal_values(heads[0])))
-        return [*parts, *more, last, *([] if tail is None else [tail])]
+        if len(group.exits) != 1:
+            return [group]
+        made = self._find_made(group)
+        heads, tail = self._cut(group, [made]) if made is not None else ([group], None)
+        parts, last = self._cut(heads[0], longest_rising(self._equal_values(heads[0])))
+        return [*parts, last, *([] if tail is None else [tail])]
 
     def _find_made(self, group: Group) -> tuple[int, int] | None:
         """Where both sides end with calls that only pass a value on: those that made it."""
@@ -244,12 +215,6 @@ class GroupFinder:
         if not self._is_across or made == end or other_made == other_end:
             return None
         return (made, other_made) if self._has_same_shape(made, other_made) else None
-
-    def _is_on_the_way(self, number: int, other: int, group: Group) -> bool:
-        """Do calls of the group itself go on with its result, on both sides?"""
-        return any(number in self._reference.sources(member) for member in group.reference) and any(
-            other in self._candidate.sources(member) for member in group.candidate
-        )
 
     def _equal_values(self, group: Group) -> list[tuple[int, int]]:
         """Calls on both sides, before the end, that return the same value."""

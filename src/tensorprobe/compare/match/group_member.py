@@ -61,15 +61,6 @@ def side_branches(side: Side, members: set[int], free: set[int]) -> set[int]:
     return found
 
 
-def makers(side: Side, members: set[int]) -> set[int]:
-    """Those that take no tensor in but what such calls made: a mask, a table of places."""
-    found: set[int] = set()
-    for number in sorted(members):
-        if all(source in found for source in side.sources(number)):
-            found.add(number)
-    return found
-
-
 def sources_of(side: Side, members: set[int]) -> list[int]:
     """The calls outside of a group that it takes values from, in the order in which it does."""
     found = (source for number in sorted(members) for source in side.sources(number))
@@ -102,10 +93,6 @@ def result_shapes(side: Side, number: int) -> list[Shape]:
     return [slot.shape for slot in side.calls[number].tensors if not slot.is_input]
 
 
-def result_count(side: Side, number: int) -> int:
-    return max(1, sum(not slot.is_input for slot in side.calls[number].tensors))
-
-
 def result_value(side: Side, number: int) -> int:
     """The value of its first result, as a number that means the same on both sides."""
     tensors = side.calls[number].tensors
@@ -119,7 +106,7 @@ def first_shape(side: Side, number: int) -> Shape:
 
 
 def common_module(side: Side, members: set[int], matched: Collection[ModuleNode]) -> ModuleNode:
-    """The innermost matched module that contains all members; a mask may be made anywhere."""
-    ways = [side.node(number).way_up() for number in sorted(members - makers(side, members) or members)]
+    """The innermost matched module that contains all members."""
+    ways = [side.node(number).way_up() for number in sorted(members)]
     common = set(ways[0]).intersection(*ways[1:])
     return next(node for node in ways[0] if node in common and (node in matched or node.parent is None))
