@@ -75,6 +75,26 @@ def test_a_user_module_that_is_called_module_is_no_wrapper() -> None:
     assert_true_pairs(alignment, *builders)
 
 
+def test_a_call_that_one_module_lacks_is_not_taken_from_another_that_both_runs_have() -> None:
+    """The last call of the first block and the first call of the second are in the same place of the order."""
+    builders = []
+    for place in ("first", "second"):
+        builder = RunBuilder("L1")
+        x = builder.data("x", (4,))
+        with builder.module("", "Net", mark="Net"):
+            with builder.module("first", "Block", mark="first"):
+                x = builder.call("Functional", "tanh", x, shape=(4,))
+                x = builder.call("Functional", "relu", x, shape=(4,)) if place == "first" else x
+            with builder.module("second", "Block", mark="second"):
+                x = builder.call("Functional", "relu", x, shape=(4,)) if place == "second" else x
+                x = builder.call("Functional", "tanh", x, shape=(4,))
+            builder.call("Functional", "sigmoid", x, shape=(4,))
+            builder.call("Functional", "exp" if place == "first" else "log", x, shape=(4,))
+        builders.append(builder)
+    alignment = align_builders(*builders)
+    assert all(call.op != "relu" for match in alignment.matches for call in match.reference)
+
+
 @each_level
 def test_renamed_modules_are_found_by_what_they_do(level: str) -> None:
     names = {"layers": "blocks", "attention": "mixer", "norm": "ln", "q": "query", "k": "key", "v": "value", "fc": "up"}

@@ -81,6 +81,7 @@ class Aligner:
         self.partner: dict[int, int] = {}
         self.other_partner: dict[int, int] = {}
         self.modules: dict[ModuleNode, ModuleNode] = {}
+        self._matched_modules: set[ModuleNode] = set()
         self.group_matches: list[Match] = []
         self.mapping = mapping
         self.is_mirrored = is_mirrored
@@ -137,6 +138,7 @@ class Aligner:
             forced, self.slots, self.unknown_names = names.modules, names.slots, names.unknown
         matcher = ModuleMatcher(contents[0], contents[1], forced)
         self.modules = matcher.match(self.reference.tree, self.candidate.tree)
+        self._matched_modules = set(self.modules.values())
         for node in forced:
             for below in node.walk():
                 self.mapped.update(below.records)
@@ -253,8 +255,16 @@ class Aligner:
             other_left = self._other_free(others[before_other + 1 : other_place])
             if left and other_left:
                 found = align_sequence(self._items(self.reference, left), self._items(self.candidate, other_left))
-                self._pair_all((left[row], other_left[column]) for row, column in found)
+                moved = ((left[row], other_left[column]) for row, column in found)
+                self._pair_all(pair for pair in moved if self._may_have_moved(*pair))
             before, before_other = place, other_place
+
+    def _may_have_moved(self, number: int, other: int) -> bool:
+        """Into a module around it or inside it, not into another one that has a partner of its own."""
+        node, other_node = self.reference.node(number), self.candidate.node(other)
+        around = next((self.modules[one] for one in node.way_up() if one in self.modules), None)
+        other_around = next((one for one in other_node.way_up() if one in self._matched_modules), None)
+        return around in other_node.way_up() or other_around in {self.modules.get(one) for one in node.way_up()}
 
     def _dissolve_parts(self) -> None:
         """A part of what one call does in the other run is no partner of that call, the group of all parts is."""
