@@ -35,6 +35,11 @@ Calls = tuple[Call, Call]
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{6,}")
 
+_DIMENSION_SLOTS = {
+    **dict.fromkeys(("mode", "scatter_reduce", "size", "unflatten", "unfold"), "input.1"),
+    "take_along_dim": "input.2",
+}
+"""Where operations without a signature say along which dimension; `unfold` has that of the function of this name."""
 _SIZE_KEYWORDS = frozenset(("output_size", "scale_factor", "shape", "size", "sizes"))
 
 
@@ -44,8 +49,9 @@ def compare_said(reference: PlainSlot, candidate: PlainSlot, calls: Calls) -> Va
     dimensions = next((len(slot.shape) for slot in calls[0].tensors if slot.shape is not None), None)
     said = [_say(slot, call) for slot, call in zip((reference, candidate), calls, strict=True)]
     one, other = (_element(said[0], said[1].slot), _element(said[1], said[0].slot))
-    plain = common_name_of(plain_op(word_of(calls[0])), reference.slot)  # `aten.sum.dim_IntList` has no signature
-    is_along = is_dimension(one.slot) or is_dimension(plain)
+    op = plain_op(word_of(calls[0]))  # `aten.sum.dim_IntList` has no signature, `sum` has
+    is_known = is_dimension(one.slot) or is_dimension(common_name_of(op, reference.slot))
+    is_along = is_known or _DIMENSION_SLOTS.get(op) == reference.slot
     status, reason = _compare(one, other, dimensions if is_along else None)
     return ValuePair(reference, candidate, status, None, reason=reason)
 
