@@ -29,11 +29,11 @@ import torch.nn.functional as F
 from run_edit import RunEdit, Truth
 from tests.capture.torch.models import GPT, MODELS
 
-from tensorprobe.compare.align import align_calls
-from tensorprobe.compare.spelling import canonical_op
+from tensorprobe.compare.match.align import align_calls
 from tensorprobe.pytorch import PrecisionDebugger
 from tensorprobe.run.step import Run, read_run
 from tensorprobe.store.reader import open_dump
+from tensorprobe.word.spelling import canonical_op
 
 LEVELS = ("L0", "L1", "mix", "flat")
 """flat: as msprobe writes level L1, without module paths and data flow."""

@@ -171,7 +171,7 @@ def measure_pairs(folder: Path, processes: int) -> None:
 
 
 def measure_files(paths: list[tuple[Path, Path]], processes: int) -> None:
-    from tensorprobe.compare.executor import MeasureTask, run_tasks
+    from tensorprobe.compare.measure.executor import MeasureTask, run_tasks
     from tensorprobe.store.slot import iter_slots
 
     (slot,) = iter_slots({"type": "torch.Tensor", "dtype": "torch.float32"}, "output.0")

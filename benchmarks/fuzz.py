@@ -275,7 +275,7 @@ def iter_nodes(tree: Any) -> Iterator[dict[str, Any]]:
 
 
 def read_tensor(folder: Path, content: bytes) -> None:
-    from tensorprobe.compare.measure import measure_arrays
+    from tensorprobe.compare.measure.measure import measure_arrays
     from tensorprobe.store.tensor_file import open_tensor
 
     path = folder / "x"
@@ -372,7 +372,7 @@ def truth_seeds() -> list[bytes]:
 
 
 def read_names(folder: Path, content: bytes) -> None:
-    from tensorprobe.compare.mapping import read_mapping
+    from tensorprobe.compare.match.mapping import read_mapping
 
     path = folder / "mapping.yaml"
     path.write_bytes(content)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from migration.fault import Fault, Place
 from tensorprobe.compare.result import Comparison, Verdict
-from tensorprobe.compare.spelling import canonical_op
 from tensorprobe.run.call import Call
+from tensorprobe.word.spelling import canonical_op
 
 SCORES = ("exact", "near", "elsewhere", "missed")
 

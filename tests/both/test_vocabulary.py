@@ -21,9 +21,9 @@ from mindspore.ops.operations import array_ops, comm_ops, math_ops, nn_ops, rand
 
 from tensorprobe.capture.mindspore import api_name
 from tensorprobe.capture.mindspore.api_name import mindspore_owners
-from tensorprobe.compare.layer_word import word_of
-from tensorprobe.compare.signature import MISSING, read_signature, signatures
-from tensorprobe.compare.vocabulary import vocabulary
+from tensorprobe.word.layer_word import word_of
+from tensorprobe.word.signature import MISSING, read_signature, signatures
+from tensorprobe.word.vocabulary import vocabulary
 from tests.both.vocabulary_case import CASES, NOT_CALLED_ALIKE, OWN_CASES, RANDOM
 from tests.both.vocabulary_primitive import PRIMITIVES, PRIMITIVES_NOT_CALLED_ALIKE
 from tests.both.vocabulary_run import (

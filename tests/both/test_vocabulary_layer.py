@@ -14,8 +14,8 @@ import pytest
 import torch
 from mindspore import mint, nn
 
-from tensorprobe.compare.signature import MISSING, read_signature, signatures
-from tensorprobe.compare.vocabulary import common_slot, vocabulary
+from tensorprobe.word.signature import MISSING, read_signature, signatures
+from tensorprobe.word.vocabulary import common_slot, vocabulary
 from tests.both.vocabulary_layer import LAYERS
 from tests.both.vocabulary_run import NO_KERNEL, arrays
 

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from tensorprobe.compare.layer_word import word_of
-from tensorprobe.compare.signature import MISSING, Signature, find_signature
-from tensorprobe.compare.vocabulary import vocabulary
 from tensorprobe.run.call import Call
+from tensorprobe.word.layer_word import word_of
+from tensorprobe.word.signature import MISSING, Signature, find_signature
+from tensorprobe.word.vocabulary import vocabulary
 
 NO_KERNEL = re.compile(
     r"unregistered|Unsupported op|only supports? Ascend|Not found op|Create kernelmod|not supported on this device"

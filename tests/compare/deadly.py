@@ -7,9 +7,9 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from tensorprobe.compare import worker
-from tensorprobe.compare.measurement import Measurement
-from tensorprobe.compare.task import MeasureTask
+from tensorprobe.compare.measure import worker
+from tensorprobe.compare.measure.measurement import Measurement
+from tensorprobe.compare.measure.task import MeasureTask
 
 
 def die_once(scar: Path) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tensorprobe.compare.measure.shape import is_laid_out_alike
 from tensorprobe.compare.result import Comparison
-from tensorprobe.compare.shape import is_laid_out_alike
 from tests.compare.recording import Recording, Traced
 from tests.compare.two_frameworks import BIAS, RNG, Program, V, W, X, call_named, compared, linear, lonely, pairs
 

@@ -265,6 +265,18 @@ def test_other_data_entered_with_the_first_call_that_used_it(tmp_path: Path) -> 
     assert "input.0 differs: no recorded call computed it: the data is not the same" in result.verdict.headline
 
 
+def test_other_data_is_not_blamed_on_the_code_of_the_model_that_takes_it(tmp_path: Path) -> None:
+    """The calls in it are judged before the model is, and no record says where their input comes from."""
+
+    def program(run: Recording, shift: float = 0.0) -> None:
+        data = X + np.float32(shift)
+        with run.module("", "Net", run.data(data)) as call:
+            call.output = run.api("Tensor.sub", run.data(data * 2), 1.0, output=data * 2 - 1).array
+
+    result = compare_edited(tmp_path, program, {"shift": 0.5}, level="mix")
+    assert (result.verdict.kind, named(result)) == ("entered", "Module.Net.forward.0")
+
+
 def test_a_wrong_argument_is_evidence_by_itself(tmp_path: Path) -> None:
     def program(run: Recording, eps: float = 1e-5) -> None:
         run.api("Functional.layer_norm", run.data(X), kwargs={"eps": eps}, output=X / (1 + np.float32(eps)))
@@ -563,6 +575,20 @@ def test_a_gradient_that_is_only_rounding_is_judged_by_the_size_of_its_terms(tmp
 
     assert compare_edited(tmp_path, program, {"rest": -2e-6})
     assert not compare_edited(tmp_path / "wrong", program, {"rest": 1.0})
+
+
+def test_a_parameters_gradient_of_rounding_alone_is_judged_by_what_came_back_to_its_module(tmp_path: Path) -> None:
+    """The bias of the keys of an attention has no effect; at level L0 its terms show in the module's own backward."""
+    many = RNG.standard_normal((1000, 8)).astype(np.float32)
+
+    def program(run: Recording, rest: float = 1e-6) -> None:
+        with run.module("key", "Linear", run.data(many), parameters={"weight": run.data(W)}) as call:
+            call.output = many @ W.T
+        run.backward("Module.key.Linear", run.data(many), many @ W)
+        run.parameters_grad("Module.key.Linear", bias=np.full(8, rest, np.float32))
+
+    assert compare_edited(tmp_path, program, {"rest": -2e-6}, level="L0")
+    assert not compare_edited(tmp_path / "wrong", program, {"rest": 1.0}, level="L0")
 
 
 # -------------------------------------------------------------------------------------------------- steps and ranks

@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensorprobe
-from tensorprobe.compare.vocabulary import common_op
 from tensorprobe.errors import DumpError
 from tensorprobe.report.compare_summary import summarize
 from tensorprobe.report.rank import build_rank_report
 from tensorprobe.run.nesting import Nesting
 from tensorprobe.store.reader import open_dump
+from tensorprobe.word.vocabulary import common_op
 from tests.cli.command import run_here
-from tests.compare.test_align_hostile import NAMES, dumps, make
+from tests.compare.match.test_align_hostile import NAMES, dumps, make
 from tests.store.torch_archive import number, tensor_pickle, write_archive
 
 DIGITS = b"\x8b" + (2_500).to_bytes(4, "little") + b"\x7f" * 2_500

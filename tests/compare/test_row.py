@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tensorprobe.compare.alignment import Unpaired
-from tensorprobe.compare.measurement import Measurement
+from tensorprobe.compare.match.alignment import Unpaired
+from tensorprobe.compare.measure.measurement import Measurement
 from tensorprobe.compare.row import COLUMNS, Row, build_rows, count_rows
 from tensorprobe.store.slot import PlainSlot
 from tests.length import PATIENCE_SECONDS
@@ -62,7 +62,9 @@ def test_a_value_of_a_group_stands_under_the_call_that_has_it() -> None:
 
 def test_every_number_of_the_measurement_is_a_column() -> None:
     numbers: dict[str, Any] = {
-        name: index for index, name in enumerate(Measurement.__slots__) if name not in ("basis", "problem", "fallback")
+        name: index
+        for index, name in enumerate(Measurement.__slots__)
+        if name not in ("basis", "problem", "is_other_shape", "fallback")
     }
     row = rows_of(pair(tensor(), tensor(), "different", measurement=Measurement("tensor", **numbers)))[0]
     kept = {name: value for name, value in numbers.items() if not name.startswith("norm_")}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tensorprobe.compare.align import align_calls
-from tensorprobe.compare.alignment import Alignment
+from tensorprobe.compare.match.align import align_calls
+from tensorprobe.compare.match.alignment import Alignment
 from tests.compare.run_builder import RunBuilder
 
 

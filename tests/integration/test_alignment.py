@@ -14,9 +14,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from tensorprobe import capture
-from tensorprobe.compare.align import align_calls
-from tensorprobe.compare.alignment import Alignment
-from tensorprobe.compare.slot_pair import pair_match_slots
+from tensorprobe.compare.match.align import align_calls
+from tensorprobe.compare.match.alignment import Alignment
+from tensorprobe.compare.match.slot_pair import pair_match_slots
 from tensorprobe.run.call import Call
 from tensorprobe.run.step import Run, read_run
 from tensorprobe.store.reader import open_dump

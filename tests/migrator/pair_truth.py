@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from tensorprobe.compare.alignment import Alignment, Match
+from tensorprobe.compare.match.alignment import Alignment, Match
 from tensorprobe.model.name import FORWARD
 from tensorprobe.run.call import Call
 from tensorprobe.run.step import Run

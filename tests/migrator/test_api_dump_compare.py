@@ -298,7 +298,7 @@ def test_what_is_no_api_dump_is_refused(tmp_path: Path) -> None:
 
 
 def test_every_word_of_a_layer_is_a_function_of_torch() -> None:
-    from tensorprobe.compare.layer_word import layer_functions
+    from tensorprobe.word.layer_word import layer_functions
 
     for layer, function in layer_functions().items():
         assert hasattr(nn, layer), layer

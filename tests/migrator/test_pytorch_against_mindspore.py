@@ -14,9 +14,9 @@ import pytest
 
 from tensorprobe import mindspore as mindspore_face
 from tensorprobe import pytorch as pytorch_face
-from tensorprobe.compare.align import align_calls
 from tensorprobe.compare.engine import compare_runs
 from tensorprobe.compare.lost_source import restore_sources
+from tensorprobe.compare.match.align import align_calls
 from tensorprobe.compare.option import CompareOptions
 from tensorprobe.compare.result import Comparison
 from tensorprobe.run.step import Run, read_run

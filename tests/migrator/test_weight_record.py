@@ -14,8 +14,8 @@ from tensorprobe import UsageError
 from tensorprobe import mindspore as mindspore_face
 from tensorprobe import pytorch as pytorch_face
 from tensorprobe.migrator import convert_weight
+from tests.migrator.test_converted_attention import DATA, assert_same
 from tests.migrator.test_weight_choice import IDS, IMAGE, losses
-from tests.migrator.test_weight_join import DATA, assert_same
 from tests.migrator.weight_network import (
     CellLlama,
     CellSplit,

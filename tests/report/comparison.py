@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from tensorprobe.compare.alignment import Unpaired
-from tensorprobe.compare.measurement import Measurement
+from tensorprobe.compare.match.alignment import Unpaired
+from tensorprobe.compare.measure.measurement import Measurement
 from tensorprobe.compare.result import CallResult, Comparison, Coverage, RankResult, ValuePair, Verdict
 from tensorprobe.run.call import Call
 from tensorprobe.store.slot import PlainSlot, Slot, TensorSlot

@@ -8,7 +8,7 @@ import math
 
 import pytest
 
-from tensorprobe.compare.measurement import Measurement
+from tensorprobe.compare.measure.measurement import Measurement
 from tensorprobe.compare.result import Comparison
 from tensorprobe.compare.row import COLUMNS, count_rows
 from tensorprobe.report.compare_csv import write_csv

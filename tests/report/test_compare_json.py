@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tensorprobe.compare.measurement import Measurement
+from tensorprobe.compare.measure.measurement import Measurement
 from tensorprobe.compare.result import Comparison
 from tensorprobe.compare.row import COLUMNS
 from tensorprobe.report.compare_json import iter_compare_json

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tensorprobe.compare.alignment import Unpaired
+from tensorprobe.compare.match.alignment import Unpaired
 from tensorprobe.compare.result import Comparison, Verdict
 from tensorprobe.report.compare_statement import format_share
 from tensorprobe.report.compare_text import print_comparison

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tensorprobe.compare.measurement import Measurement
+from tensorprobe.compare.measure.measurement import Measurement
 from tensorprobe.compare.result import Comparison
 from tensorprobe.compare.row import COLUMNS, build_rows
 from tensorprobe.report.compare_xlsx import write_xlsx

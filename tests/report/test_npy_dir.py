@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tensorprobe.compare.npy_dir import NpyDirComparison, NpyRow
 from tensorprobe.errors import UsageError
+from tensorprobe.model.npy_row import NpyDirComparison, NpyRow
 from tensorprobe.report.npy_dir import build_cells, check_csv_place, format_table, iter_json, name_columns, write_csv
 
 TABLE = """\

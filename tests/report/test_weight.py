@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tensorprobe.compare.weight_map import map_weights
+from tensorprobe.migrator.weight_map import map_weights
 from tensorprobe.model.weight import Weight
 from tensorprobe.report.weight import COLUMNS, WeightReport
 

@@ -14,9 +14,9 @@ from typing import Annotated
 import typer
 
 from tensorprobe.cli.option import Processes
-from tensorprobe.compare.name_map import NamePair
-from tensorprobe.compare.npy_dir import NpyDirComparison, NpyDirOptions
 from tensorprobe.errors import UsageError
+from tensorprobe.migrator.name_map import NamePair
+from tensorprobe.migrator.npy_comparison import NpyDirOptions
 from tensorprobe.migrator.npy_dir import (
     compare_with_progress,
     get_name_map_list_by_name,
@@ -24,6 +24,7 @@ from tensorprobe.migrator.npy_dir import (
     get_name_map_list_by_shape_edit_distance,
     warn_of_atol,
 )
+from tensorprobe.model.npy_row import NpyDirComparison
 from tensorprobe.regular_file import open_regular
 from tensorprobe.report.npy_dir import check_csv_place, format_table, iter_json, write_csv
 

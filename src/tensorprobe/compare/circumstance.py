@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tensorprobe.compare.vocabulary import is_across_frameworks
+from tensorprobe.word.vocabulary import is_across_frameworks
 
 _COMPARED = ("framework", "versions", "devices", "settings", "environment", "tensorprobe", "task", "level")
 _SETTINGS = "settings."

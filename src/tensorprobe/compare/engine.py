@@ -15,38 +15,37 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tensorprobe.compare.align import align_calls
-from tensorprobe.compare.alignment import Alignment, Unpaired
-from tensorprobe.compare.choice import choose_verdict, has_source
 from tensorprobe.compare.circumstance import compare_circumstances, find_unrepeated
-from tensorprobe.compare.course import Course, Past
-from tensorprobe.compare.evidence import Finding
-from tensorprobe.compare.executor import MeasureTask, make_task, run_tasks
 from tensorprobe.compare.filtered_run import filter_alike
 from tensorprobe.compare.garbage import garbage_left_alone
-from tensorprobe.compare.judge import Judge
+from tensorprobe.compare.judge.choice import choose_verdict, has_source
+from tensorprobe.compare.judge.course import Course, Past
+from tensorprobe.compare.judge.evidence import Finding
+from tensorprobe.compare.judge.judge import Judge
+from tensorprobe.compare.judge.relation import doubt_verdict, relate_runs
+from tensorprobe.compare.judge.status import is_unknown
+from tensorprobe.compare.judge.verdict import find_sources, give_verdict, make_result, own_tensors
 from tensorprobe.compare.lost_source import forget_data_calls, restore_sources
-from tensorprobe.compare.mapping import Mapping as NameMapping
-from tensorprobe.compare.mapping import read_mapping
-from tensorprobe.compare.measure import SHAPE_PROBLEM
+from tensorprobe.compare.match.align import align_calls
+from tensorprobe.compare.match.alignment import Alignment, Unpaired
+from tensorprobe.compare.match.mapping import Mapping as NameMapping
+from tensorprobe.compare.match.mapping import read_mapping
+from tensorprobe.compare.match.pairing import PairedCall, RunSide, pair_calls
+from tensorprobe.compare.match.slot_pair import pair_match_slots
+from tensorprobe.compare.match.value import make_value
+from tensorprobe.compare.measure.executor import MeasureTask, make_task, run_tasks
 from tensorprobe.compare.option import DEFAULT_ATOL, DEFAULT_RTOL, CompareOptions
-from tensorprobe.compare.pairing import PairedCall, RunSide, pair_calls
-from tensorprobe.compare.relation import doubt_verdict, relate_runs
 from tensorprobe.compare.result import Comparison, Coverage, RankResult, ValuePair, Verdict
 from tensorprobe.compare.same_run import note_same_run
-from tensorprobe.compare.signature import MINDSPORE
-from tensorprobe.compare.slot_pair import pair_match_slots
-from tensorprobe.compare.status import is_unknown
 from tensorprobe.compare.step import RankPair, pair_ranks
 from tensorprobe.compare.truth.decision import TruthDecision
-from tensorprobe.compare.value import make_value
-from tensorprobe.compare.verdict import find_sources, give_verdict, make_result, own_tensors
-from tensorprobe.compare.vocabulary import is_across_frameworks
 from tensorprobe.errors import DumpError, UsageError
 from tensorprobe.replay.completion import completed
 from tensorprobe.run.step import Run, read_run
 from tensorprobe.store.reader import Dump, open_dump
 from tensorprobe.store.slot import TensorSlot, is_count
+from tensorprobe.word.signature import MINDSPORE
+from tensorprobe.word.vocabulary import is_across_frameworks
 
 logger = logging.getLogger("tensorprobe")
 
@@ -202,7 +201,7 @@ def _take(value: ValuePair, measurement: Any) -> None:
     value.measurement = measurement
     if measurement.problem is not None:
         value.reason = measurement.problem
-        value.is_mismatch = measurement.problem.startswith(SHAPE_PROBLEM)
+        value.is_mismatch = measurement.is_other_shape
 
 
 def _schedule(pairs: list[PairedCall], ranks: RankPair, options: CompareOptions) -> Iterator[_Scheduled]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from dataclasses import replace
 
-from tensorprobe.compare.idle import makes_data
+from tensorprobe.compare.match.idle import makes_data
 from tensorprobe.model.name import FORWARD
 from tensorprobe.run.call import Call
 from tensorprobe.store.slot import Slot, TensorSlot

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from tensorprobe.compare.alignment import Unpaired
-from tensorprobe.compare.measurement import Measurement
-from tensorprobe.compare.noise import SILENCE, Noise
+from tensorprobe.compare.match.alignment import Unpaired
+from tensorprobe.compare.measure.measurement import Measurement
+from tensorprobe.compare.measure.noise import SILENCE, Noise
 from tensorprobe.errors import UsageError
 from tensorprobe.run.call import Call
 from tensorprobe.store.slot import Slot, TensorSlot

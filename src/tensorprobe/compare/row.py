@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
-from tensorprobe.compare.alignment import Unpaired
-from tensorprobe.compare.measurement import Measurement
+from tensorprobe.compare.match.alignment import Unpaired, find_holder
+from tensorprobe.compare.measure.measurement import Measurement
 from tensorprobe.compare.result import CallResult, Comparison, RankResult, ValuePair
 from tensorprobe.model.record import Number
 from tensorprobe.run.call import Call
@@ -135,7 +135,7 @@ def count_rows(comparison: Comparison) -> int:
 
 
 def _value_row(rank: RankResult, call: CallResult, value: ValuePair) -> Row:
-    holder, other = _holder(call.reference, value.reference), _holder(call.candidate, value.candidate)
+    holder, other = find_holder(call.reference, value.reference), find_holder(call.candidate, value.candidate)
     return Row(
         step=rank.step,
         rank=_folder(rank.reference_name),
@@ -188,15 +188,6 @@ def describe_unpaired(found: Unpaired, side: str) -> str:
 
 def _folder(rank_name: str) -> str:
     return rank_name.rpartition("/")[2]
-
-
-def _holder(calls: tuple[Call, ...], slot: Slot | None) -> Call:
-    """Which call of a group has this slot; the last one made the result."""
-    if len(calls) > 1 and slot is not None:
-        for call in calls:
-            if any(one is slot for one in call.slots):
-                return call
-    return calls[-1]
 
 
 def _slot_name(call: Call, slot: Slot | None) -> str | None:

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from tensorprobe.compare.weight_row import MAPPED, RESHAPED, TRANSPOSED, WeightRow
 from tensorprobe.errors import UsageError
 from tensorprobe.migrator.weight import weight_module
+from tensorprobe.model.weight_row import MAPPED, RESHAPED, TRANSPOSED, WeightRow
 from tensorprobe.report.weight import WeightReport
 
 Array = np.ndarray[Any, Any]

@@ -14,8 +14,8 @@ from tensorprobe.foreign_text import clean
 from tensorprobe.migrator.attention import call_attention
 
 if TYPE_CHECKING:
-    from tensorprobe.compare.name_map import NamePair
-    from tensorprobe.compare.npy_dir import NpyDirComparison
+    from tensorprobe.migrator.name_map import NamePair
+    from tensorprobe.model.npy_row import NpyDirComparison
 
 Folder = str | os.PathLike[str]
 
@@ -39,7 +39,7 @@ def compare_npy_dir(
     Files with the same name are paired, or those that `name_map_list` pairs: [("a.npy", "b.npy"), ("c.npy", None)].
     The rows are returned; they are true when every file has a partner that is close to it.
     """
-    from tensorprobe.compare.npy_dir import NpyDirOptions
+    from tensorprobe.migrator.npy_comparison import NpyDirOptions
     from tensorprobe.report.npy_dir import check_csv_place, format_table, write_csv
 
     options = NpyDirOptions(rtol, atol, equal_nan, num_processes)
@@ -60,7 +60,7 @@ def compare_with_progress(
     orig_dir: Folder, target_dir: Folder, name_map_list: Sequence[NamePair] | None, options: Any
 ) -> NpyDirComparison:
     """The comparison with what is said on stderr: which folders, and how far it is."""
-    from tensorprobe.compare.npy_dir import compare_folders
+    from tensorprobe.migrator.npy_comparison import compare_folders
 
     folders = check_folder("orig_dir", orig_dir), check_folder("target_dir", target_dir)
     pairs = get_name_map_list_by_name(*folders) if name_map_list is None else _check_pairs(name_map_list)
@@ -75,7 +75,7 @@ def get_name_map_list_by_name(orig_dir: Folder, target_dir: Folder) -> list[Name
 
     `0_input.npy` and MindSpore's spelling of it, `input_float32_0.npy`, are the same name.
     """
-    from tensorprobe.compare.name_map import pair_by_name
+    from tensorprobe.migrator.name_map import pair_by_name
 
     pairs = pair_by_name(*_find_both(orig_dir, target_dir))
     _warn_of_unpaired(pairs)
@@ -89,7 +89,7 @@ def get_name_map_list_by_number(
 
     `sort_key` takes a name and gives what it is ordered by.
     """
-    from tensorprobe.compare.name_map import number_key, pair_by_number
+    from tensorprobe.migrator.name_map import number_key, pair_by_number
 
     pairs = pair_by_number(*_find_both(orig_dir, target_dir), sort_key or number_key)
     _warn_of_unpaired(pairs)
@@ -100,9 +100,9 @@ def get_name_map_list_by_shape_edit_distance(
     orig_dir: Folder, target_dir: Folder, *, del_cost: float = 1, ins_cost: float = 1, rep_cost: float = 5
 ) -> list[NamePair]:
     """Files in the order of their numbers, aligned by their shapes: the fewest are left out, at these costs."""
-    from tensorprobe.compare.edit_distance import EditCosts
-    from tensorprobe.compare.name_map import pair_by_shape
-    from tensorprobe.compare.npy_dir import read_shapes
+    from tensorprobe.migrator.edit_distance import EditCosts
+    from tensorprobe.migrator.name_map import pair_by_shape
+    from tensorprobe.migrator.npy_comparison import read_shapes
 
     costs = EditCosts(del_cost, ins_cost, rep_cost)
     names = _find_both(orig_dir, target_dir)
@@ -126,7 +126,7 @@ def check_folder(argument: str, folder: Folder) -> Path:
 
 def warn_of_atol(comparison: NpyDirComparison) -> None:
     """numpy.allclose takes any two gradients of 1e-8 for equal: say which pairs that concerns."""
-    from tensorprobe.compare.npy_dir import iter_passing_by_atol
+    from tensorprobe.migrator.npy_comparison import iter_passing_by_atol
 
     rows = list(iter_passing_by_atol(comparison))
     if rows:
@@ -139,7 +139,7 @@ def _find_both(orig_dir: Folder, target_dir: Folder) -> tuple[list[str], list[st
 
 
 def _find(argument: str, folder: Folder) -> list[str]:
-    from tensorprobe.compare.name_map import find_names
+    from tensorprobe.migrator.name_map import find_names
 
     path = check_folder(argument, folder)
     names = find_names(path)

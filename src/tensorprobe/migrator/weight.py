@@ -13,8 +13,8 @@ from tensorprobe.errors import UsageError
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from tensorprobe.compare.weight_mapping import WeightMapping
     from tensorprobe.migrator.converted_weight import ConvertedWeights
+    from tensorprobe.migrator.weight_mapping import WeightMapping
     from tensorprobe.store.weight_file import StoredWeight
 
 Array = np.ndarray[Any, Any]
@@ -77,7 +77,7 @@ def _check_without_target(load: bool, mapping: WeightMapping | None, dumps: Any)
 
 def _name(weights: list[StoredWeight], framework: str) -> list[Any]:
     """The names that they have in the other framework."""
-    from tensorprobe.compare.weight_map import name_weights
+    from tensorprobe.migrator.weight_map import name_weights
 
     return list(name_weights([one.weight for one in weights], framework))
 
@@ -89,8 +89,8 @@ def _map(
     dumps: Any,
 ) -> list[Any]:
     """Which weight of the source is which of the target."""
-    from tensorprobe.compare.weight_map import map_weights
-    from tensorprobe.compare.weight_record import pair_recorded
+    from tensorprobe.migrator.weight_map import map_weights
+    from tensorprobe.migrator.weight_record import pair_recorded
 
     source, target = ([one.weight for one in side] for side in stored)
     recorded = pair_recorded(*_two(dumps)) if dumps is not None else None
@@ -99,7 +99,7 @@ def _map(
 
 def _read(value: Any, what: str) -> tuple[list[StoredWeight], str]:
     """All weights, and whose they are."""
-    from tensorprobe.compare.weight_name import named_by
+    from tensorprobe.migrator.weight_name import named_by
 
     if isinstance(value, (str, Path)):
         return _read_path(Path(value))
@@ -189,6 +189,6 @@ def _checked(framework: str) -> str:
 
 
 def _keep(weights: list[StoredWeight]) -> list[Any]:
-    from tensorprobe.compare.weight_row import MAPPED, WeightRow
+    from tensorprobe.model.weight_row import MAPPED, WeightRow
 
     return [WeightRow(one.weight, one.weight, MAPPED, "same name") for one in weights]

@@ -194,7 +194,7 @@ def _describe(value: ValuePair) -> str | None:
     if value.reference is None or value.candidate is None:
         return "only in target" if value.reference is None else "only in orig"
     if value.measurement is not None and value.measurement.problem is not None:
-        is_shape = value.measurement.problem.startswith("shape ")
+        is_shape = value.measurement.is_other_shape
         return "Shape is inconsistent" if is_shape else clean(value.measurement.problem)
     if value.measurement is not None and value.measurement.allclose is None:
         words = f"compared by {value.measurement.basis}: {value.status}"

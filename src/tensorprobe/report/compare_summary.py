@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tensorprobe.compare.alignment import Unpaired
+from tensorprobe.compare.match.alignment import Unpaired
 from tensorprobe.compare.result import (
     ROLES,
     STATUSES,

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tensorprobe._version import __version__
-from tensorprobe.compare.npy_dir import OTHER_SHAPE, NpyDirComparison, NpyRow
 from tensorprobe.errors import UsageError
+from tensorprobe.model.npy_row import OTHER_SHAPE, NpyDirComparison, NpyRow
 from tensorprobe.report.cell import defuse
 from tensorprobe.report.escape import clean
 from tensorprobe.report.json import encode

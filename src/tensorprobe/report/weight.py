@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tensorprobe.compare.weight_row import AMBIGUOUS, AS_IT_IS, DROPPED, KEPT, MAPPED, MISFIT, UNMAPPED, WeightRow
+from tensorprobe.model.weight_row import AMBIGUOUS, AS_IT_IS, DROPPED, KEPT, MAPPED, MISFIT, UNMAPPED, WeightRow
 from tensorprobe.report.escape import clean
 
 COLUMNS = ("source", "target", "status", "rule", "layout", "note")

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from tensorprobe.compare.evidence import Finding, describe_values
+from tensorprobe.compare.judge.evidence import Finding, describe_values
+from tensorprobe.compare.judge.verdict import make_result, own_tensors
 from tensorprobe.compare.option import CompareOptions
 from tensorprobe.compare.result import NO_ANSWER, Verdict
 from tensorprobe.compare.step import RankPair
@@ -15,7 +16,6 @@ from tensorprobe.compare.truth.judgement import Judgement, find_obstacle, judge_
 from tensorprobe.compare.truth.settlement import settle_pairs
 from tensorprobe.compare.truth.start import EarlierStep, Origins, find_moved_otherwise
 from tensorprobe.compare.truth.verdict import TruthWords
-from tensorprobe.compare.verdict import make_result, own_tensors
 from tensorprobe.errors import UsageError
 from tensorprobe.model.name import BACKWARD
 from tensorprobe.run.leaf import WRITTEN

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from tensorprobe.compare.pairing import PairedCall
+from tensorprobe.compare.match.pairing import PairedCall
 from tensorprobe.compare.result import ValuePair
 from tensorprobe.compare.truth.judgement import Judgement
 

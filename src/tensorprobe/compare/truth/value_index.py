@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tensorprobe.compare.spelling import common_word
 from tensorprobe.replay.true_step import UNITS, Array, TrueCall, TrueStep, TrueValue
+from tensorprobe.word.spelling import common_word
 
 TOLERANCE = 1e-9
 """Between what two truths of one value differ by (1e-12) and what the smallest fault does (1e-7)."""

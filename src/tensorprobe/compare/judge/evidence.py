@@ -1,0 +1,194 @@
+"""The evidence of a verdict: a call, its lines, its values and what was not compared before it, in plain words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tensorprobe.compare.judge.course import Past
+from tensorprobe.compare.match.alignment import Alignment, Unpaired
+from tensorprobe.compare.match.pairing import PairedCall, RunSide
+from tensorprobe.compare.result import ValuePair
+from tensorprobe.run.call import Call
+from tensorprobe.store.frame import describe_frame
+from tensorprobe.word.vocabulary import differing_defaults, is_across_frameworks
+
+_OWNERS = {"Functional": "ops", "Mint": "mint", "MintFunctional": "mint.nn.functional"}
+MAX_VALUES = 6
+MAX_NAMES = 3
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found in one step of one process, before it is put into words."""
+
+    pairs: Sequence[PairedCall]
+    """All judged pairs, in the order of execution."""
+    alignment: Alignment
+    reference: RunSide
+    candidate: RunSide
+    past: Past
+    """What the steps before this one explain."""
+    is_cut_short: bool = False
+    allows_uncompared: bool = False
+    """Is it an agreement, too, if something could not be compared?"""
+
+
+def describe_place(pair: PairedCall) -> str:
+    """By its name on both sides, and the module around it."""
+    names = pair.reference.name
+    if pair.candidate.name != names:
+        names += f" (candidate: {pair.candidate.name})"
+    path = pair.reference.module_path
+    return f"{names} in module {path}" if path and pair.reference.kind == "api" else names
+
+
+def describe_lines(pair: PairedCall, finding: Finding) -> list[str]:
+    """Its source line, of both sides where they differ."""
+    found = []
+    for word, side, call in (
+        ("reference", finding.reference, pair.reference),
+        ("candidate", finding.candidate, pair.candidate),
+    ):
+        forward = side.flow.forward_of(call)
+        location = side.run.location(call) or (side.run.location(forward) if forward else None)
+        if location:
+            found.append(f"{word} line: {describe_frame(location)}")
+    if len(found) == 2 and found[0].partition(": ")[2] == found[1].partition(": ")[2]:
+        return [f"line: {found[0].partition(': ')[2]}"]
+    return found
+
+
+def describe_values(pair: PairedCall) -> list[str]:
+    """What went in and what came out, what differs first."""
+    found = []
+    for word, values in (("input", pair.inputs), ("result", pair.outputs)):
+        shown = [value for value in values if value.is_tensor or value.is_bad]
+        shown.sort(key=lambda value: not value.is_bad)
+        found += [f"{word} {value.slot}".rstrip() + f": {_describe_value(value)}" for value in shown[:MAX_VALUES]]
+        if len(shown) > MAX_VALUES:
+            found.append(f"{word}: {len(shown) - MAX_VALUES} more")
+    return found
+
+
+def _describe_value(value: ValuePair) -> str:
+    if value.is_bad:
+        return f"differs: {describe_difference(value)}"
+    if value.measurement is not None and value.measurement.fallback is not None:
+        return f"{_describe_agreement(value)}, only by what was recorded of it: {value.measurement.fallback}"
+    return _describe_agreement(value)
+
+
+def _describe_agreement(value: ValuePair) -> str:
+    if value.status == "equal":
+        return "equal"
+    if value.status == "close" and value.tolerance is None:
+        return f"agrees within the tolerance, error {_number(value.error)}"
+    if value.status == "close":
+        return f"agrees, error {_number(value.error)} where {_number(value.tolerance)} is explained"
+    return f"not compared: {value.reason}"
+
+
+def describe_difference(value: ValuePair) -> str:
+    """How two values differ: by how much, against what, where most."""
+    words = [value.reason] if value.reason else []
+    measurement = value.measurement
+    if measurement is None:
+        return value.reason
+    only = [
+        f"{count:,} {what} only in the {side}"
+        for count, what, side in (
+            (measurement.nan_only_reference, "NaN", "reference"),
+            (measurement.nan_only_candidate, "NaN", "candidate"),
+            (measurement.inf_only_reference, "Inf", "reference"),
+            (measurement.inf_only_candidate, "Inf", "candidate"),
+        )
+        if count
+    ]
+    words += only
+    if value.error is not None and math.isfinite(value.error):
+        explained = "" if value.tolerance is None else f" where {_number(value.tolerance)} is explained"
+        words.append(f"relative error {_number(value.error)}{explained}")
+    elif measurement.basis == "checksum":
+        words.append("the checksums differ")
+    if measurement.worst_index is not None:
+        place = list(measurement.worst_index)
+        words.append(
+            f"worst at {place}: {_exact(measurement.worst_candidate)} for {_exact(measurement.worst_reference)}"
+        )
+    if measurement.basis == "statistics":
+        words.append("by statistics only")
+    return ", ".join(words)
+
+
+def describe_defaults(pair: PairedCall, finding: Finding) -> list[str]:
+    """Between two frameworks: what the call, or the layer that makes it, does otherwise when it is told nothing."""
+    if not is_across_frameworks(pair.reference.framework, pair.candidate.framework):
+        return []
+    found: dict[str, None] = {}
+    for side, calls in ((finding.reference, pair.match.reference), (finding.candidate, pair.match.candidate)):
+        for call in calls:
+            layer = side.nesting.parent(call) if call.kind == "api" else None
+            is_own = layer is not None and layer.path == call.module_path
+            for one in (call, layer) if is_own and layer is not None else (call,):
+                found.update(
+                    dict.fromkeys(_describe_default(one, *default) for default in differing_defaults(one).items())
+                )
+    return list(found)[:MAX_NAMES]
+
+
+def _describe_default(call: Call, argument: str, default: Mapping[str, Any]) -> str:
+    owner = "nn" if call.kind == "module" else _OWNERS.get(call.prefix, call.prefix)
+    words = f"by default {owner}.{call.op} of MindSpore has {argument}={default['mindspore']!r}"
+    return f"{words}: {default['note']}" if "note" in default else f"{words}, PyTorch {default['pytorch']!r}"
+
+
+def describe_suspect(call: Call, finding: Finding) -> str:
+    """A call that only one run makes."""
+    is_candidate = finding.candidate.run.by_name.get(call.name) is call
+    side, other = (finding.candidate, "reference") if is_candidate else (finding.reference, "candidate")
+    location = side.run.location(call)
+    where = f": {describe_frame(location)}" if location else ""
+    return f"without a counterpart in the {other}: {call.name}{where}"
+
+
+def describe_not_compared(pair: PairedCall, finding: Finding) -> list[str]:
+    """What the verdict cannot speak for: what of this step, before this call, has no partner or no numbers."""
+    earlier = [found for found in finding.pairs if found.place < pair.place]
+    values = sum(value.status == "not comparable" for found in earlier for value in found.values if value.is_tensor)
+    lone = [
+        unpaired.call.name
+        for unpaired in finding.alignment.only_reference
+        if unpaired.call.position < pair.reference.position and not _needs_no_partner(unpaired)
+    ]
+    lone += [
+        unpaired.call.name
+        for unpaired in finding.alignment.only_candidate
+        if unpaired.call.position < pair.candidate.position and not _needs_no_partner(unpaired)
+    ]
+    here = "" if finding.past.is_empty else " in this step"
+    if not values and not lone:
+        return [f"everything before it{here} was compared"]
+    words = []
+    if values:
+        words.append(f"{values:,} values" if values > 1 else "1 value")
+    if lone:
+        shown = ", ".join(lone[:MAX_NAMES])
+        calls = "1 call" if len(lone) == 1 else f"{len(lone):,} calls"
+        words.append(f"{calls} without a counterpart ({shown}{', …' if len(lone) > MAX_NAMES else ''})")
+    return [f"not compared before it{here}: {' and '.join(words)}"]
+
+
+def _needs_no_partner(unpaired: Unpaired) -> bool:
+    return unpaired.is_idle or unpaired.call.caller is not None
+
+
+def _number(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.2g}"
+
+
+def _exact(value: float | complex | int | bool | None) -> str:
+    """With the digits of a float32; all of an integer."""
+    return f"{value:.9g}" if isinstance(value, (float, complex)) else str(value)
