@@ -1,5 +1,5 @@
-"""One pass over a CUDA tensor: max, min, sum, sum of squares, counts of NaN and Inf, and the positional hash, in one
-launch.
+"""One pass over a CUDA tensor: max, min, sum, sum of squares, counts of NaN and Inf, the sketch and the positional
+hash, in one launch.
 
 Each program writes a row of its own; nothing is added atomically, so the same tensor always gives the same bits.
 Imports triton, which comes with the CUDA builds of torch: only import this file where it is there.
@@ -13,13 +13,29 @@ import torch
 import triton
 import triton.language as tl
 
-COLUMNS = 6
-"""max, min, sum, sum of squares, NaN count, Inf count"""
+from tensorprobe.store import sketch
+
+COLUMNS = 6 + sketch.COUNT
+"""max, min, sum, sum of squares, NaN count, Inf count, and the four numbers of the sketch"""
 _BLOCK = 2048
 _WARPS = 8
 _PROGRAMS_PER_PROCESSOR = 2
 _A = tl.constexpr(0x9E3779B97F4A7C15)
 _B = tl.constexpr(0xD6E8FEB86659FD93)
+_WIDTH = tl.constexpr(sketch.BLOCK)
+_COLUMNS = tl.constexpr(COLUMNS)
+_HADAMARD = tl.constexpr(0x6CA0)
+"""Four bits, one for each number of the sketch, of a column by its last two bits."""
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _mix(number):  # type: ignore[no-untyped-def]
+    """`store.sketch.mix`, of uint32."""
+    number = number ^ (number >> 16)
+    number = number * 0x7FEB352D
+    number = number ^ (number >> 15)
+    number = number * 0x846CA68B
+    return number ^ (number >> 16)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -33,6 +49,10 @@ def _reduce(values, rows, hashes, count, first_row, BLOCK: tl.constexpr, BITS: t
     nans = tl.zeros((BLOCK,), tl.int64)
     infs = tl.zeros((BLOCK,), tl.int64)
     hashed = tl.zeros((BLOCK,), tl.uint64)
+    sketch_0 = tl.zeros((BLOCK,), tl.float64)
+    sketch_1 = tl.zeros((BLOCK,), tl.float64)
+    sketch_2 = tl.zeros((BLOCK,), tl.float64)
+    sketch_3 = tl.zeros((BLOCK,), tl.float64)
     for start in range(program * BLOCK, count, step):
         index = start + tl.arange(0, BLOCK).to(tl.int64)
         inside = index < count
@@ -46,6 +66,15 @@ def _reduce(values, rows, hashes, count, first_row, BLOCK: tl.constexpr, BITS: t
         squares += exact * exact
         nans += (inside & (number != number)).to(tl.int64)
         infs += (inside & (tl.abs(number) == float("inf"))).to(tl.int64)
+        finite = tl.where(is_number & (tl.abs(number) != float("inf")), number, 0.0)
+        place = (start % _WIDTH).to(tl.int32) + tl.arange(0, BLOCK)
+        column = (place % _WIDTH).to(tl.uint32)
+        row_number = (start // _WIDTH + place // _WIDTH).to(tl.uint32)
+        bits = (_HADAMARD >> (4 * (column & 3))).to(tl.uint32) ^ _mix(column >> 2) ^ (0 - (_mix(row_number) & 1))
+        sketch_0 += tl.where((bits & 1) != 0, -finite, finite).to(tl.float64)
+        sketch_1 += tl.where((bits & 2) != 0, -finite, finite).to(tl.float64)
+        sketch_2 += tl.where((bits & 4) != 0, -finite, finite).to(tl.float64)
+        sketch_3 += tl.where((bits & 8) != 0, -finite, finite).to(tl.float64)
         if HAS_HASH:
             if BITS == 16:
                 word = value.to(tl.uint16, bitcast=True).to(tl.uint64)
@@ -56,13 +85,17 @@ def _reduce(values, rows, hashes, count, first_row, BLOCK: tl.constexpr, BITS: t
             weight = (2 * index + 1).to(tl.uint64) * _B
             weight = (weight ^ (weight >> 32)) | 1
             hashed += tl.where(inside, mixed * weight, 0)
-    row = rows + (first_row + program) * 6
+    row = rows + (first_row + program) * _COLUMNS
     tl.store(row, tl.max(largest, 0).to(tl.float64))
     tl.store(row + 1, tl.min(smallest, 0).to(tl.float64))
     tl.store(row + 2, tl.sum(total, 0))
     tl.store(row + 3, tl.sum(squares, 0))
     tl.store(row + 4, tl.sum(nans, 0).to(tl.float64))
     tl.store(row + 5, tl.sum(infs, 0).to(tl.float64))
+    tl.store(row + 6, tl.sum(sketch_0, 0))
+    tl.store(row + 7, tl.sum(sketch_1, 0))
+    tl.store(row + 8, tl.sum(sketch_2, 0))
+    tl.store(row + 9, tl.sum(sketch_3, 0))
     if HAS_HASH:
         tl.store(hashes + first_row + program, tl.sum(hashed, 0).to(tl.int64, bitcast=True))
 

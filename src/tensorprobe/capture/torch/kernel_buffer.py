@@ -89,14 +89,13 @@ class KernelBuffer:
 
 
 def merge_rows(rows: np.ndarray[Any, Any], starts: list[int]) -> list[list[float]]:
-    """The rows of each value as one: max, min, sum, norm, NaN count, Inf count."""
+    """The rows of each value as one: max, min, sum, norm, NaN count, Inf count, sketch."""
     columns = [
         np.maximum.reduceat(rows[:, 0], starts),
         np.minimum.reduceat(rows[:, 1], starts),
         np.add.reduceat(rows[:, 2], starts),
         np.sqrt(np.add.reduceat(rows[:, 3], starts)),
-        np.add.reduceat(rows[:, 4], starts),
-        np.add.reduceat(rows[:, 5], starts),
+        *np.add.reduceat(rows[:, 4:], starts, axis=0).T,
     ]
     result: list[list[float]] = np.stack(columns, axis=1).tolist()
     return result
