@@ -18,6 +18,7 @@ from tensorprobe.compare.origin import Origin, OriginFinder
 from tensorprobe.compare.pairing import MAX_SUSPECTS, PairedCall
 from tensorprobe.compare.result import ValuePair
 from tensorprobe.compare.role import RoleGiver
+from tensorprobe.compare.statistic_measure import sees_order
 from tensorprobe.compare.status import (
     MADE_ELSEWHERE,
     is_same_value,
@@ -70,11 +71,14 @@ class Judge:
                 self._judge_inputs(outer_pair)
 
     def _gather_doubts(self, pair: PairedCall) -> tuple[Call, ...]:
-        """Statistics cannot see a permutation: a call without a partner may have changed what still looks equal."""
+        """The four statistics cannot see a permutation: a call without a partner may have changed what still looks
+        equal."""
         found = dict.fromkeys(pair.suspects)
         for value in pair.inputs:
             if value.measurement is not None and value.measurement.basis == "statistics":
-                assert isinstance(value.reference, TensorSlot)
+                assert isinstance(value.reference, TensorSlot) and isinstance(value.candidate, TensorSlot)
+                if sees_order(value.reference, value.candidate):
+                    continue
                 producer = self._course.reference.pair(self._course.reference.flow.producer(value.reference))
                 found.update(dict.fromkeys(producer.doubts if producer is not None else ()))
         return tuple(found)[:MAX_SUSPECTS]

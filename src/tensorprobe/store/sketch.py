@@ -67,7 +67,8 @@ def element_signs(count: int) -> Array:
 def sketch_array(array: Array) -> list[float] | None:
     """The sketch of booleans, integers, reals or complex numbers; None of anything else, of none, and of numbers whose
     sums leave the range of float64."""
-    if array.dtype.kind not in "biufc" or not array.size:
+    is_narrow = array.dtype.isbuiltin == 2  # bfloat16 and float8, which numpy has from ml_dtypes
+    if not array.size or not (is_narrow or array.dtype.kind in "biufc"):
         return None
     flat = array.reshape(-1)
     if array.dtype.kind == "c":
