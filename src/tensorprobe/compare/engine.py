@@ -20,6 +20,7 @@ from tensorprobe.compare.alignment import Alignment, Unpaired
 from tensorprobe.compare.choice import choose_verdict, has_source
 from tensorprobe.compare.circumstance import compare_circumstances, find_unrepeated
 from tensorprobe.compare.course import Course, Past
+from tensorprobe.compare.dissolution import dissolve_pairs
 from tensorprobe.compare.evidence import Finding
 from tensorprobe.compare.executor import MeasureTask, make_task, run_tasks
 from tensorprobe.compare.filtered_run import filter_alike
@@ -160,6 +161,8 @@ def _compare_ranks(
     judged = _measure_and_judge(pairs, pair, Judge(course), options, progress)
     is_cut_short = len(judged) < len(pairs)
     finding = Finding(judged, alignment, reference, candidate, history.past, is_cut_short, options.allow_uncompared)
+    if not is_cut_short and not options.has_fixed_tolerance and dissolve_pairs(finding):
+        course.forget_differences(finding.pairs)
     verdict = doubt_verdict(give_verdict(finding), relate_runs(pairs, alignment))
     verdict = history.truth.decide(pair, aligned.runs, finding, verdict)
     verdict = replace(note_same_run(verdict, pair), step=pair.step, rank_name=pair.reference.name)
