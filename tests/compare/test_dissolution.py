@@ -138,6 +138,26 @@ def test_what_a_module_returns_that_is_inside_no_other_counts_as_an_effect(
     assert compare(tmp_path, program, level="L0", shift=3.0, effect=effect).verdict.kind == kind
 
 
+@pytest.mark.parametrize(("effect", "kind"), [(0.0, "agree"), (0.05, "source")])
+def test_the_gradient_of_a_parameter_counts_as_an_effect_where_only_modules_were_recorded(
+    tmp_path: Path, effect: float, kind: str
+) -> None:
+    def program(run: Recording, shift: float = 0.0, effect: float = 0.0) -> None:
+        x = run.data(X)
+        with run.module("", "Model", x) as model:
+            with run.module("inner", "Shift", x) as inner:
+                inner.output = X + np.float32(shift)
+            weight = {"weight": run.data(W, requires_grad=True)}
+            with run.module("head", "Norm", inner.output, parameters=weight) as head:
+                head.output = X * 1
+            model.output = head.output
+        run.parameters_grad("Module.head.Norm", weight=W + np.float32(effect))
+
+    result = compare(tmp_path, program, level="L0", shift=3.0, effect=effect)
+    assert result.verdict.kind == kind
+    assert not effect or result.verdict.call.name == "Module.inner.Shift.forward.0"  # type: ignore[union-attr]
+
+
 def test_a_step_after_one_with_a_wrong_pair_is_not_excused(tmp_path: Path) -> None:
     def write(name: str, shift: float, wrong: float) -> Path:
         for step in range(2):

@@ -97,13 +97,12 @@ class Effects:
         node = _node(side, call)
         if call.kind in _ENDS or (call.kind == "module" and side.nesting.parent(call) is None):
             self._ends.add(node)
-        backward = side.flow.backward_of(call) if call.direction == FORWARD else None
+        behind = [_node(side, found) for found in _find_behind(side, call)]
         for maker in _makers(side, call):
-            self._lead(_node(side, maker), node)
-            if backward is not None:  # a gradient depends on what went into the forward
-                self._lead(_node(side, maker), _node(side, backward))
-        if backward is not None:
-            self._lead(node, _node(side, backward))
+            for taker in (node, *behind):  # a gradient depends on what went into the forward
+                self._lead(_node(side, maker), taker)
+        for taker in behind:
+            self._lead(node, taker)
         if call.direction == BACKWARD:
             self._add_gradients(side, call, node)
         outer = side.nesting.parent(call)
@@ -129,6 +128,15 @@ class Effects:
 
 def _node(side: RunSide, call: Call) -> Node:
     return side.pair(call) or call
+
+
+def _find_behind(side: RunSide, call: Call) -> list[Call]:
+    """The backward of a call, and the gradients of the parameters of a module."""
+    found = [side.flow.backward_of(call)] if call.direction == FORWARD else []
+    if call.kind == "module":
+        stem = f"{call.prefix}.{call.path}.{call.op}" if call.path else f"{call.prefix}.{call.op}"
+        found.append(side.run.by_name.get(f"{stem}.parameters_grad"))
+    return [one for one in found if one is not None]
 
 
 def _makers(side: RunSide, call: Call) -> Iterator[Call]:

@@ -52,7 +52,7 @@ def column_sign(column: Any, index: int) -> Any:
 def column_signs() -> Array:
     """1.0 or -1.0 for each of the four sums and each column."""
     columns = np.arange(BLOCK, dtype=np.int64)
-    signs = np.stack([column_sign(columns, index) for index in range(COUNT)]).astype(np.float64)
+    signs: Array = np.stack([column_sign(columns, index) for index in range(COUNT)]).astype(np.float64)
     signs.flags.writeable = False
     return signs
 

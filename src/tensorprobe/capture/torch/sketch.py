@@ -24,7 +24,7 @@ _KNOWN_ROWS = 32 * _ROWS
 _THREADED = 1 << 19
 """From so many elements on, the threads of torch are worth their calls."""
 _WIDE = torch.float64
-_FLOATS = {torch.float32: np.dtype(np.float32), _WIDE: np.dtype(np.float64)}
+_FLOATS: dict[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype(np.float32), _WIDE: np.dtype(np.float64)}
 
 
 class Signs:
