@@ -28,7 +28,7 @@ _HADAMARD = tl.constexpr(0x6CA0)
 """Four bits, one for each number of the sketch, of a column by its last two bits."""
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _mix(number):  # type: ignore[no-untyped-def]
     """`store.sketch.mix`, of uint32."""
     number = number ^ (number >> 16)
