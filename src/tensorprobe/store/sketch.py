@@ -6,16 +6,17 @@ complex number is two elements, its real part first. The row of an element is in
 
     sign = row sign (a bit of the hash of the row) * column sign (one for each of the four sums)
 
-Rows can therefore be added up first, each with its sign, in one pass over the tensor. BLOCK is a prime number, so that
-no dimension of a tensor falls into step with the rows. Of each four columns in a row the column signs are those of a
-Hadamard matrix: what differs in them alone is measured exactly.
+Rows can therefore be added up first, each with its sign: one sum for each column, and the four sums are taken of the
+columns. BLOCK is 16 times a prime number: rows begin where memory is read fast, and no dimension of a tensor falls
+into step with them. Of each four columns in a row the column signs are those of a Hadamard matrix: what differs in them
+alone is measured exactly.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,9 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 COUNT = 4
-BLOCK = 1021
+BLOCK = 16 * 127
 _LOW = 0xFFFFFFFF
-_CHUNK_ROWS = 32  # the elements of so many rows stay in the cache
+_CHUNK_ROWS = 16  # the elements of so many rows stay in the cache
 
 
 def mix(number: Any) -> Any:
@@ -74,34 +75,51 @@ def sketch_array(array: Array) -> list[float] | None:
     if array.dtype.kind == "c":
         flat = np.ascontiguousarray(flat).view(flat.real.dtype)
     fold = Fold()
-    for start in range(0, flat.size, _CHUNK_ROWS * BLOCK):
-        wide = flat[start : start + _CHUNK_ROWS * BLOCK].astype(np.float64)
-        fold.add(wide if np.isfinite(wide).all() else np.where(np.isfinite(wide), wide, 0.0))
+    with np.errstate(all="ignore"):  # sums that leave the range of float64
+        for start in range(0, flat.size, _CHUNK_ROWS * BLOCK):
+            wide = flat[start : start + _CHUNK_ROWS * BLOCK].astype(np.float64)
+            fold.add(wide if np.isfinite(wide).all() else np.where(np.isfinite(wide), wide, 0.0))
     return fold.sketch()
 
 
 class Fold:
-    """The rows of a tensor, added up."""
+    """The rows of a tensor, added up: those of one call in the precision of the numbers, the calls in float64."""
 
     def __init__(self) -> None:
         self._columns = np.zeros(BLOCK)
         self._row = 0
 
     def add(self, numbers: Array) -> None:
-        """The next float64 numbers, all of them finite; whole rows, but for the last."""
+        """The next numbers, float32 or float64, all of them finite; whole rows, but for the last. Not by `dot`, which
+        starts threads that compete with those of the framework."""
         rows, rest = divmod(numbers.size, BLOCK)
-        with np.errstate(all="ignore"):  # what leaves the range of float64 has no sketch
-            if rows:
-                signs = row_signs(np.arange(self._row, self._row + rows, dtype=np.int64)).astype(np.float64)
-                # Not by `dot`, which starts threads that compete with those of the framework.
-                self._columns += np.einsum("rc,r->c", numbers[: rows * BLOCK].reshape(rows, BLOCK), signs)
-            if rest:
-                self._columns[:rest] += row_signs(self._row + rows) * numbers[rows * BLOCK :]
-        self._row += rows
+        if rows:
+            signs = _known_signs(self._row, rows, numbers.dtype)
+            self._columns += np.einsum("rc,r->c", numbers[: rows * BLOCK].reshape(rows, BLOCK), signs)
+            self._row += rows
+        if rest:
+            place, tail = self._columns[:rest], numbers[rows * BLOCK :]
+            (np.add if row_signs(self._row) > 0 else np.subtract)(place, tail, out=place)
+
+    def sums(self) -> list[float]:
+        """The four, which may have left the range of float64."""
+        return project(self._columns)
 
     def sketch(self) -> list[float] | None:
-        with np.errstate(all="ignore"):
-            return finite_sketch(np.einsum("kc,c->k", column_signs(), self._columns).tolist())
+        with np.errstate(all="ignore"):  # what leaves the range of float64 has no sketch
+            return finite_sketch(self.sums())
+
+
+def project(columns: Array) -> list[float]:
+    """The four sums, of the sums of up to BLOCK columns. The product is too small for threads."""
+    sums: list[float] = column_signs()[:, : columns.size].dot(columns).tolist()
+    return sums
+
+
+@lru_cache(maxsize=1024)
+def _known_signs(start: int, count: int, dtype: np.dtype[Any]) -> Array:
+    signs: Array = row_signs(np.arange(start, start + count, dtype=np.int64)).astype(dtype)
+    return signs
 
 
 def finite_sketch(sums: Sequence[float]) -> list[float] | None:

@@ -11,7 +11,7 @@ from tensorprobe.capture.torch import statistics
 from tensorprobe.capture.torch.reader import TorchReader
 from tensorprobe.capture.torch.statistics import DeviceBuffer, Extent
 from tensorprobe.model.record import Stats
-from tensorprobe.store.sketch import BLOCK, sketch_array
+from tensorprobe.store.sketch import BLOCK, COUNT, sketch_array
 from tests.capture.torch.reference import ALL_DTYPES, INF, NAN, make_tensor
 
 SIZES = (1, 7, 4096, 4097, 20 * BLOCK, 200_001, 600_000, 1_300_000)
@@ -46,6 +46,39 @@ def test_every_size_has_the_sketch_of_its_numbers(size: int, dtype: torch.dtype)
     tensor = make_tensor(dtype, (size,))
     check(read(tensor), tensor)
     check(read(tensor + 100), tensor + 100)
+
+
+@pytest.mark.parametrize("size", [BLOCK, 5000, 300_007])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_the_threads_of_torch_give_the_same_statistics_and_sketch(
+    size: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensor = make_tensor(dtype, (size,)) + 3
+    alone = read(tensor)
+    monkeypatch.setattr(statistics, "_SMALL", 0)
+    monkeypatch.setattr(statistics, "_THREADED", 0)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        together = read(tensor)
+    finally:
+        torch.set_num_threads(before)
+    check(together, tensor)
+    assert (together.max, together.min) == (alone.max, alone.min)
+    assert (together.mean, together.norm) == pytest.approx((alone.mean, alone.norm), rel=1e-6)
+
+
+@pytest.mark.parametrize("value", [0.1, 3.7, 1e18, 1e-18])
+def test_equal_numbers_are_added_up_without_a_drift(value: float) -> None:
+    tensor = torch.full((1_000_000,), value)
+    stats, exact = read(tensor), float(tensor[0])
+    check(stats, tensor)
+    assert (stats.mean, stats.norm) == pytest.approx((exact, exact * 1000.0), rel=1e-6)
+
+
+def test_the_product_with_the_signs_is_too_small_for_numpy_to_start_threads() -> None:
+    """They compete with those of torch: a reduction took 300 times as long on a busy machine."""
+    assert COUNT * BLOCK < 2304 * 4  # where OpenBLAS, which numpy brings, starts its threads
 
 
 def test_the_layout_in_memory_does_not_matter() -> None:
@@ -106,7 +139,8 @@ def test_a_sparse_tensor_has_one_only_if_nothing_is_missing() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool, torch.complex64], ids=str)
 def test_the_device_path_gives_the_same_sketch(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statistics, "_DEVICE_CHUNK", 3 * BLOCK)
-    monkeypatch.setattr(sketches, "_ROWS", 2)
+    monkeypatch.setattr(sketches, "_KNOWN_ROWS", 2)
+    monkeypatch.setattr(sketches, "_signs", {})
     buffer = DeviceBuffer(torch.device("cpu"))
     tensor = make_tensor(dtype, (100, 101)).t()
     stats = buffer.add(tensor, Extent(dtype, tensor.numel()))

@@ -16,7 +16,7 @@ from tensorprobe.store.sketch import BLOCK, Fold, sketch_array
 
 Array = np.ndarray[Any, Any]
 
-_CHUNK = 32 * BLOCK
+_CHUNK = 16 * BLOCK
 _TINY = 1e-280  # squares below this have lost digits
 
 

@@ -17,19 +17,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from tensorprobe.capture.torch.sketch import sketch_finite, sketch_into
+from tensorprobe.capture.torch.array_statistics import is_in_memory, reduce_array, sketch_flat, sketch_small
+from tensorprobe.capture.torch.sketch import sketch_into
 from tensorprobe.model.record import Stats
-from tensorprobe.store.sketch import BLOCK, COUNT, element_signs, finite_sketch
+from tensorprobe.store.sketch import BLOCK, COUNT, column_signs, finite_sketch
 
 Row = list[Any]
 """Max, min, sum, norm, NaN count, Inf count, and the four numbers of the sketch."""
 
 _ROW = 512
 _WIDE = torch.float64
-_CHUNK = (1 << 10) * BLOCK
-_DEVICE_CHUNK = (1 << 14) * BLOCK  # bounds the memory that widening takes on a device
+_CHUNK = (1 << 9) * BLOCK
+_DEVICE_CHUNK = (1 << 13) * BLOCK  # bounds the memory that widening takes on a device
 _COLUMNS = 6 + COUNT
 _SMALL = 4096
+_THREADED = 1 << 19
+"""From so many elements on, the threads of torch are worth their calls."""
 _EXACT = 2.0**52  # integers beyond lose digits in float64
 _BUFFER_ROWS = 1024
 NOTHING: Row = [-math.inf, math.inf, 0.0, 0.0, 0, 0, *[0.0] * COUNT]
@@ -119,19 +122,15 @@ def reduce_on_host(tensor: torch.Tensor, count: int) -> Row:
             return small
     if tensor.dtype not in _SMALLEST and tensor.is_floating_point() and tensor.element_size() < 4:
         tensor = tensor.float()
-    if tensor.dtype in _SMALLEST:
-        row = reduce_finite(tensor)
-        sketch = sketch_finite(tensor) if row is not None else None
-        if row is not None and sketch is not None:
-            return row + sketch
-    return reduce_in_chunks(tensor)
+    row = reduce_finite(tensor) if tensor.dtype in _SMALLEST else None
+    return row if row is not None else reduce_in_chunks(tensor)
 
 
 def sketch_on_host(tensor: torch.Tensor) -> list[float] | None:
     """The sketch alone."""
     flat = in_order(tensor)
-    if flat.dtype in _SMALLEST and flat.isfinite().all().item():
-        return sketch_finite(flat)
+    if is_in_memory(flat) and flat.isfinite().all().item():
+        return finite_sketch(sketch_flat(flat))
     sums = torch.zeros(COUNT, dtype=_WIDE)
     part = torch.empty(COUNT, dtype=_WIDE)
     for number, chunk in enumerate(flat.split(_CHUNK)):
@@ -150,7 +149,7 @@ class Scratch(threading.local):
 
 
 _scratch = Scratch()
-_small_signs = element_signs(_SMALL)
+_signs = column_signs()
 
 
 def reduce_small(flat: torch.Tensor, count: int) -> Row | None:
@@ -165,7 +164,7 @@ def reduce_small(flat: torch.Tensor, count: int) -> Row | None:
         return None
     if squares < _SMALLEST[_WIDE] and (largest or smallest):
         return None
-    sketch = _small_signs[:, :count].dot(numbers).tolist()
+    sketch = _signs[:, :count].dot(numbers).tolist() if count <= BLOCK else sketch_small(numbers)
     return [largest, smallest, float(np.add.reduce(numbers)), math.sqrt(squares), 0, 0, *sketch]
 
 
@@ -185,26 +184,28 @@ def in_order(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def reduce_finite(flat: torch.Tensor) -> Row | None:
-    """The frequent case: everything is finite; all but the sketch. None if it is not, or if the squares leave the range
-    of the dtype."""
-    count = flat.numel()
-    rest = count % _ROW if count > _ROW else 0
+    """The frequent case: everything is finite. None if it is not, or if the squares leave the range of the dtype."""
+    if not is_in_memory(flat):
+        return None
+    is_threaded = flat.numel() >= _THREADED and torch.get_num_threads() > 1
+    row = _reduce_threaded(flat) if is_threaded else reduce_array(flat)
+    if row is None or (row[3] < _SMALLEST[flat.dtype] * math.sqrt(flat.numel()) and (row[0] or row[1])):
+        return None
+    return row
+
+
+def _reduce_threaded(flat: torch.Tensor) -> Row | None:
+    """By torch, with its threads; all but the sketch, for which numpy is as fast."""
+    rest = flat.numel() % _ROW
+    rows = (flat[:-rest] if rest else flat).view(-1, _ROW)
+    norm = torch.linalg.vector_norm(torch.linalg.vector_norm(rows, dim=1), dtype=_WIDE).item()
+    total = rows.sum(1).sum(dtype=_WIDE).item()
     if rest:
-        main, tail = reduce_finite(flat[:-rest]), reduce_finite(flat[-rest:])
-        return merge_rows([main, tail]) if main is not None and tail is not None else None
-    if count <= _ROW:
-        norm = torch.linalg.vector_norm(flat).item()
-        total = flat.sum().item()
-    else:
-        rows = flat.view(-1, _ROW)
-        norm = torch.linalg.vector_norm(torch.linalg.vector_norm(rows, dim=1), dtype=_WIDE).item()
-        total = rows.sum(1).sum(dtype=_WIDE).item()
+        tail = flat[-rest:].to(_WIDE)
+        norm, total = math.hypot(norm, torch.linalg.vector_norm(tail).item()), total + tail.sum().item()
     if not (math.isfinite(norm) and math.isfinite(total)):
         return None
-    largest, smallest = flat.amax().item(), flat.amin().item()
-    if norm < _SMALLEST[flat.dtype] * math.sqrt(count) and (largest or smallest):
-        return None
-    return [largest, smallest, total, norm, 0, 0]
+    return [flat.amax().item(), flat.amin().item(), total, norm, 0, 0, *sketch_flat(flat)]
 
 
 def reduce_in_chunks(flat: torch.Tensor) -> Row:
