@@ -30,7 +30,6 @@ DIFFERENT = {
     "digest.as_bytes": "MindSpore's tensors are looked at as arrays of numpy",
     "digest.crc32_digest": "MindSpore's tensors are looked at as arrays of numpy",
     "digest.hash_digest": "MindSpore's tensors are looked at as arrays of numpy",
-    "statistics.in_any_order": "MindSpore's tensors are looked at as arrays of numpy",
     "generator.describe_generator": "PyTorch's calls are given a generator; MindSpore's draw from those of the process",
     "gradient.GradientTracer.begin": "a cell of MindSpore that is differentiated itself begins the graph",
     "gradient.Span.__init__": "MindSpore has no counter of nodes to ask: the last one that was seen is given",

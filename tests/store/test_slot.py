@@ -95,3 +95,22 @@ def test_a_place_below_many_keys_has_a_name_of_its_own() -> None:
 def test_usual_names_stay_as_they_are() -> None:
     tree = {"a": [{"b": 1}], "c.d": 2, "\ud800": 3}
     assert [slot.slot for slot in iter_slots(tree, "")] == ["a.0.b", "c.d", "\ud800"]
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ([1, 2.5, -3.0, 0], (1.0, 2.5, -3.0, 0.0)),
+        ([1.0, 2.0, 3.0], None),
+        ([1.0, 2.0, 3.0, math.nan], None),
+        ([1.0, 2.0, 3.0, True], None),
+        ([1.0, 2.0, 3.0, "4"], None),
+        ([1.0, 2.0, 3.0, 10**400], None),
+        ({"0": 1.0}, None),
+    ],
+)
+def test_a_sketch_is_four_finite_numbers_or_none_at_all(written: Any, read: tuple[float, ...] | None) -> None:
+    leaf = {"type": "torch.Tensor", "dtype": "torch.float32", "shape": [2], "Sketch": written}
+    (slot,) = iter_slots(leaf, "output.0")
+    assert isinstance(slot, TensorSlot)
+    assert slot.sketch == read

@@ -15,6 +15,7 @@ from tensorprobe.capture.tensor_queue import TensorQueue
 from tensorprobe.model.name import slot_file_name
 from tensorprobe.model.record import Stats, TensorLeaf, Value
 from tensorprobe.model.tree import map_tree
+from tensorprobe.store.sketch import sketch_array
 
 Listener = Callable[[TensorLeaf, str, Any], None]
 """Told of a tensor's leaf, its slot and the tensor."""
@@ -156,7 +157,7 @@ def _reduce_array(array: np.ndarray[Any, Any]) -> Stats:
     nans = np.isnan(array) if array.dtype.kind == "f" else np.zeros(array.shape, dtype=bool)
     numbers = array[~nans]
     if not numbers.size:
-        return Stats(np.nan, np.nan, np.nan, np.nan, nan_count=array.size)
+        return Stats(np.nan, np.nan, np.nan, np.nan, nan_count=array.size, sketch=sketch_array(array))
     return Stats(
         max=numbers.max().item(),
         min=numbers.min().item(),
@@ -164,6 +165,7 @@ def _reduce_array(array: np.ndarray[Any, Any]) -> Stats:
         norm=float(np.linalg.norm(numbers.astype(np.float64))),
         nan_count=int(nans.sum()),
         inf_count=int(np.isinf(numbers).sum()),
+        sketch=sketch_array(array),
     )
 
 

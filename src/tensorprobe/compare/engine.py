@@ -20,6 +20,7 @@ from tensorprobe.compare.filtered_run import filter_alike
 from tensorprobe.compare.garbage import garbage_left_alone
 from tensorprobe.compare.judge.choice import choose_verdict, has_source
 from tensorprobe.compare.judge.course import Course, Past
+from tensorprobe.compare.judge.dissolution import dissolve_pairs
 from tensorprobe.compare.judge.evidence import Finding
 from tensorprobe.compare.judge.judge import Judge
 from tensorprobe.compare.judge.relation import doubt_verdict, relate_runs
@@ -159,6 +160,8 @@ def _compare_ranks(
     judged = _measure_and_judge(pairs, pair, Judge(course), options, progress)
     is_cut_short = len(judged) < len(pairs)
     finding = Finding(judged, alignment, reference, candidate, history.past, is_cut_short, options.allow_uncompared)
+    if not is_cut_short and not options.has_fixed_tolerance and dissolve_pairs(finding):
+        course.forget_differences(finding.pairs)
     verdict = doubt_verdict(give_verdict(finding), relate_runs(pairs, alignment))
     verdict = history.truth.decide(pair, aligned.runs, finding, verdict)
     verdict = replace(note_same_run(verdict, pair), step=pair.step, rank_name=pair.reference.name)

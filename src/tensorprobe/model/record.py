@@ -15,9 +15,10 @@ Number = bool | int | float | None
 
 
 class Stats:
-    """Max, Min, Mean and Norm over the elements that are not NaN, and how many were NaN or infinite."""
+    """Max, Min, Mean and Norm over the elements that are not NaN, how many were NaN or infinite, and the sketch, which
+    depends on the order of the elements."""
 
-    __slots__ = ("inf_count", "max", "mean", "min", "nan_count", "norm", "reason")
+    __slots__ = ("inf_count", "max", "mean", "min", "nan_count", "norm", "reason", "sketch")
 
     def __init__(
         self,
@@ -28,6 +29,7 @@ class Stats:
         nan_count: int = 0,
         inf_count: int = 0,
         reason: str | None = None,
+        sketch: list[float] | None = None,
     ) -> None:
         self.max = max
         self.min = min
@@ -37,10 +39,15 @@ class Stats:
         self.inf_count = inf_count
         self.reason = reason
         """Why there are no statistics, where there are none: "meta tensor", "empty"."""
+        self.sketch = sketch
 
     @property
     def is_finite(self) -> bool:
         return self.nan_count == 0 and self.inf_count == 0
+
+    def reordered(self, sketch: list[float] | None) -> Stats:
+        """Of the same elements in another order."""
+        return Stats(self.max, self.min, self.mean, self.norm, self.nan_count, self.inf_count, self.reason, sketch)
 
 
 class Value:

@@ -37,7 +37,7 @@ from tensorprobe.store.writer import RankWriter
 
 _FLUSH_RECORDS = 256
 _NUMBERS = frozenset(
-    {"Max", "Min", "Mean", "Norm", "nan_count", "inf_count", "reason", "md5", "hash", "dtype", "data_name"}
+    {"Max", "Min", "Mean", "Norm", "Sketch", "nan_count", "inf_count", "reason", "md5", "hash", "dtype", "data_name"}
 )
 """What a leaf says of its content: all of it is said anew."""
 
@@ -193,7 +193,12 @@ class ReplayedDump(Onlooker):
         stats: Stats = found["stats"]
         kept = {key: value for key, value in node.items() if key not in _NUMBERS}
         numbers = {"Max": stats.max, "Min": stats.min, "Mean": stats.mean, "Norm": stats.norm}
-        counts = {"nan_count": stats.nan_count, "inf_count": stats.inf_count, "reason": stats.reason}
+        counts = {
+            "Sketch": stats.sketch,
+            "nan_count": stats.nan_count,
+            "inf_count": stats.inf_count,
+            "reason": stats.reason,
+        }
         return {
             **{key: kept.pop(key) for key in ("type", "dtype", "shape") if key in kept},
             "dtype": found["dtype"],

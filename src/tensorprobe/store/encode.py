@@ -99,6 +99,8 @@ def _encode_stats(stats: Stats) -> str:
         f'"Max": {encode_number(stats.max)}, "Min": {encode_number(stats.min)}, '
         f'"Mean": {encode_number(stats.mean)}, "Norm": {encode_number(stats.norm)}'
     )
+    if stats.sketch is not None:
+        text += f', "Sketch": [{", ".join([f"{number:.9g}" for number in stats.sketch])}]'
     if stats.nan_count:
         text += f', "nan_count": {stats.nan_count}'
     if stats.inf_count:

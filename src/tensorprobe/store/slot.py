@@ -16,6 +16,7 @@ from typing import Any
 
 from tensorprobe.model.record import Number
 from tensorprobe.model.undefined import is_undefined
+from tensorprobe.store.sketch import COUNT
 
 # A backward call gives its keyword arguments their gradients: there they are results.
 _SLOT_OF_FIELD = {"input_args": "input", "input_kwargs": "kwargs", "output_kwargs": "kwargs"}
@@ -54,6 +55,8 @@ class TensorSlot:
     note: str | None
     is_input: bool
     """Did the call read it, or did it compute it?"""
+    sketch: tuple[float, ...] | None = None
+    """None in dumps that have none, as msprobe's."""
 
     @property
     def has_nan(self) -> bool:
@@ -140,6 +143,7 @@ def _read_tensor(slot: str, leaf: dict[str, Any], is_input: bool) -> TensorSlot:
         reason=_text(leaf.get("reason")),
         note=_text(leaf.get("note")),
         is_input=is_input,
+        sketch=_sketch(leaf.get("Sketch")),
     )
 
 
@@ -160,6 +164,20 @@ def _number(value: Any) -> Number:
     if isinstance(value, int) and abs(value) > _MAX_INTEGER:
         return None
     return value if isinstance(value, (bool, int, float)) else None
+
+
+def _sketch(value: Any) -> tuple[float, ...] | None:
+    """Four finite numbers; of anything else nothing can be said."""
+    if not isinstance(value, list) or len(value) != COUNT or any(isinstance(number, bool) for number in value):
+        return None
+    if not all(isinstance(number, float) or is_within(number) for number in value):
+        return None
+    return tuple(map(float, value)) if all(map(math.isfinite, value)) else None
+
+
+def is_within(number: Any) -> bool:
+    """An integer that a float can stand for."""
+    return isinstance(number, int) and abs(number) <= _MAX_INTEGER
 
 
 def _count(value: Any, has_counts: bool) -> int | None:

@@ -84,6 +84,8 @@ def test_statistics_and_checksums_are_those_of_the_host(tmp_path: Path, mode: st
         assert candidate.get("inf_count") == reference.get("inf_count")
         for key in ("Max", "Min", "Mean", "Norm"):
             assert candidate[key] == pytest.approx(reference[key], rel=1e-6)
+        size = float(content[content.isfinite()].double().norm())
+        assert candidate["Sketch"] == pytest.approx(reference["Sketch"], abs=1e-6 * size)
 
 
 def describe(folder: Path, content: torch.Tensor, mode: str) -> list[dict[str, Any]]:

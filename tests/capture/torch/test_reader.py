@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tensorprobe.capture.torch.reader import TorchReader
 from tensorprobe.model.record import TensorLeaf
 from tensorprobe.store.encode import encode_tensor
+from tensorprobe.store.sketch import sketch_array
 from tests.capture.torch.dump import only_step
 from tests.capture.torch.reference import check_stats, make_tensor, numbers_of
 from tests.capture.torch.training import open_session
@@ -258,11 +259,15 @@ def test_a_structure_has_no_statistics() -> None:
 
 
 @pytest.mark.parametrize("kind", ["md5", "hash"])
-def test_a_permuted_view_has_the_statistics_of_its_base_and_a_checksum_of_its_own(kind: str) -> None:
+def test_a_permuted_view_has_the_statistics_of_its_base_and_a_checksum_and_a_sketch_of_its_own(kind: str) -> None:
     reader = make_reader(kind)
     tensor = make_tensor(torch.float32, (3, 5))
     base, view = reader.read(tensor, "Torch.randn.0.forward"), reader.read(tensor.t(), "Tensor.t.0.forward")
-    assert view.value.stats is base.value.stats
+    own, known = view.value.stats, base.value.stats
+    assert own is not None and known is not None
+    assert (own.max, own.min, own.mean, own.norm) == (known.max, known.min, known.mean, known.norm)
+    assert own.sketch == sketch_array(tensor.t().numpy())
+    assert own.sketch != known.sketch
     assert view.value.digest == make_reader(kind).read(tensor.t().contiguous(), None).value.digest
     assert view.value.digest != base.value.digest
     assert view.value.digest_kind == kind

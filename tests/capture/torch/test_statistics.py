@@ -19,6 +19,7 @@ from tensorprobe.capture.torch.reader import TorchReader
 from tensorprobe.capture.torch.reducer import Reducer
 from tensorprobe.capture.torch.statistics import DeviceBuffer, Extent, merge_rows
 from tensorprobe.model.record import Stats
+from tensorprobe.store.sketch import BLOCK
 from tests.capture.torch.reference import (
     ALL_DTYPES,
     FLOATS,
@@ -335,9 +336,9 @@ def test_more_tensors_than_the_buffer_has_rows_and_fetching_twice() -> None:
 
 
 def test_a_tensor_that_takes_several_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statistics, "_DEVICE_CHUNK", 100)
+    monkeypatch.setattr(statistics, "_DEVICE_CHUNK", BLOCK)
     buffer = DeviceBuffer(torch.device("cpu"))
-    tensors = [make_tensor(dtype, (3, 70)) for dtype in (torch.float32, torch.int64, torch.float64)]
+    tensors = [make_tensor(dtype, (3, 700)) for dtype in (torch.float32, torch.int64, torch.float64)]
     found = [reduce_in_buffer(tensor, buffer) for tensor in tensors]
     buffer.fetch()
     for tensor, stats in zip(tensors, found, strict=True):
@@ -421,10 +422,11 @@ def test_the_reductions_leave_the_tensor_and_the_generator_alone() -> None:
 
 
 def test_the_parts_of_a_tensor_add_up() -> None:
-    merged = merge_rows([[1.0, -2.0, 3.0, 3e200, 0, 1], [5.0, 0.0, 1.0, 4e200, 2, 0]])
+    parts = [[1.0, -2.0, 3.0, 3e200, 0, 1, 1.0, 2.0, 3.0, 4.0], [5.0, 0.0, 1.0, 4e200, 2, 0, 1.0, 1.0, 1.0, 1.0]]
+    merged = merge_rows(parts)
     assert merged[:3] == [5.0, -2.0, 4.0]
     assert merged[3] == pytest.approx(5e200)
-    assert merged[4:] == [2, 1]
+    assert merged[4:] == [2, 1, 2.0, 3.0, 4.0, 5.0]
 
 
 @pytest.mark.parametrize("count", [5_000, 38_416, 300_000, 5_000_000])

@@ -128,6 +128,7 @@ def test_a_difference_comes_before_what_could_not_be_compared(tmp_path: Path) ->
     run = recorded()
     run.write(tmp_path / "r")
     run.files["Functional.relu.0.forward.output.0.npy"] = X + 1
+    run.files["Torch.sum.0.forward.output.0.npy"] = (X + 1).sum()
     run.write(tmp_path / "c")
     (tmp_path / "c/step0/rank/dump_tensor_data/Functional.linear.0.forward.input.0.npy").unlink()
     verdict = tensorprobe.compare(tmp_path / "r", tmp_path / "c").verdict

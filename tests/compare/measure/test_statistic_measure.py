@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis.extra import numpy as npst
 from tensorprobe.compare.measure.measurement import Measurement
 from tensorprobe.compare.measure.statistic_measure import measure_checksums, measure_statistics, with_statistics_of
 from tensorprobe.compare.measure.tensor_measure import measure_arrays
+from tensorprobe.store.slot import TensorSlot
 from tests.compare.tensor_slot import make_slot
 
 Array = np.ndarray[Any, Any]
@@ -23,6 +25,11 @@ ERRORS = ("euclidean_distance", "max_abs_error", "mean_abs_error", "relative_l2"
 def of(values: Any) -> Any:
     array = np.asarray(values)
     return with_statistics_of(make_slot(shape=array.shape), array)
+
+
+def without_sketch(slot: TensorSlot) -> TensorSlot:
+    """As msprobe's dumps are, and those of earlier versions."""
+    return dataclasses.replace(slot, sketch=None)
 
 
 @st.composite
@@ -36,8 +43,8 @@ def pairs(draw: st.DrawFn) -> tuple[Array, Array]:
 
 
 @given(pairs())
-def test_statistics_never_claim_more_error_than_the_tensors_have(pair: tuple[Array, Array]) -> None:
-    found, exact = measure_statistics(*map(of, pair)), measure_arrays(*pair, 0.0, 0.0)
+def test_the_four_statistics_never_claim_more_error_than_the_tensors_have(pair: tuple[Array, Array]) -> None:
+    found, exact = measure_statistics(*map(without_sketch, map(of, pair))), measure_arrays(*pair, 0.0, 0.0)
     for name in ERRORS:
         assert getattr(found, name) <= getattr(exact, name) * (1 + 1e-6) + 1e-9, name
     assert found.norm_reference == pytest.approx(exact.norm_reference)
@@ -126,3 +133,61 @@ def test_unequal_checksums_get_their_errors_from_the_statistics() -> None:
     numbers = {"shape": (2,), "max": 1.0, "min": 0.0, "mean": 0.5, "norm": 1.0}
     found = measure_checksums(make_slot(checksum="0" * 8, **numbers), make_slot(checksum="1" * 8, **numbers))
     assert (found.basis, found.is_equal, found.relative_l2) == ("checksum", False, 0.0)
+
+
+# -- with a sketch -----------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(2, 3000))
+def test_a_permutation_of_the_elements_is_seen_by_the_sketch_and_not_by_the_four_statistics(
+    seed: int, count: int
+) -> None:
+    random = np.random.default_rng(seed)
+    first = random.normal(size=count)
+    second = np.roll(first, int(random.integers(1, count)))
+    slots = of(first), dataclasses.replace(of(second), mean=of(first).mean, norm=of(first).norm)
+    assert measure_statistics(*map(without_sketch, slots)).is_equal
+    found = measure_statistics(*slots)
+    assert found.is_equal is False
+    assert found.euclidean_distance is not None and found.euclidean_distance > 0.0
+
+
+def test_the_distance_is_estimated_where_the_four_statistics_only_bound_it() -> None:
+    random = np.random.default_rng(3)
+    shares = []
+    for _ in range(200):
+        first = random.normal(size=(50, 60))
+        error = 1e-3 * random.normal(size=first.shape)
+        slots = of(first), of(first + error)
+        exact = float(np.linalg.norm(error))
+        bound = measure_statistics(*map(without_sketch, slots)).euclidean_distance
+        assert bound is not None and bound < exact / 4
+        shares.append((measure_statistics(*slots).euclidean_distance or 0.0) / exact)
+    assert np.mean([0.25 < share < 4.0 for share in shares]) > 0.97
+    assert float(np.median(shares)) == pytest.approx(1.0, abs=0.2)
+
+
+@given(pairs())
+def test_an_estimate_is_never_more_than_both_norms_together_nor_less_than_the_bound(pair: tuple[Array, Array]) -> None:
+    slots = of(pair[0]), of(pair[1])
+    found, bound = measure_statistics(*slots), measure_statistics(*map(without_sketch, slots))
+    norms = [float(np.linalg.norm(side.astype(np.complex128))) for side in pair]
+    assert found.euclidean_distance is not None and bound.euclidean_distance is not None
+    assert bound.euclidean_distance <= found.euclidean_distance <= sum(norms) * (1 + 1e-6) + 1e-9
+
+
+def test_sketches_of_equal_elements_that_were_summed_in_another_order_are_equal() -> None:
+    first = of(np.arange(1000.0))
+    assert first.sketch is not None and first.norm is not None
+    second = dataclasses.replace(first, sketch=tuple(number + 1e-7 * first.norm for number in first.sketch))
+    assert measure_statistics(first, second).is_equal
+
+
+def test_a_side_without_a_sketch_is_compared_as_before() -> None:
+    first, second = of([1.0, 2.0, 3.0]), of([3.0, 1.0, 2.0])
+    for sides in ((without_sketch(first), second), (first, without_sketch(second))):
+        assert measure_statistics(*sides).is_equal
+
+
+def test_a_nan_of_one_side_is_infinitely_far_whatever_the_sketch_says() -> None:
+    assert measure_statistics(of([1.0, math.nan]), of([1.0, 0.0])).euclidean_distance == math.inf

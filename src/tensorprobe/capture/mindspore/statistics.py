@@ -1,6 +1,6 @@
-"""Max, Min, Mean and Norm of an array on the host.
+"""Max, Min, Mean, Norm and sketch of an array on the host.
 
-NaN is left out of the four numbers and counted; infinities count as values and are counted too. The magnitude stands
+NaN is left out of the first four and counted; infinities count as values and are counted too. The magnitude stands
 for complex numbers. Sums are taken in float64, in pieces that stay in the cache.
 """
 
@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from tensorprobe.model.record import Stats
+from tensorprobe.store.sketch import BLOCK, Fold, sketch_array
 
 Array = np.ndarray[Any, Any]
 
-_CHUNK = 1 << 15
+_CHUNK = 16 * BLOCK
 _TINY = 1e-280  # squares below this have lost digits
 
 
@@ -23,25 +24,27 @@ def reduce_array(array: Array) -> Stats:
     """The statistics of an array of booleans, integers, reals or complex numbers."""
     if array.size == 0:
         return Stats(reason="empty")
-    flat = in_any_order(array)
+    flat = array.reshape(-1)
+    if flat.dtype.kind == "f":
+        found = _reduce_finite(flat)
+        if found is not None:
+            return found
+    return _reduce_any(flat).reordered(sketch_array(flat))
+
+
+def _reduce_any(flat: Array) -> Stats:
+    """All but the sketch."""
     kind = flat.dtype.kind
     if kind == "b":
         return _reduce_truths(flat)
     if kind in "iu":
         return _reduce_integers(flat)
-    if kind == "c":
-        return _reduce_reals(np.abs(flat.astype(np.complex128)))
-    return _reduce_finite(flat) or _reduce_reals(flat.astype(np.float64))
+    return _reduce_reals(np.abs(flat.astype(np.complex128)) if kind == "c" else flat.astype(np.float64))
 
 
 def sum_of_squares(numbers: Array) -> float:
     """Not by `dot`: the threads that it starts compete with those of MindSpore."""
     return float(np.einsum("i,i->", numbers, numbers))
-
-
-def in_any_order(array: Array) -> Array:
-    """All elements in one line, in the order of memory: a copy only where there are gaps."""
-    return array.ravel(order="K")
 
 
 def _reduce_truths(flat: Array) -> Stats:
@@ -62,17 +65,21 @@ def _reduce_finite(flat: Array) -> Stats | None:
     """The frequent case: everything is finite. None if it is not, or if the squares leave the range of float64."""
     largest, smallest = -math.inf, math.inf
     total = squares = 0.0
+    fold = Fold()
     for start in range(0, flat.size, _CHUNK):
         chunk = flat[start : start + _CHUNK]
         wide = chunk.astype(np.float64)
         squares += sum_of_squares(wide)
+        if not math.isfinite(squares):
+            return None
+        fold.add(wide)
         total += float(np.add.reduce(wide))
         numbers = wide if chunk.itemsize < 4 else chunk  # numpy is slow with half precision
         largest = max(largest, float(np.maximum.reduce(numbers)))
         smallest = min(smallest, float(np.minimum.reduce(numbers)))
-    if not math.isfinite(squares) or (squares < _TINY and (largest or smallest)):
+    if squares < _TINY and (largest or smallest):
         return None
-    return Stats(largest, smallest, total / flat.size, math.sqrt(squares))
+    return Stats(largest, smallest, total / flat.size, math.sqrt(squares), sketch=fold.sketch())
 
 
 def _reduce_reals(wide: Array) -> Stats:

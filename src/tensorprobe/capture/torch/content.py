@@ -61,7 +61,8 @@ def statistics_content(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
     content = plain_content(tensor)
     if is_sparse(content):
         values = stored_values(content)
-        return values, content.numel() - values.numel()
+        zeros = content.numel() - values.numel()
+        return (values, zeros) if zeros else (content.to_dense(), 0)  # not every layout has them in order
     if content.is_quantized:
         return content.dequantize(), 0
     return content, 0

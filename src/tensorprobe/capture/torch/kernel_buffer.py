@@ -89,14 +89,13 @@ class KernelBuffer:
 
 
 def merge_rows(rows: np.ndarray[Any, Any], starts: list[int]) -> list[list[float]]:
-    """The rows of each value as one: max, min, sum, norm, NaN count, Inf count."""
-    columns = [
-        np.maximum.reduceat(rows[:, 0], starts),
-        np.minimum.reduceat(rows[:, 1], starts),
-        np.add.reduceat(rows[:, 2], starts),
-        np.sqrt(np.add.reduceat(rows[:, 3], starts)),
-        np.add.reduceat(rows[:, 4], starts),
-        np.add.reduceat(rows[:, 5], starts),
-    ]
+    """The rows of each value as one: max, min, sum, norm, NaN count, Inf count, sketch."""
+    largest = np.maximum.reduceat(rows[:, 0], starts)
+    smallest = np.minimum.reduceat(rows[:, 1], starts)
+    total, squares, *others = np.add.reduceat(rows[:, 2:], starts, axis=0).T
+    ends = np.where(np.isposinf(largest), largest, 0.0), np.where(np.isneginf(smallest), smallest, 0.0)
+    with np.errstate(invalid="ignore"):  # the sum of both infinities is NaN
+        total = total + ends[0] + ends[1]  # the kernel leaves infinities out of its sums
+    columns = [largest, smallest, total, np.sqrt(squares) + ends[0] - ends[1], *others]
     result: list[list[float]] = np.stack(columns, axis=1).tolist()
     return result

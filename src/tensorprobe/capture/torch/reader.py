@@ -55,6 +55,7 @@ from tensorprobe.capture.torch.value import (
     ValueTable,
     is_identifiable,
     layout_of,
+    order_of,
     permutation_key,
 )
 from tensorprobe.model.record import Stats, TensorLeaf, Value
@@ -315,15 +316,27 @@ class TorchReader:
             value.stats = self._reduce(tensor, layout, value)
             return value, None
         key = permutation_key(tensor, layout) if known is not None and known.is_trusted else None
-        stats = self._find_stats(known, key, tensor) if known is not None and key is not None else None
-        if stats is None:
-            stats = self._reduce(tensor, layout)
-            if known is not None and key is not None:
-                known.stats[key] = stats
-        value.stats = stats
+        if known is not None and key is not None:
+            value.stats = self._known_stats(known, key, tensor, layout)
+        else:
+            value.stats = self._reduce(tensor, layout)
         if self._digest_kind is not None:
             self._add_digest(value, tensor, self._digest_kind)
         return value, None
+
+    def _known_stats(self, known: KnownStorage, key: Any, tensor: torch.Tensor, layout: Layout) -> Stats:
+        """Of all of a storage: in another order, only the sketch is another one."""
+        ordered = (*key, order_of(tensor))
+        stats = self._find_stats(known, key, tensor)
+        if stats is None:
+            stats = known.stats[key] = known.stats[ordered] = self._reduce(tensor, layout)
+        elif ordered in known.stats:
+            stats = known.stats[ordered]
+        elif is_stored_as_shown(layout):
+            stats = known.stats[ordered] = self._reducer.reorder(stats, tensor.detach())
+        else:
+            stats = known.stats[ordered] = self._reduce(tensor, layout)
+        return stats
 
     def _reduce(self, tensor: torch.Tensor, layout: Layout = (), hashed: Value | None = None) -> Stats:
         try:

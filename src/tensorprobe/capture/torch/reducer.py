@@ -14,11 +14,15 @@ from tensorprobe.capture.torch.statistics import (
     Extent,
     describe_failure,
     fill_stats,
-    in_any_order,
+    in_order,
     reduce_on_host,
+    sketch_on_host,
     without_repeats,
 )
 from tensorprobe.model.record import Stats, Value
+
+_MAX_COPIED = 1 << 18
+"""An expanded tensor of more elements is not written out for a sketch: its memory may be a single element."""
 
 
 class Reducer:
@@ -40,9 +44,9 @@ class Reducer:
         if total + zeros == 0:
             return Stats(reason="empty")
         try:
-            distinct = without_repeats(tensor)
+            distinct = without_repeats(tensor) if total > _MAX_COPIED else tensor
             count = distinct.numel()
-            extent = Extent(tensor.dtype, count, total // count if count else 1, zeros)
+            extent = Extent(tensor.dtype, count, total // count if count else 1, zeros, count == total and not zeros)
             if tensor.is_cpu:
                 stats = Stats()
                 fill_stats(stats, extent, reduce_on_host(distinct, count) if count else NOTHING)
@@ -52,10 +56,20 @@ class Reducer:
                 if kernel is None:
                     return self._buffer_on(tensor.device).add(distinct, extent)
                 if hashed is None:
-                    return kernel.add(in_any_order(distinct).contiguous(), extent, None)
-                return kernel.add(tensor.contiguous().view(-1), Extent(tensor.dtype, tensor.numel()), hashed)
+                    return kernel.add(in_order(distinct), extent, None)
+                return kernel.add(in_order(tensor), Extent(tensor.dtype, tensor.numel()), hashed)
         except Exception as error:  # a dtype without arithmetic (bits8, uint4), no memory left
             return Stats(reason=describe_failure(error))
+
+    def reorder(self, stats: Stats, tensor: torch.Tensor) -> Stats:
+        """`stats` are of the same elements in another order: on the host only the sketch is computed again. On a device
+        they are not known yet."""
+        if not tensor.is_cpu:
+            return self.reduce(tensor)
+        try:
+            return stats.reordered(sketch_on_host(tensor))
+        except Exception:  # the numbers of the same elements were computed before
+            return stats.reordered(None)
 
     def fetch(self) -> None:
         with self._lock:

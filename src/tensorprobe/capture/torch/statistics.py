@@ -1,7 +1,7 @@
-"""Max, Min, Mean and Norm of a tensor, computed where it lives.
+"""Max, Min, Mean, Norm and sketch of a tensor, computed where it lives.
 
 On the CPU the numbers are there at once. On a device rows of a preallocated buffer are filled by kernels that nobody
-waits for, and all rows come to the host together, at `fetch`. NaN is left out of the four numbers and counted;
+waits for, and all rows come to the host together, at `fetch`. NaN is left out of the first four and counted;
 infinities count as values and are counted too. The magnitude stands for complex numbers. Small tensors are summed in
 float64, larger ones in short rows of the tensor's own precision, and over the rows in float64: the error does not grow
 with the size, and is below 1e-6 of the norm. What leaves the range in which that is right is done again in float64.
@@ -17,20 +17,25 @@ from typing import Any
 import numpy as np
 import torch
 
+from tensorprobe.capture.torch.array_statistics import is_in_memory, reduce_array, sketch_flat, sketch_small
+from tensorprobe.capture.torch.sketch import sketch_into
 from tensorprobe.model.record import Stats
+from tensorprobe.store.sketch import BLOCK, COUNT, column_signs, finite_sketch
 
 Row = list[Any]
-"""Max, min, sum, norm, NaN count, Inf count."""
+"""Max, min, sum, norm, NaN count, Inf count, and the four numbers of the sketch."""
 
 _ROW = 512
 _WIDE = torch.float64
-_CHUNK = 1 << 20
-_DEVICE_CHUNK = 1 << 24  # bounds the memory that widening takes on a device
-_COLUMNS = 6
+_CHUNK = (1 << 9) * BLOCK
+_DEVICE_CHUNK = (1 << 13) * BLOCK  # bounds the memory that widening takes on a device
+_COLUMNS = 6 + COUNT
 _SMALL = 4096
+_THREADED = 1 << 19
+"""From so many elements on, the threads of torch are worth their calls."""
 _EXACT = 2.0**52  # integers beyond lose digits in float64
 _BUFFER_ROWS = 1024
-NOTHING: Row = [-math.inf, math.inf, 0.0, 0.0, 0, 0]
+NOTHING: Row = [-math.inf, math.inf, 0.0, 0.0, 0, 0, *[0.0] * COUNT]
 _INT64_MIN = -(1 << 63)
 
 _SMALLEST = {dtype: 1e4 * math.sqrt(torch.finfo(dtype).tiny) for dtype in (torch.float32, torch.float64)}
@@ -49,6 +54,8 @@ class Extent:
     """How often each element that was reduced occurs: more than once in an expanded tensor."""
     zeros: int = 0
     """How many zeros there are besides: those that a sparse tensor does not store."""
+    is_in_order: bool = True
+    """Were all elements reduced, each in its place? Only then is there a sketch."""
 
 
 class DeviceBuffer:
@@ -64,12 +71,13 @@ class DeviceBuffer:
 
     def add(self, tensor: torch.Tensor, extent: Extent) -> Stats:
         """Launch the reductions of one tensor into the next rows."""
-        chunks = in_any_order(tensor).split(_DEVICE_CHUNK) if extent.count else ()
+        chunks = in_order(tensor).split(_DEVICE_CHUNK) if extent.count else ()
         if self._used + len(chunks) > _BUFFER_ROWS:
             self.fetch()
         start = self._used
         for number, chunk in enumerate(chunks, start):
             reduce_into(chunk, self._rows[number])
+            sketch_into(chunk, self._rows[number, 6:], (number - start) * _DEVICE_CHUNK)
         self._note_stream()
         self._used = start + len(chunks)
         stats = Stats()
@@ -107,16 +115,28 @@ class DeviceBuffer:
 
 def reduce_on_host(tensor: torch.Tensor, count: int) -> Row:
     """The numbers of a CPU tensor of `count` elements, at once."""
+    tensor = in_order(tensor)
     if count <= _SMALL and not tensor.is_complex():
-        small = reduce_small(in_any_order(tensor), count)
+        small = reduce_small(tensor, count)
         if small is not None:
             return small
     if tensor.dtype not in _SMALLEST and tensor.is_floating_point() and tensor.element_size() < 4:
         tensor = tensor.float()
-    flat = in_any_order(tensor)
-    if tensor.dtype in _SMALLEST:
-        return reduce_finite(flat) or reduce_in_chunks(flat)
-    return reduce_in_chunks(flat)
+    row = reduce_finite(tensor) if tensor.dtype in _SMALLEST else None
+    return row if row is not None else reduce_in_chunks(tensor)
+
+
+def sketch_on_host(tensor: torch.Tensor) -> list[float] | None:
+    """The sketch alone."""
+    flat = in_order(tensor)
+    if is_in_memory(flat) and flat.isfinite().all().item():
+        return finite_sketch(sketch_flat(flat))
+    sums = torch.zeros(COUNT, dtype=_WIDE)
+    part = torch.empty(COUNT, dtype=_WIDE)
+    for number, chunk in enumerate(flat.split(_CHUNK)):
+        sketch_into(chunk, part, number * _CHUNK)
+        sums += part
+    return finite_sketch(sums.tolist())
 
 
 class Scratch(threading.local):
@@ -129,6 +149,7 @@ class Scratch(threading.local):
 
 
 _scratch = Scratch()
+_signs = column_signs()
 
 
 def reduce_small(flat: torch.Tensor, count: int) -> Row | None:
@@ -143,7 +164,8 @@ def reduce_small(flat: torch.Tensor, count: int) -> Row | None:
         return None
     if squares < _SMALLEST[_WIDE] and (largest or smallest):
         return None
-    return [largest, smallest, float(np.add.reduce(numbers)), math.sqrt(squares), 0, 0]
+    sketch = _signs[:, :count].dot(numbers).tolist() if count <= BLOCK else sketch_small(numbers)
+    return [largest, smallest, float(np.add.reduce(numbers)), math.sqrt(squares), 0, 0, *sketch]
 
 
 def without_repeats(tensor: torch.Tensor) -> torch.Tensor:
@@ -156,49 +178,49 @@ def without_repeats(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def in_any_order(tensor: torch.Tensor) -> torch.Tensor:
-    """All elements in one line, in the order of memory: a copy only where there are gaps."""
-    if not tensor.is_contiguous():
-        strides = tensor.stride()
-        tensor = tensor.permute(sorted(range(tensor.dim()), key=lambda axis: -strides[axis]))
-        return tensor.reshape(-1)
-    return tensor if tensor.dim() == 1 else tensor.view(-1)
+def in_order(tensor: torch.Tensor) -> torch.Tensor:
+    """All elements in one line, in the order of their indices: a copy only where memory has another."""
+    return tensor if tensor.dim() == 1 and tensor.is_contiguous() else tensor.reshape(-1)
 
 
 def reduce_finite(flat: torch.Tensor) -> Row | None:
     """The frequent case: everything is finite. None if it is not, or if the squares leave the range of the dtype."""
-    count = flat.numel()
-    rest = count % _ROW if count > _ROW else 0
+    if not is_in_memory(flat):
+        return None
+    is_threaded = flat.numel() >= _THREADED and torch.get_num_threads() > 1
+    row = _reduce_threaded(flat) if is_threaded else reduce_array(flat)
+    if row is None or (row[3] < _SMALLEST[flat.dtype] * math.sqrt(flat.numel()) and (row[0] or row[1])):
+        return None
+    return row
+
+
+def _reduce_threaded(flat: torch.Tensor) -> Row | None:
+    """By torch, with its threads; all but the sketch, for which numpy is as fast."""
+    rest = flat.numel() % _ROW
+    rows = (flat[:-rest] if rest else flat).view(-1, _ROW)
+    norm = torch.linalg.vector_norm(torch.linalg.vector_norm(rows, dim=1), dtype=_WIDE).item()
+    total = rows.sum(1).sum(dtype=_WIDE).item()
     if rest:
-        main, tail = reduce_finite(flat[:-rest]), reduce_finite(flat[-rest:])
-        return merge_rows([main, tail]) if main is not None and tail is not None else None
-    if count <= _ROW:
-        norm = torch.linalg.vector_norm(flat).item()
-        total = flat.sum().item()
-    else:
-        rows = flat.view(-1, _ROW)
-        norm = torch.linalg.vector_norm(torch.linalg.vector_norm(rows, dim=1), dtype=_WIDE).item()
-        total = rows.sum(1).sum(dtype=_WIDE).item()
+        tail = flat[-rest:].to(_WIDE)
+        norm, total = math.hypot(norm, torch.linalg.vector_norm(tail).item()), total + tail.sum().item()
     if not (math.isfinite(norm) and math.isfinite(total)):
         return None
-    largest, smallest = flat.amax().item(), flat.amin().item()
-    if norm < _SMALLEST[flat.dtype] * math.sqrt(count) and (largest or smallest):
-        return None
-    return [largest, smallest, total, norm, 0, 0]
+    return [flat.amax().item(), flat.amin().item(), total, norm, 0, 0, *sketch_flat(flat)]
 
 
 def reduce_in_chunks(flat: torch.Tensor) -> Row:
     """Any dtype, with NaN and Inf counted, in float64; integers keep their exact extremes."""
     row = torch.empty(_COLUMNS, dtype=_WIDE, device=flat.device)
     rows = []
-    for chunk in flat.split(_CHUNK):
+    for number, chunk in enumerate(flat.split(_CHUNK)):
         reduce_into(chunk, row)
+        sketch_into(chunk, row[6:], number * _CHUNK)
         rows.append(read_row(flat.dtype, row.tolist(), row.view(torch.int64).tolist()))
     return merge_rows(rows)
 
 
 def reduce_into(tensor: torch.Tensor, row: torch.Tensor) -> None:
-    """One row of numbers, without a branch on a value: works on every device without waiting."""
+    """One row of numbers but for the sketch, without a branch on a value: works on every device without waiting."""
     if tensor.dtype is torch.bool:
         _reduce_truths_into(tensor, row)
     elif is_integer(tensor.dtype):
@@ -210,7 +232,7 @@ def reduce_into(tensor: torch.Tensor, row: torch.Tensor) -> None:
 def _reduce_truths_into(tensor: torch.Tensor, row: torch.Tensor) -> None:
     count = tensor.sum()
     row[0], row[1], row[2], row[3] = count > 0, count == tensor.numel(), count, count.to(_WIDE).sqrt()
-    row[4:] = 0
+    row[4:6] = 0
 
 
 def _reduce_integers_into(tensor: torch.Tensor, row: torch.Tensor) -> None:
@@ -221,7 +243,7 @@ def _reduce_integers_into(tensor: torch.Tensor, row: torch.Tensor) -> None:
     bits = row.view(torch.int64)
     bits[0], bits[1] = whole.amax(), whole.amin()
     row[2], row[3] = wide.sum(), torch.linalg.vector_norm(wide)
-    row[4:] = 0
+    row[4:6] = 0
 
 
 def _reduce_reals_into(tensor: torch.Tensor, row: torch.Tensor) -> None:
@@ -259,13 +281,15 @@ def merge_rows(rows: list[Row]) -> Row:
     """The numbers of the parts of a tensor as those of the whole."""
     if len(rows) == 1:
         return rows[0]
-    largest, smallest, totals, norms, nans, infs = zip(*rows, strict=True)
-    return [max(largest), min(smallest), sum(totals), math.hypot(*norms), sum(nans), sum(infs)]
+    largest, smallest, totals, norms, *others = zip(*rows, strict=True)
+    return [max(largest), min(smallest), sum(totals), math.hypot(*norms), *map(sum, others)]
 
 
 def fill_stats(stats: Stats, extent: Extent, row: Row) -> None:
     """The numbers of a row, as the words of the format."""
-    largest, smallest, total, norm, nans, infs = row
+    largest, smallest, total, norm, nans, infs, *sketch = row
+    if extent.is_in_order:
+        stats.sketch = finite_sketch(sketch)
     if not (nans or infs or extent.zeros) and extent.repeats == 1 and extent.dtype.is_floating_point:
         stats.max, stats.min, stats.mean, stats.norm = largest, smallest, total / extent.count, norm
         return

@@ -68,7 +68,7 @@ class KnownStorage:
         """Its memory was handed out: from then on it may change unnoticed, for as long as it lives."""
         self.values: dict[Layout, Value] = {}
         self.stats: dict[tuple[Any, ...], Stats] = {}
-        """By dtype, of views that cover the whole storage in any order."""
+        """By dtype, of views that cover the whole storage in any order; and by that order, for their sketches."""
         self.writer: str | None = None
         """The record that made or last changed the content."""
         self.sources: dict[Layout, str] = {}
@@ -272,6 +272,13 @@ def permutation_key(tensor: torch.Tensor, layout: Layout) -> tuple[Any, ...] | N
     if layout[1] or count * tensor.element_size() != tensor.untyped_storage().nbytes() or not is_dense(tensor):
         return None
     return (layout[0], tensor.dtype, tensor.is_conj(), tensor.is_neg())
+
+
+def order_of(tensor: torch.Tensor) -> tuple[tuple[int, int], ...]:
+    """In which order a dense tensor shows the elements of its storage: nothing if it is that of memory."""
+    if tensor.is_contiguous():
+        return ()
+    return tuple((size, step) for size, step in zip(tensor.shape, tensor.stride(), strict=True) if size != 1)
 
 
 def is_dense(tensor: torch.Tensor) -> bool:

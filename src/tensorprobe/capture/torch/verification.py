@@ -113,7 +113,10 @@ class VerifyingReader(TorchReader):
 
 
 def stats_difference(known: Stats, fresh: Stats) -> str | None:
+    """All but the sketch, which depends on the order: that is what the fingerprint is for."""
     for word in Stats.__slots__:
+        if word == "sketch":
+            continue
         before, now = getattr(known, word), getattr(fresh, word)
         if not is_same_number(before, now, fresh.norm if word in ("mean", "norm") else 0.0):
             return f"{word.capitalize()} {before} is {now}"

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from tensorprobe.compare.judge.evidence import MAX_NAMES, MAX_VALUES, Finding
-from tensorprobe.compare.judge.status import STRUCTURE_ONLY
+from tensorprobe.compare.judge.status import DISSOLVED, STRUCTURE_ONLY
 from tensorprobe.compare.judge.uncompared import Uncompared, find_uncompared, is_unfinished
 from tensorprobe.compare.result import ValuePair, Verdict
 
@@ -70,13 +70,18 @@ def _word_exceptions(values: Sequence[ValuePair], compared: Sequence[ValuePair])
         reason, count = Counter(fallbacks).most_common(1)[0]
         more = f" and {len(fallbacks) - count:,} more" if len(fallbacks) > count else ""
         words.append(f"{len(fallbacks):,} only by what was recorded of them: {reason}{more}")
-    different = sum(value.is_bad for value in values)
+    different = [value for value in values if _differs(value)]
     if different:
-        words.append(f"{different:,} that went in {'differs' if different == 1 else 'differ'}, without an effect")
-    unknown = sum(value.status == "not comparable" and not value.is_bad for value in values)
+        which = " that went in" if all(value.is_input for value in different) else ""
+        words.append(f"{len(different):,}{which} {'differs' if len(different) == 1 else 'differ'}, without an effect")
+    unknown = sum(value.status == "not comparable" and not _differs(value) for value in values)
     if unknown:
         words.append(f"{unknown:,} could not be compared")
     return "".join(f"; {one}" for one in words)
+
+
+def _differs(value: ValuePair) -> bool:
+    return value.is_bad or value.reason == DISSOLVED
 
 
 def _is_bitwise(values: Iterable[ValuePair]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tensorprobe.compare.judge.precision import unit_roundoff
@@ -42,9 +43,13 @@ class Course:
         """What the next step finds."""
         return Past(self.worst_noise, self.past.has_parted or self.is_any_bad, is_empty=False)
 
+    def forget_differences(self, pairs: Iterable[PairedCall]) -> None:
+        """Some that were judged to differ do not count: the next step finds only what these pairs leave."""
+        self.is_any_bad = any(_is_bad(pair) for pair in pairs if not pair.is_framework_made)
+
     def remember(self, pair: PairedCall) -> None:
         """A pair was judged."""
-        is_bad = pair.is_bad or pair.role in ("source", "entered")
+        is_bad = _is_bad(pair)
         noise = loudest(value.noise for value in pair.values)
         if not pair.is_framework_made:
             self.is_any_bad = self.is_any_bad or is_bad
@@ -80,6 +85,10 @@ class Course:
             known = settings if isinstance(settings, dict) else {}
             seeds.append(next((known[key] for key in _SEEDS if key in known), None))
         return None in seeds or seeds[0] != seeds[1]
+
+
+def _is_bad(pair: PairedCall) -> bool:
+    return pair.is_bad or pair.role in ("source", "entered")
 
 
 def _has_apis(side: RunSide) -> bool:

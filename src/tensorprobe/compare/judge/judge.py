@@ -22,6 +22,7 @@ from tensorprobe.compare.judge.status import (
 )
 from tensorprobe.compare.match.pairing import MAX_SUSPECTS, PairedCall
 from tensorprobe.compare.measure.noise import Noise, loudest
+from tensorprobe.compare.measure.statistic_measure import sees_order
 from tensorprobe.compare.result import ValuePair
 from tensorprobe.model.name import BACKWARD
 from tensorprobe.model.undefined import is_undefined, is_undefined_result
@@ -70,11 +71,14 @@ class Judge:
                 self._judge_inputs(outer_pair)
 
     def _gather_doubts(self, pair: PairedCall) -> tuple[Call, ...]:
-        """Statistics cannot see a permutation: a call without a partner may have changed what still looks equal."""
+        """The four statistics cannot see a permutation: a call without a partner may have changed what still looks
+        equal."""
         found = dict.fromkeys(pair.suspects)
         for value in pair.inputs:
             if value.measurement is not None and value.measurement.basis == "statistics":
-                assert isinstance(value.reference, TensorSlot)
+                assert isinstance(value.reference, TensorSlot) and isinstance(value.candidate, TensorSlot)
+                if sees_order(value.reference, value.candidate):
+                    continue
                 producer = self._course.reference.pair(self._course.reference.flow.producer(value.reference))
                 found.update(dict.fromkeys(producer.doubts if producer is not None else ()))
         return tuple(found)[:MAX_SUSPECTS]

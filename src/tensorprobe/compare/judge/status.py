@@ -13,6 +13,7 @@ from tensorprobe.model.undefined import UNDEFINED_MEMORY
 from tensorprobe.store.slot import TensorSlot
 
 MADE_ELSEWHERE = "the two modules end at different calls"
+DISSOLVED = "it differs, and all that was computed from it agrees: no pair"
 STRUCTURE_ONLY = "no values were recorded"
 _WITHOUT_NUMBERS = frozenset(
     (
@@ -40,7 +41,7 @@ def is_unknown(value: ValuePair) -> bool:
     """
     if value.status != "not comparable" or value.is_mismatch or value.measurement is None:
         return False
-    if value.reason in (UNDEFINED_MEMORY, MADE_ELSEWHERE):
+    if value.reason in (UNDEFINED_MEMORY, MADE_ELSEWHERE, DISSOLVED):
         return False
     slots = value.reference, value.candidate
     return not all(isinstance(slot, TensorSlot) and slot.reason in _WITHOUT_NUMBERS for slot in slots)

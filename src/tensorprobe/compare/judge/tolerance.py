@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from tensorprobe.compare.judge.precision import unit_roundoff
 from tensorprobe.compare.measure.measurement import Measurement
 from tensorprobe.compare.measure.noise import GAIN, SILENCE, Noise, loudest
+from tensorprobe.compare.measure.statistic_measure import sketched_distance
 from tensorprobe.compare.option import CompareOptions
 from tensorprobe.compare.result import ValuePair
 from tensorprobe.model.name import BACKWARD
@@ -35,6 +36,8 @@ COMPOSITE = 8.0
 """How many times more rounding a call does that is many operations in one."""
 PASSED_ON = 2.0
 """How much of the error that its inputs have, whatever explains it, any call may return."""
+SKETCH_SCATTER = 4.0
+"""How many times too large the distance by a sketch may be."""
 _ACCUMULATOR_ROUNDOFF = 2.0**-24
 _SUMMED_PER_UNIT = 256.0
 """Adding up so many terms doubles the error of one operation."""
@@ -84,7 +87,17 @@ def is_within_fixed(value: ValuePair, options: CompareOptions) -> bool:
                 return False
         elif reference != candidate and not _is_near(reference, candidate, rtol, atol):
             return False
-    return True
+    return _is_sketch_near(value, rtol, atol)
+
+
+def _is_sketch_near(value: ValuePair, rtol: float, atol: float) -> bool:
+    """Where every element is within the tolerance, the distance of the tensors is within that of all; an estimate of it
+    is at most a few times too large."""
+    reference, candidate = value.reference, value.candidate
+    if not isinstance(reference, TensorSlot) or not isinstance(candidate, TensorSlot):
+        return True
+    allowed = atol * math.sqrt(reference.element_count or 1) + rtol * abs(_number(reference.norm) or 0.0)
+    return sketched_distance(reference, candidate) <= SKETCH_SCATTER * allowed
 
 
 def _is_near(reference: float, candidate: float, rtol: float, atol: float) -> bool:

@@ -1,8 +1,9 @@
-"""Pairs of which not both tensors are there: their four statistics, or their checksums.
+"""Pairs of which not both tensors are there: their statistics, or their checksums.
 
-What statistics say of the error is a lower bound of what the tensors would say, and is put into the same fields:
-the largest, the smallest and the mean element cannot differ by more than the largest absolute error does, nor the norms
-by more than the Euclidean distance, and a difference of the means is spread over all elements.
+What the four statistics say of the error is a lower bound of what the tensors would say, and is put into the same
+fields: the largest, the smallest and the mean element cannot differ by more than the largest absolute error does, nor
+the norms by more than the Euclidean distance, and a difference of the means is spread over all elements. Where both
+sides have a sketch, that distance is estimated, and a permutation is seen.
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ from tensorprobe.compare.measure.measurement import Measurement
 from tensorprobe.compare.measure.metric import ScaledSum, add_product, largest_magnitude, relative
 from tensorprobe.model.dtype import short_dtype
 from tensorprobe.model.record import Number
+from tensorprobe.store.sketch import estimate_distance, sketch_array
 from tensorprobe.store.slot import TensorSlot
 
 Array = np.ndarray[Any, Any]
 _STATISTICS = ("max", "min", "mean", "norm")
+_RESOLUTION = 2e-6
+"""Of the norm: sketches of the same elements may differ by so much, because sums are rounded."""
 
 
 def has_statistics(slot: TensorSlot) -> bool:
@@ -36,7 +40,8 @@ _NO_ERROR: dict[str, Any] = {
 
 
 def measure_statistics(reference: TensorSlot, candidate: TensorSlot) -> Measurement:
-    """Of two records that both have statistics. Every error is the least that it can be."""
+    """Of two records that both have statistics. Every error is the least that it can be, but for a distance that is
+    estimated."""
     if _all_of(reference) == _all_of(candidate):
         return _no_difference(reference)  # most pairs, and NaN is never among them
     found = {name: (getattr(reference, name), getattr(candidate, name)) for name in _STATISTICS}
@@ -50,14 +55,15 @@ def measure_statistics(reference: TensorSlot, candidate: TensorSlot) -> Measurem
     inf = _only(reference.inf_count, candidate.inf_count, reference.has_inf, candidate.has_inf)
     gaps = {name: _gap(*found[name]) for name in known}
     mean_gap = gaps.get("mean", 0.0)
+    estimate = sketched_distance(reference, candidate)
     max_abs_error = max(gaps.get("max", 0.0), gaps.get("min", 0.0), mean_gap)
-    distance = max(gaps.get("norm", 0.0), mean_gap * math.sqrt(_bounded(count)))
+    distance = max(gaps.get("norm", 0.0), mean_gap * math.sqrt(_bounded(count)), estimate)
     if any(nan) or any(inf):
         max_abs_error = distance = mean_gap = math.inf
     norms = known.get("norm", (None, None))
     return Measurement(
         "statistics",
-        is_equal=all(_is_same(*pair) for pair in found.values()) and not any(nan) and not any(inf),
+        is_equal=all(_is_same(*pair) for pair in found.values()) and not any(nan) and not any(inf) and not estimate,
         element_count=count,
         euclidean_distance=distance,
         max_abs_error=max_abs_error,
@@ -73,8 +79,25 @@ def measure_statistics(reference: TensorSlot, candidate: TensorSlot) -> Measurem
     )
 
 
-def _all_of(slot: TensorSlot) -> tuple[Number, ...]:
-    return slot.max, slot.min, slot.mean, slot.norm, slot.nan_count, slot.inf_count
+def _all_of(slot: TensorSlot) -> tuple[object, ...]:
+    return slot.max, slot.min, slot.mean, slot.norm, slot.nan_count, slot.inf_count, slot.sketch
+
+
+def sketched_distance(reference: TensorSlot, candidate: TensorSlot) -> float:
+    """About the distance of two tensors, over the elements that are finite; 0 where a side has no sketch, and where
+    rounding of the sketches explains it."""
+    if reference.sketch is None or candidate.sketch is None:
+        return 0.0
+    estimate = estimate_distance(reference.sketch, candidate.sketch)
+    norms = [abs(_number(slot.norm)) for slot in (reference, candidate) if slot.norm is not None]
+    if len(norms) < 2 or not all(map(math.isfinite, norms)):
+        return estimate
+    return min(estimate, sum(norms)) if estimate > _RESOLUTION * max(norms) else 0.0
+
+
+def sees_order(reference: TensorSlot, candidate: TensorSlot) -> bool:
+    """Do statistics tell a tensor from a permutation of its elements?"""
+    return reference.sketch is not None and candidate.sketch is not None
 
 
 def _no_difference(slot: TensorSlot) -> Measurement:
@@ -155,6 +178,7 @@ def with_statistics_of(slot: TensorSlot, array: Array) -> TensorSlot:
         norm=squares.root if is_known else _without_elements(array),
         nan_count=nan_count,
         inf_count=inf_count,
+        sketch=None if (sketch := sketch_array(array)) is None else tuple(sketch),
     )
 
 
