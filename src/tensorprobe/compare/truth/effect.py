@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import isfinite
 
 from tensorprobe.compare.truth.difference import Difference
 from tensorprobe.compare.truth.observable import Observables
@@ -31,7 +32,8 @@ def add_effects(
         exchanged = dict(_find_values(one, steps))
         if exchanged:
             total = sum(float(root.array.sum()) for root in replay(exchanged).roots)
-            one = replace(one, effect=1 - abs((total - observed.reference_total) / gap))
+            share = 1 - abs((total - observed.reference_total) / gap)
+            one = replace(one, effect=share if isfinite(share) else None)
         tried.append(one)
     return [*tried, *differences[MAX_TRIED:]]
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
-
-import numpy as np
 
 from tensorprobe.compare.truth.difference import Difference, describe_start
 from tensorprobe.compare.truth.observable import Observables
 from tensorprobe.compare.truth.scattered import Scattered
 from tensorprobe.compare.truth.slice import Slice, Slicer
 from tensorprobe.compare.truth.start import pair_lone_leaves
-from tensorprobe.compare.truth.value_index import Counterparts, is_same, other_side, word_of
+from tensorprobe.compare.truth.value_index import Counterparts, other_side, word_of
+from tensorprobe.compare.truth.walk import Walker, differing_arguments
 from tensorprobe.replay.true_step import TrueCall, TrueValue
 
 
@@ -67,6 +66,7 @@ class ForwardExplainer:
         self._steps = counterparts.steps
         self._counterparts = counterparts
         self._likeness = likeness
+        self._walker = Walker(counterparts)
         self._slicers = {side: Slicer(side, counterparts, likeness.exists) for side in self._steps}
 
     def explain(self, observed: Observables) -> list[Difference]:
@@ -95,18 +95,29 @@ class ForwardExplainer:
         found = []
         for call in candidate.beginnings:
             partner = self._find_partner(call, reference.beginnings)
-            is_lone = partner is None
-            pair = self._walk(partner or self._find_namesake(call, reference), call)
-            if pair[0] is not None and self._has_same_results(pair[0], call):
+            namesake = self._find_namesake(call, reference)
+            other = partner or namesake
+            if other is not None and self._walker.has_same_results(other, call):
                 continue  # zeros or a single number, made in another way
-            found.append((is_lone, call.position, self._describe(*pair)))
+            found.append((partner is None, call.position, self._explain_call(call, partner, namesake)))
         found.sort(key=lambda one: one[:2])
-        differences = [one[2] for one in found]
+        places = {(one.reference, one.candidate): one for *_, one in reversed(found)}
+        differences = list(reversed(places.values()))
         if not differences:
             differences = [self._describe(call, None) for call in reference.beginnings[:1]]
         earliest = min((call.position for call in candidate.beginnings), default=0)
         early = [one for one in unequal if one.candidate is not None and one.candidate.position <= earliest]
         return [*early, *differences]
+
+    def _explain_call(self, call: TrueCall, partner: TrueCall | None, namesake: TrueCall | None) -> Difference:
+        """`partner` takes the same; `namesake` does the same in the same place, and may be given something else."""
+        for other in (partner, namesake):
+            parting = None if other is None else self._walker.follow(other, call)
+            if parting is not None and parting.because:
+                return Difference("source", parting.reference, parting.candidate, parting.because)
+            if parting is not None:
+                return self._describe(parting.reference, parting.candidate)
+        return self._describe(partner or namesake, call)
 
     def _takes(self, call: TrueCall, unequal: Sequence[Difference]) -> bool:
         """Is the reason why it gives something else that it takes what was not the same at the start?"""
@@ -139,65 +150,6 @@ class ForwardExplainer:
         place = len(own) - own.index(call)
         return others[-place] if place <= len(others) else None
 
-    def _walk(self, reference: TrueCall | None, candidate: TrueCall) -> tuple[TrueCall | None, TrueCall]:
-        """What goes in exists in the other run, and yet not in this place: follow both sides back, input by input, to
-        calls that take the same and give something else. Where there are none, the inputs are exchanged here."""
-        if reference is None or word_of(reference) != word_of(candidate):
-            return reference, candidate
-        waiting, seen = [(reference, candidate)], {candidate.name}
-        while waiting:
-            first, second = waiting.pop()
-            others = [slot for slot in second.inputs if not self._is_same_operand(first, second, slot)]
-            if not others and not self._has_same_results(first, second):
-                return self._walk_shapes(first, second)
-            for slot in others:
-                makers = self._makers(first, second, slot)
-                if makers is not None and makers[1].name not in seen:
-                    seen.add(makers[1].name)
-                    waiting.append(makers)
-        return reference, candidate
-
-    def _walk_shapes(self, reference: TrueCall, candidate: TrueCall) -> tuple[TrueCall, TrueCall]:
-        """The same numbers go in, and the calls are asked for the same: they may come in another shape. Then the calls
-        that gave them this shape are meant."""
-        first, second = reference, candidate
-        while not any(_differing_arguments(first, second)):
-            slots = (slot for slot in second.inputs if self._is_reshaped(first, second, slot))
-            makers = next((found for slot in slots if (found := self._makers(first, second, slot)) is not None), None)
-            if makers is None:
-                break
-            first, second = makers
-        return first, second
-
-    def _is_reshaped(self, reference: TrueCall, candidate: TrueCall, slot: str) -> bool:
-        if slot not in reference.inputs:
-            return False
-        numbers = reference.inputs[slot], candidate.inputs[slot]
-        shapes = [
-            self._steps[side].values[number].array.shape for side, number in zip(self._steps, numbers, strict=True)
-        ]
-        return shapes[0] != shapes[1]
-
-    def _makers(self, reference: TrueCall, candidate: TrueCall, slot: str) -> tuple[TrueCall, TrueCall] | None:
-        """The calls that made what both take in this place, if they do the same."""
-        number = reference.inputs.get(slot)
-        if number is None:
-            return None
-        first = self._steps["reference"].maker(self._steps["reference"].values[number])
-        second = self._steps["candidate"].maker(self._steps["candidate"].values[candidate.inputs[slot]])
-        if first is None or second is None or word_of(first) != word_of(second):
-            return None
-        return first, second
-
-    def _has_same_results(self, reference: TrueCall, candidate: TrueCall) -> bool:
-        values = {side: self._steps[side].values for side in self._steps}
-        pairs = [
-            (values["reference"][reference.outputs[slot]].array, values["candidate"][number].array)
-            for slot, number in candidate.outputs.items()
-            if slot in reference.outputs
-        ]
-        return bool(pairs) and all(is_same(first, second, self._counterparts.tolerance) for first, second in pairs)
-
     def _share_inputs(self, reference: TrueCall, candidate: TrueCall) -> bool:
         given = {"reference": set(reference.inputs.values()), "candidate": set(candidate.inputs.values())}
         return any(
@@ -218,10 +170,10 @@ class ForwardExplainer:
         if word_of(reference) != word_of(candidate):
             because = f"the reference goes on with {reference.name}, the candidate with {candidate.name}"
             return Difference("source", reference, candidate, because)
-        arguments = list(_differing_arguments(reference, candidate))
+        arguments = list(differing_arguments(reference, candidate))
         if arguments:
             return Difference("entered", reference, candidate, f"called with {', '.join(arguments[:4])}")
-        operands = [slot for slot in candidate.inputs if not self._is_same_operand(reference, candidate, slot)]
+        operands = [slot for slot in candidate.inputs if not self._walker.is_same_operand(reference, candidate, slot)]
         if operands:
             words = ", ".join(operands[:4])
             return Difference("entered", reference, candidate, f"it is given another value as {words}")
@@ -233,32 +185,6 @@ class ForwardExplainer:
             return Difference("discontinuity", reference, candidate, because)
         return Difference("source", reference, candidate, "what goes in is the same, and it computes something else")
 
-    def _is_same_operand(self, reference: TrueCall, candidate: TrueCall, slot: str) -> bool:
-        number = reference.inputs.get(slot)
-        if number is None:
-            return False
-        value = self._steps["candidate"].values[candidate.inputs[slot]]
-        return any(one.number == number for one in self._counterparts.of("candidate", value)) or self._is_equal_operand(
-            self._steps["reference"].values[number], value
-        )
-
-    def _is_equal_operand(self, reference: TrueValue, candidate: TrueValue) -> bool:
-        return reference.array.shape == candidate.array.shape and bool(
-            np.array_equal(reference.array, candidate.array, equal_nan=reference.is_floating)
-        )
-
 
 def _is_alike(first: TrueCall, second: TrueCall) -> bool:
     return word_of(first) == word_of(second) and first.module_path == second.module_path
-
-
-def _differing_arguments(reference: TrueCall, candidate: TrueCall) -> Iterable[str]:
-    for slot in dict.fromkeys((*reference.arguments, *candidate.arguments)):
-        first, second = reference.arguments.get(slot), candidate.arguments.get(slot)
-        if first != second and not _is_dtype(first, second):
-            yield f"{slot.removeprefix('kwargs.')}={second!r} where the reference had {first!r}"
-
-
-def _is_dtype(first: object, second: object) -> bool:
-    """Another precision means the same."""
-    return all(isinstance(one, str) and one.startswith("torch.") for one in (first, second))

@@ -136,11 +136,22 @@ class GradientExplainer:
         if own and others:
             for share in own:
                 partner = self._find_same_call(share.call, "candidate") or others[0].call
+                lone = list(self._find_lone(partner, share.call))
                 because = "the gradient that arrives is the same, and the one that it gives back is not"
-                yield Difference("source", partner, share.call, because, is_backward=True)
-            return
-        side = "candidate" if own else "reference"
-        for share in self._follow(own or others, side):
+                yield from lone or [Difference("source", partner, share.call, because, is_backward=True)]
+        else:
+            yield from self._describe_lone(own or others, "candidate" if own else "reference")
+
+    def _find_lone(self, reference: TrueCall, candidate: TrueCall) -> Iterator[Difference]:
+        """Gradients that arrive at one of the two calls, and not at the other."""
+        for side, call in (("reference", reference), ("candidate", candidate)):
+            results = [self._steps[side].values[number] for number in call.outputs.values()]
+            lone = [value for value in results if self._goes_here_only(value, side)]
+            yield from self._describe_lone([one for value in lone for one in self._shares([value], value, side)], side)
+
+    def _describe_lone(self, shares: Sequence[_Share], side: str) -> Iterator[Difference]:
+        """Gradients that go in one run only."""
+        for share in self._follow(shares, side):
             calls = {side: share.call, other_side(side): self._find_same_call(share.call, side)}
             to = f"goes from it to {share.slot}"
             because = f"a gradient {to}, and none does in the reference"

@@ -121,7 +121,7 @@ class _NumberIndex:
 
     def find_sources(self, array: Array, tolerance: float) -> list[int]:
         """The values that hold the numbers of this one, in its order; none if some are not there."""
-        if array.dtype.kind != "f":
+        if array.dtype.kind != "f" or np.isnan(array).any():
             return []
         wanted = telling_numbers(array)
         if wanted.size > _MAX_LOOKED_AT:

@@ -1,0 +1,131 @@
+"""From two calls of the same place, back through both runs to where they part.
+
+What goes into a call may exist in the other run and still not be what it is given there: results exchanged, a call left
+out or put in between, another order of the axes. The two are followed back together, operand by operand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tensorprobe.compare.truth.value_index import Counterparts, is_same, word_of
+from tensorprobe.replay.true_step import TrueCall, TrueValue
+
+
+@dataclass(frozen=True)
+class Parting:
+    """Where two runs part, on the way back from a difference."""
+
+    reference: TrueCall
+    candidate: TrueCall
+    because: str = ""
+    """In words, if it is a call that only one of them has here."""
+
+
+class Walker:
+    """Follows calls of both runs back."""
+
+    def __init__(self, counterparts: Counterparts) -> None:
+        self._counterparts = counterparts
+        self._steps = counterparts.steps
+
+    def follow(self, reference: TrueCall, candidate: TrueCall) -> Parting | None:
+        """The calls that take the same and give something else; or one that only one run makes; None if there are none
+        on the way."""
+        if word_of(reference) != word_of(candidate):
+            return None
+        waiting, seen, inserted = [(reference, candidate)], {candidate.name}, list[Parting]()
+        while waiting:
+            first, second = waiting.pop()
+            others = [slot for slot in second.inputs if not self.is_same_operand(first, second, slot)]
+            is_order = not others
+            if not others and not any(differing_arguments(first, second)):
+                others = [slot for slot in second.inputs if not self._is_laid_out_alike(first, second, slot)]
+            if not others and not self.has_same_results(first, second):
+                return Parting(first, second)
+            for slot in others:
+                makers = self._makers(first, second, slot)
+                if makers is None or makers[1].name in seen:
+                    continue
+                if word_of(makers[0]) == word_of(makers[1]):
+                    seen.add(makers[1].name)
+                    waiting.append(makers)
+                else:
+                    inserted += self._find_inserted((first, second), makers, slot)
+                    inserted += [Parting(*makers)] if is_order else []  # both only move the same numbers
+        return next(iter(inserted), None)
+
+    def _find_inserted(
+        self, calls: tuple[TrueCall, TrueCall], makers: tuple[TrueCall, TrueCall], slot: str
+    ) -> Iterable[Parting]:
+        """What one run gives on as it is goes through another call in the other."""
+        reference = self._value("reference", calls[0].inputs[slot])
+        candidate = self._value("candidate", calls[1].inputs[slot])
+        if self._takes("candidate", makers[1], reference):
+            yield Parting(calls[0], makers[1], f"the reference gives what goes in to {calls[0].name} as it is")
+        elif self._takes("reference", makers[0], candidate):
+            yield Parting(makers[0], calls[1], f"the candidate does not call {makers[0].name} before {calls[1].name}")
+
+    def _takes(self, side: str, call: TrueCall, value: TrueValue) -> bool:
+        """Is this value of the other run one that goes into the call?"""
+        given = (self._value(side, number) for number in call.inputs.values())
+        return any(one.array.shape == value.array.shape and self._is_same(one, value) for one in given)
+
+    def has_same_results(self, reference: TrueCall, candidate: TrueCall) -> bool:
+        """Do both give the same, in the same places?"""
+        pairs = [
+            (self._value("reference", reference.outputs[slot]), self._value("candidate", number))
+            for slot, number in candidate.outputs.items()
+            if slot in reference.outputs
+        ]
+        return bool(pairs) and all(self._is_same(first, second) for first, second in pairs)
+
+    def is_same_operand(self, reference: TrueCall, candidate: TrueCall, slot: str) -> bool:
+        """Are both given the same numbers in this place, in whatever order of the axes?"""
+        number = reference.inputs.get(slot)
+        if number is None:
+            return False
+        value, other = self._value("candidate", candidate.inputs[slot]), self._value("reference", number)
+        if any(one.number == number for one in self._counterparts.of("candidate", value)):
+            return True
+        return other.array.shape == value.array.shape and bool(
+            np.array_equal(other.array, value.array, equal_nan=other.is_floating)
+        )
+
+    def _is_laid_out_alike(self, reference: TrueCall, candidate: TrueCall, slot: str) -> bool:
+        value, other = (
+            self._value("candidate", candidate.inputs[slot]),
+            self._value("reference", reference.inputs[slot]),
+        )
+        return value.array.shape == other.array.shape and self._is_same(other, value)
+
+    def _makers(self, reference: TrueCall, candidate: TrueCall, slot: str) -> tuple[TrueCall, TrueCall] | None:
+        """The calls that made what both take in this place."""
+        number = reference.inputs.get(slot)
+        if number is None:
+            return None
+        first = self._steps["reference"].maker(self._value("reference", number))
+        second = self._steps["candidate"].maker(self._value("candidate", candidate.inputs[slot]))
+        return None if first is None or second is None else (first, second)
+
+    def _value(self, side: str, number: int) -> TrueValue:
+        return self._steps[side].values[number]
+
+    def _is_same(self, first: TrueValue, second: TrueValue) -> bool:
+        return is_same(first.array, second.array, self._counterparts.tolerance)
+
+
+def differing_arguments(reference: TrueCall, candidate: TrueCall) -> Iterable[str]:
+    """The arguments that are not the same, in words."""
+    for slot in dict.fromkeys((*reference.arguments, *candidate.arguments)):
+        first, second = reference.arguments.get(slot), candidate.arguments.get(slot)
+        if first != second and not _is_dtype(first, second):
+            yield f"{slot.removeprefix('kwargs.')}={second!r} where the reference had {first!r}"
+
+
+def _is_dtype(first: object, second: object) -> bool:
+    """Another precision means the same."""
+    return all(isinstance(one, str) and one.startswith("torch.") for one in (first, second))
