@@ -168,3 +168,13 @@ def test_a_step_after_one_with_a_wrong_pair_is_not_excused(tmp_path: Path) -> No
 
     result = tensorprobe.compare(write("r", 0.0, 0.0), write("c", 3.0, 0.01), by="growth")
     assert result.verdict.kind == "source" and result.verdict.step == 1
+
+
+def test_a_difference_that_goes_into_a_call_whose_result_was_not_recorded_is_named(tmp_path: Path) -> None:
+    def program(run: Recording, factor: float = 1.0) -> None:
+        y = run.api("Functional.linear", run.data(X), run.data(W), output=X @ W.T)
+        z = run.api("Torch.tanh", y, output=np.tanh(y.array) * np.float32(factor))
+        run.api("Tensor.mean", z, output=None)
+
+    result = compare(tmp_path, program, factor=1.1)
+    assert (result.verdict.kind, result.verdict.call.name) == ("source", "Torch.tanh.0.forward")  # type: ignore[union-attr]

@@ -54,7 +54,7 @@ def _dissolve(pair: PairedCall) -> None:
 
 
 def _agrees(node: Node) -> bool:
-    """Is all that came out of it known to be the same?"""
+    """Is all that came out of it known to be the same? Of what left no record nothing is known."""
     if isinstance(node, Call) or any(value.is_bad for value in node.outputs):
         return False
     tensors = [value for value in node.outputs if value.is_tensor and value.reason != UNDEFINED_MEMORY]
@@ -62,7 +62,7 @@ def _agrees(node: Node) -> bool:
     results = [slot for slot in node.reference.tensors if not slot.is_input and not slot.is_undefined]
     if node.match.is_group:  # what one of its calls hands to another has no counterpart
         return bool(known) and len(known) == len(tensors)
-    return all(id(slot) in known for slot in results)
+    return bool(results) and all(id(slot) in known for slot in results)
 
 
 class Effects:
@@ -73,6 +73,7 @@ class Effects:
         self._has_apis = all(any(call.kind == "api" for call in side.run.calls) for side in self._sides)
         self._next: dict[Node, set[Node]] = {}
         self._ends: set[Node] = set()
+        self._taken: set[Node] = set()
         for side in self._sides:
             for call in side.run.calls:
                 if call.caller is None:
@@ -85,7 +86,7 @@ class Effects:
         while waiting:
             node = waiting.pop()
             following = self._next.get(node, ())
-            if not _agrees(node) and (node in self._ends or not following):
+            if not _agrees(node) and (node in self._ends or not following or self._is_result(node)):
                 return True
             if node is pair or not _agrees(node):
                 fresh = [one for one in following if one not in seen]
@@ -93,12 +94,18 @@ class Effects:
                 waiting += fresh
         return False
 
+    def _is_result(self, node: Node) -> bool:
+        """Does no recorded call of a forward take what it gives? A loss leads to its own backward only."""
+        call = node if isinstance(node, Call) else node.reference
+        return call.direction == FORWARD and node not in self._taken
+
     def _add(self, side: RunSide, call: Call) -> None:
         node = _node(side, call)
         if call.kind in _ENDS or (call.kind == "module" and side.nesting.parent(call) is None):
             self._ends.add(node)
         behind = [_node(side, found) for found in _find_behind(side, call)]
         for maker in _makers(side, call):
+            self._taken.add(_node(side, maker))
             for taker in (node, *behind):  # a gradient depends on what went into the forward
                 self._lead(_node(side, maker), taker)
         for taker in behind:
