@@ -12,7 +12,7 @@ from tensorprobe.compare.match.align import align_calls
 from tensorprobe.compare.match.alignment import Alignment
 from tests.compare.program import Transformer
 from tests.compare.run_builder import RunBuilder
-from tests.compare.truth import align_builders, assert_every_call_once, assert_true_pairs
+from tests.compare.true_alignment import align_builders, assert_every_call_once, assert_true_pairs
 
 LEVELS = ("L0", "L1", "mix")
 API_LEVELS = ("L1", "mix")

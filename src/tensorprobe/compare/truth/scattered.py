@@ -42,7 +42,7 @@ class Scattered:
         """The values of the other run that have its content, that hold all its numbers, or whose numbers it holds.
         `side` is whose value it is."""
         whole = self._counterparts.of(side, value)
-        if whole or not value.is_floating:
+        if whole or not value.is_floating or np.isnan(value.array).any():
             return whole
         return self._sources(side, value) or self._parts[side].get(value.number, [])
 
@@ -121,7 +121,7 @@ class _NumberIndex:
 
     def find_sources(self, array: Array, tolerance: float) -> list[int]:
         """The values that hold the numbers of this one, in its order; none if some are not there."""
-        if array.dtype.kind != "f" or np.isnan(array).any():
+        if array.dtype.kind != "f":
             return []
         wanted = telling_numbers(array)
         if wanted.size > _MAX_LOOKED_AT:

@@ -1,0 +1,111 @@
+"""Which values of one run does the other have in parts?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensorprobe.compare.truth.scattered import Scattered, find_rising, telling_numbers
+from tensorprobe.compare.truth.value_index import Counterparts
+from tensorprobe.replay.result import Coverage
+from tensorprobe.replay.true_step import TrueCall, TrueStep, TrueValue
+
+Array = np.ndarray[Any, Any]
+X = np.random.default_rng(0).standard_normal((6, 5))
+
+
+def make_step(name: str, **results: Array) -> TrueStep:
+    """A step of one call for each result, which takes X and is named after what it makes."""
+    values = [TrueValue(0, X, "float32", None, "input.0")]
+    calls: dict[str, TrueCall] = {}
+    for position, (op, array) in enumerate(results.items()):
+        call = f"Torch.{op}.0.forward"
+        values.append(TrueValue(position + 1, array, "float32", call, "output.0"))
+        calls[call] = TrueCall(
+            call, position, "pytorch", "Torch", op, op, None, {"input.0": 0}, {"output.0": position + 1}
+        )
+    return TrueStep(name, calls, values, Coverage())
+
+
+def scatter(reference: Mapping[str, Array], **candidate: Array) -> tuple[Scattered, list[TrueValue]]:
+    steps = make_step("reference", **reference), make_step("candidate", **candidate)
+    return Scattered(Counterparts(*steps)), steps[1].values[1:]
+
+
+@pytest.mark.parametrize(
+    ("parts", "is_there"),
+    [
+        ({"whole": np.exp(X)}, True),
+        ({"first": np.exp(X[:2]), "second": np.exp(X[2:])}, True),
+        ({"even": np.exp(X[:, ::2]), "odd": np.exp(X[:, 1::2])}, True),
+        ({"first": np.exp(X[:2])}, True),  # the other run computes these rows only
+        ({"turned": np.exp(X[::-1])}, False),
+        ({"rolled": np.exp(np.roll(X, 1, 0))}, False),
+        ({"other": np.exp(X * 1.001)}, False),
+    ],
+    ids=["whole", "halves", "columns", "some rows", "turned round", "rolled", "other numbers"],
+)
+def test_a_value_is_there_if_all_its_numbers_are_in_their_order(parts: dict[str, Array], is_there: bool) -> None:
+    scattered, (value,) = scatter(parts, exp=np.exp(X))
+    assert scattered.exists("candidate", value) is is_there
+
+
+def test_what_is_only_put_together_of_what_is_there_is_not_there() -> None:
+    scattered, (value,) = scatter({"exp": np.exp(X)}, flip=X[::-1].copy())
+    assert scattered.only_moves("candidate", scattered.steps["candidate"].calls["Torch.flip.0.forward"])
+    assert not scattered.exists("candidate", value)
+
+
+def test_a_part_that_is_alone_among_its_like_says_nothing() -> None:
+    """One step of a loop has the same numbers by chance; all the others have not."""
+    names = ("loop", "loop")
+    steps = make_step("reference", first=np.exp(X[:2]), second=np.cos(X[2:])), make_step("candidate", exp=np.exp(X))
+    for call in steps[0].calls.values():
+        call.op, call.module_path = names
+    assert not Scattered(Counterparts(*steps)).exists("candidate", steps[1].values[1])
+
+
+def test_a_mask_is_not_asked_for() -> None:
+    scattered, (value,) = scatter({"exp": np.exp(X)}, tril=np.tril(np.ones((6, 6))))
+    assert scattered.exists("candidate", value)
+
+
+def test_a_value_with_a_nan_is_not_there_in_parts() -> None:
+    spoilt = np.exp(X)
+    spoilt[2, 3] = np.nan
+    scattered, (value,) = scatter({"first": np.exp(X[:3]), "second": np.exp(X[3:])}, exp=spoilt)
+    assert not scattered.exists("candidate", value)
+
+
+def test_zeros_halves_and_masks_are_no_telling_numbers() -> None:
+    assert telling_numbers(np.array([0.0, 1.0, -0.5, np.inf, np.nan, -1e9, 0.1])).tolist() == [0.1]
+
+
+@given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=3, unique=True), max_size=7))
+def test_the_longest_rising_choice_is_found(places: list[list[int]]) -> None:
+    kept = find_rising(places)
+    assert kept == sorted(set(kept)) and _rises([places[item] for item in kept])
+    assert len(kept) == max(len(chosen) for chosen in _rising_choices(places))
+
+
+def _rises(places: Sequence[Sequence[int]]) -> bool:
+    last = -1
+    for choices in places:
+        later = [place for place in choices if place > last]
+        if not later:
+            return False
+        last = min(later)
+    return True
+
+
+def _rising_choices(places: list[list[int]]) -> list[list[list[int]]]:
+    """Every choice of items that can rise, found by trying all of them."""
+    choices = product([False, True], repeat=len(places))
+    listed = [[one for one, is_in in zip(places, chosen, strict=True) if is_in] for chosen in choices]
+    return [one for one in listed if _rises(one)]

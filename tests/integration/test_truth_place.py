@@ -1,0 +1,175 @@
+"""Two small programs that are written in different ways, and what is wrong with one of them: which call is named?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import tensorprobe
+from tensorprobe.compare.result import Comparison
+
+Program = Callable[[nn.Module, torch.Tensor], torch.Tensor]
+
+
+class Weights(nn.Module):
+    """What all programs here compute with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        for name in ("a", "b", "c"):
+            setattr(self, name, nn.Parameter(torch.randn(8, 8, generator=generator) * 0.4))
+        self.bias = nn.Parameter(torch.randn(8, generator=generator))
+        self.experts = nn.Parameter(torch.randn(3, 8, 8, generator=generator) * 0.4)
+        self.program: Program | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert self.program is not None
+        return self.program(self, x)
+
+
+def record(folder: Path, program: Program) -> Path:
+    model = Weights()
+    model.program = program
+    x = torch.randn(6, 8, generator=torch.Generator().manual_seed(1))
+    with tensorprobe.capture(model, folder, level="L1", task="tensor"):
+        loss = model(x)
+        if loss.requires_grad:
+            loss.backward()
+    return folder
+
+
+def compare(tmp_path: Path, reference: Program, candidate: Program) -> Comparison:
+    return tensorprobe.compare(record(tmp_path / "r", reference), record(tmp_path / "c", candidate), by="truth")
+
+
+def named(result: Comparison) -> set[str]:
+    """The functions of all calls that are named."""
+    call = result.verdict.call
+    assert call is not None, result.verdict.headline
+    calls = (*call.reference, *call.candidate, *result.verdict.suspects)
+    return {one.name.split(".")[1] for one in calls}
+
+
+# -- values that one run has in parts ----------------------------------------------------------------------------------
+
+
+def chosen_rows(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """A mixture of experts, each for the rows that chose it."""
+    share, place = (x @ model.a)[:, :3].softmax(-1).topk(2)
+    share = share / share.sum(-1, keepdim=True)
+    total = torch.zeros_like(x)
+    for number, weight in enumerate(model.experts):
+        row, column = torch.where(place == number)
+        total = total.index_add(0, row, F.silu(x[row] @ weight) * share[row, column].unsqueeze(-1))
+    return (total @ model.b).square().mean()
+
+
+def all_rows(model: nn.Module, x: torch.Tensor, is_normal: bool = True) -> torch.Tensor:
+    share, place = (x @ model.a)[:, :3].softmax(-1).topk(2)
+    if is_normal:
+        share = share / share.sum(-1, keepdim=True)
+    shares = torch.zeros(6, 3).scatter(1, place, share)
+    parts = [F.silu(x @ weight) * shares[:, number, None] for number, weight in enumerate(model.experts)]
+    return (sum(parts) @ model.b).square().mean()
+
+
+def test_experts_for_the_rows_that_chose_them_are_those_for_all_rows(tmp_path: Path) -> None:
+    assert compare(tmp_path, chosen_rows, all_rows).verdict.kind == "agree"
+
+
+def test_weights_of_experts_that_do_not_add_up_to_one_are_named(tmp_path: Path) -> None:
+    result = compare(tmp_path, chosen_rows, lambda model, x: all_rows(model, x, is_normal=False))
+    assert named(result) & {"sum", "div", "__truediv__"}, result.verdict.headline
+
+
+def weigh(rows: torch.Tensor) -> torch.Tensor:
+    """A loss for which the order counts."""
+    return (rows * torch.linspace(0.5, 2, len(rows)).unsqueeze(1)).square().mean()
+
+
+def waves_one_by_one(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    parts = [wave(x * 2.0**octave) for octave in range(2) for wave in (torch.sin, torch.cos)]
+    return weigh(torch.cat(parts, 1).reshape(24, 8) @ model.a)
+
+
+def waves_at_once(model: nn.Module, x: torch.Tensor, is_exchanged: bool = False) -> torch.Tensor:
+    angle = x[:, None] * torch.tensor([1.0, 2.0]).reshape(2, 1)
+    pair = (torch.cos(angle), torch.sin(angle)) if is_exchanged else (torch.sin(angle), torch.cos(angle))
+    return weigh(torch.stack(pair, 2).reshape(24, 8) @ model.a)
+
+
+def test_parts_that_are_put_together_in_another_order_are_named_with_the_calls_that_move_them(tmp_path: Path) -> None:
+    assert compare(tmp_path / "right", waves_one_by_one, waves_at_once).verdict.kind == "agree"
+    result = compare(tmp_path, waves_one_by_one, lambda model, x: waves_at_once(model, x, is_exchanged=True))
+    assert "stack" in named(result), result.verdict.headline
+
+
+# -- what exists, but not in this place --------------------------------------------------------------------------------
+
+
+def gated(model: nn.Module, x: torch.Tensor, fault: str = "") -> torch.Tensor:
+    joint = x @ model.a
+    gate, value = (joint.roll(4, -1) if fault == "roll" else joint).chunk(2, -1)
+    both = torch.sigmoid(gate) * torch.tanh(value)
+    heads = both.view(6, 2, 2).transpose(1, 2) if fault == "heads" else both.view(6, 2, 2)
+    added = x @ model.b + (0 if fault == "bias" else model.bias)
+    return (torch.cat([heads.flatten(1), added], 1)[:, :8] @ model.c).square().mean() + added.square().mean()
+
+
+@pytest.mark.parametrize(("fault", "word"), [("roll", "roll"), ("heads", "transpose"), ("bias", "add")])
+def test_a_call_that_only_one_run_has_is_named(fault: str, word: str, tmp_path: Path) -> None:
+    result = compare(tmp_path, gated, lambda model, x: gated(model, x, fault))
+    assert word in {name.strip("_") for name in named(result)}, result.verdict.headline
+
+
+# -- results -----------------------------------------------------------------------------------------------------------
+
+
+def trained_and_tested(model: nn.Module, x: torch.Tensor, slope: float = 0.0) -> torch.Tensor:
+    """Of the second part only a choice is asked for."""
+    loss = (x @ model.a).square().mean()
+    F.leaky_relu(x @ model.b, slope).argmax(-1)
+    return loss
+
+
+def test_numbers_that_only_a_choice_is_made_of_are_results(tmp_path: Path) -> None:
+    result = compare(tmp_path, trained_and_tested, lambda model, x: trained_and_tested(model, x, 0.01))
+    assert named(result) == {"leaky_relu"}, result.verdict.headline
+
+
+# -- gradients ---------------------------------------------------------------------------------------------------------
+
+
+def twice_used(model: nn.Module, x: torch.Tensor, fault: str = "") -> torch.Tensor:
+    """A table of which all is taken, twice."""
+    table = model.a * 2
+    first, second = table[0:8], table[0:8].unsqueeze(0)
+    y = torch.tanh(x @ (first.detach() if fault == "first" else first))
+    gate, value = (y @ model.b).chunk(2, -1)
+    z = torch.sigmoid(gate) * (value.detach() if fault == "value" else value)
+    return (torch.cat([z, z], 1) @ second[0]).square().mean()
+
+
+@pytest.mark.parametrize(("fault", "words"), [("first", {"matmul", "__matmul__"}), ("value", {"mul", "__mul__"})])
+def test_the_call_that_gives_no_gradient_back_is_named(fault: str, words: set[str], tmp_path: Path) -> None:
+    result = compare(tmp_path, twice_used, lambda model, x: twice_used(model, x, fault))
+    assert named(result) & words, result.verdict.headline
+    assert "no gradient goes from it" in result.verdict.headline
+
+
+def straight_through(model: nn.Module, x: torch.Tensor, is_straight: bool = True) -> torch.Tensor:
+    h = x @ model.a
+    code = torch.round(h * 8) * 0.125
+    passed = h + (code - h).detach() if is_straight else code
+    return (passed @ model.b).square().mean() + (h - code.detach()).square().mean()
+
+
+def test_what_is_not_passed_straight_through_is_named(tmp_path: Path) -> None:
+    result = compare(tmp_path, straight_through, lambda model, x: straight_through(model, x, is_straight=False))
+    assert {"add", "__add__", "round"} & named(result), result.verdict.headline
