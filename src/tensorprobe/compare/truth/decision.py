@@ -74,6 +74,11 @@ class TruthDecision:
         verdict = TruthWords(judgement, *runs).give_verdict()
         calls = (*verdict.call.reference, *verdict.call.candidate) if verdict.call is not None else ()
         settle_pairs(finding.pairs, judgement, {call.name for call in calls})
+        if verdict.kind == "agree" and _has_no_effect(grown, judgement):
+            assert grown.call is not None
+            name = grown.call.candidate[-1].name
+            told = f"{name} computes something else ({grown.call.because}), which has no effect on these results"
+            verdict = replace(verdict, evidence=(told, *verdict.evidence))
         return _add_values(verdict, finding)
 
     def _find_moved(self, judgement: Judgement, finding: Finding) -> list[tuple[str, float]]:
@@ -142,6 +147,20 @@ def _is_refuted(grown: Verdict, judgement: Judgement) -> bool:
         if names and value.reference and value.candidate and not value.is_input
     ]
     return bool(states) and all(states)
+
+
+def _has_no_effect(grown: Verdict, judgement: Judgement) -> bool:
+    """Is the named call given the same and gives something else, although nothing comes of it?"""
+    if grown.call is None or grown.call.reference[-1].op != grown.call.candidate[-1].op:
+        return False
+    names = grown.call.reference[-1].name, grown.call.candidate[-1].name
+    tensors = [value for value in grown.call.values if value.is_tensor and value.reference and value.candidate]
+    states = {True: list[bool | None](), False: list[bool | None]()}
+    for value in tensors:
+        assert value.reference is not None and value.candidate is not None
+        same = judgement.is_same_value((names[0], value.reference.slot), (names[1], value.candidate.slot))
+        states[value.is_input].append(same)
+    return all(states[True]) and False in states[False]
 
 
 def _add_values(verdict: Verdict, finding: Finding) -> Verdict:
