@@ -12,7 +12,7 @@ from tensorprobe.compare.truth.scattered import Scattered
 from tensorprobe.compare.truth.slice import Slice, Slicer
 from tensorprobe.compare.truth.start import pair_lone_leaves
 from tensorprobe.compare.truth.value_index import Counterparts, other_side, word_of
-from tensorprobe.compare.truth.walk import Walker, differing_arguments
+from tensorprobe.compare.truth.walk import Walker
 from tensorprobe.replay.true_step import TrueCall, TrueValue
 
 
@@ -170,7 +170,7 @@ class ForwardExplainer:
         if word_of(reference) != word_of(candidate):
             because = f"the reference goes on with {reference.name}, the candidate with {candidate.name}"
             return Difference("source", reference, candidate, because)
-        arguments = list(differing_arguments(reference, candidate))
+        arguments = list(self._walker.differing_arguments(reference, candidate))
         if arguments:
             return Difference("entered", reference, candidate, f"called with {', '.join(arguments[:4])}")
         operands = [slot for slot in candidate.inputs if not self._walker.is_same_operand(reference, candidate, slot)]

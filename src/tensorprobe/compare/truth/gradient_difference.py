@@ -169,9 +169,9 @@ class GradientExplainer:
             seen.add(share.call.name)
             results = [step.values[number] for number in share.call.outputs.values()]
             lone = [value for value in results if self._goes_here_only(value, side)]
-            if lone:
-                waiting += [one for value in lone for one in self._shares([value], value, side)]
-            else:
+            further = [one for value in lone for one in self._shares([value], value, side)]
+            waiting += further
+            if not further:
                 yield share
 
     def _goes_here_only(self, value: TrueValue, side: str) -> bool:

@@ -26,7 +26,7 @@ _MASKED = -1e4
 """What is smaller means minus infinity: a mask."""
 _MAX_AXES = 6
 _FEW = 4
-"""A value with fewer different numbers in it says nothing."""
+"""A larger value with fewer different numbers in it says nothing."""
 _MAX_LOOKED_AT = 4096
 
 
@@ -83,7 +83,7 @@ def is_plain(array: Array) -> bool:
     """Has it no information of its own?"""
     flat = settle(array).reshape(-1)
     if flat.size < _FEW or flat.dtype.kind == "b":
-        return True
+        return flat.dtype.kind != "f" or is_round(flat)  # one number with many digits is known by them
     looked_at = flat if flat.size <= _MAX_LOOKED_AT else flat[:: flat.size // _MAX_LOOKED_AT + 1]
     looked_at = looked_at[np.isfinite(looked_at)] if looked_at.dtype.kind == "f" else looked_at
     if len(np.unique(looked_at)) < _FEW:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tensorprobe.compare.truth.argument import differing_arguments
 from tensorprobe.compare.truth.value_index import Counterparts, is_same, word_of
 from tensorprobe.replay.true_step import TrueCall, TrueValue
 
@@ -42,7 +43,7 @@ class Walker:
             first, second = waiting.pop()
             others = [slot for slot in second.inputs if not self.is_same_operand(first, second, slot)]
             is_order = not others
-            if not others and not any(differing_arguments(first, second)):
+            if not others and not any(self.differing_arguments(first, second)):
                 others = [slot for slot in second.inputs if not self._is_laid_out_alike(first, second, slot)]
             if not others and not self.has_same_results(first, second):
                 return Parting(first, second)
@@ -57,6 +58,10 @@ class Walker:
                     inserted += self._find_inserted((first, second), makers, slot)
                     inserted += [Parting(*makers)] if is_order else []  # both only move the same numbers
         return next(iter(inserted), None)
+
+    def differing_arguments(self, reference: TrueCall, candidate: TrueCall) -> Iterable[str]:
+        """What both are called with, besides tensors, and is not the same; in words."""
+        return differing_arguments((reference, self._steps["reference"]), (candidate, self._steps["candidate"]))
 
     def _find_inserted(
         self, calls: tuple[TrueCall, TrueCall], makers: tuple[TrueCall, TrueCall], slot: str
@@ -116,16 +121,3 @@ class Walker:
 
     def _is_same(self, first: TrueValue, second: TrueValue) -> bool:
         return is_same(first.array, second.array, self._counterparts.tolerance)
-
-
-def differing_arguments(reference: TrueCall, candidate: TrueCall) -> Iterable[str]:
-    """The arguments that are not the same, in words."""
-    for slot in dict.fromkeys((*reference.arguments, *candidate.arguments)):
-        first, second = reference.arguments.get(slot), candidate.arguments.get(slot)
-        if first != second and not _is_dtype(first, second):
-            yield f"{slot.removeprefix('kwargs.')}={second!r} where the reference had {first!r}"
-
-
-def _is_dtype(first: object, second: object) -> bool:
-    """Another precision means the same."""
-    return all(isinstance(one, str) and one.startswith("torch.") for one in (first, second))
