@@ -30,6 +30,7 @@ from tensorprobe.replay.result import Coverage
 from tensorprobe.run.backward_pass import LeafGradient
 from tensorprobe.run.leaf import STATE_ROLES, WRITTEN, Leaf, is_tensor, iter_named_leaves
 from tensorprobe.store import layout
+from tensorprobe.store.encode import show_sketched
 from tensorprobe.store.folder import Folder
 from tensorprobe.store.reader import Record
 from tensorprobe.store.run_id import make_run_id
@@ -194,7 +195,7 @@ class ReplayedDump(Onlooker):
         kept = {key: value for key, value in node.items() if key not in _NUMBERS}
         numbers = {"Max": stats.max, "Min": stats.min, "Mean": stats.mean, "Norm": stats.norm}
         counts = {
-            "Sketch": stats.sketch,
+            "Sketch": stats.sketch and [float(show_sketched(number)) for number in stats.sketch],
             "nan_count": stats.nan_count,
             "inf_count": stats.inf_count,
             "reason": stats.reason,

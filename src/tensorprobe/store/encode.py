@@ -94,13 +94,18 @@ def _encode_sharding(sharding: Sharding) -> str:
     )
 
 
+def show_sketched(number: float) -> str:
+    """One number of a sketch, with the digits that it is written with."""
+    return f"{number:.9g}"
+
+
 def _encode_stats(stats: Stats) -> str:
     text = (
         f'"Max": {encode_number(stats.max)}, "Min": {encode_number(stats.min)}, '
         f'"Mean": {encode_number(stats.mean)}, "Norm": {encode_number(stats.norm)}'
     )
     if stats.sketch is not None:
-        text += f', "Sketch": [{", ".join([f"{number:.9g}" for number in stats.sketch])}]'
+        text += f', "Sketch": [{", ".join(map(show_sketched, stats.sketch))}]'
     if stats.nan_count:
         text += f', "nan_count": {stats.nan_count}'
     if stats.inf_count:

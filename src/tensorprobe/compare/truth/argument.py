@@ -31,7 +31,7 @@ def differing_arguments(reference: Side, candidate: Side) -> Iterator[str]:
         second = _value(name, said[1], candidate[0])
         if first is MISSING or second is MISSING:
             given = second if first is MISSING else first
-            if is_silent(name, given) or given is None:
+            if is_silent(name, given) or given is None or not _is_same_function(reference[0], candidate[0]):
                 continue
         if first != second and not _is_dtype(first, second):
             yield f"{name.removeprefix('kwargs.')}={_show(second)} where the reference had {_show(first)}"
@@ -57,6 +57,15 @@ def _count_from_front(value: Any, rank: int) -> Any:
 
 def _value(name: str, said: dict[str, Any], call: TrueCall) -> Any:
     return said[name] if name in said else default_value(call, name.removeprefix("kwargs."))
+
+
+def _is_same_function(reference: TrueCall, candidate: TrueCall) -> bool:
+    """Of two functions one may take as an argument what the other was made with."""
+    return (reference.framework, reference.prefix, reference.op) == (
+        candidate.framework,
+        candidate.prefix,
+        candidate.op,
+    )
 
 
 def _show(value: Any) -> str:

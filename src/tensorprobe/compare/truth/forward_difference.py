@@ -17,12 +17,12 @@ from tensorprobe.replay.true_step import TrueCall, TrueValue
 
 
 def explain_forward(counterparts: Counterparts, observed: Observables) -> list[Difference]:
-    """Where the forwards part, the place that comes first. Whole values are looked at; if these do not lead to calls
-    that do the same in both runs, also those that the other run has in parts."""
+    """Where the forwards part, the place that comes first. Whole values are looked at; if they do not lead to two calls
+    that can stand for each other, also those that the other run has in parts."""
     found = ForwardExplainer(counterparts, counterparts).explain(observed)
-    if found and _is_telling(found[0]):
-        return found
     scattered = Scattered(counterparts)
+    if found and _is_telling(found[0], scattered):
+        return found
     others = ForwardExplainer(counterparts, scattered).explain(observed)
     first = min(others, key=_position, default=None)
     if first is None or first.reference is None or first.candidate is None:
@@ -34,10 +34,14 @@ def _position(one: Difference) -> int:
     return one.candidate.position if one.candidate is not None else -1
 
 
-def _is_telling(one: Difference) -> bool:
-    calls = one.reference, one.candidate
-    return one.leaf is not None or (
-        calls[0] is not None and calls[1] is not None and word_of(calls[0]) == word_of(calls[1])
+def _is_telling(one: Difference, scattered: Scattered) -> bool:
+    """Do both calls do something of a kind? One that computes stands for none that only moves numbers."""
+    if one.leaf is not None:
+        return True
+    if one.reference is None or one.candidate is None:
+        return False
+    return word_of(one.reference) == word_of(one.candidate) or (
+        scattered.only_moves("reference", one.reference) == scattered.only_moves("candidate", one.candidate)
     )
 
 

@@ -100,7 +100,7 @@ class Scattered:
         if not given or not made:
             return False
         known = np.unique(np.concatenate([one.reshape(-1) for one in given]))
-        return all(bool(np.isin(telling_numbers(one), known).all()) for one in made)
+        return all(bool(np.isin(one.reshape(-1), known).all()) for one in made)
 
 
 class _NumberIndex:
