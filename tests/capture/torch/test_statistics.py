@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tensorprobe.capture.torch import statistics
 from tensorprobe.capture.torch.reader import TorchReader
 from tensorprobe.capture.torch.reducer import Reducer
-from tensorprobe.capture.torch.statistics import DeviceBuffer, Extent, merge_rows
+from tensorprobe.capture.torch.statistics import DeviceBuffer, Extent, in_one_line, merge_rows
 from tensorprobe.model.record import Stats
 from tensorprobe.store.sketch import BLOCK
 from tests.capture.torch.reference import (
@@ -434,3 +434,20 @@ def test_equal_elements_which_round_alike_are_summed_to_six_digits_whatever_thei
     stats, number = read(torch.full((count,), 247.3)), float(torch.tensor(247.3))
     assert stats.mean == pytest.approx(number, rel=1e-6)
     assert stats.norm == pytest.approx(number * math.sqrt(count), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda: torch.ones(1).expand(4, 8),
+        lambda: torch.arange(4.0)[:, None].expand(4, 8),
+        lambda: torch.arange(32.0).view(4, 8).t(),
+        lambda: torch.arange(64.0)[::2],
+        lambda: torch.arange(32.0).view(4, 8),
+    ],
+    ids=["one element", "columns", "transposed", "gaps", "plain"],
+)
+def test_a_kernel_is_given_memory_that_holds_every_element_in_its_place(view: Callable[[], torch.Tensor]) -> None:
+    line = in_one_line(view())
+    assert line.is_contiguous() and line.stride() == (1,)
+    assert line.tolist() == view().flatten().tolist()

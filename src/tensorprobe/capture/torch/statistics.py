@@ -183,6 +183,11 @@ def in_order(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.dim() == 1 and tensor.is_contiguous() else tensor.reshape(-1)
 
 
+def in_one_line(tensor: torch.Tensor) -> torch.Tensor:
+    """The same for a kernel, which reads memory: a tensor that was expanded from one element stays one in a line."""
+    return in_order(tensor).contiguous()
+
+
 def reduce_finite(flat: torch.Tensor) -> Row | None:
     """The frequent case: everything is finite. None if it is not, or if the squares leave the range of the dtype."""
     if not is_in_memory(flat):
