@@ -46,6 +46,7 @@ from tensorprobe.capture.torch.npy_file import NpyFiles
 from tensorprobe.capture.torch.object import describe_object
 from tensorprobe.capture.torch.reducer import Reducer
 from tensorprobe.capture.torch.statistics import describe_failure, without_repeats
+from tensorprobe.capture.torch.tensor_copy import TensorCopy
 from tensorprobe.capture.torch.tensor_file import TorchFiles
 from tensorprobe.capture.torch.undefined_memory import UndefinedMemory
 from tensorprobe.capture.torch.value import (
@@ -370,22 +371,6 @@ class TorchReader:
         self._late_bytes += size_bytes
         if self._late_bytes > _MAX_LATE_BYTES:
             self.fetch()
-
-
-class TensorCopy:
-    """A copy on the device of its tensor; it comes to the host in the thread that writes it, so that the training
-    thread need not wait."""
-
-    __slots__ = ("_event", "_tensor")
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self._tensor = tensor
-        self._event = torch.cuda.current_stream(tensor.device).record_event() if tensor.is_cuda else None
-
-    def to_host(self) -> torch.Tensor:
-        if self._event is not None:
-            self._event.synchronize()
-        return self._tensor.cpu()
 
 
 def note_missing_digest(value: Value, error: BaseException) -> None:
