@@ -255,3 +255,13 @@ def test_a_gradient_that_is_a_little_too_large_everywhere_is_found_in_bfloat16(
     dump = record(tmp_path, model, lambda: model[1](change(model[0](x)).relu()).square().mean())
     found = tensorprobe.truth(dump).findings
     assert [finding.kind for finding in found] == ([kind] if kind else [])
+
+
+def test_a_run_that_was_killed_in_the_step_is_said_to_be_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dump = train(tmp_path, lambda h: h * 2)
+    assert "ended before" not in run_here(capsys, "truth", dump).stdout
+    run = next(dump.glob("step0/*/run.json"))
+    run.write_text(run.read_text().replace('"complete": true', '"complete": false'))
+    assert "the run ended before this step did" in run_here(capsys, "truth", dump).stdout

@@ -35,6 +35,8 @@ from tensorprobe.run.backward_pass import LeafGradient
 from tensorprobe.run.leaf import Leaf
 from tensorprobe.store.frame import describe_frame
 
+_CUT_OFF = "the run ended before this step did: what it had not recorded by then is not covered"
+
 
 def find_truths(
     programs: Sequence[Program], device: torch.device, advance: Callable[[], None] = lambda: None
@@ -64,6 +66,8 @@ def find_truths(
 def make_truth(replay: Replay, judge_: TruthJudge) -> Truth:
     """What is said of one process, after its replay."""
     program, findings = replay.program, judge_.findings
+    if not program.rank.is_complete:
+        replay.coverage.remarks.append(_CUT_OFF)
     writes = replay.workspace.unseen_writes if program.rank.header.get("level") != "api_dump" else []
     findings += [
         Finding("write", write.operation, write.leaf.slot, other=write.before.slot)
