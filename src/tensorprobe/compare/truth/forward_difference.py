@@ -35,13 +35,13 @@ def _position(one: Difference) -> int:
 
 
 def _is_telling(one: Difference, scattered: Scattered) -> bool:
-    """Do both calls do something of a kind? One that computes stands for none that only moves numbers."""
+    """Do both calls do something of a kind? One that computes stands for none that moves numbers or makes zeros."""
     if one.leaf is not None:
         return True
     if one.reference is None or one.candidate is None:
         return False
     return word_of(one.reference) == word_of(one.candidate) or (
-        scattered.only_moves("reference", one.reference) == scattered.only_moves("candidate", one.candidate)
+        scattered.kind_of("reference", one.reference) == scattered.kind_of("candidate", one.candidate)
     )
 
 

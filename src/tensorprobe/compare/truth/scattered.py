@@ -87,6 +87,13 @@ class Scattered:
         maker = self.steps[side].maker(value)
         return maker is None or not self.only_moves(side, maker)
 
+    def kind_of(self, side: str, call: TrueCall) -> str:
+        """Does it compute numbers, only move them, or make what says nothing: zeros, a mask?"""
+        results = [self.steps[side].values[number] for number in call.outputs.values()]
+        if all(self._says_nothing(side, value) for value in results):
+            return "plain"
+        return "moving" if self.only_moves(side, call) else "computing"
+
     def _says_nothing(self, side: str, value: TrueValue) -> bool:
         return self._counterparts.is_plain(side, value) and not (
             value.is_floating and telling_numbers(value.array).size

@@ -14,6 +14,7 @@ import numpy as np
 from tensorprobe.compare.truth.argument import differing_arguments
 from tensorprobe.compare.truth.value_index import Counterparts, is_same, word_of
 from tensorprobe.replay.true_step import TrueCall, TrueValue
+from tensorprobe.word.vocabulary import common_argument
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,8 @@ class Walker:
         self, calls: tuple[TrueCall, TrueCall], makers: tuple[TrueCall, TrueCall], slot: str
     ) -> Iterable[Parting]:
         """What one run gives on as it is goes through another call in the other."""
-        reference = self._value("reference", calls[0].inputs[slot])
+        reference = self._find_operand(*calls, slot)
+        assert reference is not None  # it has a maker
         candidate = self._value("candidate", calls[1].inputs[slot])
         if self._takes("candidate", makers[1], reference):
             yield Parting(calls[0], makers[1], f"the reference gives what goes in to {calls[0].name} as it is")
@@ -90,29 +92,44 @@ class Walker:
 
     def is_same_operand(self, reference: TrueCall, candidate: TrueCall, slot: str) -> bool:
         """Are both given the same numbers in this place, in whatever order of the axes?"""
-        number = reference.inputs.get(slot)
-        if number is None:
-            return False
-        value, other = self._value("candidate", candidate.inputs[slot]), self._value("reference", number)
-        if any(one.number == number for one in self._counterparts.of("candidate", value)):
+        other = self._find_operand(reference, candidate, slot)
+        return other is not None and self._is_counterpart(other, self._value("candidate", candidate.inputs[slot]))
+
+    def _is_counterpart(self, reference: TrueValue, candidate: TrueValue) -> bool:
+        if any(one.number == reference.number for one in self._counterparts.of("candidate", candidate)):
             return True
-        return other.array.shape == value.array.shape and bool(
-            np.array_equal(other.array, value.array, equal_nan=other.is_floating)
+        return reference.array.shape == candidate.array.shape and bool(
+            np.array_equal(reference.array, candidate.array, equal_nan=reference.is_floating)
         )
+
+    def _find_operand(self, reference: TrueCall, candidate: TrueCall, slot: str) -> TrueValue | None:
+        """What the reference's call is given in the place of the candidate's. Where the frameworks name it otherwise:
+        what has no place in the candidate's call, the same numbers first."""
+        names = {common_argument(reference, place): number for place, number in reference.inputs.items()}
+        name = common_argument(candidate, slot)
+        if name in names:
+            return self._value("reference", names[name])
+        own = {common_argument(candidate, place): number for place, number in candidate.inputs.items()}
+        left = [self._value("reference", number) for name, number in names.items() if name not in own]
+        value = self._value("candidate", candidate.inputs[slot])
+        places = [name for name in own if name not in names]
+        same = next((one for one in left if self._is_counterpart(one, value)), None)
+        index = places.index(name)
+        return same or (left[index] if index < len(left) else None)
 
     def _is_laid_out_alike(self, reference: TrueCall, candidate: TrueCall, slot: str) -> bool:
         value, other = (
             self._value("candidate", candidate.inputs[slot]),
-            self._value("reference", reference.inputs[slot]),
+            self._find_operand(reference, candidate, slot),
         )
-        return value.array.shape == other.array.shape and self._is_same(other, value)
+        return other is not None and value.array.shape == other.array.shape and self._is_same(other, value)
 
     def _makers(self, reference: TrueCall, candidate: TrueCall, slot: str) -> tuple[TrueCall, TrueCall] | None:
         """The calls that made what both take in this place."""
-        number = reference.inputs.get(slot)
-        if number is None:
+        other = self._find_operand(reference, candidate, slot)
+        if other is None:
             return None
-        first = self._steps["reference"].maker(self._value("reference", number))
+        first = self._steps["reference"].maker(other)
         second = self._steps["candidate"].maker(self._value("candidate", candidate.inputs[slot]))
         return None if first is None or second is None else (first, second)
 
