@@ -67,13 +67,15 @@ class Walker:
     def _find_inserted(
         self, calls: tuple[TrueCall, TrueCall], makers: tuple[TrueCall, TrueCall], slot: str
     ) -> Iterable[Parting]:
-        """What one run gives on as it is goes through another call in the other."""
+        """What one run gives on as it is goes through another call in the other. What that call gives is nowhere in the
+        first: else it is only another operand."""
         reference = self._find_operand(*calls, slot)
         assert reference is not None  # it has a maker
         candidate = self._value("candidate", calls[1].inputs[slot])
-        if self._takes("candidate", makers[1], reference):
+        exists = self._counterparts.exists
+        if not exists("candidate", candidate) and self._takes("candidate", makers[1], reference):
             yield Parting(calls[0], makers[1], f"the reference gives what goes in to {calls[0].name} as it is")
-        elif self._takes("reference", makers[0], candidate):
+        elif not exists("reference", reference) and self._takes("reference", makers[0], candidate):
             yield Parting(makers[0], calls[1], f"the candidate does not call {makers[0].name} before {calls[1].name}")
 
     def _takes(self, side: str, call: TrueCall, value: TrueValue) -> bool:
