@@ -155,7 +155,8 @@ def _compare_ranks(
     candidate = RunSide(aligned.runs[1], alignment.only_candidate)
     pairs = pair_calls(reference, candidate, alignment)
     for paired in pairs:
-        paired.hold([make_value(*slots, paired) for slots in pair_match_slots(paired.match, alignment)])
+        calls = paired.reference, paired.candidate
+        paired.hold([make_value(*slots, calls) for slots in pair_match_slots(paired.match, alignment)])
     course = Course(reference, candidate, options, history.past)
     judged = _measure_and_judge(pairs, pair, Judge(course), options, progress)
     is_cut_short = len(judged) < len(pairs)

@@ -6,7 +6,7 @@ needed to look at it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -80,8 +80,6 @@ class TrueCall:
     departing: dict[str, Array] = field(default_factory=dict)
     """The gradients that it gives back to what went in."""
     is_random: bool = False
-    kind: str = "api"
-    direction: str = "forward"
 
     @property
     def backward_name(self) -> str:
@@ -137,12 +135,9 @@ class TrueStep:
         return value.number in self._before_loss if self.roots else self.leads_on(value)
 
     @cached_property
-    def _before_loss(self) -> frozenset[int]:
-        found = {value.number for value in self.roots}
-        for call in sorted(self.calls.values(), key=lambda call: -call.position):
-            if not found.isdisjoint(call.outputs.values()):
-                found.update(call.inputs.values())
-        return frozenset(found)
+    def _before_loss(self) -> Set[int]:
+        roots = {value.number for value in self.roots}
+        return roots | self.find_before(roots)
 
     def is_end(self, value: TrueValue) -> bool:
         """Is it a result of the step: a number that no other number is computed from? A choice that is made of it may
@@ -150,13 +145,16 @@ class TrueStep:
         return value.is_floating and not value.is_root and value.number not in self._leading
 
     @cached_property
-    def _leading(self) -> frozenset[int]:
-        """The values that another floating value depends on."""
+    def _leading(self) -> Set[int]:
+        return self.find_before({value.number for value in self.values if value.is_floating})
+
+    def find_before(self, numbers: Set[int]) -> Set[int]:
+        """The values that these are computed from."""
         found: set[int] = set()
         for call in sorted(self.calls.values(), key=lambda call: -call.position):
-            if any(self.values[number].is_floating or number in found for number in call.outputs.values()):
+            if not numbers.isdisjoint(call.outputs.values()) or not found.isdisjoint(call.outputs.values()):
                 found.update(call.inputs.values())
-        return frozenset(found)
+        return found
 
     def maker(self, value: TrueValue) -> TrueCall | None:
         return self.calls.get(value.maker) if value.maker is not None else None

@@ -7,7 +7,7 @@ import math
 from tensorprobe.compare.judge.course import Course
 from tensorprobe.compare.judge.precision import unit_roundoff
 from tensorprobe.compare.judge.status import MADE_ELSEWHERE, is_explained_but_large
-from tensorprobe.compare.match.argument import is_size, show_argument
+from tensorprobe.compare.match.argument import describe_arguments, find_changed, is_size
 from tensorprobe.compare.match.pairing import PairedCall
 from tensorprobe.compare.measure.noise import GAIN
 from tensorprobe.compare.result import Role, ValuePair
@@ -63,7 +63,7 @@ class RoleGiver:
             changed = [value for value in changed if not is_size(value, (pair.reference, pair.candidate))]
         if not changed or (not bad_outputs and not _has_grown(pair)):
             return False
-        pair.role, pair.because = "entered", f"called with {_describe_arguments(changed)}"
+        pair.role, pair.because = "entered", f"called with {describe_arguments(changed)}"
         return True
 
     def _decide_forward_arguments(self, pair: PairedCall) -> bool:
@@ -74,7 +74,7 @@ class RoleGiver:
         changed = _find_changed(forward, or_left_out=True)
         if not changed:
             return False
-        pair.role, pair.because = "entered", f"its forward was called with {_describe_arguments(changed)}"
+        pair.role, pair.because = "entered", f"its forward was called with {describe_arguments(changed)}"
         return True
 
     def _decide_downstream(
@@ -170,20 +170,4 @@ def _has_grown(pair: PairedCall) -> bool:
 
 
 def _find_changed(pair: PairedCall, or_left_out: bool) -> list[ValuePair]:
-    """The plain arguments that differ; where none does, those that one side left to their defaults."""
-    arguments = [value for value in pair.inputs if value.measurement is None]
-    changed = [value for value in arguments if value.status == "different"]
-    return changed or [value for value in arguments if or_left_out and value.is_mismatch]
-
-
-def _describe_arguments(values: list[ValuePair]) -> str:
-    return ", ".join(map(_describe_argument, values[:4]))
-
-
-def _describe_argument(value: ValuePair) -> str:
-    name = value.slot.removeprefix("kwargs.").removeprefix("settings.")
-    if value.reference is None:
-        return f"{name}={show_argument(value.candidate)} where the reference gave none"
-    if value.candidate is None:
-        return f"no {name} where the reference had {show_argument(value.reference)}"
-    return f"{name}={show_argument(value.candidate)} where the reference had {show_argument(value.reference)}"
+    return find_changed([value for value in pair.inputs if value.measurement is None], or_left_out)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from tensorprobe.compare.result import Status, ValuePair
@@ -122,6 +123,26 @@ def _element(slot: PlainSlot, other: str) -> PlainSlot:
     if rest == other or not is_index(rest) or not isinstance(slot.value, list) or int(rest) >= len(slot.value):
         return slot
     return PlainSlot(other, "int", slot.value[int(rest)], slot.is_input)
+
+
+def find_changed(arguments: Sequence[ValuePair], or_left_out: bool = True) -> list[ValuePair]:
+    """The plain arguments that differ; where none does, those that one side left to their defaults."""
+    changed = [value for value in arguments if value.status == "different"]
+    return changed or [value for value in arguments if or_left_out and value.is_mismatch]
+
+
+def describe_arguments(values: Sequence[ValuePair]) -> str:
+    """The first few of them, as they were given in both runs."""
+    return ", ".join(map(_describe_argument, values[:4]))
+
+
+def _describe_argument(value: ValuePair) -> str:
+    name = value.slot.removeprefix("kwargs.").removeprefix("settings.")
+    if value.reference is None:
+        return f"{name}={show_argument(value.candidate)} where the reference gave none"
+    if value.candidate is None:
+        return f"no {name} where the reference had {show_argument(value.reference)}"
+    return f"{name}={show_argument(value.candidate)} where the reference had {show_argument(value.reference)}"
 
 
 def show_argument(slot: Slot | None) -> str:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from tensorprobe.compare.match.argument import compare_lone, compare_said
-from tensorprobe.compare.match.pairing import PairedCall
+from tensorprobe.compare.match.argument import Calls, compare_lone, compare_said
 from tensorprobe.compare.result import ValuePair
 from tensorprobe.model.name import FORWARD, RECOMPUTE
 from tensorprobe.store.slot import PlainSlot, Slot
 from tensorprobe.word.vocabulary import is_across_frameworks
 
 
-def make_value(reference: Slot | None, candidate: Slot | None, pair: PairedCall) -> ValuePair:
+def make_value(reference: Slot | None, candidate: Slot | None, calls: Calls) -> ValuePair:
     """Plain arguments are compared at once, tensors wait for their measurement."""
-    calls = pair.reference, pair.candidate
     is_across = is_across_frameworks(calls[0].framework, calls[1].framework)
     if reference is None or candidate is None:
         value = compare_lone(reference, candidate, calls)

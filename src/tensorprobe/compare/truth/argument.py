@@ -1,77 +1,53 @@
-"""Arguments that are no tensors, of two calls of the same function, in the words of PyTorch.
-
-`axis=2` is `dim=-1` of three dimensions, what is not given is the default, and a size says what the result says too.
-"""
+"""What goes into two calls, place by place: frameworks name and order it otherwise."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Mapping
 
-from tensorprobe.replay.true_step import TrueCall, TrueStep
-from tensorprobe.word.signature import MISSING
-from tensorprobe.word.vocabulary import common_argument, common_value, default_value, is_dimension, is_silent
-
-_SIZES = frozenset(("output_size", "shape", "size", "sizes"))
-Side = tuple[TrueCall, TrueStep]
-"""A call, and the step that it is of."""
-
-
-def differing_arguments(reference: Side, candidate: Side) -> Iterator[str]:
-    """Those that are not the same, in words."""
-    said = _say(*reference), _say(*candidate)
-    shapes = [
-        [step.values[number].array.shape for number in call.outputs.values()] for call, step in (reference, candidate)
-    ]
-    for name in dict.fromkeys((*said[0], *said[1])):
-        keyword = name.removeprefix("kwargs.").partition(".")[0]
-        if keyword in _SIZES and shapes[0] == shapes[1]:
-            continue
-        first = _value(name, said[0], reference[0])
-        second = _value(name, said[1], candidate[0])
-        if first is MISSING or second is MISSING:
-            given = second if first is MISSING else first
-            if is_silent(name, given) or given is None or not _is_same_function(reference[0], candidate[0]):
-                continue
-        if first != second and not _is_dtype(first, second):
-            yield f"{name.removeprefix('kwargs.')}={_show(second)} where the reference had {_show(first)}"
+from tensorprobe.compare.match.argument import describe_arguments, find_changed, is_size
+from tensorprobe.compare.match.slot_pair import pair_slots
+from tensorprobe.compare.match.value import make_value
+from tensorprobe.compare.result import ValuePair
+from tensorprobe.replay.true_step import TrueCall
+from tensorprobe.run.call import Call
+from tensorprobe.run.step import Run
+from tensorprobe.store.slot import PlainSlot, TensorSlot
 
 
-def _say(call: TrueCall, step: TrueStep) -> dict[str, Any]:
-    ranks = [step.values[number].array.ndim for number in call.inputs.values()]
-    found = {}
-    for slot, value in call.arguments.items():
-        name = common_argument(call, slot, isinstance(value, list))
-        value = common_value(call, slot, value)
-        if is_dimension(name) and ranks:
-            value = _count_from_front(value, ranks[0])
-        found[name] = value
-    return found
+class Arguments:
+    """Of the calls of two runs."""
+
+    def __init__(self, reference: Run, candidate: Run) -> None:
+        self._runs = reference, candidate
+
+    def operands(self, reference: TrueCall, candidate: TrueCall) -> Mapping[str, str]:
+        """Where the reference's call has what the candidate's has in each place."""
+        calls = self._find(reference, candidate)
+        if calls is None:
+            return {slot: slot for slot in candidate.inputs if slot in reference.inputs}
+        return {
+            second.slot: first.slot
+            for first, second in pair_slots(*calls)
+            if isinstance(first, TensorSlot) and isinstance(second, TensorSlot)
+        }
+
+    def describe_differing(self, reference: TrueCall, candidate: TrueCall, has_same_shape: bool) -> str:
+        """What is no tensor and not the same, in words. `has_same_shape`: so have the results, and a size says no
+        more."""
+        calls = self._find(reference, candidate)
+        if calls is None:
+            return ""
+        values = [make_value(first, second, calls) for first, second in pair_slots(*calls)]
+        plain = [value for value in values if value.is_input and not value.is_tensor and not _is_dtype(value)]
+        told = [value for value in plain if not (has_same_shape and is_size(value, calls))]
+        return describe_arguments(find_changed(told))
+
+    def _find(self, reference: TrueCall, candidate: TrueCall) -> tuple[Call, Call] | None:
+        found = [run.by_name.get(call.name) for run, call in zip(self._runs, (reference, candidate), strict=True)]
+        return (found[0], found[1]) if found[0] is not None and found[1] is not None else None
 
 
-def _count_from_front(value: Any, rank: int) -> Any:
-    if isinstance(value, list | tuple):
-        return [_count_from_front(one, rank) for one in value]
-    return value + rank if isinstance(value, int) and not isinstance(value, bool) and value < 0 else value
-
-
-def _value(name: str, said: dict[str, Any], call: TrueCall) -> Any:
-    return said[name] if name in said else default_value(call, name.removeprefix("kwargs."))
-
-
-def _is_same_function(reference: TrueCall, candidate: TrueCall) -> bool:
-    """Of two functions one may take as an argument what the other was made with."""
-    return (reference.framework, reference.prefix, reference.op) == (
-        candidate.framework,
-        candidate.prefix,
-        candidate.op,
-    )
-
-
-def _show(value: Any) -> str:
-    return "nothing" if value is MISSING else repr(value)
-
-
-def _is_dtype(first: object, second: object) -> bool:
+def _is_dtype(value: ValuePair) -> bool:
     """Another precision means the same."""
-    return all(isinstance(one, str) and one.partition(".")[0] in ("torch", "mindspore") for one in (first, second))
+    slots = [slot for slot in (value.reference, value.candidate) if isinstance(slot, PlainSlot)]
+    return any(slot.type.rpartition(".")[2] == "dtype" for slot in slots)

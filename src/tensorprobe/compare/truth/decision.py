@@ -44,7 +44,7 @@ class TruthDecision:
         obstacle = find_obstacle(pair.reference, pair.candidate)
         if obstacle is None:
             origins = None if self._earlier is None else self._earlier.origins
-            judgement = judge_by_truth(pair.reference, pair.candidate, origins)
+            judgement = judge_by_truth(*runs, origins)
             verdict = self._choose(judgement, runs, finding, grown)
             self._earlier = _remember(judgement, origins or {})
             if judgement.observables.tolerance <= _LEAST_TELLING:

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
+from tensorprobe.compare.truth.argument import Arguments
 from tensorprobe.compare.truth.difference import Difference, describe_start
 from tensorprobe.compare.truth.observable import Observables
 from tensorprobe.compare.truth.scattered import Scattered
 from tensorprobe.compare.truth.slice import Slice, Slicer
 from tensorprobe.compare.truth.start import pair_lone_leaves
-from tensorprobe.compare.truth.value_index import Counterparts, other_side, word_of
+from tensorprobe.compare.truth.value_index import Counterparts, other_side, unlikeness, word_of
 from tensorprobe.compare.truth.walk import Walker
 from tensorprobe.replay.true_step import TrueCall, TrueValue
 
 
-def explain_forward(counterparts: Counterparts, observed: Observables) -> list[Difference]:
+def explain_forward(counterparts: Counterparts, observed: Observables, arguments: Arguments) -> list[Difference]:
     """Where the forwards part, the place that comes first. Whole values are looked at; if they do not lead to two calls
     that can stand for each other, also those that the other run has in parts."""
-    found = ForwardExplainer(counterparts, counterparts).explain(observed)
+    found = ForwardExplainer(counterparts, counterparts, arguments).explain(observed)
     scattered = Scattered(counterparts)
     if found and _is_telling(found[0], scattered):
         return found
-    others = ForwardExplainer(counterparts, scattered).explain(observed)
+    others = ForwardExplainer(counterparts, scattered, arguments).explain(observed)
     first = min(others, key=_position, default=None)
     if first is None or first.reference is None or first.candidate is None:
         return found or others
@@ -66,11 +68,11 @@ class Likeness(Protocol):
 class ForwardExplainer:
     """Finds the beginnings of what differs in two steps."""
 
-    def __init__(self, counterparts: Counterparts, likeness: Likeness) -> None:
+    def __init__(self, counterparts: Counterparts, likeness: Likeness, arguments: Arguments) -> None:
         self._steps = counterparts.steps
         self._counterparts = counterparts
         self._likeness = likeness
-        self._walker = Walker(counterparts)
+        self._walker = Walker(counterparts, arguments)
         self._slicers = {side: Slicer(side, counterparts, likeness.exists) for side in self._steps}
 
     def explain(self, observed: Observables) -> list[Difference]:
@@ -136,15 +138,7 @@ class ForwardExplainer:
     def _find_partner(self, call: TrueCall, others: Sequence[TrueCall]) -> TrueCall | None:
         """The beginning on the other side that takes the same: rather one that does the same, in the same module."""
         sharing = [other for other in others if self._share_inputs(other, call)]
-        return min(
-            sharing,
-            key=lambda other: (
-                word_of(other) != word_of(call),
-                other.module_path != call.module_path,
-                other.position,
-            ),
-            default=None,
-        )
+        return min(sharing, key=partial(unlikeness, call), default=None)
 
     def _find_namesake(self, call: TrueCall, reference: Slice) -> TrueCall | None:
         """The call of the reference's slice that does the same, in the same module, and as near to the end."""
@@ -174,9 +168,9 @@ class ForwardExplainer:
         if word_of(reference) != word_of(candidate):
             because = f"the reference goes on with {reference.name}, the candidate with {candidate.name}"
             return Difference("source", reference, candidate, because)
-        arguments = list(self._walker.differing_arguments(reference, candidate))
+        arguments = self._walker.describe_arguments(reference, candidate)
         if arguments:
-            return Difference("entered", reference, candidate, f"called with {', '.join(arguments[:4])}")
+            return Difference("entered", reference, candidate, f"called with {arguments}")
         operands = [slot for slot in candidate.inputs if not self._walker.is_same_operand(reference, candidate, slot)]
         if operands:
             words = ", ".join(operands[:4])

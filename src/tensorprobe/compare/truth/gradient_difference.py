@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from tensorprobe.compare.truth.difference import Difference
 from tensorprobe.compare.truth.observable import ZERO, arrange
-from tensorprobe.compare.truth.value_index import Counterparts, other_side, word_of
+from tensorprobe.compare.truth.value_index import Counterparts, other_side, unlikeness
 from tensorprobe.replay.true_step import Array, TrueCall, TrueStep, TrueValue
 
 _SLACK = 10.0
@@ -45,10 +46,11 @@ class GradientExplainer:
         shared = [value for value in step.values if value.is_floating and self._counterparts.exists("candidate", value)]
         differing = [value for value in shared if self._differs(value)]
         found: dict[tuple[TrueCall | None, TrueCall | None], Difference] = {}
-        for value in sorted(differing, key=lambda one: -_position(one, step)):
-            if not self._leads_to(value, differing):
-                for one in self._describe(value):
-                    found.setdefault((one.reference, one.candidate), one)
+        earlier = step.find_before({value.number for value in differing})
+        last = [value for value in differing if value.number not in earlier]
+        for value in sorted(last, key=lambda one: -_position(one, step)):
+            for one in self._describe(value):
+                found.setdefault((one.reference, one.candidate), one)
         return list(found.values())
 
     # -- which values --------------------------------------------------------------------------------------------------
@@ -105,22 +107,6 @@ class GradientExplainer:
             for twin in self._counterparts.of("reference", partner)
         }
         return [twin for number, twin in found.items() if number != value.number]
-
-    def _leads_to(self, value: TrueValue, others: Sequence[TrueValue]) -> bool:
-        """Is one of the others computed from this value, and not from something of the same content?"""
-        numbers = {one.number for one in others}
-        step = self._steps["candidate"]
-        waiting, seen = [value.number], {value.number}
-        while waiting:
-            for call in step.users.get(waiting.pop(), []):
-                for number in call.outputs.values():
-                    if number in seen or not step.values[number].is_floating:
-                        continue
-                    if number in numbers:
-                        return True
-                    seen.add(number)
-                    waiting.append(number)
-        return False
 
     # -- which calls ---------------------------------------------------------------------------------------------------
 
@@ -204,14 +190,7 @@ class GradientExplainer:
             makers = [other.maker(one) for one in self._counterparts.of(side, value)]
             same = [maker for maker in makers if maker is not None]
             if same:
-                return min(
-                    same,
-                    key=lambda maker: (
-                        word_of(maker) != word_of(call),
-                        maker.module_path != call.module_path,
-                        abs(maker.position - call.position),
-                    ),
-                )
+                return min(same, key=partial(unlikeness, call))
         return None
 
     # -- numbers -------------------------------------------------------------------------------------------------------

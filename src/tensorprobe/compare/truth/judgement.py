@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
+from tensorprobe.compare.truth.argument import Arguments
 from tensorprobe.compare.truth.difference import Difference, describe_start
 from tensorprobe.compare.truth.effect import add_effects
 from tensorprobe.compare.truth.forward_difference import explain_forward
@@ -19,6 +20,7 @@ from tensorprobe.errors import DumpError, UsageError
 from tensorprobe.replay import check_replayable, find_device, tells_tensors_apart
 from tensorprobe.replay.result import Finding, Truth
 from tensorprobe.replay.true_step import TrueStep
+from tensorprobe.run.step import Run
 from tensorprobe.store.reader import RankDump
 
 SIDES = ("reference", "candidate")
@@ -100,12 +102,13 @@ def find_obstacle(reference: RankDump, candidate: RankDump) -> str | None:
     return None
 
 
-def judge_by_truth(reference: RankDump, candidate: RankDump, origins: Origins | None = None) -> Judgement:
+def judge_by_truth(reference: Run, candidate: Run, origins: Origins | None = None) -> Judgement:
     """Replay both, fit their leaves, and hold their observables against each other at two points. `origins`: at a
     later step, where parameters differ, what those of the candidate are made of."""
     from tensorprobe.compare.truth.replaying import Replaying
 
-    replaying = {SIDES[0]: Replaying(reference), SIDES[1]: Replaying(candidate)}
+    arguments = Arguments(reference, candidate)
+    replaying = {SIDES[0]: Replaying(reference.rank), SIDES[1]: Replaying(candidate.rank)}
     steps = {side: one.replay({}) for side, one in replaying.items()}
     counterparts = Counterparts(**steps)
     replacements = find_replacements(counterparts)
@@ -125,7 +128,7 @@ def judge_by_truth(reference: RankDump, candidate: RankDump, origins: Origins | 
                 counterparts, found.observables, found.unequal = as_if, observed, pairs
                 found.steps = counterparts.steps
     if not found.observables.is_equal:
-        differences = _explain(counterparts, found.observables)
+        differences = _explain(counterparts, found.observables, arguments)
         execute = partial(replaying[SIDES[1]].replay, replacements[SIDES[1]], ())
         found.differences = add_effects(differences, found.observables, counterparts.steps, execute)
         return found
@@ -143,7 +146,7 @@ def judge_by_truth(reference: RankDump, candidate: RankDump, origins: Origins | 
     if second.is_finite and not takes_recorded:
         found.second_point = second
         if not second.is_equal:
-            found.differences = _explain(moved, second)
+            found.differences = _explain(moved, second, arguments)
             return found
     if not found.unequal:
         found.truths = {side: one.find_truth() for side, one in replaying.items()}
@@ -151,7 +154,8 @@ def judge_by_truth(reference: RankDump, candidate: RankDump, origins: Origins | 
     return found
 
 
-def _explain(counterparts: Counterparts, observed: Observables) -> list[Difference]:
+def _explain(counterparts: Counterparts, observed: Observables, arguments: Arguments) -> list[Difference]:
     """Where they part: in the forward, and if that is the same, in the gradients."""
-    found = [] if observed.has_same_loss and not observed.ends else explain_forward(counterparts, observed)
+    is_same = observed.has_same_loss and not observed.ends
+    found = [] if is_same else explain_forward(counterparts, observed, arguments)
     return found or GradientExplainer(counterparts).explain()

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 
-from tensorprobe.compare.truth.value_index import Counterparts, word_of
+from tensorprobe.compare.truth.value_index import Counterparts, unlikeness
 from tensorprobe.replay.result import Truth
 from tensorprobe.replay.true_step import TrueCall, TrueStep, TrueValue
 
@@ -72,7 +71,7 @@ def _iter_pairs(counterparts: Counterparts) -> Iterator[tuple[TrueCall, str, Tru
                 continue
             places = [place for one in counterparts.of("candidate", value) for place in _places_of(one, reference)]
             if places:  # of several, an update that changes nothing among them, the one that does the same
-                maker, name = min(places, key=partial(_unlikeness, call))
+                maker, name = min(places, key=lambda place: unlikeness(call, place[0]))
                 yield call, slot, maker, name
 
 
@@ -81,11 +80,6 @@ def _places_of(value: TrueValue, step: TrueStep) -> Iterator[tuple[TrueCall, str
     maker = step.maker(value)
     if maker is not None:
         yield from ((maker, slot) for slot, number in maker.outputs.items() if number == value.number)
-
-
-def _unlikeness(call: TrueCall, place: tuple[TrueCall, str]) -> tuple[bool, bool, int]:
-    other = place[0]
-    return word_of(other) != word_of(call), other.module_path != call.module_path, abs(other.position - call.position)
 
 
 def _errors_of(truth: Truth) -> dict[tuple[str, str], float]:

@@ -18,6 +18,8 @@ import numpy as np
 from tensorprobe.compare.truth.value_index import Counterparts, other_side, word_of
 from tensorprobe.replay.true_step import Array, TrueCall, TrueStep, TrueValue
 
+_MAX_NUMBERS = 1 << 26
+"""In a step that is larger, parts are not looked for: the index takes 24 bytes for each number."""
 _MAX_LOOKED_AT = 512
 _MAX_SOURCES = 64
 _LEAST = 8
@@ -115,6 +117,8 @@ class _NumberIndex:
 
     def __init__(self, step: TrueStep) -> None:
         floating = [value for value in step.values if value.array.dtype.kind == "f" and value.array.size >= _LEAST]
+        if sum(value.array.size for value in floating) > _MAX_NUMBERS:
+            floating = []
         numbers, owners, places = [np.zeros(0)], [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         for value in floating:
             flat = value.array.reshape(-1)

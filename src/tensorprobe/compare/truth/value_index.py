@@ -219,3 +219,8 @@ def is_made_alike(first_step: TrueStep, first: TrueValue, second_step: TrueStep,
 def word_of(call: TrueCall) -> str:
     """What it does, in the words that all frameworks share: `add` for `add_`, `__add__` and `aten.add.Tensor`."""
     return common_word(call.framework, call.prefix, call.op)
+
+
+def unlikeness(call: TrueCall, other: TrueCall) -> tuple[bool, bool, int]:
+    """Small for one that does the same, in the same module, at about the same time."""
+    return word_of(other) != word_of(call), other.module_path != call.module_path, abs(other.position - call.position)

@@ -74,6 +74,10 @@ class TruthWords:
                 f"{len(errors):,} parameters are not the same at the start of this step, by at most {max(errors):.1g}: "
                 "those of the reference served both"
             )
+        unpaired = self._judgement.observables.unpaired_gradients
+        if unpaired:
+            names = ", ".join(value.parameter or value.slot for value in unpaired[:MAX_NAMED])
+            yield f"not compared: the gradients of {len(unpaired):,} parameters that only the reference has ({names})"
         for side, count in self._judgement.replaced.items():
             if count:
                 yield f"{count:,} values of the {side} are the rounding of those of the other run, which served both"

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tensorprobe.compare.truth.argument import differing_arguments
+from tensorprobe.compare.truth.argument import Arguments
 from tensorprobe.compare.truth.value_index import Counterparts, is_same, word_of
 from tensorprobe.replay.true_step import TrueCall, TrueValue
-from tensorprobe.word.vocabulary import common_argument
 
 
 @dataclass(frozen=True)
@@ -30,8 +29,9 @@ class Parting:
 class Walker:
     """Follows calls of both runs back."""
 
-    def __init__(self, counterparts: Counterparts) -> None:
+    def __init__(self, counterparts: Counterparts, arguments: Arguments) -> None:
         self._counterparts = counterparts
+        self._arguments = arguments
         self._steps = counterparts.steps
 
     def follow(self, reference: TrueCall, candidate: TrueCall) -> Parting | None:
@@ -44,7 +44,7 @@ class Walker:
             first, second = waiting.pop()
             others = [slot for slot in second.inputs if not self.is_same_operand(first, second, slot)]
             is_order = not others
-            if not others and not any(self.differing_arguments(first, second)):
+            if not others and not self.describe_arguments(first, second):
                 others = [slot for slot in second.inputs if not self._is_laid_out_alike(first, second, slot)]
             if not others and not self.has_same_results(first, second):
                 return Parting(first, second)
@@ -60,9 +60,13 @@ class Walker:
                     inserted += [Parting(*makers)] if is_order else []  # both only move the same numbers
         return next(iter(inserted), None)
 
-    def differing_arguments(self, reference: TrueCall, candidate: TrueCall) -> Iterable[str]:
+    def describe_arguments(self, reference: TrueCall, candidate: TrueCall) -> str:
         """What both are called with, besides tensors, and is not the same; in words."""
-        return differing_arguments((reference, self._steps["reference"]), (candidate, self._steps["candidate"]))
+        shapes = [
+            [self._value(side, number).array.shape for number in call.outputs.values()]
+            for side, call in (("reference", reference), ("candidate", candidate))
+        ]
+        return self._arguments.describe_differing(reference, candidate, has_same_shape=shapes[0] == shapes[1])
 
     def _find_inserted(
         self, calls: tuple[TrueCall, TrueCall], makers: tuple[TrueCall, TrueCall], slot: str
@@ -74,9 +78,9 @@ class Walker:
         candidate = self._value("candidate", calls[1].inputs[slot])
         exists = self._counterparts.exists
         if not exists("candidate", candidate) and self._takes("candidate", makers[1], reference):
-            yield Parting(calls[0], makers[1], f"the reference gives what goes in to {calls[0].name} as it is")
+            yield Parting(calls[0], makers[1], f"only the candidate calls it before {calls[1].name}")
         elif not exists("reference", reference) and self._takes("reference", makers[0], candidate):
-            yield Parting(makers[0], calls[1], f"the candidate does not call {makers[0].name} before {calls[1].name}")
+            yield Parting(makers[0], calls[1], f"only the reference calls it before {calls[0].name}")
 
     def _takes(self, side: str, call: TrueCall, value: TrueValue) -> bool:
         """Is this value of the other run one that goes into the call?"""
@@ -105,19 +109,9 @@ class Walker:
         )
 
     def _find_operand(self, reference: TrueCall, candidate: TrueCall, slot: str) -> TrueValue | None:
-        """What the reference's call is given in the place of the candidate's. Where the frameworks name it otherwise:
-        what has no place in the candidate's call, the same numbers first."""
-        names = {common_argument(reference, place): number for place, number in reference.inputs.items()}
-        name = common_argument(candidate, slot)
-        if name in names:
-            return self._value("reference", names[name])
-        own = {common_argument(candidate, place): number for place, number in candidate.inputs.items()}
-        left = [self._value("reference", number) for name, number in names.items() if name not in own]
-        value = self._value("candidate", candidate.inputs[slot])
-        places = [name for name in own if name not in names]
-        same = next((one for one in left if self._is_counterpart(one, value)), None)
-        index = places.index(name)
-        return same or (left[index] if index < len(left) else None)
+        """What the reference's call is given in the place of the candidate's."""
+        number = reference.inputs.get(self._arguments.operands(reference, candidate).get(slot, ""))
+        return None if number is None else self._value("reference", number)
 
     def _is_laid_out_alike(self, reference: TrueCall, candidate: TrueCall, slot: str) -> bool:
         value, other = (
