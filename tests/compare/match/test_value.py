@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tensorprobe.compare.match.alignment import Match
-from tensorprobe.compare.match.pairing import PairedCall
 from tensorprobe.compare.match.value import make_value
 from tensorprobe.run.call import Call
 from tensorprobe.store.slot import PlainSlot, Slot
@@ -16,13 +14,13 @@ NUMBER_IN = PlainSlot("kwargs.strength", "float", 0.5, is_input=True)
 NUMBER_OUT = PlainSlot("output.0", "float", 0.5)
 
 
-def paired(direction: str = "forward", frameworks: tuple[str, str] = ("pytorch", "pytorch")) -> PairedCall:
+def paired(direction: str = "forward", frameworks: tuple[str, str] = ("pytorch", "pytorch")) -> tuple[Call, Call]:
     name = f"Torch.sharpen.0.{direction}"
     first, second = (
         Call(name, 0, "api", "Torch", "sharpen", 0, direction, "", None, None, (), framework=framework)
         for framework in frameworks
     )
-    return PairedCall(Match((first,), (second,), "same name"), 0, 0)
+    return first, second
 
 
 @pytest.mark.parametrize(
