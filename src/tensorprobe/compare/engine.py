@@ -89,8 +89,9 @@ def _compare_dumps(
     for pair in pairs:
         if options.first and any(has_source(found) and found.step != pair.step for found in results):
             break  # all ranks of one step: the difference of another one may have arisen before
+        history = histories.setdefault(pair.rank, _History(TruthDecision(options)))
         try:
-            aligned = _align(pair, mapping)
+            aligned = _align(pair, mapping, history.truth)
         except DumpError as error:
             if len(pairs) == 1:
                 raise
@@ -102,7 +103,6 @@ def _compare_dumps(
         unknown = here if unknown is None else {name: unknown[name] for name in unknown if name in here}
         if unknown and pair is pairs[-1]:  # no step and no rank has it
             raise next(iter(unknown.values()))
-        history = histories.setdefault(pair.rank, _History(TruthDecision(options)))
         results.append(_compare_ranks(pair, aligned, history, options, progress))
     verdict = choose_verdict(results, options.allow_uncompared)
     if verdict.kind == "agree" and problems:
@@ -137,14 +137,14 @@ class _Aligned:
     alignment: Alignment
 
 
-def _align(pair: RankPair, mapping: NameMapping) -> _Aligned:
+def _align(pair: RankPair, mapping: NameMapping, truth: TruthDecision) -> _Aligned:
     runs = filter_alike(read_run(pair.reference), read_run(pair.candidate))
     for run in runs:
         if run.framework == MINDSPORE and run.has_flow:
             restore_sources(run.calls)
         if is_across_frameworks(*(run.framework for run in runs)):
             forget_data_calls(run.calls)
-    return _Aligned(runs, align_calls(*runs, mapping))
+    return _Aligned(runs, align_calls(*runs, mapping, truth.prove(pair, runs)))
 
 
 def _compare_ranks(

@@ -138,7 +138,7 @@ class TrueStepBuilder(Onlooker):
         value = TrueValue(number, to_array(tensor), leaf.dtype, maker, leaf.slot, leaf.parameter, leaf_key(leaf))
         value.is_trained = self._is_trained(leaf)
         self._values.append(value)
-        if value.is_leaf and tensor.requires_grad:
+        if value.is_leaf and tensor.requires_grad and tensor.grad_fn is None:  # else a view: its base has the gradient
             tensor.register_hook(partial(_add_gradient, value))
         return number
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from tensorprobe.compare.garbage import garbage_left_alone
 from tensorprobe.compare.match.alignment import Alignment, Match, SlotPair, Unpaired
 from tensorprobe.compare.match.fingerprint import Fingerprint, Fingerprinter
-from tensorprobe.compare.match.group import GroupFinder
+from tensorprobe.compare.match.group import Group, GroupFinder
 from tensorprobe.compare.match.group_match import GroupMatcher
 from tensorprobe.compare.match.idle import find_idle
 from tensorprobe.compare.match.mapped_name import MappedNames
@@ -25,7 +25,8 @@ from tensorprobe.compare.match.module_match import ModuleMatcher
 from tensorprobe.compare.match.nearest import find_nearest
 from tensorprobe.compare.match.operand import cross_operands
 from tensorprobe.compare.match.part import find_parts
-from tensorprobe.compare.match.rule import MAPPING, SAME_NAME, name_rule
+from tensorprobe.compare.match.proof import Proof
+from tensorprobe.compare.match.rule import MAPPING, SAME_NAME, TRUTH, name_rule
 from tensorprobe.compare.match.sequence import Items, align_sequence, longest_rising
 from tensorprobe.compare.match.side import Side
 from tensorprobe.errors import UsageError
@@ -37,17 +38,20 @@ from tensorprobe.word.spelling import WRAPPER_CLASSES
 from tensorprobe.word.vocabulary import is_across_frameworks
 
 
-def align_calls(reference: Run, candidate: Run, mapping: MappingFile | None = None) -> Alignment:
-    """Every call of both runs, in exactly one match or unpaired. What the mapping names and is not there is listed."""
-    mapping = mapping or MappingFile()
+def align_calls(
+    reference: Run, candidate: Run, mapping: MappingFile | None = None, proof: Proof | None = None
+) -> Alignment:
+    """Every call of both runs, in exactly one match or unpaired. What the mapping names and is not there is listed.
+    `proof`: what is known of calls by what they compute."""
+    mapping, proof = mapping or MappingFile(), proof or Proof()
     names = [call.name for call in reference.calls]
     other_names = [call.name for call in candidate.calls]
     if names == other_names and not mapping:
         return cross_operands(_pair_by_name(reference, candidate))
     with garbage_left_alone():
         if not mapping and (len(names), names) > (len(other_names), other_names):
-            return cross_operands(Aligner(candidate, reference, mapping, is_mirrored=True).align())
-        return cross_operands(Aligner(reference, candidate, mapping).align())
+            return cross_operands(Aligner(candidate, reference, mapping, proof.mirrored(), is_mirrored=True).align())
+        return cross_operands(Aligner(reference, candidate, mapping, proof).align())
 
 
 def _pair_by_name(reference: Run, candidate: Run) -> Alignment:
@@ -74,7 +78,9 @@ Events = list[int | ModuleNode]
 class Aligner:
     """Pairs are kept as places in the two lists of calls. Mirrored: the two runs were exchanged, the result is not."""
 
-    def __init__(self, reference: Run, candidate: Run, mapping: MappingFile, is_mirrored: bool = False) -> None:
+    def __init__(
+        self, reference: Run, candidate: Run, mapping: MappingFile, proof: Proof, is_mirrored: bool = False
+    ) -> None:
         fingerprinter = Fingerprinter(reference, candidate)
         self.reference = Side(reference, fingerprinter)
         self.candidate = Side(candidate, fingerprinter)
@@ -87,13 +93,19 @@ class Aligner:
         self.is_mirrored = is_mirrored
         self._is_across = is_across_frameworks(reference.framework, candidate.framework)
         self.mapped: set[int] = set()
-        self.unknown_names: dict[tuple[str, str], UsageError] = {}
         """Calls of the reference whose partner the mapping names."""
+        self.unknown_names: dict[tuple[str, str], UsageError] = {}
+        self._proof = proof
+        self._proved: set[int] = set()
+        """Calls of the reference whose partner is known by what both compute."""
+        self._regions: list[Group] = []
+        self._in_region: tuple[set[int], set[int]] = (set(), set())
         self.slots: dict[str, dict[str, str]] = {}
 
     def align(self) -> Alignment:
         self._match_modules()
         self._pair_saved()
+        self._pair_proved()
         self._pair_module_calls()
         self._pair_contexts()
         self._pair_framework_calls()
@@ -109,21 +121,39 @@ class Aligner:
 
     def _pair(self, number: int, other: int) -> None:
         """The first pair stays: a mapping comes before all else."""
-        if number not in self.partner and other not in self.other_partner:
+        names = self.reference.calls[number].name, self.candidate.calls[other].name
+        if self._free([number]) and self._other_free([other]) and not self._proof.is_refuted(*names):
             self.partner[number] = other
             self.other_partner[other] = number
 
     def _free(self, numbers: Iterable[int]) -> list[int]:
-        return [number for number in numbers if number not in self.partner]
+        return [number for number in numbers if number not in self.partner and number not in self._in_region[0]]
 
     def _other_free(self, numbers: Iterable[int]) -> list[int]:
-        return [number for number in numbers if number not in self.other_partner]
+        return [number for number in numbers if number not in self.other_partner and number not in self._in_region[1]]
 
     def _pair_saved(self) -> None:
         for number, call in enumerate(self.reference.calls):
             other = self.candidate.number_of.get(call.name)
             if call.kind == "saved" and other is not None and self.candidate.calls[other].kind == "saved":
                 self._pair(number, other)
+
+    def _pair_proved(self) -> None:
+        """What a replay has shown, as far as no mapping says otherwise."""
+        places, other_places = self.reference.number_of, self.candidate.number_of
+        for name, other_name in self._proof.pairs.items():
+            number, other = places[name], other_places[other_name]
+            if number not in self.partner and other not in self.other_partner:
+                self._pair(number, other)
+                self._proved.add(number)
+        for region in self._proof.regions:
+            members = {places[name] for name in region.reference}
+            others = {other_places[name] for name in region.candidate}
+            if members.isdisjoint(self.partner) and others.isdisjoint(self.other_partner):
+                exits = [(places[one], other_places[other]) for one, other in region.exits]
+                self._regions.append(Group(members, others, exits, rule=TRUTH))
+                self._in_region[0].update(members)
+                self._in_region[1].update(others)
 
     def _match_modules(self) -> None:
         sides = (self.reference, self.candidate)
@@ -168,8 +198,10 @@ class Aligner:
             ]:
                 self._pair_all(zip(calls, other_calls, strict=True))
             elif calls and other_calls:
-                events = [event for event in node.events if event not in self.partner]
-                waiting.append((events, [event for event in other.events if event not in self.other_partner]))
+                others = [event for event in other.events if not isinstance(event, int) or self._other_free([event])]
+                waiting.append(
+                    ([event for event in node.events if not isinstance(event, int) or self._free([event])], others)
+                )
         marks = {node: -place for place, node in enumerate(self.modules, 1)}
         marks.update({other: marks[node] for node, other in self.modules.items()})
         has_flow = self.reference.has_flow and self.candidate.has_flow
@@ -269,17 +301,21 @@ class Aligner:
     def _dissolve_parts(self) -> None:
         """A part of what one call does in the other run is no partner of that call, the group of all parts is."""
         for number in find_parts(self.reference, self.candidate, self.partner, self.other_partner, self._is_across):
-            if number not in self.mapped:
+            if number not in self.mapped and number not in self._proved:
                 del self.other_partner[self.partner.pop(number)]
 
     def _group(self) -> None:
         sides = self.reference, self.candidate
         finder = GroupFinder(*sides, self.partner, self.other_partner, self.modules, self._is_across)
-        found = finder.find()
+        found = [group for group in finder.find(self._regions) if not self._is_refuted(group)]
         exits = {pair for group in found for pair in group.exits}
         builder = GroupMatcher(self.reference, self.candidate, self.partner, exits)
         for group in found:
             self.group_matches.extend(builder.matches(group))
+
+    def _is_refuted(self, group: Group) -> bool:
+        calls, others = self.reference.calls, self.candidate.calls
+        return any(self._proof.is_refuted(calls[one].name, others[other].name) for one, other in group.exits)
 
     def _pair_other_directions(self) -> None:
         """A backward call and a recomputation stand where their forward calls stand."""
@@ -316,6 +352,8 @@ class Aligner:
     def _rule(self, number: int, other: int) -> str:
         if number in self.mapped:
             return MAPPING
+        if number in self._proved:
+            return TRUTH
         return name_rule(self.reference.calls[number], self.candidate.calls[other])
 
     def _collect(self) -> Alignment:
@@ -355,7 +393,10 @@ class Aligner:
         idle = find_idle(side, partner, other) if self._is_across else {}
         for found in find_nearest(side, other, partner, other_partner):
             known = idle.get(side.number_of[found.call.name])
-            yield found if known is None else Unpaired(found.call, None, known.why, True, known.is_passed_by)
+            if known is not None:
+                yield Unpaired(found.call, None, known.why, True, known.is_passed_by)
+            else:
+                yield Unpaired(found.call, None, NEEDLESS, True) if self._proof.is_equal else found
 
     def _match(
         self, calls: tuple[Call, ...], others: tuple[Call, ...], rule: str, boundary: Iterable[SlotPair] = ()
@@ -365,6 +406,7 @@ class Aligner:
         return Match(calls, others, rule, tuple(boundary))
 
 
+NEEDLESS = "the runs compute the same in other calls"
 _NO_PARTNER, _NO_OTHER_PARTNER = -(10**9), -(10**9) - 1
 
 

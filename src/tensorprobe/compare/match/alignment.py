@@ -19,9 +19,9 @@ class Match:
     reference: tuple[Call, ...]
     candidate: tuple[Call, ...]
     rule: str
-    """`same name`, `wrapper`, `spelling`, `module tree`, `sequence`, `group`, `mapping`"""
+    """`same name`, `wrapper`, `spelling`, `module tree`, `sequence`, `group`, `mapping`, `truth`"""
     boundary: tuple[SlotPair, ...] = ()
-    """Of the rule `group`, also where one call stands against one: the slots to compare, all others are its own."""
+    """Of a group, also where one call stands against one: the slots to compare, all others are its own."""
 
     @property
     def is_group(self) -> bool:

@@ -8,7 +8,7 @@ agree.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tensorprobe.compare.match.fingerprint import UNKNOWN_VALUE
@@ -27,6 +27,7 @@ from tensorprobe.compare.match.group_member import (
     sources_of,
 )
 from tensorprobe.compare.match.module_group import find_end, find_layer_calls
+from tensorprobe.compare.match.rule import GROUP
 from tensorprobe.compare.match.sequence import longest_rising
 from tensorprobe.compare.match.side import Side
 from tensorprobe.compare.measure.shape import is_laid_out_alike
@@ -46,6 +47,7 @@ class Group:
     exits: list[tuple[int, int]] = field(default_factory=list)
     is_layer: bool = False
     """All that a pair of innermost modules calls at one time."""
+    rule: str = GROUP
 
 
 class GroupFinder:
@@ -73,7 +75,15 @@ class GroupFinder:
         self._ends: dict[int, int] = {}
         """Calls that stand for each other as producers, because layers end with them."""
 
-    def find(self) -> list[Group]:
+    def find(self, known: Sequence[Group] = ()) -> list[Group]:
+        """`known`: groups that are found already."""
+        for group in known:
+            self._free -= group.reference
+            self._other_free -= group.candidate
+            self._ends.update(group.exits)
+        return [*known, *self._find_others()]
+
+    def _find_others(self) -> list[Group]:
         if not self._free or not self._other_free:
             return []
         if self._reference.has_flow and self._candidate.has_flow:

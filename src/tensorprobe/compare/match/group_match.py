@@ -13,7 +13,6 @@ from tensorprobe.compare.match.boundary import (
     pair_outside_inputs,
 )
 from tensorprobe.compare.match.group import Group
-from tensorprobe.compare.match.rule import GROUP
 from tensorprobe.compare.match.side import Side
 from tensorprobe.model.name import BACKWARD, RECOMPUTE
 from tensorprobe.run.call import Call
@@ -37,14 +36,14 @@ class GroupMatcher:
         others = [self._candidate.calls[number] for number in sorted(group.candidate)]
         exits = [(self._reference.calls[one], self._candidate.calls[other]) for one, other in group.exits]
         inputs = pair_outside_inputs(calls, others, self._is_partner, group.is_layer)
-        yield Match(tuple(calls), tuple(others), GROUP, tuple(boundary_slots(inputs, exits)))
+        yield Match(tuple(calls), tuple(others), group.rule, tuple(boundary_slots(inputs, exits)))
         for direction in (BACKWARD, RECOMPUTE):
             followers = _followers(self._reference, calls, direction)
             other_followers = _followers(self._candidate, others, direction)
             if followers and other_followers:
                 uses = (calls, others)
                 slots = self._follower_slots(direction, inputs, exits, uses)
-                yield Match(tuple(followers), tuple(other_followers), GROUP, tuple(slots))
+                yield Match(tuple(followers), tuple(other_followers), group.rule, tuple(slots))
 
     def _follower_slots(
         self, direction: str, inputs: list[PlacePair], exits: Exits, groups: tuple[list[Call], list[Call]]

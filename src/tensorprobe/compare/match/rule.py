@@ -9,7 +9,7 @@ from tensorprobe.word.layer_word import word_of
 from tensorprobe.word.spelling import WRAPPER_SEGMENTS, canonical_op
 
 SAME_NAME, WRAPPER, SPELLING, MODULE_TREE, SEQUENCE = "same name", "wrapper", "spelling", "module tree", "sequence"
-GROUP, MAPPING = "group", "mapping"
+GROUP, MAPPING, TRUTH = "group", "mapping", "truth"
 
 
 def name_rule(reference: Call, candidate: Call) -> str:

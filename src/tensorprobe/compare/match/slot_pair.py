@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tensorprobe.compare.match.alignment import Alignment, Match, SlotPair
-from tensorprobe.compare.match.rule import GROUP
 from tensorprobe.model.name import BACKWARD
 from tensorprobe.run.call import Call
 from tensorprobe.store.slot import PlainSlot, Slot, TensorSlot
@@ -143,7 +142,7 @@ def _part(slot: Slot) -> str:
 
 def pair_match_slots(match: Match, alignment: Alignment) -> list[SlotPair]:
     """What to compare of a match: all slots of two calls; of groups, what goes into them and what leaves them."""
-    if match.rule == GROUP:
+    if match.is_group or match.boundary:
         return list(match.boundary)
     reference, candidate = match.reference[0], match.candidate[0]
     return pair_slots(

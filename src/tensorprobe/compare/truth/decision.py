@@ -9,9 +9,11 @@ import numpy as np
 
 from tensorprobe.compare.judge.evidence import Finding, describe_values
 from tensorprobe.compare.judge.verdict import make_result, own_tensors
+from tensorprobe.compare.match.proof import Proof
 from tensorprobe.compare.option import CompareOptions
 from tensorprobe.compare.result import NO_ANSWER, Verdict
 from tensorprobe.compare.step import RankPair
+from tensorprobe.compare.truth.call_match import match_calls
 from tensorprobe.compare.truth.judgement import Judgement, find_obstacle, judge_by_truth
 from tensorprobe.compare.truth.settlement import settle_pairs
 from tensorprobe.compare.truth.start import EarlierStep, Origins, find_moved_otherwise
@@ -33,20 +35,43 @@ class TruthDecision:
     def __init__(self, options: CompareOptions) -> None:
         self._options = options
         self._earlier: EarlierStep | None = None
+        self._judged: tuple[RankPair, Judgement] | None = None
+
+    def prove(self, pair: RankPair, runs: tuple[Run, Run]) -> Proof:
+        """Which calls are the same, where their names do not say it and truth does."""
+        names = [[call.name for call in run.calls] for run in runs]
+        is_complete = pair.reference.is_complete and pair.candidate.is_complete
+        if not self._is_wanted or not is_complete or names[0] == names[1]:
+            return Proof()
+        if find_obstacle(pair.reference, pair.candidate) is not None:
+            return Proof()
+        judgement = self._judge(pair, runs)
+        if judgement.observables.tolerance > _LEAST_TELLING:
+            return Proof()
+        return match_calls(judgement.counterparts, judgement.is_equal and not judgement.gaps)
+
+    @property
+    def _is_wanted(self) -> bool:
+        return self._options.by != "growth" and not self._options.has_fixed_tolerance
+
+    def _judge(self, pair: RankPair, runs: tuple[Run, Run]) -> Judgement:
+        if self._judged is None or self._judged[0] is not pair:
+            self._judged = None  # frees the memory of the step before
+            self._judged = pair, judge_by_truth(*runs, None if self._earlier is None else self._earlier.origins)
+        return self._judged[1]
 
     def decide(self, pair: RankPair, runs: tuple[Run, Run], finding: Finding, grown: Verdict) -> Verdict:
         """The verdict by what the runs mean, or `grown`, by how their error grows, where that is to stay."""
         options = self._options
-        if options.by == "growth" or options.has_fixed_tolerance or _needs_no_truth(grown, finding):
+        if not self._is_wanted or _needs_no_truth(grown, finding):
             return grown
         if grown.kind == "incomplete" and not (pair.reference.is_complete and pair.candidate.is_complete):
             return grown
         obstacle = find_obstacle(pair.reference, pair.candidate)
         if obstacle is None:
-            origins = None if self._earlier is None else self._earlier.origins
-            judgement = judge_by_truth(*runs, origins)
+            judgement = self._judge(pair, runs)
             verdict = self._choose(judgement, runs, finding, grown)
-            self._earlier = _remember(judgement, origins or {})
+            self._earlier = _remember(judgement, {} if self._earlier is None else self._earlier.origins)
             if judgement.observables.tolerance <= _LEAST_TELLING:
                 return verdict
             obstacle = f"{len(judgement.gaps)} calls could not be executed again"

@@ -31,7 +31,7 @@ class Judgement:
     """What two steps mean, against each other."""
 
     observables: Observables
-    steps: dict[str, TrueStep]
+    counterparts: Counterparts
     truths: dict[str, Truth] = field(default_factory=dict)
     """What is the matter with each run alone; looked at only where both mean the same."""
     differences: list[Difference] = field(default_factory=list)
@@ -42,6 +42,10 @@ class Judgement:
     """How many leaves of each side took the finer value of the other."""
     unequal: list[LeafPair] = field(default_factory=list)
     """Leaves with other numbers. The runs mean the same, but for these."""
+
+    @property
+    def steps(self) -> dict[str, TrueStep]:
+        return self.counterparts.steps
 
     @property
     def is_equal(self) -> bool:
@@ -115,7 +119,9 @@ def judge_by_truth(reference: Run, candidate: Run, origins: Origins | None = Non
     if any(replacements.values()):
         steps = {side: one.replay(replacements[side]) for side, one in replaying.items()}
         counterparts = Counterparts(**steps)
-    found = Judgement(observe(counterparts), steps, replaced={side: len(one) for side, one in replacements.items()})
+    found = Judgement(
+        observe(counterparts), counterparts, replaced={side: len(one) for side, one in replacements.items()}
+    )
     if not found.observables.is_equal:
         pairs = pair_lone_leaves(counterparts) if origins is None else pair_moved_leaves(counterparts, origins)
         put = {pair.candidate.key: pair.content for pair in pairs if pair.candidate.key is not None}
@@ -125,8 +131,8 @@ def judge_by_truth(reference: Run, candidate: Run, origins: Origins | None = Non
             observed = observe(as_if)
             if observed.is_equal or origins is not None:  # an update of the same program moves them
                 replacements[SIDES[1]].update(put)
-                counterparts, found.observables, found.unequal = as_if, observed, pairs
-                found.steps = counterparts.steps
+                counterparts = found.counterparts = as_if
+                found.observables, found.unequal = observed, pairs
     if not found.observables.is_equal:
         differences = _explain(counterparts, found.observables, arguments)
         execute = partial(replaying[SIDES[1]].replay, replacements[SIDES[1]], ())

@@ -77,7 +77,8 @@ class TruthWords:
         unpaired = self._judgement.observables.unpaired_gradients
         if unpaired:
             names = ", ".join(value.parameter or value.slot for value in unpaired[:MAX_NAMED])
-            yield f"not compared: the gradients of {len(unpaired):,} parameters that only the reference has ({names})"
+            more = f" and {len(unpaired) - MAX_NAMED:,} more" if len(unpaired) > MAX_NAMED else ""
+            yield f"not compared: the gradient of what only the reference has as a parameter: {names}{more}"
         for side, count in self._judgement.replaced.items():
             if count:
                 yield f"{count:,} values of the {side} are the rounding of those of the other run, which served both"

@@ -1,0 +1,55 @@
+"""What a step is for: its loss and the gradients of its parameters. What of it was not compared is said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import tensorprobe
+from tensorprobe.compare.result import Verdict
+
+Program = Callable[[nn.Module, torch.Tensor], torch.Tensor]
+
+
+class Weights(nn.Module):
+    def __init__(self, program: Program) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.weight = nn.Parameter(torch.randn(8, 8, generator=generator) * 0.4)
+        exact = [(torch.randn(8, generator=generator) * 4096).round() / 4096 for _ in range(2)]
+        self.first, self.second = map(nn.Parameter, exact)
+        self.both = nn.Parameter(exact[0] + exact[1])
+        self.program = program
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.program(self, x).square().mean()
+
+
+def compare(tmp_path: Path, reference: Program, candidate: Program) -> Verdict:
+    x = torch.randn(6, 8, generator=torch.Generator().manual_seed(1))
+    for name, program in (("r", reference), ("c", candidate)):
+        model = Weights(program)
+        with tensorprobe.capture(model, tmp_path / name, level="L1", task="tensor"):
+            model(x).backward()
+    return tensorprobe.compare(tmp_path / "r", tmp_path / "c").verdict
+
+
+def test_a_parameter_that_is_taken_as_a_view_has_its_gradient_compared(tmp_path: Path) -> None:
+    verdict = compare(tmp_path, lambda model, x: x @ model.weight.T, lambda model, x: F.linear(x, model.weight))
+    assert verdict.kind == "agree"
+    assert "the loss and 1 gradient" in verdict.headline
+    assert not any("not compared" in line for line in verdict.evidence)
+
+
+def test_a_parameter_that_only_the_reference_has_is_said_to_be_not_compared(tmp_path: Path) -> None:
+    verdict = compare(
+        tmp_path,
+        lambda model, x: x @ model.weight + model.first + model.second,
+        lambda model, x: x @ model.weight + model.both,
+    )
+    assert verdict.kind == "agree"
+    assert any("not compared" in line and "first, second" in line for line in verdict.evidence)
