@@ -63,7 +63,12 @@ class TruthDecision:
     def decide(self, pair: RankPair, runs: tuple[Run, Run], finding: Finding, grown: Verdict) -> Verdict:
         """The verdict by what the runs mean, or `grown`, by how their error grows, where that is to stay."""
         options = self._options
-        if not self._is_wanted or _needs_no_truth(grown, finding):
+        is_judged = self._judged is not None and self._judged[0] is pair
+        if (
+            not self._is_wanted
+            or _is_beyond_truth(grown, finding)
+            or not (is_judged or _is_in_question(grown, finding))
+        ):
             return grown
         if grown.kind == "incomplete" and not (pair.reference.is_complete and pair.candidate.is_complete):
             return grown
@@ -202,13 +207,17 @@ def _add_values(verdict: Verdict, finding: Finding) -> Verdict:
     return replace(verdict, call=result, evidence=(*verdict.evidence, *describe_values(pair)))
 
 
-def _needs_no_truth(grown: Verdict, finding: Finding) -> bool:
-    """All is equal bit for bit; or something is missing or contradicts its record, which a replay does not see."""
+def _is_beyond_truth(grown: Verdict, finding: Finding) -> bool:
+    """Is something missing, or contradicts its record? A replay does not see it."""
     if grown.kind in NO_ANSWER and grown.kind != "incomplete":
         return True
     values = own_tensors(finding.pairs)
-    if any(value.measurement is not None and value.measurement.fallback is not None for value in values):
-        return True
+    return any(value.measurement is not None and value.measurement.fallback is not None for value in values)
+
+
+def _is_in_question(grown: Verdict, finding: Finding) -> bool:
+    """Is not all of it equal, bit for bit?"""
     lonely = (*finding.alignment.only_reference, *finding.alignment.only_candidate)
-    is_same = all(value.status == "equal" and value.measurement is not None for value in values)
-    return grown.kind == "agree" and is_same and all(one.is_idle or one.call.caller is not None for one in lonely)
+    if grown.kind != "agree" or not all(one.is_idle or one.call.caller is not None for one in lonely):
+        return True
+    return any(value.status != "equal" or value.measurement is None for value in own_tensors(finding.pairs))
