@@ -39,7 +39,7 @@ def compare(tmp_path: Path, reference: Program, candidate: Program) -> Verdict:
 def test_a_parameter_that_is_taken_as_a_view_has_its_gradient_compared(tmp_path: Path) -> None:
     verdict = compare(tmp_path, lambda model, x: x @ model.weight.T, lambda model, x: F.linear(x, model.weight))
     assert verdict.kind == "agree"
-    assert "the loss and 1 gradient" in verdict.headline
+    assert "the loss and the gradient of 1 parameter have the same value" in verdict.headline
     assert not any("not compared" in line for line in verdict.evidence)
 
 

@@ -85,6 +85,8 @@ class TruthDecision:
         return grown
 
     def _choose(self, judgement: Judgement, runs: tuple[Run, Run], finding: Finding, grown: Verdict) -> Verdict:
+        if grown.kind != "agree":  # what was recorded differs by more than rounding: which of the two is wrong?
+            judgement.look_closer()
         is_unclear = not judgement.is_equal and not judgement.differences
         if judgement.is_equal and judgement.gaps and not judgement.observables.losses:
             is_unclear = True  # the results that nobody takes are what was recorded

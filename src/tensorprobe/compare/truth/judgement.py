@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
 from tensorprobe.compare.truth.argument import Arguments
 from tensorprobe.compare.truth.difference import Difference, describe_start
@@ -23,6 +24,9 @@ from tensorprobe.replay.true_step import TrueStep
 from tensorprobe.run.step import Run
 from tensorprobe.store.reader import RankDump
 
+if TYPE_CHECKING:
+    from tensorprobe.compare.truth.replaying import Replaying
+
 SIDES = ("reference", "candidate")
 
 
@@ -32,8 +36,10 @@ class Judgement:
 
     observables: Observables
     counterparts: Counterparts
+    runs_alike: dict[str, Replaying] = field(default_factory=dict)
+    """Both runs, if they mean the same: what is left to look at is how each computes it."""
     truths: dict[str, Truth] = field(default_factory=dict)
-    """What is the matter with each run alone; looked at only where both mean the same."""
+    """What is the matter with each run alone."""
     differences: list[Difference] = field(default_factory=list)
     second_point: Observables | None = None
     """The same with all parameters moved; None where that gives no numbers."""
@@ -50,6 +56,12 @@ class Judgement:
     @property
     def is_equal(self) -> bool:
         return self.observables.is_equal and (self.second_point is None or self.second_point.is_equal)
+
+    def look_closer(self) -> None:
+        """Hold each call of each run against what it means, which takes longer than all else."""
+        if self.runs_alike and not self.truths:
+            self.truths = {side: one.find_truth() for side, one in self.runs_alike.items()}
+            self.precision_loss = find_precision_loss(self.counterparts, self.truths)
 
     def find_origins(self) -> dict[str, list[Origin]]:
         """The parameters of the candidate, each with those of the reference that it is made of."""
@@ -155,8 +167,7 @@ def judge_by_truth(reference: Run, candidate: Run, origins: Origins | None = Non
             found.differences = _explain(moved, second, arguments)
             return found
     if not found.unequal:
-        found.truths = {side: one.find_truth() for side, one in replaying.items()}
-        found.precision_loss = find_precision_loss(counterparts, found.truths)
+        found.runs_alike = replaying
     return found
 
 

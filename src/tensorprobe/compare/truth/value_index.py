@@ -28,14 +28,14 @@ _MAX_AXES = 6
 _FEW = 4
 """A larger value with fewer different numbers in it says nothing."""
 _MAX_LOOKED_AT = 4096
+_FEW_PLACES = 16
 
 
 def settle(array: Array) -> Array:
     """The content in one spelling: masks have one number for what is masked."""
-    if array.dtype.kind != "f":
+    if array.dtype.kind != "f" or array.min(initial=0.0) >= _MASKED:
         return array
-    low = array < _MASKED
-    return np.where(low, _MASKED, array) if low.any() else array
+    return np.maximum(array, _MASKED)  # NaN stays NaN
 
 
 def is_same(first: Array, second: Array, tolerance: float = TOLERANCE) -> bool:
@@ -45,28 +45,43 @@ def is_same(first: Array, second: Array, tolerance: float = TOLERANCE) -> bool:
     one, other = settle(first).reshape(-1), settle(second).reshape(-1)
     if one.dtype.kind not in "fc" or other.dtype.kind not in "fc":
         return bool(np.array_equal(one, other))
-    lost = np.isnan(one)
-    if not np.array_equal(lost, np.isnan(other)):
-        return False
-    one, other = np.where(lost, 0, one), np.where(lost, 0, other)
     with np.errstate(invalid="ignore", over="ignore"):
-        is_close = np.isclose(one, other, rtol=0, atol=0)  # infinities
-        difference = np.where(is_close, 0, one - other)
-        scale = np.abs(one[np.isfinite(one)]).max(initial=0.0)
+        difference = one - other
         largest = np.abs(difference).max(initial=0.0)
-        norm = np.linalg.norm(np.where(np.isfinite(one), one, 0))
-        return bool(largest <= 100 * tolerance * scale and np.linalg.norm(difference) <= tolerance * norm)
+        if not np.isfinite(largest):
+            lost = ~np.isfinite(one)
+            if not np.array_equal(one[lost], other[lost], equal_nan=True):
+                return False
+            one, difference = np.where(lost, 0, one), np.where(lost, 0, difference)
+            largest = np.abs(difference).max(initial=0.0)
+        if not largest <= 100 * tolerance * np.abs(one).max(initial=0.0):
+            return False
+        return bool(np.linalg.norm(difference) <= tolerance * np.linalg.norm(one))
 
 
 def is_laid_out(first: Array, second: Array, tolerance: float = TOLERANCE, *, allows_square: bool = False) -> bool:
     """Equal after the axes of one of them are permuted. Where that changes no length (`allows_square` is not given) the
     other order may be the fault: a product of the factors exchanged."""
+    if first.size != second.size:
+        return False
     for array, other in ((first, second), (second, first)):
         for axes in permutations(array):
             moved = np.transpose(array, axes)
-            if (allows_square or moved.shape != array.shape) and is_same(moved, other, tolerance):
+            if not allows_square and moved.shape == array.shape:
+                continue
+            if _is_alike(moved, other, tolerance) and is_same(moved, other, tolerance):
                 return True
     return False
+
+
+def _is_alike(first: Array, second: Array, tolerance: float) -> bool:
+    """Are a few of the elements the same? Most orders of axes are refuted by them."""
+    if first.dtype.kind != "f" or second.dtype.kind != "f":
+        return True
+    places = np.linspace(0, first.size - 1, _FEW_PLACES).astype(np.int64)
+    one, other = (np.maximum(array[np.unravel_index(places, array.shape)], _MASKED) for array in (first, second))
+    with np.errstate(invalid="ignore"):
+        return not (np.abs(one - other) > 100 * tolerance * np.abs(first).max(initial=0.0)).any()
 
 
 def permutations(array: Array) -> Iterator[tuple[int, ...]]:
@@ -81,10 +96,10 @@ def permutations(array: Array) -> Iterator[tuple[int, ...]]:
 
 def is_plain(array: Array) -> bool:
     """Has it no information of its own?"""
-    flat = settle(array).reshape(-1)
+    flat = array.reshape(-1)
     if flat.size < _FEW or flat.dtype.kind == "b":
         return flat.dtype.kind != "f" or is_round(flat)  # one number with many digits is known by them
-    looked_at = flat if flat.size <= _MAX_LOOKED_AT else flat[:: flat.size // _MAX_LOOKED_AT + 1]
+    looked_at = settle(flat if flat.size <= _MAX_LOOKED_AT else flat[:: flat.size // _MAX_LOOKED_AT + 1])
     looked_at = looked_at[np.isfinite(looked_at)] if looked_at.dtype.kind == "f" else looked_at
     if len(np.unique(looked_at)) < _FEW:
         return True
@@ -108,16 +123,18 @@ class _Moments:
 
 def _measure(array: Array) -> _Moments:
     flat = settle(array).reshape(-1)
-    flat = np.abs(flat) if flat.dtype.kind == "c" else flat.astype(np.float64)
-    flat = flat[np.isfinite(flat)]
+    flat = np.abs(flat) if flat.dtype.kind == "c" else flat.astype(np.float64, copy=False)
     with np.errstate(over="ignore", invalid="ignore"):
-        scale = np.abs(flat).max(initial=0.0) or 1.0
-        unit = flat / scale
-        quartic = float((unit**4).sum()) ** 0.25 * scale
-        return _Moments(
-            float(np.linalg.norm(unit)) * scale,
-            (float(flat.sum()), float(np.abs(flat).sum()), quartic),
-        )
+        size = np.abs(flat)
+        scale = float(size.max(initial=0.0))
+        if not np.isfinite(scale):
+            flat = flat[np.isfinite(flat)]
+            size = np.abs(flat)
+            scale = float(size.max(initial=0.0))
+        total = float(size.sum())
+        squares = np.square(np.divide(size, scale or 1.0, out=size), out=size)
+        norm = float(np.sqrt(squares.sum())) * scale
+        return _Moments(norm, (float(flat.sum()), total, float(squares @ squares) ** 0.25 * scale))
 
 
 class ValueIndex:
@@ -125,21 +142,29 @@ class ValueIndex:
 
     def __init__(self, step: TrueStep) -> None:
         self.step = step
-        self._moments = {value.number: _measure(value.array) for value in step.values}
-        self._plain = {value.number: is_plain(value.array) for value in step.values}
-        self._by_size: dict[tuple[int, bool], list[tuple[float, int]]] = {}
+        self._moments: dict[int, _Moments] = {}
+        self._plain: dict[int, bool] = {}
+        self._by_norm: dict[tuple[int, bool], list[tuple[float, int]]] = {}
+        self._by_size: dict[tuple[int, bool], list[TrueValue]] = {}
         for value in step.values:
-            key = (value.array.size, value.is_floating)
-            self._by_size.setdefault(key, []).append((self._moments[value.number].norm, value.number))
-        for found in self._by_size.values():
-            found.sort()
+            self._by_size.setdefault((value.array.size, value.is_floating), []).append(value)
 
     def is_plain(self, value: TrueValue) -> bool:
-        return self._plain[value.number]
+        found = self._plain.get(value.number)
+        if found is None:
+            found = self._plain[value.number] = is_plain(value.array)
+        return found
+
+    def _near(self, key: tuple[int, bool]) -> list[tuple[float, int]]:
+        """The values of one size by their norms; measured when they are asked for, which most never are."""
+        if key not in self._by_norm:
+            values = self._by_size.get(key, [])
+            self._by_norm[key] = sorted((self.moments(value).norm, value.number) for value in values)
+        return self._by_norm[key]
 
     def find(self, value: TrueValue, moments: _Moments, tolerance: float) -> Iterator[TrueValue]:
         """The values of this step that have the content of a value of another one, the same order of elements first."""
-        near = self._by_size.get((value.array.size, value.is_floating), [])
+        near = self._near((value.array.size, value.is_floating))
         room = moments.norm * 10 * tolerance + 1e-300
         low, high = moments.norm - room, moments.norm + room
         begin = bisect_left(near, (low, -1))
@@ -160,7 +185,10 @@ class ValueIndex:
                 yield other
 
     def moments(self, value: TrueValue) -> _Moments:
-        return self._moments[value.number]
+        found = self._moments.get(value.number)
+        if found is None:
+            found = self._moments[value.number] = _measure(value.array)
+        return found
 
 
 class Counterparts:

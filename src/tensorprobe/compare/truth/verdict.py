@@ -43,7 +43,7 @@ class TruthWords:
             return self._word_precision(judgement.precision_loss)
         if not judgement.is_equal:
             return Verdict("drift", f"{self._word_observables()} No call could be named.", tuple(self._coverage()))
-        return Verdict("agree", self._word_agreement(), tuple(self._coverage()))
+        return Verdict("agree", self._word_agreement(), (*self._word_rounding(), *self._coverage()))
 
     # -- the same meaning ----------------------------------------------------------------------------------------------
 
@@ -53,7 +53,8 @@ class TruthWords:
         if observed.losses:
             what.append("the loss" if len(observed.losses) == 1 else f"{len(observed.losses)} losses")
         if observed.gradients:
-            what.append(f"{len(observed.gradients):,} gradients of parameters")
+            count = len(observed.gradients)
+            what.append(f"the gradients of {count:,} parameters" if count > 1 else "the gradient of 1 parameter")
         error = max(observed.loss_error, observed.worst_gradient)
         proved = " and ".join(what) or "all results"
         points = ", also when all parameters are moved" if self._judgement.second_point is not None else ""
@@ -62,6 +63,18 @@ class TruthWords:
             f"The runs agree. Both were executed again in float64, and {proved} have the same value {digits}{points}. "
             "What is left is rounding."
         )
+
+    def _word_rounding(self) -> Iterator[str]:
+        """How far what was recorded is from the truth, in each run."""
+        for pair in self._judgement.observables.losses[:1]:
+            off = []
+            for side, value in zip(SIDES, pair, strict=True):
+                call = self._runs[side].by_name.get(value.maker or "")
+                slot = next((one for one in call.tensors if one.slot == value.slot), None) if call else None
+                if slot is None or value.array.size != 1 or not isinstance(slot.max, float) or not value.array.item():
+                    return
+                off.append(f"{abs(slot.max / value.array.item() - 1):.1g} in the {side}")
+            yield f"rounding: the recorded loss is off by {' and by '.join(off)}"
 
     def _coverage(self) -> Iterator[str]:
         gaps = self._judgement.gaps
