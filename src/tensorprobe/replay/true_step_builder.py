@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,11 +23,28 @@ from tensorprobe.run.leaf import WRITTEN, Leaf, is_tensor
 ReplaceLeaf = Callable[[Leaf, torch.Tensor], torch.Tensor]
 
 
+@dataclass(frozen=True)
+class Keeping:
+    """What of a step is kept. The gradients of leaves always are."""
+
+    numbers: Set[int] | None = None
+    """The values whose content is; None for all of them. A step has the same numbers each time that it is replayed."""
+    has_gradients: bool = False
+    """Those that calls take and give back, too."""
+
+
+KEEP_VALUES = Keeping()
+
+
 def build_true_step(
-    program: Program, device: torch.device, replace_leaf: ReplaceLeaf | None = None, *onlookers: Onlooker
+    program: Program,
+    device: torch.device,
+    replace_leaf: ReplaceLeaf | None = None,
+    *onlookers: Onlooker,
+    keeping: Keeping = KEEP_VALUES,
 ) -> TrueStep:
     """Replay a step in float64. `replace_leaf`: gives the content of a leaf another value."""
-    builder = TrueStepBuilder(program)
+    builder = TrueStepBuilder(program, keeping)
     replay = Replay(program, Precision("float64"), device, Onlookers(*onlookers, builder), replace_leaf=replace_leaf)
     builder.roots = replay.roots
     replay.run()
@@ -50,8 +68,9 @@ class Exchange(Onlooker):
 class TrueStepBuilder(Onlooker):
     """Numbers the values as they come."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, keeping: Keeping) -> None:
         self._program = program
+        self._keeping = keeping
         self._names_parameters = any(leaf.parameter is not None for call in program.calls() for leaf in call.inputs)
         self._values: list[TrueValue] = []
         self._known: dict[int, tuple[weakref.ref[torch.Tensor], int, int]] = {}
@@ -78,7 +97,7 @@ class TrueStepBuilder(Onlooker):
 
     def see_gradient(self, record: str, slot: str, gradient: torch.Tensor) -> None:
         call = self._by_backward.get(record)
-        if call is not None:
+        if call is not None and self._keeping.has_gradients:
             role, _, rest = slot.partition(".")
             content = to_array(gradient)
             if role == "input":
@@ -135,7 +154,9 @@ class TrueStepBuilder(Onlooker):
             return known[2]
         number = len(self._values)
         self._known[id(tensor)] = (weakref.ref(tensor), version, number)
-        value = TrueValue(number, to_array(tensor), leaf.dtype, maker, leaf.slot, leaf.parameter, leaf_key(leaf))
+        is_kept = self._keeping.numbers is None or number in self._keeping.numbers
+        content = to_array(tensor if is_kept else tensor.reshape(-1)[:0])
+        value = TrueValue(number, content, leaf.dtype, maker, leaf.slot, leaf.parameter, leaf_key(leaf))
         value.is_trained = self._is_trained(leaf)
         self._values.append(value)
         if value.is_leaf and tensor.requires_grad and tensor.grad_fn is None:  # else a view: its base has the gradient

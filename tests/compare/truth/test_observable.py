@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -51,3 +52,15 @@ def test_a_parameter_that_only_the_reference_has_is_said_to_be_not_compared(tmp_
     )
     assert verdict.kind == "agree"
     assert any("not compared" in line and "unused" in line for line in verdict.evidence)
+
+
+def test_a_step_too_large_for_the_memory_is_judged_by_how_errors_grow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("tensorprobe.replay.memory.find_available_bytes", lambda device: 1)
+    verdict = compare(tmp_path, lambda model, x: x @ model.weight.T, lambda model, x: F.linear(x, model.weight))
+    assert verdict.kind == "agree"
+    assert "executed again" not in verdict.headline
+    assert "judged by how errors grow, not by truth: Replaying step0/rank would take" in caplog.text
+    with pytest.raises(tensorprobe.UsageError, match=r"cannot be compared by truth: .* of memory"):
+        tensorprobe.compare(tmp_path / "r", tmp_path / "c", by="truth")

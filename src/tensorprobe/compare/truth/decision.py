@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,15 +19,27 @@ from tensorprobe.compare.truth.judgement import Judgement, find_obstacle, judge_
 from tensorprobe.compare.truth.settlement import settle_pairs
 from tensorprobe.compare.truth.start import EarlierStep, Origins, find_moved_otherwise
 from tensorprobe.compare.truth.verdict import TruthWords
-from tensorprobe.errors import UsageError
+from tensorprobe.errors import DumpError, UsageError
 from tensorprobe.model.name import BACKWARD
 from tensorprobe.run.leaf import WRITTEN
 from tensorprobe.run.step import Run
+
+logger = logging.getLogger("tensorprobe")
 
 _LEAST_TELLING = 1e-3
 """Where recorded results of coarse precision had to be taken, truth says nothing."""
 _GROSS = 1000.0
 """A gradient that is off by so many roundings of the coarsest dtype was changed, not rounded."""
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """To judge one step by truth."""
+
+    pair: RankPair
+    judgement: Judgement | None
+    obstacle: str
+    """Why there is none, or why it says nothing."""
 
 
 class TruthDecision:
@@ -35,7 +48,7 @@ class TruthDecision:
     def __init__(self, options: CompareOptions) -> None:
         self._options = options
         self._earlier: EarlierStep | None = None
-        self._judged: tuple[RankPair, Judgement] | None = None
+        self._attempt: _Attempt | None = None
 
     def prove(self, pair: RankPair, runs: tuple[Run, Run]) -> Proof:
         """Which calls are the same, where their names do not say it and truth does."""
@@ -43,10 +56,9 @@ class TruthDecision:
         is_complete = pair.reference.is_complete and pair.candidate.is_complete
         if not self._is_wanted or not is_complete or names[0] == names[1]:
             return Proof()
-        if find_obstacle(pair.reference, pair.candidate) is not None:
-            return Proof()
-        judgement = self._judge(pair, runs)
-        if judgement.observables.tolerance > _LEAST_TELLING:
+        attempt = self._judge(pair, runs)
+        judgement = attempt.judgement
+        if judgement is None or attempt.obstacle:
             return Proof()
         return match_calls(judgement.counterparts, judgement.is_equal and not judgement.gaps)
 
@@ -54,34 +66,44 @@ class TruthDecision:
     def _is_wanted(self) -> bool:
         return self._options.by != "growth" and not self._options.has_fixed_tolerance
 
-    def _judge(self, pair: RankPair, runs: tuple[Run, Run]) -> Judgement:
-        if self._judged is None or self._judged[0] is not pair:
-            self._judged = None  # frees the memory of the step before
-            self._judged = pair, judge_by_truth(*runs, None if self._earlier is None else self._earlier.origins)
-        return self._judged[1]
+    def _judge(self, pair: RankPair, runs: tuple[Run, Run]) -> _Attempt:
+        if self._attempt is None or self._attempt.pair is not pair:
+            self._attempt = None  # frees the memory of the step before
+            self._attempt = self._try_to_judge(pair, runs)
+        return self._attempt
+
+    def _try_to_judge(self, pair: RankPair, runs: tuple[Run, Run]) -> _Attempt:
+        obstacle = find_obstacle(pair.reference, pair.candidate)
+        if obstacle is not None:
+            return _Attempt(pair, None, obstacle)
+        try:
+            judgement = judge_by_truth(*runs, None if self._earlier is None else self._earlier.origins)
+        except DumpError as error:  # it is not all there, or too large for the memory of this machine
+            if self._options.by == "auto":
+                logger.warning("judged by how errors grow, not by truth: %s", error)
+            return _Attempt(pair, None, str(error))
+        is_telling = judgement.observables.tolerance <= _LEAST_TELLING
+        return _Attempt(
+            pair, judgement, "" if is_telling else f"{len(judgement.gaps)} calls could not be executed again"
+        )
 
     def decide(self, pair: RankPair, runs: tuple[Run, Run], finding: Finding, grown: Verdict) -> Verdict:
         """The verdict by what the runs mean, or `grown`, by how their error grows, where that is to stay."""
-        options = self._options
-        is_judged = self._judged is not None and self._judged[0] is pair
-        if (
-            not self._is_wanted
-            or _is_beyond_truth(grown, finding)
-            or not (is_judged or _is_in_question(grown, finding))
-        ):
+        if not self._is_wanted or _is_beyond_truth(grown, finding):
+            return grown
+        is_judged = self._attempt is not None and self._attempt.pair is pair
+        if not is_judged and not _is_in_question(grown, finding):
             return grown
         if grown.kind == "incomplete" and not (pair.reference.is_complete and pair.candidate.is_complete):
             return grown
-        obstacle = find_obstacle(pair.reference, pair.candidate)
-        if obstacle is None:
-            judgement = self._judge(pair, runs)
-            verdict = self._choose(judgement, runs, finding, grown)
-            self._earlier = _remember(judgement, {} if self._earlier is None else self._earlier.origins)
-            if judgement.observables.tolerance <= _LEAST_TELLING:
+        attempt = self._judge(pair, runs)
+        if attempt.judgement is not None:
+            verdict = self._choose(attempt.judgement, runs, finding, grown)
+            self._earlier = _remember(attempt.judgement, {} if self._earlier is None else self._earlier.origins)
+            if not attempt.obstacle:
                 return verdict
-            obstacle = f"{len(judgement.gaps)} calls could not be executed again"
-        if options.by == "truth":
-            raise UsageError(f"the runs cannot be compared by truth: {obstacle}")
+        if self._options.by == "truth":
+            raise UsageError(f"the runs cannot be compared by truth: {attempt.obstacle}")
         return grown
 
     def _choose(self, judgement: Judgement, runs: tuple[Run, Run], finding: Finding, grown: Verdict) -> Verdict:

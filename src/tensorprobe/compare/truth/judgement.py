@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ from tensorprobe.compare.truth.value_index import Counterparts, is_laid_out, is_
 from tensorprobe.errors import DumpError, UsageError
 from tensorprobe.replay import check_replayable, find_device, tells_tensors_apart
 from tensorprobe.replay.result import Finding, Truth
-from tensorprobe.replay.true_step import TrueStep
+from tensorprobe.replay.true_step import Array, LeafKey, TrueStep
 from tensorprobe.run.step import Run
 from tensorprobe.store.reader import RankDump
 
@@ -122,6 +122,7 @@ def judge_by_truth(reference: Run, candidate: Run, origins: Origins | None = Non
     """Replay both, fit their leaves, and hold their observables against each other at two points. `origins`: at a
     later step, where parameters differ, what those of the candidate are made of."""
     from tensorprobe.compare.truth.replaying import Replaying
+    from tensorprobe.replay.true_step_builder import Keeping
 
     arguments = Arguments(reference, candidate)
     replaying = {SIDES[0]: Replaying(reference.rank), SIDES[1]: Replaying(candidate.rank)}
@@ -146,8 +147,10 @@ def judge_by_truth(reference: Run, candidate: Run, origins: Origins | None = Non
                 counterparts = found.counterparts = as_if
                 found.observables, found.unequal = observed, pairs
     if not found.observables.is_equal:
-        differences = _explain(counterparts, found.observables, arguments)
-        execute = partial(replaying[SIDES[1]].replay, replacements[SIDES[1]], ())
+        look_again = partial(_replay_with_gradients, replaying, replacements)
+        differences = _explain(counterparts, found.observables, arguments, look_again)
+        losses = Keeping(frozenset(root.number for root in counterparts.steps[SIDES[1]].roots))
+        execute = partial(replaying[SIDES[1]].replay, replacements[SIDES[1]], (), keeping=losses)
         found.differences = add_effects(differences, found.observables, counterparts.steps, execute)
         return found
     if found.unequal and origins is None:
@@ -155,8 +158,13 @@ def judge_by_truth(reference: Run, candidate: Run, origins: Origins | None = Non
         return found
     if any(step.coarseness for step in counterparts.steps.values()):
         return found  # recorded results do not move with the parameters
-    movable = find_movable(counterparts)
-    moved = Counterparts(**{side: one.replay(replacements[side], movable[side]) for side, one in replaying.items()})
+    movable, wanted = find_movable(counterparts), counterparts.find_observed()
+    moved = Counterparts(
+        **{
+            side: one.replay(replacements[side], movable[side], keeping=Keeping(wanted[side]))
+            for side, one in replaying.items()
+        }
+    )
     second = observe(moved)
     takes_recorded = any(
         step.coverage.decisions for step in moved.steps.values()
@@ -164,15 +172,34 @@ def judge_by_truth(reference: Run, candidate: Run, origins: Origins | None = Non
     if second.is_finite and not takes_recorded:
         found.second_point = second
         if not second.is_equal:
-            found.differences = _explain(moved, second, arguments)
+            moved = _replay_with_gradients(replaying, replacements, movable)
+            found.differences = _explain(moved, second, arguments, lambda: moved)
             return found
     if not found.unequal:
         found.runs_alike = replaying
     return found
 
 
-def _explain(counterparts: Counterparts, observed: Observables, arguments: Arguments) -> list[Difference]:
-    """Where they part: in the forward, and if that is the same, in the gradients."""
+def _explain(
+    counterparts: Counterparts, observed: Observables, arguments: Arguments, look_again: Callable[[], Counterparts]
+) -> list[Difference]:
+    """Where they part: in the forward, and if that is the same, in the gradients, for which a step is replayed once
+    more, with all of them."""
     is_same = observed.has_same_loss and not observed.ends
     found = [] if is_same else explain_forward(counterparts, observed, arguments)
-    return found or GradientExplainer(counterparts).explain()
+    return found or GradientExplainer(look_again()).explain()
+
+
+def _replay_with_gradients(
+    replaying: Mapping[str, Replaying],
+    replacements: Mapping[str, Mapping[LeafKey, Array]],
+    moved: Mapping[str, Collection[LeafKey]] | None = None,
+) -> Counterparts:
+    from tensorprobe.replay.true_step_builder import Keeping
+
+    keeping = Keeping(has_gradients=True)
+    steps = {
+        side: one.replay(replacements[side], moved[side] if moved else (), keeping=keeping)
+        for side, one in replaying.items()
+    }
+    return Counterparts(**steps)

@@ -8,7 +8,7 @@ from tensorprobe.replay import MemoryLimit, find_device, limit_memory
 from tensorprobe.replay.program import read_program
 from tensorprobe.replay.result import Truth
 from tensorprobe.replay.true_step import Array, LeafKey, TrueStep
-from tensorprobe.replay.true_step_builder import Exchange, build_true_step, make_replacement
+from tensorprobe.replay.true_step_builder import KEEP_VALUES, Exchange, Keeping, build_true_step, make_replacement
 from tensorprobe.replay.truth import find_truths
 from tensorprobe.store.reader import RankDump
 
@@ -30,7 +30,8 @@ class Replaying:
         replacements: Mapping[LeafKey, Array],
         moved: Collection[LeafKey] = (),
         exchanged: Mapping[tuple[str, str], Array] | None = None,
+        keeping: Keeping = KEEP_VALUES,
     ) -> TrueStep:
         """With other leaves, and other results of calls."""
         replace_leaf = make_replacement(replacements, moved)
-        return build_true_step(self._program, self._device, replace_leaf, Exchange(exchanged or {}))
+        return build_true_step(self._program, self._device, replace_leaf, Exchange(exchanged or {}), keeping=keeping)

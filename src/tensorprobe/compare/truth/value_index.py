@@ -225,6 +225,17 @@ class Counterparts:
             self._found[side, value.number] = found
         return found
 
+    def find_observed(self) -> dict[str, set[int]]:
+        """The values that two steps are held against each other by, and those of the other run that have their content:
+        leaves, losses and ends."""
+        found: dict[str, set[int]] = {side: set() for side in self.steps}
+        for side, step in self.steps.items():
+            for value in step.values:
+                if value.is_leaf or value.is_root or step.is_end(value):
+                    found[side].add(value.number)
+                    found[other_side(side)].update(one.number for one in self.of(side, value))
+        return found
+
     def exists(self, side: str, value: TrueValue) -> bool:
         return bool(self.of(side, value))
 
