@@ -156,5 +156,13 @@ class TrueStep:
                 found.update(call.inputs.values())
         return found
 
+    def has_same_calls(self, other: TrueStep) -> bool:
+        """Are both one program: the same calls with the same arguments, each of the same values?"""
+        return list(self.calls) == list(other.calls) and all(
+            (call.framework, call.inputs, call.outputs, call.arguments)
+            == (twin.framework, twin.inputs, twin.outputs, twin.arguments)
+            for call, twin in zip(self.calls.values(), other.calls.values(), strict=True)
+        )
+
     def maker(self, value: TrueValue) -> TrueCall | None:
         return self.calls.get(value.maker) if value.maker is not None else None

@@ -43,6 +43,8 @@ class Judgement:
     differences: list[Difference] = field(default_factory=list)
     second_point: Observables | None = None
     """The same with all parameters moved; None where that gives no numbers."""
+    is_one_program: bool = False
+    """Are all calls the same, with the same arguments, and so linked?"""
     precision_loss: PrecisionLoss | None = None
     replaced: dict[str, int] = field(default_factory=dict)
     """How many leaves of each side took the finer value of the other."""
@@ -158,6 +160,10 @@ def judge_by_truth(reference: Run, candidate: Run, origins: Origins | None = Non
         return found
     if any(step.coarseness for step in counterparts.steps.values()):
         return found  # recorded results do not move with the parameters
+    found.is_one_program = counterparts.steps[SIDES[0]].has_same_calls(counterparts.steps[SIDES[1]])
+    if found.is_one_program:  # and computes the same at every point
+        found.runs_alike = {} if found.unequal else replaying
+        return found
     movable, wanted = find_movable(counterparts), counterparts.find_observed()
     moved = Counterparts(
         **{

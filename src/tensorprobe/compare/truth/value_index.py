@@ -1,6 +1,6 @@
 """Which values of one run exist in the other?
 
-Size, norm and sums propose; elements decide, in the same order, or after the axes of one are permuted. A value without
+Size, norm and sum propose; elements decide, in the same order, or after the axes of one are permuted. A value without
 information of its own (zeros, one constant, small whole numbers) exists everywhere: it counts only if it was made by
 the same operation.
 """
@@ -8,6 +8,7 @@ the same operation.
 from __future__ import annotations
 
 import itertools
+import math
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -113,28 +114,26 @@ def is_round(array: Array) -> bool:
 
 @dataclass(frozen=True)
 class _Moments:
+    """What permuting the elements of an array does not change."""
+
     norm: float
-    sums: tuple[float, float, float]
+    sum: float
+    count: int
 
     def is_near(self, other: _Moments, tolerance: float) -> bool:
-        bound = max(1e-6, 10 * tolerance) * max(self.sums[1], self.norm)
-        return all(abs(a - b) <= bound for a, b in zip(self.sums, other.sums, strict=True))
+        return abs(self.sum - other.sum) <= max(1e-6, 10 * tolerance) * self.norm * math.sqrt(self.count)
 
 
 def _measure(array: Array) -> _Moments:
     flat = settle(array).reshape(-1)
     flat = np.abs(flat) if flat.dtype.kind == "c" else flat.astype(np.float64, copy=False)
     with np.errstate(over="ignore", invalid="ignore"):
-        size = np.abs(flat)
-        scale = float(size.max(initial=0.0))
-        if not np.isfinite(scale):
+        square = float(flat @ flat)
+        if not 0 < square < np.inf:  # lost numbers are left out, very large and very small ones are measured in a unit
             flat = flat[np.isfinite(flat)]
-            size = np.abs(flat)
-            scale = float(size.max(initial=0.0))
-        total = float(size.sum())
-        squares = np.square(np.divide(size, scale or 1.0, out=size), out=size)
-        norm = float(np.sqrt(squares.sum())) * scale
-        return _Moments(norm, (float(flat.sum()), total, float(squares @ squares) ** 0.25 * scale))
+            scale = float(np.abs(flat).max(initial=0.0)) or 1.0
+            return _Moments(float(np.linalg.norm(flat / scale)) * scale, float(flat.sum()), flat.size)
+        return _Moments(square**0.5, float(flat.sum()), flat.size)
 
 
 class ValueIndex:

@@ -58,6 +58,7 @@ class TruthWords:
         error = max(observed.loss_error, observed.worst_gradient)
         proved = " and ".join(what) or "all results"
         points = ", also when all parameters are moved" if self._judgement.second_point is not None else ""
+        points = ", by the same calls" if self._judgement.is_one_program else points
         digits = f"to {error:.0e}" if error else "exactly"
         return (
             f"The runs agree. Both were executed again in float64, and {proved} have the same value {digits}{points}. "
