@@ -79,7 +79,8 @@ class TruthDecision:
             name = grown.call.candidate[-1].name
             told = f"{name} computes something else ({grown.call.because}), which has no effect on these results"
             verdict = replace(verdict, evidence=(told, *verdict.evidence))
-        return _add_values(verdict, finding)
+        is_inside = any(one.is_inside for one in judgement.differences[:1])
+        return verdict if is_inside else _add_values(verdict, finding)
 
     def _find_moved(self, judgement: Judgement, finding: Finding) -> list[tuple[str, float]]:
         assert self._earlier is not None
@@ -121,8 +122,8 @@ def _is_confirmed(grown: Verdict, judgement: Judgement) -> bool:
         errors = [(value.error or 0.0) / (value.coarsest or 1.0) for value in values]
         return not judgement.differences and max(errors, default=0.0) > _GROSS
     name = call.candidate[-1].name
-    listed = [one.candidate for one in judgement.differences if one.leaf is None]
-    return any(one is not None and one.name == name for one in listed)
+    listed = [one for one in judgement.differences if one.leaf is None and not one.is_inside]
+    return any(one.candidate is not None and one.candidate.name == name for one in listed)
 
 
 def _writes_state(grown: Verdict, judgement: Judgement) -> bool:

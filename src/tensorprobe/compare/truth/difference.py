@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tensorprobe.compare.truth.start import LeafPair
+from tensorprobe.compare.truth.value_index import word_of
 from tensorprobe.replay.true_step import TrueCall, TrueStep, TrueValue
 
 Kind = Literal["source", "entered", "unequal start", "random", "discontinuity", "missing"]
@@ -14,7 +15,7 @@ Kind = Literal["source", "entered", "unequal start", "random", "discontinuity", 
 
 @dataclass(frozen=True)
 class Difference:
-    """One beginning."""
+    """One beginning. Its calls may be parts of recorded ones."""
 
     kind: Kind
     reference: TrueCall | None
@@ -25,8 +26,22 @@ class Difference:
     """What differs from the start."""
     effect: float | None = None
     """The share of the loss's difference that vanishes when the reference's value is put in its place."""
+    is_lone: bool = False
+    """Only one of the runs makes this call, before or after the other's."""
+    until: TrueCall | None = None
+    """Where one run makes several calls for one call of the other: the last of them. The first is the one above."""
     suspects: tuple[TrueCall, ...] = ()
     """Other calls of the candidate that may be meant."""
+
+    @property
+    def is_inside(self) -> bool:
+        """Is one of its calls a part of a recorded one?"""
+        return any(call is not None and call.inside is not None for call in (self.reference, self.candidate))
+
+
+def describe_call(call: TrueCall) -> str:
+    """By its name, or as a part of a recorded call."""
+    return call.name if call.inside is None else f"{word_of(call)} inside {call.inside}"
 
 
 def describe_start(pair: LeafPair, steps: Mapping[str, TrueStep]) -> Difference:

@@ -42,6 +42,8 @@ def _find_values(one: Difference, steps: Mapping[str, TrueStep]) -> Iterator[tup
     """What the reference's call gives, for the candidate's."""
     if one.reference is None or one.candidate is None or one.is_backward or one.leaf is not None:
         return
+    if one.candidate.inside is not None:
+        return  # only what recorded calls give can be exchanged
     pairs = zip(_results(one.reference, steps["reference"]), _results(one.candidate, steps["candidate"]), strict=False)
     for (_, value), (slot, own) in pairs:
         if value.size == own.size:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
 from tensorprobe.compare.truth.argument import Arguments
 from tensorprobe.compare.truth.difference import Difference, describe_start
@@ -22,6 +23,9 @@ from tensorprobe.replay.result import Finding, Truth
 from tensorprobe.replay.true_step import TrueStep
 from tensorprobe.run.step import Run
 from tensorprobe.store.reader import RankDump
+
+if TYPE_CHECKING:
+    from tensorprobe.compare.truth.replaying import Replaying
 
 SIDES = ("reference", "candidate")
 
@@ -128,9 +132,9 @@ def judge_by_truth(reference: Run, candidate: Run, origins: Origins | None = Non
                 counterparts, found.observables, found.unequal = as_if, observed, pairs
                 found.steps = counterparts.steps
     if not found.observables.is_equal:
-        differences = _explain(counterparts, found.observables, arguments)
+        differences, opened = _explain(counterparts, found.observables, arguments, replaying)
         execute = partial(replaying[SIDES[1]].replay, replacements[SIDES[1]], ())
-        found.differences = add_effects(differences, found.observables, counterparts.steps, execute)
+        found.differences = add_effects(differences, found.observables, opened.steps, execute)
         return found
     if found.unequal and origins is None:
         found.differences = [describe_start(pair, counterparts.steps) for pair in found.unequal]
@@ -146,7 +150,7 @@ def judge_by_truth(reference: Run, candidate: Run, origins: Origins | None = Non
     if second.is_finite and not takes_recorded:
         found.second_point = second
         if not second.is_equal:
-            found.differences = _explain(moved, second, arguments)
+            found.differences, _ = _explain(moved, second, arguments, replaying)
             return found
     if not found.unequal:
         found.truths = {side: one.find_truth() for side, one in replaying.items()}
@@ -154,8 +158,15 @@ def judge_by_truth(reference: Run, candidate: Run, origins: Origins | None = Non
     return found
 
 
-def _explain(counterparts: Counterparts, observed: Observables, arguments: Arguments) -> list[Difference]:
-    """Where they part: in the forward, and if that is the same, in the gradients."""
+def _explain(
+    counterparts: Counterparts, observed: Observables, arguments: Arguments, replaying: Mapping[str, Replaying]
+) -> tuple[list[Difference], Counterparts]:
+    """Where they part: in the forward, and if that is the same, in the gradients. Besides, both steps with those calls
+    taken apart that had to be."""
     is_same = observed.has_same_loss and not observed.ends
-    found = [] if is_same else explain_forward(counterparts, observed, arguments)
-    return found or GradientExplainer(counterparts).explain()
+    if not is_same:
+        inside = {side: one.look_inside() for side, one in replaying.items()}
+        found, opened = explain_forward(counterparts, observed, arguments, inside)
+        if found:
+            return found, opened
+    return GradientExplainer(counterparts).explain(), counterparts

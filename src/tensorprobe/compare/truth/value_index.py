@@ -22,7 +22,7 @@ TOLERANCE = 1e-9
 _ROUNDED_UNITS = 64.0
 """Where recorded results or rounded constants had to be taken, truths differ by so many of their roundings."""
 _FINE = 1e-6
-_MASKED = -1e4
+MASKED = -1e4
 """What is smaller means minus infinity: a mask."""
 _MAX_AXES = 6
 _FEW = 4
@@ -34,8 +34,8 @@ def settle(array: Array) -> Array:
     """The content in one spelling: masks have one number for what is masked."""
     if array.dtype.kind != "f":
         return array
-    low = array < _MASKED
-    return np.where(low, _MASKED, array) if low.any() else array
+    low = array < MASKED
+    return np.where(low, MASKED, array) if low.any() else array
 
 
 def is_same(first: Array, second: Array, tolerance: float = TOLERANCE) -> bool:
@@ -97,16 +97,22 @@ def is_round(array: Array) -> bool:
 
 
 @dataclass(frozen=True)
-class _Moments:
+class Moments:
+    """What proposes that two values are the same."""
+
     norm: float
     sums: tuple[float, float, float]
 
-    def is_near(self, other: _Moments, tolerance: float) -> bool:
+    def times(self, factor: float) -> Moments:
+        total, absolute, quartic = self.sums
+        return Moments(self.norm * abs(factor), (total * factor, absolute * abs(factor), quartic * abs(factor)))
+
+    def is_near(self, other: Moments, tolerance: float) -> bool:
         bound = max(1e-6, 10 * tolerance) * max(self.sums[1], self.norm)
         return all(abs(a - b) <= bound for a, b in zip(self.sums, other.sums, strict=True))
 
 
-def _measure(array: Array) -> _Moments:
+def measure(array: Array) -> Moments:
     flat = settle(array).reshape(-1)
     flat = np.abs(flat) if flat.dtype.kind == "c" else flat.astype(np.float64)
     flat = flat[np.isfinite(flat)]
@@ -114,7 +120,7 @@ def _measure(array: Array) -> _Moments:
         scale = np.abs(flat).max(initial=0.0) or 1.0
         unit = flat / scale
         quartic = float((unit**4).sum()) ** 0.25 * scale
-        return _Moments(
+        return Moments(
             float(np.linalg.norm(unit)) * scale,
             (float(flat.sum()), float(np.abs(flat).sum()), quartic),
         )
@@ -123,10 +129,14 @@ def _measure(array: Array) -> _Moments:
 class ValueIndex:
     """The values of one step, to be found by their content."""
 
-    def __init__(self, step: TrueStep) -> None:
+    def __init__(self, step: TrueStep, known: ValueIndex | None = None) -> None:
+        """`known`: of the same step, with fewer values."""
         self.step = step
-        self._moments = {value.number: _measure(value.array) for value in step.values}
-        self._plain = {value.number: is_plain(value.array) for value in step.values}
+        self._moments = dict(known._moments) if known is not None else {}
+        self._plain = dict(known._plain) if known is not None else {}
+        for value in step.values[len(self._moments) :]:
+            self._moments[value.number] = measure(value.array)
+            self._plain[value.number] = is_plain(value.array)
         self._by_size: dict[tuple[int, bool], list[tuple[float, int]]] = {}
         for value in step.values:
             key = (value.array.size, value.is_floating)
@@ -137,7 +147,7 @@ class ValueIndex:
     def is_plain(self, value: TrueValue) -> bool:
         return self._plain[value.number]
 
-    def find(self, value: TrueValue, moments: _Moments, tolerance: float) -> Iterator[TrueValue]:
+    def find(self, value: TrueValue, moments: Moments, tolerance: float) -> Iterator[TrueValue]:
         """The values of this step that have the content of a value of another one, the same order of elements first."""
         near = self._by_size.get((value.array.size, value.is_floating), [])
         room = moments.norm * 10 * tolerance + 1e-300
@@ -159,16 +169,18 @@ class ValueIndex:
             if is_laid_out(other.array, value.array, tolerance, allows_square=other.is_leaf and value.is_leaf):
                 yield other
 
-    def moments(self, value: TrueValue) -> _Moments:
+    def moments(self, value: TrueValue) -> Moments:
         return self._moments[value.number]
 
 
 class Counterparts:
     """Both steps, and which value of one is which of the other."""
 
-    def __init__(self, reference: TrueStep, candidate: TrueStep) -> None:
+    def __init__(self, reference: TrueStep, candidate: TrueStep, known: Counterparts | None = None) -> None:
+        """`known`: of the same steps, before calls in them were taken apart."""
         self.steps = {"reference": reference, "candidate": candidate}
-        self._indexes = {side: ValueIndex(step) for side, step in self.steps.items()}
+        known_indexes: dict[str, ValueIndex] = known._indexes if known is not None else {}
+        self._indexes = {side: ValueIndex(step, known_indexes.get(side)) for side, step in self.steps.items()}
         self._found: dict[tuple[str, int], list[TrueValue]] = {}
         self.tolerance = max(TOLERANCE, _ROUNDED_UNITS * max(reference.coarseness, candidate.coarseness))
         """By what two truths of one value may differ."""
@@ -202,6 +214,9 @@ class Counterparts:
 
     def is_plain(self, side: str, value: TrueValue) -> bool:
         return self._indexes[side].is_plain(value)
+
+    def moments(self, side: str, value: TrueValue) -> Moments:
+        return self._indexes[side].moments(value)
 
 
 def other_side(side: str) -> str:

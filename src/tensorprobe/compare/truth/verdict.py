@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tensorprobe.compare.result import CallResult, Role, Verdict, VerdictKind
-from tensorprobe.compare.truth.difference import Difference
+from tensorprobe.compare.truth.difference import Difference, describe_call
 from tensorprobe.compare.truth.judgement import SIDES, Judgement
 from tensorprobe.compare.truth.precision import PrecisionLoss
 from tensorprobe.replay.result import Finding
@@ -101,7 +101,7 @@ class TruthWords:
     def _word_difference(self, first: Difference, others: list[Difference]) -> Verdict:
         kind: VerdictKind = first.kind
         calls = {side: self._find_calls(side, call, first.is_backward) for side, call in self._calls_of(first)}
-        place = _describe_place(calls)
+        place = _describe_inside(first) or _describe_place(calls)
         if first.kind == "unequal start":
             headline = f"The runs did not start equal: {first.because}, first used by {place}."
         elif first.kind == "discontinuity":
@@ -156,7 +156,8 @@ class TruthWords:
         if call is None:
             return ()
         by_name = self._runs[side].by_name
-        names = [call.backward_name, call.name] if is_backward else [call.name]
+        name = call.inside or call.name
+        names = [call.backward_name, name] if is_backward else [name]
         return next(((by_name[name],) for name in names if name in by_name), ())
 
     def _result(self, calls: dict[str, tuple[Call, ...]], role: Role, because: str) -> CallResult | None:
@@ -198,10 +199,20 @@ def _describe_place(calls: dict[str, tuple[Call, ...]]) -> str:
     return f"{names} in module {first.module_path}" if first.module_path and first.kind == "api" else names
 
 
+def _describe_inside(one: Difference) -> str:
+    """If one of the calls is a part of a recorded one."""
+    reference, candidate = one.reference, one.candidate
+    if reference is None or candidate is None or not one.is_inside:
+        return ""
+    path = candidate.module_path
+    module = f" in module {path}" if path else ""
+    return f"{describe_call(candidate)} of the candidate{module} and {describe_call(reference)} of the reference"
+
+
 def _describe_other(one: Difference) -> str:
     call = one.candidate or one.reference
     effect = "" if one.effect is None else f" ({_describe_share(one.effect)} of the loss's difference)"
-    return f"{call.name if call is not None else '?'}: {one.because}{effect}"
+    return f"{describe_call(call) if call is not None else '?'}: {one.because}{effect}"
 
 
 def _word_effect(one: Difference) -> Iterator[str]:

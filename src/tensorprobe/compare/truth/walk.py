@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tensorprobe.compare.truth.argument import Arguments
+from tensorprobe.compare.truth.difference import describe_call
 from tensorprobe.compare.truth.value_index import Counterparts, is_same, word_of
 from tensorprobe.replay.true_step import TrueCall, TrueValue
 
@@ -78,9 +79,9 @@ class Walker:
         candidate = self._value("candidate", calls[1].inputs[slot])
         exists = self._counterparts.exists
         if not exists("candidate", candidate) and self._takes("candidate", makers[1], reference):
-            yield Parting(calls[0], makers[1], f"only the candidate calls it before {calls[1].name}")
+            yield Parting(calls[0], makers[1], f"only the candidate calls it before {describe_call(calls[1])}")
         elif not exists("reference", reference) and self._takes("reference", makers[0], candidate):
-            yield Parting(makers[0], calls[1], f"only the reference calls it before {calls[0].name}")
+            yield Parting(makers[0], calls[1], f"only the reference calls it before {describe_call(calls[0])}")
 
     def _takes(self, side: str, call: TrueCall, value: TrueValue) -> bool:
         """Is this value of the other run one that goes into the call?"""
@@ -110,8 +111,23 @@ class Walker:
 
     def _find_operand(self, reference: TrueCall, candidate: TrueCall, slot: str) -> TrueValue | None:
         """What the reference's call is given in the place of the candidate's."""
-        number = reference.inputs.get(self._arguments.operands(reference, candidate).get(slot, ""))
+        operands = self._arguments.operands(reference, candidate)
+        if operands is None:
+            operands = self._pair_by_content(reference, candidate)
+        number = reference.inputs.get(operands.get(slot, ""))
         return None if number is None else self._value("reference", number)
+
+    def _pair_by_content(self, reference: TrueCall, candidate: TrueCall) -> dict[str, str]:
+        """Operands of calls that are not both recorded, and have other names for them: the same values belong together,
+        and what is left in the order in which it is given."""
+        left, found = dict(reference.inputs), dict[str, str]()
+        for slot, number in candidate.inputs.items():
+            value = self._value("candidate", number)
+            alike = [one for one in left if self._is_counterpart(self._value("reference", left[one]), value)]
+            if alike:
+                found[slot] = alike[0]
+                del left[alike[0]]
+        return found | dict(zip((slot for slot in candidate.inputs if slot not in found), left, strict=False))
 
     def _is_laid_out_alike(self, reference: TrueCall, candidate: TrueCall, slot: str) -> bool:
         value, other = (
