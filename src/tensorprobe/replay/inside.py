@@ -7,7 +7,7 @@ sum and a softmax first; the softmax is taken apart only if somebody asks for th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -29,7 +29,8 @@ from tensorprobe.replay.true_step import Array, TrueCall, TrueStep, TrueValue
 from tensorprobe.replay.true_step_builder import to_array
 from tensorprobe.run.leaf import WRITTEN, Leaf
 
-_MAX_LEVELS = 4
+_OPERATOR = "Ops"
+_AXES = ("dim", "dims", "dim0", "dim1")
 _CLOSE = 1e-9
 """So near to the results of the call must be what is seen inside it."""
 
@@ -59,19 +60,30 @@ class Inside:
         self._program = program
         self._device = device
         self._parts: dict[str, _Part] = {}
-        self._simple: set[str] = set()
-        """Calls that are one operator."""
+        self._closed: set[str] = set()
+        """Calls that cannot be taken apart."""
 
-    def open(self, step: TrueStep, names: Collection[str]) -> TrueStep:
-        """The step with these calls replaced by those that they are made of; the same step if that is none of them."""
-        for name in names:
-            step = self._open(step, name, _MAX_LEVELS) or step
-        return step
-
-    def _open(self, step: TrueStep, name: str, levels: int) -> TrueStep | None:
+    def open(self, step: TrueStep, name: str) -> TrueStep | None:
+        """The step with this call replaced by those that it is made of; None if it cannot be taken apart. A recorded
+        call that executes a single operator first gets its name: a product of matrices has many names in programs, and
+        few here."""
         call = step.calls[name]
-        if call.is_random or not call.outputs or not levels or name in self._simple:
+        if name in self._closed or call.is_random or not call.outputs:
             return None
+        seen = self._look(step, call)
+        if seen is None:
+            opened = None
+        elif len(seen.computing) > 1:
+            opened = seen.step
+        elif call.prefix == _OPERATOR:
+            opened = self.open(seen.step, seen.computing[0])
+        else:
+            return _spell(step, call, seen.step.calls[seen.computing[0]])
+        if opened is None:
+            self._closed.add(name)
+        return opened
+
+    def _look(self, step: TrueStep, call: TrueCall) -> _Seen | None:
         watch = _Watch(step, call, Allocation(self._program.limit_bytes))
         try:
             with torch.random.fork_rng(devices=()):
@@ -79,23 +91,11 @@ class Inside:
         except Exception:  # whatever a function of torch says to its arguments: it stays in one piece
             return None
         opened = watch.finish(results)
-        computing = [one for one, part in watch.parts.items() if part.computes]
+        computing = [name for name, part in watch.parts.items() if part.computes]
         if opened is None or not computing:
             return None
         self._parts.update(watch.parts)
-        if len(computing) > 1:
-            return opened
-        only = opened.calls[computing[0]]
-        return self._open(opened, only.name, levels - 1) or self._spell(step, call, only)
-
-    def _spell(self, step: TrueStep, call: TrueCall, only: TrueCall) -> TrueStep | None:
-        """The step with a recorded call under the name of the only operator that it executes: a product of matrices
-        has many names in programs, and few here."""
-        self._simple.add(call.name)
-        if call.inside is not None:
-            return None
-        spelt = replace(call, framework=only.framework, prefix=only.prefix, op=only.op)
-        return TrueStep(step.name, {**step.calls, call.name: spelt}, step.values, step.coverage)
+        return _Seen(opened, computing)
 
     def _run(self, call: TrueCall, watch: _Watch) -> Tensors:
         part = self._parts.get(call.name)
@@ -125,6 +125,20 @@ class Inside:
     @cached_property
     def _operations(self) -> Mapping[str, Operation]:
         return {operation.name: operation for operation in self._program.calls()}
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A step with one call taken apart."""
+
+    step: TrueStep
+    computing: list[str]
+    """The new calls that do not only look at numbers in another way."""
+
+
+def _spell(step: TrueStep, call: TrueCall, only: TrueCall) -> TrueStep:
+    spelt = replace(call, framework=only.framework, prefix=only.prefix, op=only.op, arguments=only.arguments)
+    return TrueStep(step.name, {**step.calls, call.name: spelt}, step.values, step.coverage)
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[misc]
@@ -162,7 +176,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[misc]
         part = _Part(function, held(args), held(kwargs))
         output = function(*args, **kwargs)
         results = dict(_find_results(output))
-        is_undefined = base_op("Ops", str(function)) in UNDEFINED
+        is_undefined = base_op(_OPERATOR, str(function)) in UNDEFINED
         is_constant = bool(given) and not inputs
         if not is_undefined and not is_constant:
             results |= {f"{WRITTEN}.{slot}": given[slot] for slot in _find_written(function, given)}
@@ -195,13 +209,13 @@ class _Watch(TorchDispatchMode):  # type: ignore[misc]
         whole = self._call
         call = replace(
             whole,
-            name=f"{whole.name}/{len(self._calls)}.{base_op('Ops', str(function))}",
+            name=f"{whole.name}/{len(self._calls)}.{base_op(_OPERATOR, str(function))}",
             framework="pytorch",
-            prefix="Ops",
-            op=f"aten.{base_op('Ops', str(function))}",  # prims have the same names
+            prefix=_OPERATOR,
+            op=f"aten.{base_op(_OPERATOR, str(function))}",  # prims have the same names
             inputs=inputs,
             outputs={},
-            arguments=dict(_iter_plain(part)),
+            arguments=dict(self._find_plain(part)),
             arriving={},
             departing={},
             inside=whole.inside or whole.name,
@@ -257,6 +271,16 @@ class _Watch(TorchDispatchMode):  # type: ignore[misc]
         number = self._find(tensor)
         return tensor.detach().clone() if number is None else _Held(number)
 
+    def _find_plain(self, part: _Part) -> Iterator[tuple[str, Any]]:
+        """The arguments that are no tensors, by their names. Axes are counted from the first one."""
+        names = [argument.name for argument in part.function._schema.arguments]
+        ndim = next((self._values[one.number].array.ndim for one in part.args if isinstance(one, _Held)), 0)
+        for name, value in (*zip(names, part.args, strict=False), *part.kwargs.items()):
+            if name in _AXES:
+                value = tree_map_only(int, lambda axis: axis % ndim if ndim else axis, value)
+            if isinstance(value, (bool, int, float, str)) or _is_numbers(value):
+                yield name, value
+
     def _is_same(self, first: int, second: int) -> bool:
         one, other = self._values[first].array, self._values[second].array
         return one.shape == other.shape and bool(
@@ -275,14 +299,6 @@ def _find_written(function: Any, given: Tensors) -> Iterator[str]:
         for slot in (f"input.{place}", f"kwargs.{argument.name}"):
             if is_written and slot in given:
                 yield slot
-
-
-def _iter_plain(part: _Part) -> Iterator[tuple[str, Any]]:
-    """The arguments that are no tensors, by their names."""
-    names = [argument.name for argument in part.function._schema.arguments]
-    for name, value in (*zip(names, part.args, strict=False), *part.kwargs.items()):
-        if isinstance(value, (bool, int, float, str)) or _is_numbers(value):
-            yield name, value
 
 
 def _is_numbers(value: Any) -> bool:

@@ -48,8 +48,8 @@ class Arguments:
 
 
 def _describe_inside(reference: TrueCall, candidate: TrueCall) -> str:
-    """Of two operators that were seen inside of calls, and have the same arguments."""
-    if reference.op != candidate.op or reference.inside is None or candidate.inside is None:
+    """Of two operators that were seen inside of calls: both have all arguments, by the same names."""
+    if not (reference.prefix == candidate.prefix == "Ops"):
         return ""
     first, second = reference.arguments, candidate.arguments
     names = [name for name in second if name in first and first[name] != second[name]]

@@ -38,6 +38,9 @@ class Difference:
         """Is one of its calls a part of a recorded one?"""
         return any(call is not None and call.inside is not None for call in (self.reference, self.candidate))
 
+    def call(self, side: str) -> TrueCall | None:
+        return self.reference if side == "reference" else self.candidate
+
 
 def describe_call(call: TrueCall) -> str:
     """By its name, or as a part of a recorded call."""

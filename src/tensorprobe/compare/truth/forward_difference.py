@@ -25,20 +25,13 @@ _MAX_OPENED = 16
 def explain_forward(
     counterparts: Counterparts, observed: Observables, arguments: Arguments, inside: Mapping[str, Opener]
 ) -> tuple[list[Difference], Counterparts]:
-    """Where the forwards part, the place that comes first. If that is a call against another kind of call, both are
-    taken apart, and what is computed inside them is looked at, too; then values that the other run has in parts."""
-    found = ForwardExplainer(counterparts, counterparts, arguments)
-    differences = found.explain(observed)
-    for _ in range(_MAX_OPENED):
-        if differences and _does_the_same(differences[0]):
-            return differences, counterparts
-        names = found.find_unlike(differences)
-        steps = {side: inside[side].open(step, names[side]) for side, step in counterparts.steps.items()}
-        if steps == counterparts.steps:
-            break
-        counterparts = Counterparts(**steps, known=counterparts)
-        found = ForwardExplainer(counterparts, counterparts, arguments)
-        differences = found.explain(observed)
+    """Where the forwards part, the place that comes first, and both steps with those calls taken apart that had to be.
+    If a call stands against one that does something else, what is computed inside them is looked at, too; then values
+    that the other run has but for a factor, or in parts."""
+    opening = Opening(counterparts, observed, arguments, inside)
+    differences, counterparts = opening.explain()
+    if differences and _does_the_same(differences[0]):
+        return opening.name(differences), counterparts
     proportional = Proportional(counterparts)
     multiples = ForwardExplainer(counterparts, proportional, arguments).explain(observed)
     factor = proportional.explain(multiples[0]) if multiples else None
@@ -48,7 +41,7 @@ def explain_forward(
         return multiples, counterparts
     scattered = Scattered(counterparts)
     if differences and _is_telling(differences[0], scattered):
-        return differences, counterparts
+        return opening.name(differences), counterparts
     others = ForwardExplainer(counterparts, scattered, arguments).explain(observed)
     first = min(others, key=_position, default=None)
     if first is None or first.reference is None or first.candidate is None:
@@ -60,7 +53,72 @@ def explain_forward(
 class Opener(Protocol):
     """Takes calls of one run apart."""
 
-    def open(self, step: TrueStep, names: Collection[str]) -> TrueStep: ...
+    def open(self, step: TrueStep, name: str) -> TrueStep | None: ...
+
+
+class Opening:
+    """Takes the calls apart at which two runs part, until they are found to part at two calls of a kind."""
+
+    def __init__(
+        self, counterparts: Counterparts, observed: Observables, arguments: Arguments, inside: Mapping[str, Opener]
+    ) -> None:
+        self._counterparts, self._observed = counterparts, observed
+        self._arguments, self._inside = arguments, inside
+        self._rounds: list[Difference] = []
+        """The first difference of each."""
+
+    def explain(self) -> tuple[list[Difference], Counterparts]:
+        for _ in range(_MAX_OPENED):
+            explainer = ForwardExplainer(self._counterparts, self._counterparts, self._arguments)
+            differences = explainer.explain(self._observed)
+            self._rounds += differences[:1]
+            is_found = bool(differences) and _does_the_same(differences[0])
+            if is_found and not differences[0].is_inside:
+                break
+            if not self._open(explainer.find_unlike(differences), only_spells=is_found):
+                break
+        return differences, self._counterparts
+
+    def name(self, differences: Sequence[Difference]) -> list[Difference]:
+        """The first one by calls of the program, where it was seen at these before they were taken apart, too: that a
+        softmax differs says more than that a maximum in it does."""
+        last = differences[0]
+        earlier = [one for one in self._rounds if one.is_inside and _is_in_same_calls(one, last)]
+        if not earlier:
+            return list(differences)
+        if not _does_the_same(last):
+            return [earlier[0], *differences[1:]]
+        recorded = {
+            side: next((call for one in earlier if (call := one.call(side)) is not None and call.inside is None), None)
+            for side in self._counterparts.steps
+        }
+        calls = {side: call for side, call in recorded.items() if call is not None}
+        return [replace(last, **calls), *differences[1:]]
+
+    def _open(self, names: Mapping[str, Sequence[str]], *, only_spells: bool) -> bool:
+        """Take these apart, on the side that has more inside. `only_spells`: look only what they are called there."""
+        steps = {side: self._open_all(side, names[side]) for side in self._counterparts.steps}
+        sizes = {side: len(step.calls) for side, step in steps.items()}
+        gains = {side: size - len(self._counterparts.steps[side].calls) for side, size in sizes.items()}
+        largest = 0 if only_spells else max(gains.values())
+        chosen = {side: steps[side] for side, gain in gains.items() if gain in (0, largest)}
+        steps = {**self._counterparts.steps, **chosen}
+        if steps == self._counterparts.steps:
+            return False
+        self._counterparts = Counterparts(**steps, known=self._counterparts)
+        return True
+
+    def _open_all(self, side: str, names: Sequence[str]) -> TrueStep:
+        step = self._counterparts.steps[side]
+        for name in names:
+            step = self._inside[side].open(step, name) or step
+        return step
+
+
+def _is_in_same_calls(first: Difference, second: Difference) -> bool:
+    pairs = (first.reference, second.reference), (first.candidate, second.candidate)
+    names = [[(call.inside or call.name) if call is not None else None for call in pair] for pair in pairs]
+    return all(one == other for one, other in names)
 
 
 def _does_the_same(one: Difference) -> bool:
