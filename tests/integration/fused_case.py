@@ -47,9 +47,7 @@ def finish(model: Weights, heads: torch.Tensor) -> torch.Tensor:
 def fused_attention(model: Weights, x: torch.Tensor, fault: str = "") -> torch.Tensor:
     query, key, value = (split_heads(x @ one) for one in (model.query, model.key, model.value))
     scale = 0.25 if fault == "scale" else None
-    return finish(
-        model, F.scaled_dot_product_attention(query, key, value, is_causal=fault != "no mask", scale=scale)
-    )
+    return finish(model, F.scaled_dot_product_attention(query, key, value, is_causal=fault != "no mask", scale=scale))
 
 
 def written_attention(model: Weights, x: torch.Tensor, fault: str = "") -> torch.Tensor:
@@ -100,13 +98,13 @@ def fused_group_norm(model: Weights, x: torch.Tensor) -> torch.Tensor:
 
 
 def written_group_norm(model: Weights, x: torch.Tensor, fault: str = "") -> torch.Tensor:
-    groups = (x @ model.query).reshape(6, 4, 2).transpose(1, 2) if fault == "groups" else (x @ model.query).view(6, 2, 4)
+    groups = (
+        (x @ model.query).reshape(6, 4, 2).transpose(1, 2) if fault == "groups" else (x @ model.query).view(6, 2, 4)
+    )
     centred = groups - groups.mean(-1, keepdim=True)
     variance = centred.square().mean(-1, keepdim=True)
-    if fault == "epsilon":
-        normal = centred / (torch.sqrt(variance) + 1e-5)
-    else:
-        normal = centred / torch.sqrt(variance + 1e-5)
+    size = torch.sqrt(variance) + 1e-5 if fault == "epsilon" else torch.sqrt(variance + 1e-5)
+    normal = centred / size
     return ((normal.reshape(6, 8) * model.scale + model.bias) @ model.out).square().mean()
 
 

@@ -14,6 +14,17 @@ Kind = Literal["source", "entered", "unequal start", "random", "discontinuity", 
 
 
 @dataclass(frozen=True)
+class Region:
+    """Several calls of one run that stand against one call of the other."""
+
+    side: str
+    """Whose calls these are. The first of them is that of the difference."""
+    last: TrueCall
+    shared: tuple[str, ...]
+    """The places of the one call in which it is given what the other run has, too."""
+
+
+@dataclass(frozen=True)
 class Difference:
     """One beginning. Its calls may be parts of recorded ones."""
 
@@ -26,10 +37,10 @@ class Difference:
     """What differs from the start."""
     effect: float | None = None
     """The share of the loss's difference that vanishes when the reference's value is put in its place."""
-    is_lone: bool = False
-    """Only one of the runs makes this call, before or after the other's."""
-    until: TrueCall | None = None
-    """Where one run makes several calls for one call of the other: the last of them. The first is the one above."""
+    is_clear: bool = False
+    """These two calls say it all."""
+    region: Region | None = None
+    """Where one call stands against several."""
     suspects: tuple[TrueCall, ...] = ()
     """Other calls of the candidate that may be meant."""
 
@@ -37,6 +48,15 @@ class Difference:
     def is_inside(self) -> bool:
         """Is one of its calls a part of a recorded one?"""
         return any(call is not None and call.inside is not None for call in (self.reference, self.candidate))
+
+    @property
+    def is_found(self) -> bool:
+        """Is nothing gained by looking inside its calls? They do the same, or say it all."""
+        if self.leaf is not None or self.is_clear:
+            return True
+        if self.reference is None or self.candidate is None:
+            return False
+        return word_of(self.reference) == word_of(self.candidate)
 
     def call(self, side: str) -> TrueCall | None:
         return self.reference if side == "reference" else self.candidate

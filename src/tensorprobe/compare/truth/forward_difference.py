@@ -2,157 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Protocol
 
 from tensorprobe.compare.truth.argument import Arguments
 from tensorprobe.compare.truth.difference import Difference, describe_call, describe_start
 from tensorprobe.compare.truth.observable import Observables
-from tensorprobe.compare.truth.proportional import Proportional
-from tensorprobe.compare.truth.scattered import Scattered
+from tensorprobe.compare.truth.scattered import only_moves
 from tensorprobe.compare.truth.slice import Slice, Slicer
 from tensorprobe.compare.truth.start import pair_lone_leaves
 from tensorprobe.compare.truth.value_index import Counterparts, other_side, unlikeness, word_of
 from tensorprobe.compare.truth.walk import Walker
-from tensorprobe.replay.true_step import TrueCall, TrueStep, TrueValue
+from tensorprobe.replay.true_step import TrueCall, TrueValue
 
-_MAX_OPENED = 16
-"""So many times calls are taken apart."""
-
-
-def explain_forward(
-    counterparts: Counterparts, observed: Observables, arguments: Arguments, inside: Mapping[str, Opener]
-) -> tuple[list[Difference], Counterparts]:
-    """Where the forwards part, the place that comes first, and both steps with those calls taken apart that had to be.
-    If a call stands against one that does something else, what is computed inside them is looked at, too; then values
-    that the other run has but for a factor, or in parts."""
-    opening = Opening(counterparts, observed, arguments, inside)
-    differences, counterparts = opening.explain()
-    if differences and _does_the_same(differences[0]):
-        return opening.name(differences), counterparts
-    proportional = Proportional(counterparts)
-    multiples = ForwardExplainer(counterparts, proportional, arguments).explain(observed)
-    factor = proportional.explain(multiples[0]) if multiples else None
-    if factor is not None:
-        return [factor, *multiples[1:]], counterparts
-    if multiples and _does_the_same(multiples[0]):
-        return multiples, counterparts
-    scattered = Scattered(counterparts)
-    if differences and _is_telling(differences[0], scattered):
-        return opening.name(differences), counterparts
-    others = ForwardExplainer(counterparts, scattered, arguments).explain(observed)
-    first = min(others, key=_position, default=None)
-    if first is None or first.reference is None or first.candidate is None:
-        return differences or others, counterparts
-    moved = [replace(one, suspects=tuple(_find_movers(one.candidate, scattered))) for one in others]
-    return moved, counterparts
-
-
-class Opener(Protocol):
-    """Takes calls of one run apart."""
-
-    def open(self, step: TrueStep, name: str) -> TrueStep | None: ...
-
-
-class Opening:
-    """Takes the calls apart at which two runs part, until they are found to part at two calls of a kind."""
-
-    def __init__(
-        self, counterparts: Counterparts, observed: Observables, arguments: Arguments, inside: Mapping[str, Opener]
-    ) -> None:
-        self._counterparts, self._observed = counterparts, observed
-        self._arguments, self._inside = arguments, inside
-        self._rounds: list[Difference] = []
-        """The first difference of each."""
-
-    def explain(self) -> tuple[list[Difference], Counterparts]:
-        for _ in range(_MAX_OPENED):
-            explainer = ForwardExplainer(self._counterparts, self._counterparts, self._arguments)
-            differences = explainer.explain(self._observed)
-            self._rounds += differences[:1]
-            is_found = bool(differences) and _does_the_same(differences[0])
-            if is_found and not differences[0].is_inside:
-                break
-            if not self._open(explainer.find_unlike(differences), only_spells=is_found):
-                break
-        return differences, self._counterparts
-
-    def name(self, differences: Sequence[Difference]) -> list[Difference]:
-        """The first one by calls of the program, where it was seen at these before they were taken apart, too: that a
-        softmax differs says more than that a maximum in it does."""
-        last = differences[0]
-        earlier = [one for one in self._rounds if one.is_inside and _is_in_same_calls(one, last)]
-        if not earlier:
-            return list(differences)
-        if not _does_the_same(last):
-            return [earlier[0], *differences[1:]]
-        recorded = {
-            side: next((call for one in earlier if (call := one.call(side)) is not None and call.inside is None), None)
-            for side in self._counterparts.steps
-        }
-        calls = {side: call for side, call in recorded.items() if call is not None}
-        return [replace(last, **calls), *differences[1:]]
-
-    def _open(self, names: Mapping[str, Sequence[str]], *, only_spells: bool) -> bool:
-        """Take these apart, on the side that has more inside. `only_spells`: look only what they are called there."""
-        steps = {side: self._open_all(side, names[side]) for side in self._counterparts.steps}
-        sizes = {side: len(step.calls) for side, step in steps.items()}
-        gains = {side: size - len(self._counterparts.steps[side].calls) for side, size in sizes.items()}
-        largest = 0 if only_spells else max(gains.values())
-        chosen = {side: steps[side] for side, gain in gains.items() if gain in (0, largest)}
-        steps = {**self._counterparts.steps, **chosen}
-        if steps == self._counterparts.steps:
-            return False
-        self._counterparts = Counterparts(**steps, known=self._counterparts)
-        return True
-
-    def _open_all(self, side: str, names: Sequence[str]) -> TrueStep:
-        step = self._counterparts.steps[side]
-        for name in names:
-            step = self._inside[side].open(step, name) or step
-        return step
-
-
-def _is_in_same_calls(first: Difference, second: Difference) -> bool:
-    pairs = (first.reference, second.reference), (first.candidate, second.candidate)
-    names = [[(call.inside or call.name) if call is not None else None for call in pair] for pair in pairs]
-    return all(one == other for one, other in names)
-
-
-def _does_the_same(one: Difference) -> bool:
-    """Is nothing gained by looking inside?"""
-    if one.leaf is not None or one.is_lone:
-        return True
-    if one.reference is None or one.candidate is None:
-        return False
-    return word_of(one.reference) == word_of(one.candidate)
-
-
-def _position(one: Difference) -> int:
-    return one.candidate.position if one.candidate is not None else -1
-
-
-def _is_telling(one: Difference, scattered: Scattered) -> bool:
-    """Do both calls do something of a kind? One that computes stands for none that moves numbers or makes zeros."""
-    if _does_the_same(one):
-        return True
-    return (
-        one.reference is not None
-        and one.candidate is not None
-        and scattered.kind_of("reference", one.reference) == scattered.kind_of("candidate", one.candidate)
-    )
-
-
-def _find_movers(call: TrueCall | None, scattered: Scattered) -> Iterator[TrueCall]:
-    """The calls after this one that only move what it gives: any of them may be meant."""
-    step = scattered.steps["candidate"]
-    while call is not None and scattered.only_moves("candidate", call):
-        users = [user for number in call.outputs.values() for user in step.users.get(number, [])]
-        call = users[0] if len(users) == 1 else None
-        if call is not None and scattered.only_moves("candidate", call):
-            yield call
+_MAX_OPENED = 4
+"""Of the calls where one run alone begins to differ, so many are taken apart."""
 
 
 class Likeness(Protocol):
@@ -232,7 +97,7 @@ class ForwardExplainer:
         for other in (partner, namesake):
             parting = None if other is None else self._walker.follow(other, call)
             if parting is not None and parting.because:
-                return Difference("source", parting.reference, parting.candidate, parting.because, is_lone=True)
+                return Difference("source", parting.reference, parting.candidate, parting.because, is_clear=True)
             if parting is not None:
                 return self._describe(parting.reference, parting.candidate)
         return self._describe(partner or namesake, call)
@@ -301,14 +166,22 @@ class ForwardExplainer:
         untaken = self._find_untaken(reference, candidate)
         if untaken is not None:
             because = f"it does not take {untaken.parameter or untaken.slot}, as the reference does"
-            return Difference("entered", reference, candidate, because, is_lone=True)
+            return Difference("entered", reference, candidate, because, is_clear=True)
         if word_of(reference) != word_of(candidate):
-            because = f"the reference goes on with {describe_call(reference)}, the candidate with {describe_call(candidate)}"
+            because = f"the reference goes on with {reference.name}, the candidate with {candidate.name}"
+            if reference.inside is not None or candidate.inside is not None:
+                because = "both take the same value, and each does something else with it"
             return Difference("source", reference, candidate, because)
         arguments = self._walker.describe_arguments(reference, candidate)
         if arguments:
             return Difference("entered", reference, candidate, f"called with {arguments}")
         operands = [slot for slot in candidate.inputs if not self._walker.is_same_operand(reference, candidate, slot)]
+        rearranged = next((slot for slot in operands if self._walker.is_rearranged(reference, candidate, slot)), None)
+        movers = list(self._find_movers_before(candidate, rearranged)) if rearranged is not None else []
+        if rearranged is not None and movers:
+            because = f"{rearranged} of {describe_call(candidate)} has the right numbers in another order after it"
+            right = self._walker.find_maker(reference, candidate, rearranged) or reference
+            return Difference("source", right, movers[0], because, is_clear=True, suspects=tuple(movers[1:]))
         if operands:
             words = ", ".join(operands[:4])
             return Difference("entered", reference, candidate, f"it is given another value as {words}")
@@ -319,6 +192,15 @@ class ForwardExplainer:
             because = "what goes in has the same truth, and its result is a choice that rounding changed"
             return Difference("discontinuity", reference, candidate, because)
         return Difference("source", reference, candidate, "what goes in is the same, and it computes something else")
+
+    def _find_movers_before(self, call: TrueCall, slot: str) -> Iterator[TrueCall]:
+        """The calls that have only moved the numbers of an operand, the last one first."""
+        step = self._steps["candidate"]
+        maker = step.maker(step.values[call.inputs[slot]])
+        while maker is not None and only_moves(step, maker):
+            yield maker
+            moved = [step.values[number] for number in maker.inputs.values()]
+            maker = next((step.maker(value) for value in moved if value.is_floating), None)
 
 
 def _is_alike(first: TrueCall, second: TrueCall) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tensorprobe.compare.truth.argument import Arguments
 from tensorprobe.compare.truth.difference import Difference, describe_start
 from tensorprobe.compare.truth.effect import add_effects
-from tensorprobe.compare.truth.forward_difference import explain_forward
+from tensorprobe.compare.truth.explanation import explain_forward
 from tensorprobe.compare.truth.gradient_difference import GradientExplainer
 from tensorprobe.compare.truth.leaf import find_movable, find_replacements
 from tensorprobe.compare.truth.observable import Observables, observe
@@ -114,11 +114,11 @@ def judge_by_truth(reference: Run, candidate: Run, origins: Origins | None = Non
     arguments = Arguments(reference, candidate)
     replaying = {SIDES[0]: Replaying(reference.rank), SIDES[1]: Replaying(candidate.rank)}
     steps = {side: one.replay({}) for side, one in replaying.items()}
-    counterparts = Counterparts(**steps)
+    counterparts = Counterparts(steps["reference"], steps["candidate"])
     replacements = find_replacements(counterparts)
     if any(replacements.values()):
         steps = {side: one.replay(replacements[side]) for side, one in replaying.items()}
-        counterparts = Counterparts(**steps)
+        counterparts = Counterparts(steps["reference"], steps["candidate"])
     found = Judgement(observe(counterparts), steps, replaced={side: len(one) for side, one in replacements.items()})
     if not found.observables.is_equal:
         pairs = pair_lone_leaves(counterparts) if origins is None else pair_moved_leaves(counterparts, origins)
@@ -142,7 +142,8 @@ def judge_by_truth(reference: Run, candidate: Run, origins: Origins | None = Non
     if any(step.coarseness for step in counterparts.steps.values()):
         return found  # recorded results do not move with the parameters
     movable = find_movable(counterparts)
-    moved = Counterparts(**{side: one.replay(replacements[side], movable[side]) for side, one in replaying.items()})
+    steps = {side: one.replay(replacements[side], movable[side]) for side, one in replaying.items()}
+    moved = Counterparts(steps["reference"], steps["candidate"])
     second = observe(moved)
     takes_recorded = any(
         step.coverage.decisions for step in moved.steps.values()

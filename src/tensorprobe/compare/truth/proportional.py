@@ -9,7 +9,15 @@ from math import isclose
 import numpy as np
 
 from tensorprobe.compare.truth.difference import Difference
-from tensorprobe.compare.truth.value_index import MASKED, Counterparts, Moments, is_laid_out, is_same, measure, other_side
+from tensorprobe.compare.truth.value_index import (
+    MASKED,
+    Counterparts,
+    Moments,
+    is_laid_out,
+    is_same,
+    measure,
+    other_side,
+)
 from tensorprobe.replay.true_step import TrueCall, TrueValue
 
 _LEAST = 8

@@ -132,8 +132,8 @@ class ValueIndex:
     def __init__(self, step: TrueStep, known: ValueIndex | None = None) -> None:
         """`known`: of the same step, with fewer values."""
         self.step = step
-        self._moments = dict(known._moments) if known is not None else {}
-        self._plain = dict(known._plain) if known is not None else {}
+        self._moments: dict[int, Moments] = dict(known._moments) if known is not None else {}
+        self._plain: dict[int, bool] = dict(known._plain) if known is not None else {}
         for value in step.values[len(self._moments) :]:
             self._moments[value.number] = measure(value.array)
             self._plain[value.number] = is_plain(value.array)
@@ -180,7 +180,9 @@ class Counterparts:
         """`known`: of the same steps, before calls in them were taken apart."""
         self.steps = {"reference": reference, "candidate": candidate}
         known_indexes: dict[str, ValueIndex] = known._indexes if known is not None else {}
-        self._indexes = {side: ValueIndex(step, known_indexes.get(side)) for side, step in self.steps.items()}
+        self._indexes: dict[str, ValueIndex] = {
+            side: ValueIndex(step, known_indexes.get(side)) for side, step in self.steps.items()
+        }
         self._found: dict[tuple[str, int], list[TrueValue]] = {}
         self.tolerance = max(TOLERANCE, _ROUNDED_UNITS * max(reference.coarseness, candidate.coarseness))
         """By what two truths of one value may differ."""

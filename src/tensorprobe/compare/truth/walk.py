@@ -108,6 +108,23 @@ class Walker:
         other = self._find_operand(reference, candidate, slot)
         return other is not None and self._is_counterpart(other, self._value("candidate", candidate.inputs[slot]))
 
+    def is_rearranged(self, reference: TrueCall, candidate: TrueCall, slot: str) -> bool:
+        """Are both given the same numbers in this place, in an order that axes do not explain? But for a factor."""
+        other = self._find_operand(reference, candidate, slot)
+        value = self._value("candidate", candidate.inputs[slot])
+        if other is None or not value.is_floating or value.array.size != other.array.size:
+            return False
+        sides = [np.sort(one.array, axis=None) for one in (other, value)]
+        norms = [float(np.linalg.norm(one)) for one in sides]
+        if not all(norms) or not np.isfinite(norms).all() or self._counterparts.is_plain("candidate", value):
+            return False
+        return is_same(sides[0] / norms[0], sides[1] / norms[1], self._counterparts.tolerance)
+
+    def find_maker(self, reference: TrueCall, candidate: TrueCall, slot: str) -> TrueCall | None:
+        """The call of the reference that made what it has in the place of the candidate's operand."""
+        other = self._find_operand(reference, candidate, slot)
+        return None if other is None else self._steps["reference"].maker(other)
+
     def _is_counterpart(self, reference: TrueValue, candidate: TrueValue) -> bool:
         if any(one.number == reference.number for one in self._counterparts.of("candidate", candidate)):
             return True
