@@ -27,23 +27,26 @@ def explain_forward(
     differences, counterparts = opening.explain()
     if differences and differences[0].is_found:
         return opening.name(differences), counterparts
-    proportional = Proportional(counterparts)
-    multiples = ForwardExplainer(counterparts, proportional, arguments).explain(observed)
-    factor = proportional.explain(multiples[0]) if multiples else None
-    if factor is not None:
-        return [factor, *multiples[1:]], counterparts
+    multiples = _explain_multiples(counterparts, observed, arguments)
     if multiples and multiples[0].is_found:
         return multiples, counterparts
     scattered = Scattered(counterparts)
-    if differences and _is_telling(differences[0], scattered):
-        named = opening.name(differences)
-        return [add_region(named[0], counterparts), *named[1:]], counterparts
-    others = ForwardExplainer(counterparts, scattered, arguments).explain(observed)
-    first = min(others, key=_position, default=None)
-    if first is None or first.reference is None or first.candidate is None:
-        return differences or others, counterparts
-    moved = [replace(one, suspects=tuple(_find_movers(one.candidate, scattered))) for one in others]
-    return moved, counterparts
+    found = opening.name(differences)
+    if not found or not _is_telling(found[0], scattered):
+        others = ForwardExplainer(counterparts, scattered, arguments).explain(observed)
+        first = min(others, key=_position, default=None)
+        if first is not None and first.reference is not None and first.candidate is not None:
+            found = [replace(one, suspects=tuple(_find_movers(one.candidate, scattered))) for one in others]
+        found = found or others
+    return [*(add_region(one, counterparts) for one in found[:1]), *found[1:]], counterparts
+
+
+def _explain_multiples(counterparts: Counterparts, observed: Observables, arguments: Arguments) -> list[Difference]:
+    """The same where values are multiples of those of the other run: then the factor is what is wrong, if it is that
+    of the first difference."""
+    proportional = Proportional(counterparts)
+    found = ForwardExplainer(counterparts, proportional, arguments).explain(observed)
+    return [*((proportional.explain(one) or one) for one in found[:1]), *found[1:]]
 
 
 def _position(one: Difference) -> int:
@@ -54,10 +57,10 @@ def _is_telling(one: Difference, scattered: Scattered) -> bool:
     """Do both calls do something of a kind? One that computes stands for none that moves numbers or makes zeros."""
     if one.is_found:
         return True
-    return (
-        one.reference is not None
-        and one.candidate is not None
-        and scattered.kind_of("reference", one.reference) == scattered.kind_of("candidate", one.candidate)
+    if one.reference is None or one.candidate is None:
+        return False
+    return one.is_inside or (
+        scattered.kind_of("reference", one.reference) == scattered.kind_of("candidate", one.candidate)
     )
 
 

@@ -53,9 +53,9 @@ class Opening:
     def name(self, differences: Sequence[Difference]) -> list[Difference]:
         """The first one by calls of the program, where it was seen at these before they were taken apart, too: that a
         softmax differs says more than that a maximum in it does."""
-        last = differences[0]
-        earlier = [one for one in self._rounds if one.is_inside and _is_in_same_calls(one, last)]
-        if not earlier:
+        last = differences[0] if differences else None
+        earlier = [one for one in self._rounds if last and one.is_inside and _is_in_same_calls(one, last)]
+        if last is None or not earlier:
             return list(differences)
         if not last.is_found:
             return [earlier[0], *differences[1:]]

@@ -91,7 +91,7 @@ class Proportional:
                     reference = self._find_origin("reference", other, 1 / factor)
                     candidate = self._find_origin("candidate", value, factor)
                     because = f"its result is {factor:.6g} times that of the reference"
-                    return Difference("source", reference, candidate, because)
+                    return Difference("source", reference, candidate, because, is_clear=True)
         return None
 
     def _find_origin(self, side: str, value: TrueValue, factor: float) -> TrueCall | None:
