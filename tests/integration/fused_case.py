@@ -187,8 +187,12 @@ class Case:
     written: Callable[..., torch.Tensor]
     fault: str
     words: str
+    because: str = ""
+    """A part of what is said."""
     is_fused_wrong: bool = False
     dtype: torch.dtype = torch.float32
+    is_inside: bool = True
+    """Is it a value inside the fused call that the written one stands against, or its result?"""
 
     @property
     def name(self) -> str:
@@ -199,35 +203,36 @@ class Case:
 ATTENTION = fused_attention, written_attention
 LAYER_NORM = fused_layer_norm, written_layer_norm
 CROSS_ENTROPY = fused_cross_entropy, written_cross_entropy
+BFLOAT16 = torch.bfloat16
 CASES = [
-    Case(*ATTENTION, "scale", "mul"),
+    Case(*ATTENTION, "scale", "mul", "0.5 times"),
     Case(*ATTENTION, "mask", "triu masked_fill"),
     Case(*ATTENTION, "no mask", "softmax"),
-    Case(*ATTENTION, "dim", "softmax"),
-    Case(*ATTENTION, "value", "matmul"),
-    Case(*ATTENTION, "scale", "mul", dtype=torch.bfloat16),
-    Case(*ATTENTION, "dim", "softmax", dtype=torch.bfloat16),
-    Case(*ATTENTION, "scale", "mul", is_fused_wrong=True),
+    Case(*ATTENTION, "dim", "softmax", "dim=2 where the reference had 3"),
+    Case(*ATTENTION, "value", "matmul", "another value as input.1"),
+    Case(*ATTENTION, "scale", "mul", "0.5 times", dtype=BFLOAT16),
+    Case(*ATTENTION, "dim", "softmax", dtype=BFLOAT16),
+    Case(*ATTENTION, "scale", "mul", "0.5 times", is_fused_wrong=True),
     Case(*ATTENTION, "no mask", "triu masked_fill softmax", is_fused_wrong=True),
-    Case(*LAYER_NORM, "epsilon", "add"),
-    Case(*LAYER_NORM, "epsilon", "add", dtype=torch.bfloat16),
+    Case(*LAYER_NORM, "epsilon", "add", "0.001 where the reference had 1e-05"),
+    Case(*LAYER_NORM, "epsilon", "add", "0.001 where the reference had 1e-05", dtype=BFLOAT16),
     Case(*LAYER_NORM, "unbiased", "var"),
-    Case(*LAYER_NORM, "bias", "mul matmul"),
-    Case(*LAYER_NORM, "epsilon", "add", is_fused_wrong=True),
-    Case(*LAYER_NORM, "bias", "add", is_fused_wrong=True),
+    Case(*LAYER_NORM, "bias", "mul matmul", "only the reference calls it"),
+    Case(*LAYER_NORM, "epsilon", "add", "0.001 where the reference had 1e-05", is_fused_wrong=True),
+    Case(*LAYER_NORM, "bias", "add", "only the reference calls it", is_fused_wrong=True, is_inside=False),
     Case(fused_rms_norm, written_rms_norm, "epsilon", "add"),
-    Case(fused_rms_norm, written_rms_norm, "dim", "mean"),
-    Case(fused_rms_norm, written_rms_norm, "epsilon", "add", is_fused_wrong=True, dtype=torch.bfloat16),
+    Case(fused_rms_norm, written_rms_norm, "dim", "mean", "dim=[0] where the reference had [1]"),
+    Case(fused_rms_norm, written_rms_norm, "epsilon", "add", is_fused_wrong=True, dtype=BFLOAT16),
     Case(fused_group_norm, written_group_norm, "epsilon", "sqrt add"),
     Case(fused_group_norm, written_group_norm, "groups", "reshape transpose"),
-    Case(*CROSS_ENTROPY, "dim", "logsumexp"),
+    Case(*CROSS_ENTROPY, "dim", "logsumexp", "dim=[0] where the reference had [1]"),
     Case(*CROSS_ENTROPY, "count", "div"),
-    Case(*CROSS_ENTROPY, "smoothing", "mul"),
+    Case(*CROSS_ENTROPY, "smoothing", "mul", "0.1 where the reference had 0.0125"),
     Case(*CROSS_ENTROPY, "smoothing", "mul", is_fused_wrong=True),
-    Case(fused_gelu, written_gelu, "factor", "mul"),
-    Case(fused_lstm, written_lstm, "bias", "linear"),
+    Case(fused_gelu, written_gelu, "factor", "mul", "0.0044715 where the reference had 0.044715"),
+    Case(fused_lstm, written_lstm, "bias", "chunk"),  # nothing was hidden before: the sum is seen where it is used
     Case(fused_lstm, written_lstm, "order", "sigmoid mul"),
     Case(fused_lstm, written_lstm, "tanh", "mul"),
-    Case(fused_multihead, written_multihead, "bias", "linear"),
-    Case(fused_multihead, written_multihead, "heads", "reshape"),
+    Case(fused_multihead, written_multihead, "bias", "linear", "does not take attention.in_proj_bias"),
+    Case(fused_multihead, written_multihead, "heads", "reshape", "in another order"),
 ]
