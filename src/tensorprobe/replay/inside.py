@@ -8,7 +8,6 @@ sum and a softmax first; the softmax is taken apart only if somebody asks for th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -116,9 +115,8 @@ class Inside:
             return watch.tensor(call.inputs[leaf.slot])
 
         args, kwargs = invoker.build_arguments(operation, take)
-        around: AbstractContextManager[Any] = watch
         try:
-            return invoker.invoke(operation, args, kwargs, around)[1]
+            return invoker.invoke(operation, args, kwargs, watch)[1]
         finally:
             invoker.close()
 
@@ -233,7 +231,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[misc]
     def _only_looks(self, function: Any, call: TrueCall) -> bool:
         made = [self._values[number].array.reshape(-1) for number in call.outputs.values()]
         given = [self._values[number].array.reshape(-1) for number in call.inputs.values()]
-        return function.is_view or all(any(_is_equal(one, other) for other in given) for one in made)
+        return getattr(function, "is_view", False) or all(any(_is_equal(one, other) for other in given) for one in made)
 
     def _number(self, tensor: torch.Tensor, call: TrueCall, slot: str, inputs: Mapping[str, int]) -> int:
         """Of a result. A copy of what went in, as it is, is the same value."""

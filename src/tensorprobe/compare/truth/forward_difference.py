@@ -176,15 +176,8 @@ class ForwardExplainer:
         if arguments:
             return Difference("entered", reference, candidate, f"called with {arguments}")
         operands = [slot for slot in candidate.inputs if not self._walker.is_same_operand(reference, candidate, slot)]
-        rearranged = next((slot for slot in operands if self._walker.is_rearranged(reference, candidate, slot)), None)
-        movers = list(self._find_movers_before(candidate, rearranged)) if rearranged is not None else []
-        if rearranged is not None and movers:
-            because = f"{rearranged} of {describe_call(candidate)} has the right numbers in another order after it"
-            right = self._walker.find_maker(reference, candidate, rearranged) or reference
-            return Difference("source", right, movers[0], because, is_clear=True, suspects=tuple(movers[1:]))
         if operands:
-            words = ", ".join(operands[:4])
-            return Difference("entered", reference, candidate, f"it is given another value as {words}")
+            return self._describe_operands(reference, candidate, operands)
         values = self._steps["candidate"].values
         is_choice = not any(values[number].is_floating for number in candidate.outputs.values())
         is_rounded = any(values[number].is_floating for number in candidate.inputs.values())
@@ -193,14 +186,25 @@ class ForwardExplainer:
             return Difference("discontinuity", reference, candidate, because)
         return Difference("source", reference, candidate, "what goes in is the same, and it computes something else")
 
+    def _describe_operands(self, reference: TrueCall, candidate: TrueCall, operands: Sequence[str]) -> Difference:
+        """Of two calls that are not given the same in these places."""
+        rearranged = next((slot for slot in operands if self._walker.is_rearranged(reference, candidate, slot)), None)
+        movers = list(self._find_movers_before(candidate, rearranged)) if rearranged is not None else []
+        if rearranged is not None and movers:
+            because = f"{rearranged} of {describe_call(candidate)} has the right numbers in another order after it"
+            right = self._walker.find_maker(reference, candidate, rearranged) or reference
+            return Difference("source", right, movers[0], because, is_clear=True, suspects=tuple(movers[1:]))
+        words = ", ".join(operands[:4])
+        return Difference("entered", reference, candidate, f"it is given another value as {words}")
+
     def _find_movers_before(self, call: TrueCall, slot: str) -> Iterator[TrueCall]:
         """The calls that have only moved the numbers of an operand, the last one first."""
         step = self._steps["candidate"]
-        maker = step.maker(step.values[call.inputs[slot]])
-        while maker is not None and only_moves(step, maker):
+        value, last = step.values[call.inputs[slot]], call
+        while (maker := step.maker(value)) is not None and maker.position < last.position and only_moves(step, maker):
             yield maker
-            moved = [step.values[number] for number in maker.inputs.values()]
-            maker = next((step.maker(value) for value in moved if value.is_floating), None)
+            moved = (step.values[number] for number in maker.inputs.values())
+            value, last = next(one for one in moved if one.is_floating), maker
 
 
 def _is_alike(first: TrueCall, second: TrueCall) -> bool:

@@ -97,7 +97,7 @@ class Proportional:
     def _find_origin(self, side: str, value: TrueValue, factor: float) -> TrueCall | None:
         """The first call on the way to a value whose result is wrong by this factor."""
         step, call = self.steps[side], None
-        while (maker := step.maker(value)) is not None:
+        while (maker := step.maker(value)) is not None and (call is None or maker.position < call.position):
             call = maker
             given = (step.values[number] for number in maker.inputs.values())
             before = next((one for one in given if self._has_factor(side, one, factor)), None)

@@ -77,6 +77,7 @@ def _find_computing(name: str | None, step: TrueStep) -> TrueCall | None:
     """The call of this name, or the one before it that computed what it only moves."""
     call = step.calls.get(name) if name is not None else None
     while call is not None and only_moves(step, call):
-        before = (step.maker(step.values[number]) for number in call.inputs.values())
-        call = next((one for one in before if one is not None), None)
+        before = [step.maker(step.values[number]) for number in call.inputs.values()]
+        earlier = [one for one in before if one is not None and one.position < call.position]
+        call = next(iter(earlier), None)
     return call
