@@ -108,6 +108,17 @@ def written_group_norm(model: Weights, x: torch.Tensor, fault: str = "") -> torc
     return ((normal.reshape(6, 8) * model.scale + model.bias) @ model.out).square().mean()
 
 
+def fused_instance_norm(model: Weights, x: torch.Tensor) -> torch.Tensor:
+    return (F.instance_norm((x @ model.query).view(2, 3, 8)).view(6, 8) @ model.out).square().mean()
+
+
+def written_instance_norm(model: Weights, x: torch.Tensor, fault: str = "") -> torch.Tensor:
+    x = (x @ model.query).view(2, 3, 8)
+    centred = x - x.mean(-1, keepdim=True)
+    size = torch.sqrt((centred**2).mean(-1, keepdim=True) + (1e-2 if fault == "epsilon" else 1e-5))
+    return ((centred / size).view(6, 8) @ model.out).square().mean()
+
+
 # -- loss and activation -----------------------------------------------------------------------------------------------
 
 
@@ -225,6 +236,7 @@ CASES = [
     Case(fused_rms_norm, written_rms_norm, "epsilon", "add", is_fused_wrong=True, dtype=BFLOAT16),
     Case(fused_group_norm, written_group_norm, "epsilon", "sqrt add"),
     Case(fused_group_norm, written_group_norm, "groups", "reshape transpose"),
+    Case(fused_instance_norm, written_instance_norm, "epsilon", "add"),  # torch shapes it otherwise inside
     Case(*CROSS_ENTROPY, "dim", "logsumexp", "dim=[0] where the reference had [1]"),
     Case(*CROSS_ENTROPY, "count", "div"),
     Case(*CROSS_ENTROPY, "smoothing", "mul", "0.1 where the reference had 0.0125"),
