@@ -23,7 +23,7 @@ def call(name: str) -> Call:
         ("Tensor.div", "Tensor.__truediv__", "Tensor.__itruediv__", "Torch.true_divide", "Torch.divide"),
         ("Tensor.sub", "Tensor.__sub__", "Tensor.__isub__", "Torch.subtract"),
         ("Torch.relu", "Tensor.relu_", "Functional.relu", "Functional.relu_"),
-        ("Tensor.softmax", "Functional.softmax", "Torch.softmax"),
+        ("Tensor.softmax", "Functional.softmax", "Torch.softmax", "Ops.aten._softmax.default"),
         ("Tensor.__getitem__", "Tensor.__getitem__"),
         ("Tensor.pow", "Tensor.__pow__"),
         ("Tensor.eq", "Tensor.__eq__"),

@@ -4,7 +4,7 @@ they were recorded by."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -34,6 +34,7 @@ from tensorprobe.replay.workspace import lay_out
 from tensorprobe.run.leaf import WRITTEN, Leaf, iter_leaves
 
 _ATOMS = (torch.Tensor, torch.Size)
+_NOTHING = nullcontext()
 
 Tensors = Mapping[str, torch.Tensor]
 """By the names of their places: `input.0`, `kwargs.weight`, `output.1`."""
@@ -88,15 +89,21 @@ class Invoker:
             args[1] = self.device
         return args, kwargs
 
-    def invoke(self, operation: Operation, args: list[Any], kwargs: dict[str, Any]) -> tuple[Any, Tensors]:
+    def invoke(
+        self,
+        operation: Operation,
+        args: list[Any],
+        kwargs: dict[str, Any],
+        around: AbstractContextManager[Any] = _NOTHING,
+    ) -> tuple[Any, Tensors]:
         """Call it: what it returned, and the tensors in that. NotReplayedError where these are not what was recorded;
-        whatever torch says to its arguments."""
+        whatever torch says to its arguments. `around`: is entered for the call itself."""
         function = self._find(operation)
         if self.find_kernel(operation) is not None:
             self.allocation.check_kernel(operation, function, args, kwargs)
         elif operation.framework != "mindspore" and not copies_only(operation.prefix, operation.op):
             self.allocation.check(operation, find_function(operation.prefix, operation.op), args, kwargs)
-        with self._surroundings(operation):
+        with self._surroundings(operation), around:
             output = function(*args, **kwargs)
         if output is None and operation.writes_in_place and args:
             output = args[0]

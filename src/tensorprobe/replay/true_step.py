@@ -80,6 +80,8 @@ class TrueCall:
     departing: dict[str, Array] = field(default_factory=dict)
     """The gradients that it gives back to what went in."""
     is_random: bool = False
+    inside: str | None = None
+    """The recorded call that it is a part of, where that was taken apart."""
 
     @property
     def backward_name(self) -> str:

@@ -36,7 +36,7 @@ def common_word(framework: str, prefix: str, op: str) -> str:
 @lru_cache(maxsize=4096)
 def _canonical_api(is_aten: bool, op: str) -> str:
     if is_aten:
-        op = op.split(".")[op.split(".").index("aten") + 1]
+        op = op.split(".")[op.split(".").index("aten") + 1].removeprefix("_")
     if op.startswith("__") and op.endswith("__") and len(op) > 4:
         op = _canonical_dunder(op[2:-2])
     elif not op.endswith("__"):

@@ -20,11 +20,11 @@ class Arguments:
     def __init__(self, reference: Run, candidate: Run) -> None:
         self._runs = reference, candidate
 
-    def operands(self, reference: TrueCall, candidate: TrueCall) -> Mapping[str, str]:
-        """Where the reference's call has what the candidate's has in each place."""
+    def operands(self, reference: TrueCall, candidate: TrueCall) -> Mapping[str, str] | None:
+        """Where the reference's call has what the candidate's has in each place; None if one was not recorded."""
         calls = self._find(reference, candidate)
         if calls is None:
-            return {slot: slot for slot in candidate.inputs if slot in reference.inputs}
+            return None
         return {
             second.slot: first.slot
             for first, second in pair_slots(*calls)
@@ -36,7 +36,7 @@ class Arguments:
         more."""
         calls = self._find(reference, candidate)
         if calls is None:
-            return ""
+            return _describe_inside(reference, candidate)
         values = [make_value(first, second, calls) for first, second in pair_slots(*calls)]
         plain = [value for value in values if value.is_input and not value.is_tensor and not _is_dtype(value)]
         told = [value for value in plain if not (has_same_shape and is_size(value, calls))]
@@ -45,6 +45,15 @@ class Arguments:
     def _find(self, reference: TrueCall, candidate: TrueCall) -> tuple[Call, Call] | None:
         found = [run.by_name.get(call.name) for run, call in zip(self._runs, (reference, candidate), strict=True)]
         return (found[0], found[1]) if found[0] is not None and found[1] is not None else None
+
+
+def _describe_inside(reference: TrueCall, candidate: TrueCall) -> str:
+    """Of two operators that were seen inside of calls: both have all arguments, by the same names."""
+    if not (reference.prefix == candidate.prefix == "Ops"):
+        return ""
+    first, second = reference.arguments, candidate.arguments
+    names = [name for name in second if name in first and first[name] != second[name]]
+    return ", ".join(f"{name}={second[name]!r} where the reference had {first[name]!r}" for name in names)
 
 
 def _is_dtype(value: ValuePair) -> bool:

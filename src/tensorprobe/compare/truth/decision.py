@@ -15,7 +15,7 @@ from tensorprobe.compare.option import CompareOptions
 from tensorprobe.compare.result import NO_ANSWER, Verdict
 from tensorprobe.compare.step import RankPair
 from tensorprobe.compare.truth.call_match import match_calls
-from tensorprobe.compare.truth.judgement import Judgement, find_obstacle, judge_by_truth
+from tensorprobe.compare.truth.judgement import Judgement, find_obstacle
 from tensorprobe.compare.truth.settlement import settle_pairs
 from tensorprobe.compare.truth.start import EarlierStep, Origins, find_moved_otherwise
 from tensorprobe.compare.truth.verdict import TruthWords
@@ -76,6 +76,8 @@ class TruthDecision:
         obstacle = find_obstacle(pair.reference, pair.candidate)
         if obstacle is not None:
             return _Attempt(pair, None, obstacle)
+        from tensorprobe.compare.truth.judge import judge_by_truth  # needs PyTorch
+
         try:
             judgement = judge_by_truth(*runs, None if self._earlier is None else self._earlier.origins)
         except DumpError as error:  # it is not all there, or too large for the memory of this machine
@@ -133,7 +135,8 @@ class TruthDecision:
             name = grown.call.candidate[-1].name
             told = f"{name} computes something else ({grown.call.because}), which has no effect on these results"
             verdict = replace(verdict, evidence=(told, *verdict.evidence))
-        return _add_values(verdict, finding)
+        is_inside = any(one.is_inside for one in judgement.differences[:1])
+        return verdict if is_inside else _add_values(verdict, finding)
 
     def _find_moved(self, judgement: Judgement, finding: Finding) -> list[tuple[str, float]]:
         assert self._earlier is not None
@@ -175,8 +178,8 @@ def _is_confirmed(grown: Verdict, judgement: Judgement) -> bool:
         errors = [(value.error or 0.0) / (value.coarsest or 1.0) for value in values]
         return not judgement.differences and max(errors, default=0.0) > _GROSS
     name = call.candidate[-1].name
-    listed = [one.candidate for one in judgement.differences if one.leaf is None]
-    return any(one is not None and one.name == name for one in listed)
+    listed = [one for one in judgement.differences if one.leaf is None and not one.is_inside]
+    return any(one.candidate is not None and one.candidate.name == name for one in listed)
 
 
 def _writes_state(grown: Verdict, judgement: Judgement) -> bool:

@@ -7,14 +7,26 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tensorprobe.compare.truth.start import LeafPair
+from tensorprobe.compare.truth.value_index import word_of
 from tensorprobe.replay.true_step import TrueCall, TrueStep, TrueValue
 
 Kind = Literal["source", "entered", "unequal start", "random", "discontinuity", "missing"]
 
 
 @dataclass(frozen=True)
+class Region:
+    """Several calls of one run that stand against one call of the other."""
+
+    side: str
+    """Whose calls these are. The first of them is that of the difference."""
+    last: TrueCall
+    shared: tuple[str, ...]
+    """The places of the one call in which it is given what the other run has, too."""
+
+
+@dataclass(frozen=True)
 class Difference:
-    """One beginning."""
+    """One beginning. Its calls may be parts of recorded ones."""
 
     kind: Kind
     reference: TrueCall | None
@@ -25,8 +37,34 @@ class Difference:
     """What differs from the start."""
     effect: float | None = None
     """The share of the loss's difference that vanishes when the reference's value is put in its place."""
+    is_clear: bool = False
+    """These two calls say it all."""
+    region: Region | None = None
+    """Where one call stands against several."""
     suspects: tuple[TrueCall, ...] = ()
     """Other calls of the candidate that may be meant."""
+
+    @property
+    def is_inside(self) -> bool:
+        """Is one of its calls a part of a recorded one?"""
+        return any(call is not None and call.inside is not None for call in (self.reference, self.candidate))
+
+    @property
+    def is_found(self) -> bool:
+        """Is nothing gained by looking inside its calls? They do the same, or say it all."""
+        if self.leaf is not None or self.is_clear:
+            return True
+        if self.reference is None or self.candidate is None:
+            return False
+        return word_of(self.reference) == word_of(self.candidate)
+
+    def call(self, side: str) -> TrueCall | None:
+        return self.reference if side == "reference" else self.candidate
+
+
+def describe_call(call: TrueCall) -> str:
+    """By its name, or as a part of a recorded call."""
+    return call.name if call.inside is None else f"{word_of(call)} inside {call.inside}"
 
 
 def describe_start(pair: LeafPair, steps: Mapping[str, TrueStep]) -> Difference:

@@ -42,10 +42,19 @@ def _find_values(one: Difference, steps: Mapping[str, TrueStep]) -> Iterator[tup
     """What the reference's call gives, for the candidate's."""
     if one.reference is None or one.candidate is None or one.is_backward or one.leaf is not None:
         return
-    pairs = zip(_results(one.reference, steps["reference"]), _results(one.candidate, steps["candidate"]), strict=False)
+    reference, candidate = one.reference, one.candidate
+    if one.region is not None:
+        is_many = one.region.side == "candidate"
+        reference, candidate = (reference, one.region.last) if is_many else (one.region.last, candidate)
+    elif one.is_inside and not one.is_found:
+        return  # they make different things
+    if candidate.inside is not None:
+        return  # only what recorded calls give can be exchanged
+    pairs = zip(_results(reference, steps["reference"]), _results(candidate, steps["candidate"]), strict=False)
     for (_, value), (slot, own) in pairs:
-        if value.size == own.size:
-            yield (one.candidate.name, slot), value
+        is_fitting = value.shape == own.shape if one.region is not None else value.size == own.size
+        if is_fitting:
+            yield (candidate.name, slot), value
 
 
 def _results(call: TrueCall, step: TrueStep) -> Iterator[tuple[str, Array]]:

@@ -3,58 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
 from tensorprobe.compare.truth.argument import Arguments
-from tensorprobe.compare.truth.difference import Difference, describe_start
+from tensorprobe.compare.truth.difference import Difference, describe_call, describe_start
 from tensorprobe.compare.truth.observable import Observables
-from tensorprobe.compare.truth.scattered import Scattered
+from tensorprobe.compare.truth.scattered import only_moves
 from tensorprobe.compare.truth.slice import Slice, Slicer
 from tensorprobe.compare.truth.start import pair_lone_leaves
 from tensorprobe.compare.truth.value_index import Counterparts, other_side, unlikeness, word_of
 from tensorprobe.compare.truth.walk import Walker
 from tensorprobe.replay.true_step import TrueCall, TrueValue
 
-
-def explain_forward(counterparts: Counterparts, observed: Observables, arguments: Arguments) -> list[Difference]:
-    """Where the forwards part, the place that comes first. Whole values are looked at; if they do not lead to two calls
-    that can stand for each other, also those that the other run has in parts."""
-    found = ForwardExplainer(counterparts, counterparts, arguments).explain(observed)
-    scattered = Scattered(counterparts)
-    if found and _is_telling(found[0], scattered):
-        return found
-    others = ForwardExplainer(counterparts, scattered, arguments).explain(observed)
-    first = min(others, key=_position, default=None)
-    if first is None or first.reference is None or first.candidate is None:
-        return found or others
-    return [replace(one, suspects=tuple(_find_movers(one.candidate, scattered))) for one in others]
-
-
-def _position(one: Difference) -> int:
-    return one.candidate.position if one.candidate is not None else -1
-
-
-def _is_telling(one: Difference, scattered: Scattered) -> bool:
-    """Do both calls do something of a kind? One that computes stands for none that moves numbers or makes zeros."""
-    if one.leaf is not None:
-        return True
-    if one.reference is None or one.candidate is None:
-        return False
-    return word_of(one.reference) == word_of(one.candidate) or (
-        scattered.kind_of("reference", one.reference) == scattered.kind_of("candidate", one.candidate)
-    )
-
-
-def _find_movers(call: TrueCall | None, scattered: Scattered) -> Iterator[TrueCall]:
-    """The calls after this one that only move what it gives: any of them may be meant."""
-    step = scattered.steps["candidate"]
-    while call is not None and scattered.only_moves("candidate", call):
-        users = [user for number in call.outputs.values() for user in step.users.get(number, [])]
-        call = users[0] if len(users) == 1 else None
-        if call is not None and scattered.only_moves("candidate", call):
-            yield call
+_MAX_OPENED = 4
+"""Of the calls where one run alone begins to differ, so many are taken apart."""
 
 
 class Likeness(Protocol):
@@ -73,13 +36,25 @@ class ForwardExplainer:
         self._counterparts = counterparts
         self._likeness = likeness
         self._walker = Walker(counterparts, arguments)
+        self._slices: dict[str, Slice] = {}
         self._slicers = {side: Slicer(side, counterparts, likeness.exists) for side in self._steps}
 
     def explain(self, observed: Observables) -> list[Difference]:
         """The differences, the one that comes first."""
-        return self._explain_forward(
-            {side: self._slicers[side].follow(self._starts(side, observed)) for side in self._steps}
-        )
+        self._slices = {side: self._slicers[side].follow(self._starts(side, observed)) for side in self._steps}
+        return self._explain_forward(self._slices)
+
+    def find_unlike(self, differences: Sequence[Difference]) -> dict[str, list[str]]:
+        """The calls of each side that the first difference leads to: those that are named, or all where it begins."""
+        first = differences[0] if differences else None
+        named = {
+            "reference": first.reference if first is not None else None,
+            "candidate": first.candidate if first is not None else None,
+        }
+        return {
+            side: [one.name for one in ([call] if call is not None else self._slices[side].beginnings[:_MAX_OPENED])]
+            for side, call in named.items()
+        }
 
     def _starts(self, side: str, observed: Observables) -> list[TrueValue]:
         step = self._steps[side]
@@ -105,6 +80,8 @@ class ForwardExplainer:
             other = partner or namesake
             if other is not None and self._walker.has_same_results(other, call):
                 continue  # zeros or a single number, made in another way
+            if other is None:
+                partner = self._find_next(call, reference)
             found.append((partner is None, call.position, self._explain_call(call, partner, namesake)))
         found.sort(key=lambda one: one[:2])
         places = {(one.reference, one.candidate): one for *_, one in reversed(found)}
@@ -120,7 +97,7 @@ class ForwardExplainer:
         for other in (partner, namesake):
             parting = None if other is None else self._walker.follow(other, call)
             if parting is not None and parting.because:
-                return Difference("source", parting.reference, parting.candidate, parting.because)
+                return Difference("source", parting.reference, parting.candidate, parting.because, is_clear=True)
             if parting is not None:
                 return self._describe(parting.reference, parting.candidate)
         return self._describe(partner or namesake, call)
@@ -140,6 +117,11 @@ class ForwardExplainer:
         sharing = [other for other in others if self._share_inputs(other, call)]
         return min(sharing, key=partial(unlikeness, call), default=None)
 
+    def _find_next(self, call: TrueCall, reference: Slice) -> TrueCall | None:
+        """What the reference does with what this call takes, on the way to the difference."""
+        listed = [one for one in self._steps["reference"].calls.values() if one.name in reference.calls]
+        return next((one for one in listed if self._share_inputs(one, call)), None)
+
     def _find_namesake(self, call: TrueCall, reference: Slice) -> TrueCall | None:
         """The call of the reference's slice that does the same, in the same module, and as near to the end."""
         own = [one for one in self._steps["candidate"].calls.values() if _is_alike(one, call)]
@@ -157,6 +139,22 @@ class ForwardExplainer:
             for one in self._likeness.of(side, self._steps[side].values[number])
         )
 
+    def _find_untaken(self, reference: TrueCall, candidate: TrueCall) -> TrueValue | None:
+        """A leaf that the candidate has nowhere, if that is all that two calls are not both given."""
+        values = self._steps["reference"].values
+        given = [values[number] for number in dict.fromkeys(reference.inputs.values())]
+        lacking = [value for value in given if value.is_leaf and not self._likeness.exists("reference", value)]
+        taken = [self._steps["candidate"].values[number] for number in dict.fromkeys(candidate.inputs.values())]
+        shared = [value for value in given if value not in lacking]
+        is_all = all(self._is_among("reference", value, taken) for value in shared)
+        if len(lacking) != 1 or not is_all or not all(self._is_among("candidate", one, shared) for one in taken):
+            return None
+        return lacking[0]
+
+    def _is_among(self, side: str, value: TrueValue, others: Sequence[TrueValue]) -> bool:
+        numbers = {one.number for one in others}
+        return any(one.number in numbers for one in self._likeness.of(side, value))
+
     def _describe(self, reference: TrueCall | None, candidate: TrueCall | None) -> Difference:
         if reference is None or candidate is None:
             one = candidate or reference
@@ -165,16 +163,21 @@ class ForwardExplainer:
             return Difference("source", reference, candidate, f"what it computes is not in the {other_side(side)}")
         if candidate.is_random and reference.is_random:
             return Difference("random", reference, candidate, "it drew other random numbers")
+        untaken = self._find_untaken(reference, candidate)
+        if untaken is not None:
+            because = f"it does not take {untaken.parameter or untaken.slot}, as the reference does"
+            return Difference("entered", reference, candidate, because, is_clear=True)
         if word_of(reference) != word_of(candidate):
             because = f"the reference goes on with {reference.name}, the candidate with {candidate.name}"
+            if reference.inside is not None or candidate.inside is not None:
+                because = "both take the same value, and each does something else with it"
             return Difference("source", reference, candidate, because)
         arguments = self._walker.describe_arguments(reference, candidate)
         if arguments:
             return Difference("entered", reference, candidate, f"called with {arguments}")
         operands = [slot for slot in candidate.inputs if not self._walker.is_same_operand(reference, candidate, slot)]
         if operands:
-            words = ", ".join(operands[:4])
-            return Difference("entered", reference, candidate, f"it is given another value as {words}")
+            return self._describe_operands(reference, candidate, operands)
         values = self._steps["candidate"].values
         is_choice = not any(values[number].is_floating for number in candidate.outputs.values())
         is_rounded = any(values[number].is_floating for number in candidate.inputs.values())
@@ -182,6 +185,26 @@ class ForwardExplainer:
             because = "what goes in has the same truth, and its result is a choice that rounding changed"
             return Difference("discontinuity", reference, candidate, because)
         return Difference("source", reference, candidate, "what goes in is the same, and it computes something else")
+
+    def _describe_operands(self, reference: TrueCall, candidate: TrueCall, operands: Sequence[str]) -> Difference:
+        """Of two calls that are not given the same in these places."""
+        rearranged = next((slot for slot in operands if self._walker.is_rearranged(reference, candidate, slot)), None)
+        movers = list(self._find_movers_before(candidate, rearranged)) if rearranged is not None else []
+        if rearranged is not None and movers:
+            because = f"{rearranged} of {describe_call(candidate)} has the right numbers in another order after it"
+            right = self._walker.find_maker(reference, candidate, rearranged) or reference
+            return Difference("source", right, movers[0], because, is_clear=True, suspects=tuple(movers[1:]))
+        words = ", ".join(operands[:4])
+        return Difference("entered", reference, candidate, f"it is given another value as {words}")
+
+    def _find_movers_before(self, call: TrueCall, slot: str) -> Iterator[TrueCall]:
+        """The calls that have only moved the numbers of an operand, the last one first."""
+        step = self._steps["candidate"]
+        value, last = step.values[call.inputs[slot]], call
+        while (maker := step.maker(value)) is not None and maker.position < last.position and only_moves(step, maker):
+            yield maker
+            moved = (step.values[number] for number in maker.inputs.values())
+            value, last = next(one for one in moved if one.is_floating), maker
 
 
 def _is_alike(first: TrueCall, second: TrueCall) -> bool:

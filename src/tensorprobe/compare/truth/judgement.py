@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING
 
-from tensorprobe.compare.truth.argument import Arguments
-from tensorprobe.compare.truth.difference import Difference, describe_start
-from tensorprobe.compare.truth.effect import add_effects
-from tensorprobe.compare.truth.forward_difference import explain_forward
-from tensorprobe.compare.truth.gradient_difference import GradientExplainer
-from tensorprobe.compare.truth.leaf import find_movable, find_replacements
-from tensorprobe.compare.truth.observable import Observables, observe
+from tensorprobe.compare.truth.difference import Difference
+from tensorprobe.compare.truth.observable import Observables
 from tensorprobe.compare.truth.precision import PrecisionLoss, find_precision_loss
-from tensorprobe.compare.truth.start import LeafPair, Origin, Origins, pair_lone_leaves, pair_moved_leaves
+from tensorprobe.compare.truth.start import LeafPair, Origin
 from tensorprobe.compare.truth.value_index import Counterparts, is_laid_out, is_same
 from tensorprobe.errors import DumpError, UsageError
 from tensorprobe.replay import check_replayable, find_device, tells_tensors_apart
 from tensorprobe.replay.result import Finding, Truth
-from tensorprobe.replay.true_step import Array, LeafKey, TrueStep
-from tensorprobe.run.step import Run
+from tensorprobe.replay.true_step import TrueStep
 from tensorprobe.store.reader import RankDump
 
 if TYPE_CHECKING:
@@ -118,94 +111,3 @@ def find_obstacle(reference: RankDump, candidate: RankDump) -> str | None:
     except (DumpError, UsageError) as error:
         return str(error)
     return None
-
-
-def judge_by_truth(reference: Run, candidate: Run, origins: Origins | None = None) -> Judgement:
-    """Replay both, fit their leaves, and hold their observables against each other at two points. `origins`: at a
-    later step, where parameters differ, what those of the candidate are made of."""
-    from tensorprobe.compare.truth.replaying import Replaying
-    from tensorprobe.replay.true_step_builder import Keeping
-
-    arguments = Arguments(reference, candidate)
-    replaying = {SIDES[0]: Replaying(reference.rank), SIDES[1]: Replaying(candidate.rank)}
-    steps = {side: one.replay({}) for side, one in replaying.items()}
-    counterparts = Counterparts(**steps)
-    replacements = find_replacements(counterparts)
-    if any(replacements.values()):
-        steps = {side: one.replay(replacements[side]) for side, one in replaying.items()}
-        counterparts = Counterparts(**steps)
-    found = Judgement(
-        observe(counterparts), counterparts, replaced={side: len(one) for side, one in replacements.items()}
-    )
-    if not found.observables.is_equal:
-        pairs = pair_lone_leaves(counterparts) if origins is None else pair_moved_leaves(counterparts, origins)
-        put = {pair.candidate.key: pair.content for pair in pairs if pair.candidate.key is not None}
-        if put:
-            again = replaying[SIDES[1]].replay({**replacements[SIDES[1]], **put})
-            as_if = Counterparts(steps[SIDES[0]], again)
-            observed = observe(as_if)
-            if observed.is_equal or origins is not None:  # an update of the same program moves them
-                replacements[SIDES[1]].update(put)
-                counterparts = found.counterparts = as_if
-                found.observables, found.unequal = observed, pairs
-    if not found.observables.is_equal:
-        look_again = partial(_replay_with_gradients, replaying, replacements)
-        differences = _explain(counterparts, found.observables, arguments, look_again)
-        losses = Keeping(frozenset(root.number for root in counterparts.steps[SIDES[1]].roots))
-        execute = partial(replaying[SIDES[1]].replay, replacements[SIDES[1]], (), keeping=losses)
-        found.differences = add_effects(differences, found.observables, counterparts.steps, execute)
-        return found
-    if found.unequal and origins is None:
-        found.differences = [describe_start(pair, counterparts.steps) for pair in found.unequal]
-        return found
-    if any(step.coarseness for step in counterparts.steps.values()):
-        return found  # recorded results do not move with the parameters
-    found.is_one_program = counterparts.steps[SIDES[0]].has_same_calls(counterparts.steps[SIDES[1]])
-    if found.is_one_program:  # and computes the same at every point
-        found.runs_alike = {} if found.unequal else replaying
-        return found
-    movable, wanted = find_movable(counterparts), counterparts.find_observed()
-    moved = Counterparts(
-        **{
-            side: one.replay(replacements[side], movable[side], keeping=Keeping(wanted[side]))
-            for side, one in replaying.items()
-        }
-    )
-    second = observe(moved)
-    takes_recorded = any(
-        step.coverage.decisions for step in moved.steps.values()
-    )  # a choice, and others are right there
-    if second.is_finite and not takes_recorded:
-        found.second_point = second
-        if not second.is_equal:
-            moved = _replay_with_gradients(replaying, replacements, movable)
-            found.differences = _explain(moved, second, arguments, lambda: moved)
-            return found
-    if not found.unequal:
-        found.runs_alike = replaying
-    return found
-
-
-def _explain(
-    counterparts: Counterparts, observed: Observables, arguments: Arguments, look_again: Callable[[], Counterparts]
-) -> list[Difference]:
-    """Where they part: in the forward, and if that is the same, in the gradients, for which a step is replayed once
-    more, with all of them."""
-    is_same = observed.has_same_loss and not observed.ends
-    found = [] if is_same else explain_forward(counterparts, observed, arguments)
-    return found or GradientExplainer(look_again()).explain()
-
-
-def _replay_with_gradients(
-    replaying: Mapping[str, Replaying],
-    replacements: Mapping[str, Mapping[LeafKey, Array]],
-    moved: Mapping[str, Collection[LeafKey]] | None = None,
-) -> Counterparts:
-    from tensorprobe.replay.true_step_builder import Keeping
-
-    keeping = Keeping(has_gradients=True)
-    steps = {
-        side: one.replay(replacements[side], moved[side] if moved else (), keeping=keeping)
-        for side, one in replaying.items()
-    }
-    return Counterparts(**steps)

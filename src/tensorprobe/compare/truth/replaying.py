@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from tensorprobe.replay import MemoryLimit, find_device, limit_memory
+from tensorprobe.replay.inside import Inside
 from tensorprobe.replay.program import read_program
 from tensorprobe.replay.result import Truth
 from tensorprobe.replay.true_step import Array, LeafKey, TrueStep
@@ -24,6 +25,10 @@ class Replaying:
     def find_truth(self) -> Truth:
         """Each call held against what it means: what is the matter with this run alone?"""
         return find_truths([self._program], self._device)[0]
+
+    def look_inside(self) -> Inside:
+        """Takes the calls of one replayed step apart."""
+        return Inside(self._program, self._device)
 
     def replay(
         self,

@@ -96,20 +96,23 @@ class Scattered:
             return "plain"
         return "moving" if self.only_moves(side, call) else "computing"
 
+    def only_moves(self, side: str, call: TrueCall) -> bool:
+        return only_moves(self.steps[side], call)
+
     def _says_nothing(self, side: str, value: TrueValue) -> bool:
         return self._counterparts.is_plain(side, value) and not (
             value.is_floating and telling_numbers(value.array).size
         )
 
-    def only_moves(self, side: str, call: TrueCall) -> bool:
-        """Are all numbers that come out of a call among those that go in?"""
-        values = self.steps[side].values
-        given = [values[number].array for number in call.inputs.values() if values[number].is_floating]
-        made = [values[number].array for number in call.outputs.values() if values[number].is_floating]
-        if not given or not made:
-            return False
-        known = np.unique(np.concatenate([one.reshape(-1) for one in given]))
-        return all(bool(np.isin(one.reshape(-1), known).all()) for one in made)
+
+def only_moves(step: TrueStep, call: TrueCall) -> bool:
+    """Are all numbers that come out of a call among those that go in?"""
+    given = [step.values[number].array for number in call.inputs.values() if step.values[number].is_floating]
+    made = [step.values[number].array for number in call.outputs.values() if step.values[number].is_floating]
+    if not given or not made:
+        return False
+    known = np.unique(np.concatenate([one.reshape(-1) for one in given]))
+    return all(bool(np.isin(one.reshape(-1), known).all()) for one in made)
 
 
 class _NumberIndex:

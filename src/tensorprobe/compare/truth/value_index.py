@@ -23,7 +23,7 @@ TOLERANCE = 1e-9
 _ROUNDED_UNITS = 64.0
 """Where recorded results or rounded constants had to be taken, truths differ by so many of their roundings."""
 _FINE = 1e-6
-_MASKED = -1e4
+MASKED = -1e4
 """What is smaller means minus infinity: a mask."""
 _MAX_AXES = 6
 _FEW = 4
@@ -34,9 +34,9 @@ _FEW_PLACES = 16
 
 def settle(array: Array) -> Array:
     """The content in one spelling: masks have one number for what is masked."""
-    if array.dtype.kind != "f" or array.min(initial=0.0) >= _MASKED:
+    if array.dtype.kind != "f" or array.min(initial=0.0) >= MASKED:
         return array
-    return np.maximum(array, _MASKED)  # NaN stays NaN
+    return np.maximum(array, MASKED)  # NaN stays NaN
 
 
 def is_same(first: Array, second: Array, tolerance: float = TOLERANCE) -> bool:
@@ -65,24 +65,25 @@ def is_laid_out(first: Array, second: Array, tolerance: float = TOLERANCE, *, al
     other order may be the fault: a product of the factors exchanged."""
     if first.size != second.size:
         return False
+    room = 100 * tolerance * float(np.abs(first).max(initial=0.0))
     for array, other in ((first, second), (second, first)):
         for axes in permutations(array):
             moved = np.transpose(array, axes)
             if not allows_square and moved.shape == array.shape:
                 continue
-            if _is_alike(moved, other, tolerance) and is_same(moved, other, tolerance):
+            if _is_alike(moved, other, room) and is_same(moved, other, tolerance):
                 return True
     return False
 
 
-def _is_alike(first: Array, second: Array, tolerance: float) -> bool:
+def _is_alike(first: Array, second: Array, room: float) -> bool:
     """Are a few of the elements the same? Most orders of axes are refuted by them."""
     if first.dtype.kind != "f" or second.dtype.kind != "f":
         return True
     places = np.linspace(0, first.size - 1, _FEW_PLACES).astype(np.int64)
-    one, other = (np.maximum(array[np.unravel_index(places, array.shape)], _MASKED) for array in (first, second))
+    one, other = (np.maximum(array[np.unravel_index(places, array.shape)], MASKED) for array in (first, second))
     with np.errstate(invalid="ignore"):
-        return not (np.abs(one - other) > 100 * tolerance * np.abs(first).max(initial=0.0)).any()
+        return not (np.abs(one - other) > room).any()
 
 
 def permutations(array: Array) -> Iterator[tuple[int, ...]]:
@@ -113,18 +114,22 @@ def is_round(array: Array) -> bool:
 
 
 @dataclass(frozen=True)
-class _Moments:
+class Moments:
     """What permuting the elements of an array does not change."""
 
     norm: float
     sum: float
-    count: int
+    absolute: float
 
-    def is_near(self, other: _Moments, tolerance: float) -> bool:
-        return abs(self.sum - other.sum) <= max(1e-6, 10 * tolerance) * self.norm * math.sqrt(self.count)
+    def times(self, factor: float) -> Moments:
+        return Moments(self.norm * abs(factor), self.sum * factor, self.absolute * abs(factor))
+
+    def is_near(self, other: Moments, tolerance: float) -> bool:
+        bound = max(1e-6, 10 * tolerance) * max(self.absolute, self.norm)
+        return abs(self.sum - other.sum) <= bound and abs(self.absolute - other.absolute) <= bound
 
 
-def _measure(array: Array) -> _Moments:
+def measure(array: Array) -> Moments:
     flat = settle(array).reshape(-1)
     flat = np.abs(flat) if flat.dtype.kind == "c" else flat.astype(np.float64, copy=False)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -132,17 +137,18 @@ def _measure(array: Array) -> _Moments:
         if not 0 < square < np.inf:  # lost numbers are left out, very large and very small ones are measured in a unit
             flat = flat[np.isfinite(flat)]
             scale = float(np.abs(flat).max(initial=0.0)) or 1.0
-            return _Moments(float(np.linalg.norm(flat / scale)) * scale, float(flat.sum()), flat.size)
-        return _Moments(square**0.5, float(flat.sum()), flat.size)
+            square = float(np.sum((flat / scale) ** 2)) * scale**2
+        return Moments(math.sqrt(square), float(flat.sum()), float(np.abs(flat).sum()))
 
 
 class ValueIndex:
     """The values of one step, to be found by their content."""
 
-    def __init__(self, step: TrueStep) -> None:
+    def __init__(self, step: TrueStep, known: ValueIndex | None = None) -> None:
+        """`known`: of the same step, with fewer values."""
         self.step = step
-        self._moments: dict[int, _Moments] = {}
-        self._plain: dict[int, bool] = {}
+        self._moments: dict[int, Moments] = dict(known._moments) if known is not None else {}
+        self._plain: dict[int, bool] = dict(known._plain) if known is not None else {}
         self._by_norm: dict[tuple[int, bool], list[tuple[float, int]]] = {}
         self._by_size: dict[tuple[int, bool], list[TrueValue]] = {}
         for value in step.values:
@@ -161,7 +167,7 @@ class ValueIndex:
             self._by_norm[key] = sorted((self.moments(value).norm, value.number) for value in values)
         return self._by_norm[key]
 
-    def find(self, value: TrueValue, moments: _Moments, tolerance: float) -> Iterator[TrueValue]:
+    def find(self, value: TrueValue, moments: Moments, tolerance: float) -> Iterator[TrueValue]:
         """The values of this step that have the content of a value of another one, the same order of elements first."""
         near = self._near((value.array.size, value.is_floating))
         room = moments.norm * 10 * tolerance + 1e-300
@@ -183,19 +189,23 @@ class ValueIndex:
             if is_laid_out(other.array, value.array, tolerance, allows_square=other.is_leaf and value.is_leaf):
                 yield other
 
-    def moments(self, value: TrueValue) -> _Moments:
+    def moments(self, value: TrueValue) -> Moments:
         found = self._moments.get(value.number)
         if found is None:
-            found = self._moments[value.number] = _measure(value.array)
+            found = self._moments[value.number] = measure(value.array)
         return found
 
 
 class Counterparts:
     """Both steps, and which value of one is which of the other."""
 
-    def __init__(self, reference: TrueStep, candidate: TrueStep) -> None:
+    def __init__(self, reference: TrueStep, candidate: TrueStep, known: Counterparts | None = None) -> None:
+        """`known`: of the same steps, before calls in them were taken apart."""
         self.steps = {"reference": reference, "candidate": candidate}
-        self._indexes = {side: ValueIndex(step) for side, step in self.steps.items()}
+        known_indexes: dict[str, ValueIndex] = known._indexes if known is not None else {}
+        self._indexes: dict[str, ValueIndex] = {
+            side: ValueIndex(step, known_indexes.get(side)) for side, step in self.steps.items()
+        }
         self._found: dict[tuple[str, int], list[TrueValue]] = {}
         self.tolerance = max(TOLERANCE, _ROUNDED_UNITS * max(reference.coarseness, candidate.coarseness))
         """By what two truths of one value may differ."""
@@ -240,6 +250,9 @@ class Counterparts:
 
     def is_plain(self, side: str, value: TrueValue) -> bool:
         return self._indexes[side].is_plain(value)
+
+    def moments(self, side: str, value: TrueValue) -> Moments:
+        return self._indexes[side].moments(value)
 
 
 def other_side(side: str) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tensorprobe.compare.result import CallResult, Role, Verdict, VerdictKind
-from tensorprobe.compare.truth.difference import Difference
+from tensorprobe.compare.truth.difference import Difference, describe_call
 from tensorprobe.compare.truth.judgement import SIDES, Judgement
 from tensorprobe.compare.truth.precision import PrecisionLoss
+from tensorprobe.compare.truth.value_index import other_side
 from tensorprobe.replay.result import Finding
 from tensorprobe.replay.true_step import TrueCall
 from tensorprobe.run.call import Call
@@ -116,14 +117,14 @@ class TruthWords:
     def _word_difference(self, first: Difference, others: list[Difference]) -> Verdict:
         kind: VerdictKind = first.kind
         calls = {side: self._find_calls(side, call, first.is_backward) for side, call in self._calls_of(first)}
-        place = _describe_place(calls)
+        place = _describe_inside(first) or _describe_place(calls)
         if first.kind == "unequal start":
             headline = f"The runs did not start equal: {first.because}, first used by {place}."
         elif first.kind == "discontinuity":
             headline = f"No call went wrong, but rounding flipped a choice at {place}: {first.because}."
         else:
-            headline = f"The runs first part at {place}: {first.because}."
-        evidence = [self._word_observables(), *_word_effect(first), *self._lines(calls)]
+            headline = f"The runs first part {_describe_region(first) or f'at {place}'}: {first.because}."
+        evidence = [self._word_observables(), *_word_effect(first), *self._lines(calls), *self._word_region(first)]
         evidence += [f"also: {_describe_other(one)}" for one in others[:MAX_NAMED]]
         evidence += self._coverage()
         role: Role = "discontinuity" if kind == "discontinuity" else "source" if kind == "source" else "entered"
@@ -131,7 +132,9 @@ class TruthWords:
         suspects = [call for one in first.suspects for call in self._find_calls(SIDES[1], one, is_backward=False)]
         if suspects:
             names = ", ".join(call.name for call in suspects[:MAX_NAMED])
-            evidence.insert(1, f"or at one of the calls after it, which only move its numbers: {names}")
+            last = first.candidate.position if first.candidate is not None else 0
+            where = "before" if first.suspects[0].position < last else "after"
+            evidence.insert(1, f"or at one of the calls {where} it, which only move its numbers: {names}")
         return Verdict(kind, headline, tuple(evidence), call=result, suspects=tuple(suspects))
 
     def _word_finding(self, side: str, finding: Finding) -> Verdict:
@@ -171,7 +174,8 @@ class TruthWords:
         if call is None:
             return ()
         by_name = self._runs[side].by_name
-        names = [call.backward_name, call.name] if is_backward else [call.name]
+        name = call.inside or call.name
+        names = [call.backward_name, name] if is_backward else [name]
         return next(((by_name[name],) for name in names if name in by_name), ())
 
     def _result(self, calls: dict[str, tuple[Call, ...]], role: Role, because: str) -> CallResult | None:
@@ -193,6 +197,19 @@ class TruthWords:
             return [f"line: {found[SIDES[0]]}"]
         return [f"{side} line: {line}" for side, line in sorted(found.items(), key=lambda pair: SIDES.index(pair[0]))]
 
+    def _word_region(self, one: Difference) -> Iterator[str]:
+        """The end of several calls that stand against one, and what goes in."""
+        if one.region is None:
+            return
+        side = one.region.side
+        for call in self._find_calls(side, one.region.last, is_backward=False):
+            location = self._runs[side].location(call)
+            if location:
+                yield f"{side} line, last call: {describe_frame(location)}"
+        single = one.call(other_side(side))
+        if one.region.shared and single is not None:
+            yield f"the same in both runs: {', '.join(one.region.shared)} of {single.name}"
+
     def _describe_record(self, side: str, record: str) -> str:
         call = self._runs[side].by_name.get(record)
         path = call.module_path if call is not None else None
@@ -213,10 +230,31 @@ def _describe_place(calls: dict[str, tuple[Call, ...]]) -> str:
     return f"{names} in module {first.module_path}" if first.module_path and first.kind == "api" else names
 
 
+def _describe_region(one: Difference) -> str:
+    """If one call stands against several."""
+    if one.region is None:
+        return ""
+    side = one.region.side
+    first, single = one.call(side), one.call(other_side(side))
+    assert first is not None and single is not None
+    names = f"between {first.name} and {one.region.last.name} of the {side}"
+    return f"{names}, which stand against {single.name} of the {other_side(side)}"
+
+
+def _describe_inside(one: Difference) -> str:
+    """If one of the calls is a part of a recorded one."""
+    reference, candidate = one.reference, one.candidate
+    if reference is None or candidate is None or not one.is_inside:
+        return ""
+    path = candidate.module_path
+    module = f" in module {path}" if path else ""
+    return f"{describe_call(candidate)} of the candidate{module} and {describe_call(reference)} of the reference"
+
+
 def _describe_other(one: Difference) -> str:
     call = one.candidate or one.reference
     effect = "" if one.effect is None else f" ({_describe_share(one.effect)} of the loss's difference)"
-    return f"{call.name if call is not None else '?'}: {one.because}{effect}"
+    return f"{describe_call(call) if call is not None else '?'}: {one.because}{effect}"
 
 
 def _word_effect(one: Difference) -> Iterator[str]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tensorprobe.compare.truth.argument import Arguments
+from tensorprobe.compare.truth.difference import describe_call
 from tensorprobe.compare.truth.value_index import Counterparts, is_same, word_of
 from tensorprobe.replay.true_step import TrueCall, TrueValue
 
@@ -62,10 +63,16 @@ class Walker:
 
     def describe_arguments(self, reference: TrueCall, candidate: TrueCall) -> str:
         """What both are called with, besides tensors, and is not the same; in words."""
-        shapes = [
-            [self._value(side, number).array.shape for number in call.outputs.values()]
-            for side, call in (("reference", reference), ("candidate", candidate))
-        ]
+        calls = (("reference", reference), ("candidate", candidate))
+        given, shapes = (
+            [[self._value(side, number).array.shape for number in numbers] for side, numbers in chosen]
+            for chosen in (
+                [(side, call.inputs.values()) for side, call in calls],
+                [(side, call.outputs.values()) for side, call in calls],
+            )
+        )
+        if any(call.inside is not None for _, call in calls) and given[0] != given[1]:
+            return ""  # axes of what is shaped otherwise
         return self._arguments.describe_differing(reference, candidate, has_same_shape=shapes[0] == shapes[1])
 
     def _find_inserted(
@@ -78,9 +85,9 @@ class Walker:
         candidate = self._value("candidate", calls[1].inputs[slot])
         exists = self._counterparts.exists
         if not exists("candidate", candidate) and self._takes("candidate", makers[1], reference):
-            yield Parting(calls[0], makers[1], f"only the candidate calls it before {calls[1].name}")
+            yield Parting(calls[0], makers[1], f"only the candidate calls it before {describe_call(calls[1])}")
         elif not exists("reference", reference) and self._takes("reference", makers[0], candidate):
-            yield Parting(makers[0], calls[1], f"only the reference calls it before {calls[0].name}")
+            yield Parting(makers[0], calls[1], f"only the reference calls it before {describe_call(calls[0])}")
 
     def _takes(self, side: str, call: TrueCall, value: TrueValue) -> bool:
         """Is this value of the other run one that goes into the call?"""
@@ -101,6 +108,23 @@ class Walker:
         other = self._find_operand(reference, candidate, slot)
         return other is not None and self._is_counterpart(other, self._value("candidate", candidate.inputs[slot]))
 
+    def is_rearranged(self, reference: TrueCall, candidate: TrueCall, slot: str) -> bool:
+        """Are both given the same numbers in this place, in an order that axes do not explain? But for a factor."""
+        other = self._find_operand(reference, candidate, slot)
+        value = self._value("candidate", candidate.inputs[slot])
+        if other is None or not value.is_floating or value.array.size != other.array.size:
+            return False
+        sides = [np.sort(one.array, axis=None) for one in (other, value)]
+        norms = [float(np.linalg.norm(one)) for one in sides]
+        if not all(norms) or not np.isfinite(norms).all() or self._counterparts.is_plain("candidate", value):
+            return False
+        return is_same(sides[0] / norms[0], sides[1] / norms[1], self._counterparts.tolerance)
+
+    def find_maker(self, reference: TrueCall, candidate: TrueCall, slot: str) -> TrueCall | None:
+        """The call of the reference that made what it has in the place of the candidate's operand."""
+        other = self._find_operand(reference, candidate, slot)
+        return None if other is None else self._steps["reference"].maker(other)
+
     def _is_counterpart(self, reference: TrueValue, candidate: TrueValue) -> bool:
         if any(one.number == reference.number for one in self._counterparts.of("candidate", candidate)):
             return True
@@ -110,15 +134,33 @@ class Walker:
 
     def _find_operand(self, reference: TrueCall, candidate: TrueCall, slot: str) -> TrueValue | None:
         """What the reference's call is given in the place of the candidate's."""
-        number = reference.inputs.get(self._arguments.operands(reference, candidate).get(slot, ""))
+        operands = self._arguments.operands(reference, candidate)
+        if operands is None:
+            operands = self._pair_by_content(reference, candidate)
+        number = reference.inputs.get(operands.get(slot, ""))
         return None if number is None else self._value("reference", number)
+
+    def _pair_by_content(self, reference: TrueCall, candidate: TrueCall) -> dict[str, str]:
+        """Operands of calls that are not both recorded, and have other names for them: the same values belong together,
+        and what is left in the order in which it is given."""
+        left, found = dict(reference.inputs), dict[str, str]()
+        for slot, number in candidate.inputs.items():
+            value = self._value("candidate", number)
+            alike = [one for one in left if self._is_counterpart(self._value("reference", left[one]), value)]
+            if alike:
+                found[slot] = alike[0]
+                del left[alike[0]]
+        return found | dict(zip((slot for slot in candidate.inputs if slot not in found), left, strict=False))
 
     def _is_laid_out_alike(self, reference: TrueCall, candidate: TrueCall, slot: str) -> bool:
         value, other = (
             self._value("candidate", candidate.inputs[slot]),
             self._find_operand(reference, candidate, slot),
         )
-        return other is not None and value.array.shape == other.array.shape and self._is_same(other, value)
+        if other is None or not self._is_same(other, value):
+            return False
+        is_inside = reference.inside is not None or candidate.inside is not None  # there shapes are torch's own
+        return is_inside or value.array.shape == other.array.shape
 
     def _makers(self, reference: TrueCall, candidate: TrueCall, slot: str) -> tuple[TrueCall, TrueCall] | None:
         """The calls that made what both take in this place."""

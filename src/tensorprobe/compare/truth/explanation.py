@@ -1,0 +1,74 @@
+"""Where the forwards of two steps part: looked for by whole values first, then by what is less certain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from tensorprobe.compare.truth.argument import Arguments
+from tensorprobe.compare.truth.difference import Difference
+from tensorprobe.compare.truth.forward_difference import ForwardExplainer
+from tensorprobe.compare.truth.observable import Observables
+from tensorprobe.compare.truth.opening import Opener, Opening
+from tensorprobe.compare.truth.proportional import Proportional
+from tensorprobe.compare.truth.region import add_region
+from tensorprobe.compare.truth.scattered import Scattered
+from tensorprobe.compare.truth.value_index import Counterparts
+from tensorprobe.replay.true_step import TrueCall
+
+
+def explain_forward(
+    counterparts: Counterparts, observed: Observables, arguments: Arguments, inside: Mapping[str, Opener]
+) -> tuple[list[Difference], Counterparts]:
+    """Where the forwards part, the place that comes first, and both steps with those calls taken apart that had to be.
+    If a call stands against one that does something else, what is computed inside them is looked at, too; then values
+    that the other run has but for a factor, or in parts."""
+    opening = Opening(counterparts, observed, arguments, inside)
+    differences, counterparts = opening.explain()
+    if differences and differences[0].is_found:
+        return opening.name(differences), counterparts
+    multiples = _explain_multiples(counterparts, observed, arguments)
+    if multiples and multiples[0].is_found:
+        return multiples, counterparts
+    scattered = Scattered(counterparts)
+    found = opening.name(differences)
+    if not found or not _is_telling(found[0], scattered):
+        others = ForwardExplainer(counterparts, scattered, arguments).explain(observed)
+        first = min(others, key=_position, default=None)
+        if first is not None and first.reference is not None and first.candidate is not None:
+            found = [replace(one, suspects=tuple(_find_movers(one.candidate, scattered))) for one in others]
+        found = found or others
+    return [*(add_region(one, counterparts) for one in found[:1]), *found[1:]], counterparts
+
+
+def _explain_multiples(counterparts: Counterparts, observed: Observables, arguments: Arguments) -> list[Difference]:
+    """The same where values are multiples of those of the other run: then the factor is what is wrong, if it is that
+    of the first difference."""
+    proportional = Proportional(counterparts)
+    found = ForwardExplainer(counterparts, proportional, arguments).explain(observed)
+    return [*((proportional.explain(one) or one) for one in found[:1]), *found[1:]]
+
+
+def _position(one: Difference) -> int:
+    return one.candidate.position if one.candidate is not None else -1
+
+
+def _is_telling(one: Difference, scattered: Scattered) -> bool:
+    """Do both calls do something of a kind? One that computes stands for none that moves numbers or makes zeros."""
+    if one.is_found:
+        return True
+    if one.reference is None or one.candidate is None:
+        return False
+    return one.is_inside or (
+        scattered.kind_of("reference", one.reference) == scattered.kind_of("candidate", one.candidate)
+    )
+
+
+def _find_movers(call: TrueCall | None, scattered: Scattered) -> Iterator[TrueCall]:
+    """The calls after this one that only move what it gives: any of them may be meant."""
+    step = scattered.steps["candidate"]
+    while call is not None and scattered.only_moves("candidate", call):
+        users = [user for number in call.outputs.values() for user in step.users.get(number, [])]
+        call = users[0] if len(users) == 1 else None
+        if call is not None and scattered.only_moves("candidate", call):
+            yield call

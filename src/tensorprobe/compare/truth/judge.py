@@ -1,0 +1,120 @@
+"""Replays both steps, fits their leaves, and holds what they compute against each other, at two points."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from functools import partial
+
+from tensorprobe.compare.truth.argument import Arguments
+from tensorprobe.compare.truth.difference import Difference, describe_start
+from tensorprobe.compare.truth.effect import add_effects
+from tensorprobe.compare.truth.explanation import explain_forward
+from tensorprobe.compare.truth.gradient_difference import GradientExplainer
+from tensorprobe.compare.truth.judgement import SIDES, Judgement
+from tensorprobe.compare.truth.leaf import find_movable, find_replacements
+from tensorprobe.compare.truth.observable import Observables, observe
+from tensorprobe.compare.truth.replaying import Replaying
+from tensorprobe.compare.truth.start import Origins, pair_lone_leaves, pair_moved_leaves
+from tensorprobe.compare.truth.value_index import Counterparts
+from tensorprobe.replay.true_step import Array, LeafKey
+from tensorprobe.replay.true_step_builder import KEEP_VALUES, Keeping
+from tensorprobe.run.step import Run
+
+_NOT_MOVED: Mapping[str, Collection[LeafKey]] = dict.fromkeys(SIDES, ())
+
+
+def judge_by_truth(reference: Run, candidate: Run, origins: Origins | None = None) -> Judgement:
+    """What both mean, against each other. `origins`: at a later step, where parameters differ, what those of the
+    candidate are made of."""
+    return _TruthJudge(reference, candidate, origins).judge()
+
+
+class _TruthJudge:
+    """One step of both runs."""
+
+    def __init__(self, reference: Run, candidate: Run, origins: Origins | None) -> None:
+        self._arguments = Arguments(reference, candidate)
+        self._replaying = {SIDES[0]: Replaying(reference.rank), SIDES[1]: Replaying(candidate.rank)}
+        self._origins = origins
+        self._replacements: dict[str, dict[LeafKey, Array]] = {side: {} for side in SIDES}
+
+    def judge(self) -> Judgement:
+        found = self._observe()
+        if not found.observables.is_equal:
+            self._try_other_start(found)
+        if not found.observables.is_equal:
+            self._explain_difference(found)
+        elif found.unequal and self._origins is None:
+            found.differences = [describe_start(pair, found.steps) for pair in found.unequal]
+        elif not any(step.coarseness for step in found.steps.values()):  # recorded results do not move with parameters
+            found.is_one_program = found.steps[SIDES[0]].has_same_calls(found.steps[SIDES[1]])
+            if not found.is_one_program:  # which computes the same at every point
+                self._observe_moved(found)
+            if not found.differences and not found.unequal:
+                found.runs_alike = self._replaying
+        return found
+
+    def _observe(self) -> Judgement:
+        """With the finer value of each leaf on both sides."""
+        counterparts = self._replay()
+        self._replacements = find_replacements(counterparts)
+        if any(self._replacements.values()):
+            counterparts = self._replay()
+        replaced = {side: len(one) for side, one in self._replacements.items()}
+        return Judgement(observe(counterparts), counterparts, replaced=replaced)
+
+    def _try_other_start(self, found: Judgement) -> None:
+        """Do both compute the same if the candidate's leaves are those of the reference?"""
+        counterparts, origins = found.counterparts, self._origins
+        pairs = pair_lone_leaves(counterparts) if origins is None else pair_moved_leaves(counterparts, origins)
+        put = {pair.candidate.key: pair.content for pair in pairs if pair.candidate.key is not None}
+        if not put:
+            return
+        again = self._replaying[SIDES[1]].replay({**self._replacements[SIDES[1]], **put})
+        as_if = Counterparts(found.steps[SIDES[0]], again)
+        observed = observe(as_if)
+        if observed.is_equal or origins is not None:  # an update of the same program moves them
+            self._replacements[SIDES[1]].update(put)
+            found.counterparts, found.observables, found.unequal = as_if, observed, pairs
+
+    def _explain_difference(self, found: Judgement) -> None:
+        differences, opened = self._explain(found.counterparts, found.observables, _NOT_MOVED)
+        losses = Keeping(frozenset(root.number for root in found.steps[SIDES[1]].roots))
+        execute = partial(self._replaying[SIDES[1]].replay, self._replacements[SIDES[1]], (), keeping=losses)
+        found.differences = add_effects(differences, found.observables, opened.steps, execute)
+
+    def _observe_moved(self, found: Judgement) -> None:
+        """The same with all parameters moved."""
+        movable, wanted = find_movable(found.counterparts), found.counterparts.find_observed()
+        moved = self._replay(movable, {side: Keeping(numbers) for side, numbers in wanted.items()})
+        second = observe(moved)
+        makes_choices = any(step.coverage.decisions for step in moved.steps.values())  # and others would be right there
+        if not second.is_finite or makes_choices:
+            return
+        found.second_point = second
+        if not second.is_equal:
+            found.differences, _ = self._explain(self._replay(movable), second, movable)
+
+    def _explain(
+        self, counterparts: Counterparts, observed: Observables, moved: Mapping[str, Collection[LeafKey]]
+    ) -> tuple[list[Difference], Counterparts]:
+        """Where they part: in the forward, and if that is the same, in the gradients. Besides, both steps with those
+        calls taken apart that had to be."""
+        if not observed.has_same_loss or observed.ends:
+            inside = {side: one.look_inside() for side, one in self._replaying.items()}
+            found, opened = explain_forward(counterparts, observed, self._arguments, inside)
+            if found:
+                return found, opened
+        counterparts = self._replay(moved, dict.fromkeys(SIDES, Keeping(has_gradients=True)))
+        return GradientExplainer(counterparts).explain(), counterparts
+
+    def _replay(
+        self,
+        moved: Mapping[str, Collection[LeafKey]] = _NOT_MOVED,
+        keeping: Mapping[str, Keeping] | None = None,
+    ) -> Counterparts:
+        steps = [
+            one.replay(self._replacements[side], moved[side], keeping=keeping[side] if keeping else KEEP_VALUES)
+            for side, one in self._replaying.items()
+        ]
+        return Counterparts(steps[0], steps[1])

@@ -1,0 +1,110 @@
+"""Values that are the same in both runs, but for a factor: scores that one run scales before a product, and the other
+after it. Or not as it should: then the factor says what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import isclose
+
+import numpy as np
+
+from tensorprobe.compare.truth.difference import Difference
+from tensorprobe.compare.truth.value_index import (
+    MASKED,
+    Counterparts,
+    Moments,
+    is_laid_out,
+    is_same,
+    measure,
+    other_side,
+)
+from tensorprobe.replay.true_step import TrueCall, TrueValue
+
+_LEAST = 8
+"""Of fewer numbers, each is a multiple of others by chance."""
+_CLOSE = 1e-6
+
+
+class Proportional:
+    """Both steps, and which values of one are a multiple of which of the other."""
+
+    def __init__(self, counterparts: Counterparts) -> None:
+        self.steps = counterparts.steps
+        self._counterparts = counterparts
+        self._by_size: dict[tuple[str, int], list[TrueValue]] = {}
+        for side, step in self.steps.items():
+            for value in step.values:
+                if self._is_telling(side, value):
+                    self._by_size.setdefault((side, value.array.size), []).append(value)
+        self._found: dict[tuple[str, int], list[tuple[TrueValue, float]]] = {}
+
+    def of(self, side: str, value: TrueValue) -> list[TrueValue]:
+        """The values of the other run that have this content, or a multiple of it. `side` is whose value it is."""
+        return self._counterparts.of(side, value) or [other for other, _ in self.multiples(side, value)]
+
+    def exists(self, side: str, value: TrueValue) -> bool:
+        return bool(self.of(side, value))
+
+    def multiples(self, side: str, value: TrueValue) -> list[tuple[TrueValue, float]]:
+        """The values of the other run that this is a multiple of, each with the factor."""
+        found = self._found.get((side, value.number))
+        if found is None:
+            is_asked = self._is_telling(side, value) and not self._counterparts.exists(side, value)
+            found = self._found[side, value.number] = list(self._find(side, value)) if is_asked else []
+        return found
+
+    def _find(self, side: str, value: TrueValue) -> Iterator[tuple[TrueValue, float]]:
+        other, tolerance = other_side(side), self._counterparts.tolerance
+        own = self._moments(side, value)
+        for one in self._by_size.get((other, value.array.size), []):
+            moments = self._moments(other, one)
+            for factor in (own.norm / moments.norm, -own.norm / moments.norm):
+                if not own.is_near(moments.times(factor), tolerance):
+                    continue
+                moved = one.array * factor
+                if is_same(value.array, moved, tolerance) or is_laid_out(value.array, moved, tolerance):
+                    yield one, factor
+                    break
+
+    def _moments(self, side: str, value: TrueValue) -> Moments:
+        """Without what is masked, which has no size."""
+        masked = value.array < MASKED
+        return measure(value.array[~masked]) if masked.any() else self._counterparts.moments(side, value)
+
+    def _is_telling(self, side: str, value: TrueValue) -> bool:
+        return (
+            value.array.dtype.kind == "f"
+            and value.array.size >= _LEAST
+            and not self._counterparts.is_plain(side, value)
+            and not np.isnan(value.array).any()
+        )
+
+    def explain(self, one: Difference) -> Difference | None:
+        """If both calls take the same but for a factor: where that comes from, in both runs."""
+        if one.reference is None or one.candidate is None:
+            return None
+        taken = set(one.reference.inputs.values())
+        for number in one.candidate.inputs.values():
+            value = self.steps["candidate"].values[number]
+            for other, factor in self.multiples("candidate", value):
+                if other.number in taken:
+                    reference = self._find_origin("reference", other, 1 / factor)
+                    candidate = self._find_origin("candidate", value, factor)
+                    because = f"its result is {factor:.6g} times that of the reference"
+                    return Difference("source", reference, candidate, because, is_clear=True)
+        return None
+
+    def _find_origin(self, side: str, value: TrueValue, factor: float) -> TrueCall | None:
+        """The first call on the way to a value whose result is wrong by this factor."""
+        step, call = self.steps[side], None
+        while (maker := step.maker(value)) is not None and (call is None or maker.position < call.position):
+            call = maker
+            given = (step.values[number] for number in maker.inputs.values())
+            before = next((one for one in given if self._has_factor(side, one, factor)), None)
+            if before is None:
+                break
+            value = before
+        return call
+
+    def _has_factor(self, side: str, value: TrueValue, factor: float) -> bool:
+        return any(isclose(found, factor, rel_tol=_CLOSE) for _, found in self.multiples(side, value))
