@@ -3,6 +3,7 @@
     python benchmarks/truth.py models                    ten models, five precisions: calls, bits, errors, findings
     python benchmarks/truth.py models --model Llama T5 --precision float32
     python benchmarks/truth.py speed --repeat 7          a replay against the plain step, in one process, taking turns
+    python benchmarks/truth.py compare --repeat 5        comparing two steps by truth, against the plain step
     python benchmarks/truth.py memory                    the peak of a replay against what its values need in float64
 
 `models` prints a row a model and precision: how many calls were recorded and how many of them replayed in float64,
@@ -54,7 +55,7 @@ SCALE = 64.0
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("models", "speed", "memory"))
+    parser.add_argument("what", choices=("models", "speed", "compare", "memory"))
     parser.add_argument("--model", nargs="*", default=zoo.NAMES, choices=zoo.NAMES)
     parser.add_argument("--precision", nargs="*", default=list(PRECISIONS), choices=list(PRECISIONS))
     parser.add_argument("--repeat", type=int, default=5)
@@ -69,7 +70,8 @@ def main() -> None:
         compare_models(options.model, options.precision)
     else:
         with tempfile.TemporaryDirectory() as folder:
-            (compare_speed if options.what == "speed" else compare_memory)(Path(folder), options)
+            ways = {"speed": compare_speed, "compare": compare_pairs, "memory": compare_memory}
+            ways[options.what](Path(folder), options)
 
 
 # -- models ------------------------------------------------------------------------------------------------------------
@@ -214,6 +216,50 @@ def capture_gpt(program: gpt.Program, folder: Path) -> None:
     with tensorprobe.capture(program.model, folder, level="mix", task="tensor") as run:
         program.forward_backward()
         run.step()
+
+
+# -- two runs ----------------------------------------------------------------------------------------------------------
+
+
+def compare_pairs(folder: Path, options: argparse.Namespace) -> None:
+    """The time of the processor, so that what else the machine does counts little; all in one process."""
+    program = gpt.make_program(gpt.SIZES["cpu"], "cpu")
+    fused = torch.nn.functional.scaled_dot_product_attention
+    ways = {"reference": fused, "other order of sums": fused, "written out": attend, "wrong scale": attend_wrongly}
+    for name, function in ways.items():
+        torch.nn.functional.scaled_dot_product_attention = function
+        with torch.backends.mkldnn.flags(enabled=name != "other order of sums"):
+            program.model.zero_grad()
+            capture_gpt(program, folder / name)
+    torch.nn.functional.scaled_dot_product_attention = fused
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    verdicts: dict[str, str] = {}
+    for _ in range(options.repeat):
+        for name in ways:
+            start = time.process_time()
+            if name == "reference":
+                program.model.zero_grad()
+                program.forward_backward()
+            else:
+                result = tensorprobe.compare(folder / "reference", folder / name, processes=1)
+                verdicts[name] = result.verdict.kind
+            times[name].append(time.process_time() - start)
+    print("| the candidate's attention | verdict | time | of a plain step |\n|---|---|---|---|")
+    for name, verdict in verdicts.items():
+        ratio = statistics.median(one / other for one, other in zip(times[name], times["reference"], strict=True))
+        print(f"| {name} | {verdict} | {statistics.median(times[name]):.1f} s | {ratio:.1f}× |")
+
+
+def attend(query: Any, key: Any, value: Any, is_causal: bool = False, scale: float = 1.0, **_: Any) -> torch.Tensor:
+    """In single calls."""
+    scores = query @ key.transpose(-1, -2) * (scale / query.shape[-1] ** 0.5)
+    if is_causal:
+        scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -torch.inf)
+    return scores.softmax(-1) @ value
+
+
+def attend_wrongly(query: Any, key: Any, value: Any, **settings: Any) -> torch.Tensor:
+    return attend(query, key, value, scale=1.1, **settings)
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------
