@@ -173,3 +173,18 @@ def straight_through(model: nn.Module, x: torch.Tensor, is_straight: bool = True
 def test_what_is_not_passed_straight_through_is_named(tmp_path: Path) -> None:
     result = compare(tmp_path, straight_through, lambda model, x: straight_through(model, x, is_straight=False))
     assert {"add", "__add__", "round"} & named(result), result.verdict.headline
+
+
+def test_a_view_that_gets_no_gradient_is_named_where_it_is_taken(tmp_path: Path) -> None:
+    def reference(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        first, second = (F.normalize(one @ model.a, dim=-1) for one in (x, x.flip(1)))
+        return (first @ second.T).square().mean()
+
+    def candidate(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        first, second = (one @ model.a for one in (x, x.flip(1)))
+        first, second = (one / one.norm(dim=-1, keepdim=True) for one in (first, second))
+        return (first @ second.detach().transpose(0, 1)).square().mean()
+
+    result = compare(tmp_path, reference, candidate)
+    assert "no gradient goes from it to input.1" in result.verdict.headline
+    assert named(result) == {"matmul"}

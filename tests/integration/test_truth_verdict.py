@@ -188,7 +188,9 @@ def test_a_gradient_that_a_hook_changes_is_named_in_the_run_that_has_it(tmp_path
 
     result = compare(tmp_path, {}, {"change": hook})
     assert result.verdict.kind == "source", result.verdict.headline
-    assert "backward" in result.verdict.headline and "blocks.1.up" in result.verdict.headline
+    assert "in the candidate Functional.layer_norm.3.backward in module blocks.1.norm2" in result.verdict.headline
+    assert "not the sum of what its users give back: a hook" in result.verdict.headline
+    assert "what its users give back: Functional.linear.10.backward in module blocks.1.up" in result.verdict.evidence
 
 
 def test_growth_can_be_asked_for(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ class _Checker:
                 inner = self._inner_share(maker, value.leaf.slot)
                 judgement = self._judge(arriving, shares, inner) if inner is not None else judgement
             if judgement is not None and not judgement.is_explained:
-                users = tuple(user.backward_name for user, _ in value.uses)
+                users = tuple(user.backward_name for user, leaf in value.uses if self._gives_back(user, leaf))
                 yield BrokenSum(maker.backward_name, arriving, value.leaf, maker.name, judgement, users)
 
     def check_leaves(self, one: BackwardPass) -> Iterator[BrokenSum]:
@@ -108,6 +108,9 @@ class _Checker:
         uses = [(user, leaf.slot) for user, leaf in value.uses if found[user] == arrived]
         given = [self._program.gradients_of(user)[1].get(slot) for user, slot in uses]
         return [leaf for leaf in given if leaf is not None]
+
+    def _gives_back(self, user: Operation, leaf: Leaf) -> bool:
+        return leaf.slot in self._program.gradients_of(user)[1]
 
     def _pass_of(self, operation: Operation) -> int:
         """The number of the backward pass that a call's gradients are of."""

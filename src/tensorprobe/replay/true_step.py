@@ -166,5 +166,20 @@ class TrueStep:
             for call, twin in zip(self.calls.values(), other.calls.values(), strict=True)
         )
 
+    def find_views(self, value: TrueValue) -> list[TrueValue]:
+        """What shows the result of a call in another way, and no recorded call made: `.T`."""
+        maker = self.maker(value)
+        if maker is None or len(maker.outputs) != 1 or value.number not in maker.outputs.values():
+            return []
+        return [one for one in self._made_by.get(maker.name, []) if one is not value]
+
+    @cached_property
+    def _made_by(self) -> dict[str, list[TrueValue]]:
+        found: dict[str, list[TrueValue]] = {}
+        for value in self.values:
+            if value.maker is not None:
+                found.setdefault(value.maker, []).append(value)
+        return found
+
     def maker(self, value: TrueValue) -> TrueCall | None:
         return self.calls.get(value.maker) if value.maker is not None else None

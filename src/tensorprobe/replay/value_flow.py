@@ -6,7 +6,7 @@ memory, what its users give back reaches its maker by ways that no record shows:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tensorprobe.replay.program import Operation, Program
@@ -36,8 +36,9 @@ def iter_values(program: Program) -> Iterator[FlowValue]:
         for leaf in operation.inputs:
             if leaf.tensor in passed:
                 continue
-            if leaf.tensor in current:
-                current[leaf.tensor].uses.append((operation, leaf))
+            known = _find_shown(current, leaf)
+            if known is not None:
+                known.uses.append((operation, leaf))
             elif leaf.storage is not None:  # a view that no recorded call made: `.T`
                 unclear.add(leaf.storage)
         for leaf in operation.outputs:
@@ -47,6 +48,14 @@ def iter_values(program: Program) -> Iterator[FlowValue]:
                 current[leaf.tensor] = FlowValue(operation, leaf)
                 values.append(current[leaf.tensor])
     return (value for value in values if value.leaf.storage not in unclear)
+
+
+def _find_shown(current: Mapping[int, FlowValue], leaf: Leaf) -> FlowValue | None:
+    """The value that a tensor shows, as it is; a module with hooks makes another tensor of it."""
+    if leaf.tensor is not None and leaf.tensor in current:
+        return current[leaf.tensor]
+    base = None if leaf.view_of is None else current.get(leaf.view_of)
+    return base if base is not None and base.leaf.layout == leaf.layout else None
 
 
 def leaf_uses(program: Program) -> dict[int, list[tuple[Operation, Leaf]]]:

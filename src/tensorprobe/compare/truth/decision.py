@@ -20,7 +20,6 @@ from tensorprobe.compare.truth.settlement import settle_pairs
 from tensorprobe.compare.truth.start import EarlierStep, Origins, find_moved_otherwise
 from tensorprobe.compare.truth.verdict import TruthWords
 from tensorprobe.errors import DumpError, UsageError
-from tensorprobe.model.name import BACKWARD
 from tensorprobe.run.leaf import WRITTEN
 from tensorprobe.run.step import Run
 
@@ -28,8 +27,6 @@ logger = logging.getLogger("tensorprobe")
 
 _LEAST_TELLING = 1e-3
 """Where recorded results of coarse precision had to be taken, truth says nothing."""
-_GROSS = 1000.0
-"""A gradient that is off by so many roundings of the coarsest dtype was changed, not rounded."""
 
 
 @dataclass(frozen=True)
@@ -114,8 +111,7 @@ class TruthDecision:
         is_unclear = not judgement.is_equal and not judgement.differences
         if judgement.is_equal and judgement.gaps and not judgement.observables.losses:
             is_unclear = True  # the results that nobody takes are what was recorded
-        is_by_truth = self._options.by == "truth"
-        if is_unclear or (not is_by_truth and _is_confirmed(grown, judgement)):
+        if is_unclear:
             return grown
         if judgement.is_equal and grown.kind == "framework" and not _is_refuted(grown, judgement):
             return grown  # what an optimizer does is no observable of this step
@@ -165,21 +161,6 @@ def _remember(judgement: Judgement, origins: Origins) -> EarlierStep:
         pair.name: float(np.linalg.norm(pair.difference)) for pair in judgement.unequal if pair.candidate.parameter
     }
     return EarlierStep(known, parameters, distances)
-
-
-def _is_confirmed(grown: Verdict, judgement: Judgement) -> bool:
-    """Does truth bear out what growth says? It names one of the calls where the meanings part; or a gradient that is
-    far off although both mean the same: a hook, which a replay does not run."""
-    call = grown.call
-    if call is None or grown.kind not in ("source", "entered"):
-        return False
-    if call.reference[-1].direction == BACKWARD:
-        values = [value for value in call.values if value.is_tensor and value.is_bad]
-        errors = [(value.error or 0.0) / (value.coarsest or 1.0) for value in values]
-        return not judgement.differences and max(errors, default=0.0) > _GROSS
-    name = call.candidate[-1].name
-    listed = [one for one in judgement.differences if one.leaf is None and not one.is_inside]
-    return any(one.candidate is not None and one.candidate.name == name for one in listed)
 
 
 def _writes_state(grown: Verdict, judgement: Judgement) -> bool:

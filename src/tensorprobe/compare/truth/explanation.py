@@ -34,8 +34,8 @@ def explain_forward(
     found = opening.name(differences)
     if not found or not _is_telling(found[0], scattered):
         others = ForwardExplainer(counterparts, scattered, arguments).explain(observed)
-        first = min(others, key=_position, default=None)
-        if first is not None and first.reference is not None and first.candidate is not None:
+        others.sort(key=lambda one: (not _is_telling(one, scattered), _only_moves(one, scattered), _position(one)))
+        if others and others[0].reference is not None and others[0].candidate is not None:
             found = [replace(one, suspects=tuple(_find_movers(one.candidate, scattered))) for one in others]
         found = found or others
     return [*(add_region(one, counterparts) for one in found[:1]), *found[1:]], counterparts
@@ -62,6 +62,11 @@ def _is_telling(one: Difference, scattered: Scattered) -> bool:
     return one.is_inside or (
         scattered.kind_of("reference", one.reference) == scattered.kind_of("candidate", one.candidate)
     )
+
+
+def _only_moves(one: Difference, scattered: Scattered) -> bool:
+    """Numbers are chosen and put elsewhere in many ways: what is computed of the same, and otherwise, says more."""
+    return one.candidate is not None and scattered.only_moves("candidate", one.candidate)
 
 
 def _find_movers(call: TrueCall | None, scattered: Scattered) -> Iterator[TrueCall]:

@@ -170,8 +170,10 @@ class GradientExplainer:
 
     def _shares(self, values: Sequence[TrueValue], target: TrueValue, side: str) -> Iterator[_Share]:
         """What is given back to these values, by calls that do not only make one of them of another."""
-        step, numbers = self._steps[side], {one.number for one in values}
-        for value in values:
+        step = self._steps[side]
+        shown = [one for value in values for one in (value, *step.find_views(value))]
+        numbers = {one.number for one in shown}
+        for value in shown:
             for call in step.users.get(value.number, []):
                 if not numbers.isdisjoint(call.outputs.values()):
                     continue

@@ -151,6 +151,9 @@ class TruthWords:
             evidence.insert(
                 0, f"recorded {judged.recorded:.6g}, and {judged.true:.6g} would be right, at {list(judged.index)}"
             )
+        if finding.kind == "sum":
+            users = ", ".join(self._describe_record(side, name) for name in finding.other.split(", ")[:MAX_NAMED])
+            evidence.insert(1, f"what its users give back: {users}")
         return Verdict("source", headline, tuple(evidence), call=self._result(calls, "source", words))
 
     def _word_precision(self, loss: PrecisionLoss) -> Verdict:
