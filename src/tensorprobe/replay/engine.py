@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -34,7 +33,6 @@ from tensorprobe.replay.schedule import run_together
 from tensorprobe.replay.spread_call import SpreadCalls, is_inside_spread
 from tensorprobe.replay.value import ReplaceLeaf, Values
 from tensorprobe.run.call import name_call
-from tensorprobe.run.leaf import STATE_ROLES
 
 if TYPE_CHECKING:
     from tensorprobe.replay.gradient_sum import BrokenSum
@@ -160,8 +158,7 @@ class Replay:
         """Tell whoever looks on what a call is about to be given."""
         trees = {"input": args, "kwargs": kwargs}
         if operation.is_module or operation.is_layer:
-            find = partial(self.values.take_state, operation)
-            trees.update((role, self.values.find_values(operation.state(role), find)) for role in STATE_ROLES)
+            trees.update(self.values.find_state(operation))
         shown = {slot: tensor for role, tree in trees.items() for slot, tensor in tensors_by_slot(tree, role)}
         self.onlooker.see_arguments(operation, shown)
 

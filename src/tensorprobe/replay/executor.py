@@ -122,6 +122,7 @@ class Executor:
         args, kwargs = self._values.find_arguments(operation)
         self._replay.show_arguments(operation, args, kwargs)
         span = self._gradients.begin(operation, args, kwargs)
+        self._gradients.add_state(span, self._values.find_state(operation))
         try:
             for part in operation.children:
                 self._replay.check_memory(self._call(part))

@@ -21,7 +21,7 @@ from tensorprobe.replay.meaning.mindspore.call import GIVEN_BACK
 from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors, bits_of
 from tensorprobe.run.backward_pass import BackwardPass
-from tensorprobe.run.leaf import Leaf, is_tensor, iter_leaves, read_leaf
+from tensorprobe.run.leaf import STATE_ROLES, Leaf, is_tensor, iter_leaves, read_leaf
 
 Key = tuple[str, tuple[int, ...], bytes]
 """Equal for tensors of the same bits."""
@@ -78,10 +78,11 @@ class _Linker:
         self._names = self._find_names()
         self._looks = _find_looks(self.program)
 
-    def link(self, operation: Operation) -> None:
-        """Number what goes into a call, what is inside of it, and what comes out."""
+    def link(self, operation: Operation, layer: Operation | None = None) -> None:
+        """Number what goes into a call, what is inside of it, and what comes out. `layer`: whose only call it is, so
+        that the gradients of the layer are its own."""
         fields = dict(operation.fields)
-        arriving, departing = self.program.gradients_of(operation)
+        arriving, departing = self.program.gradients_of(layer or operation)
 
         def describe_input(leaf: Leaf) -> dict[str, Any]:
             """A kernel does not see of each tensor that it has a gradient."""
@@ -90,11 +91,9 @@ class _Linker:
 
         for name, slot in (("input_args", "input"), ("input_kwargs", "kwargs")):
             fields[name] = _change_leaves(fields.get(name), slot, describe_input)
-        if operation.is_module:
+        if operation.is_module or (operation.is_layer and operation.children):
             operation.fields = fields
-            for child in operation.children:
-                self.link(child)
-            fields["output"] = _change_leaves(fields.get("output"), "output", self._describe_input)
+            self._link_inside(operation, fields)
             return
         written = self._find_written(operation)
         fields["output"] = [*operation.results, *written]
@@ -116,6 +115,23 @@ class _Linker:
             fields[GIVEN_BACK] = [arriving["output.0"].fields, departing["input.0"].fields]
         operation.fields = fields
         self._note_writer(operation)
+
+    def _link_inside(self, operation: Operation, fields: dict[str, Any]) -> None:
+        """A module or a layer: the calls inside it make its results, or it passes on what it was given."""
+        if operation.is_layer:
+            for role in STATE_ROLES:
+                fields[role] = _change_leaves(fields.get(role), role, self._describe_input)
+        inside = self._results.setdefault(operation.name, [])
+        for child in operation.children:
+            self.link(child, operation if operation.is_layer and len(operation.children) == 1 else None)
+            inside += self._results.get(child.name, ())
+
+        def describe_result(leaf: Leaf) -> dict[str, Any]:
+            key = self._key(leaf)
+            made = [result.number for result in inside if key is not None and result.key == key]
+            return {"tensor": made[-1]} if made and operation.is_layer else self._describe_input(leaf)
+
+        fields["output"] = _change_leaves(fields.get("output"), "output", describe_result)
 
     # -- inputs --------------------------------------------------------------------------------------------------------
 
@@ -255,8 +271,8 @@ def _class_name(operation: Operation) -> str:
 def _find_looks(program: Program) -> dict[str, list[tuple[int, Mapping[str, Any]]]]:
     """When each parameter was given to a call, and how it was then."""
     found: dict[str, list[tuple[int, Mapping[str, Any]]]] = {}
-    for operation in program.calls():
-        for leaf in operation.inputs:
+    for operation in program.walk():
+        for leaf in () if operation.is_module or operation.children else operation.inputs:
             if leaf.parameter is not None:
                 found.setdefault(leaf.parameter, []).append((operation.position, leaf.fields))
     return found

@@ -52,7 +52,7 @@ class TrueStepBuilder(Onlooker):
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        self._names_parameters = any(leaf.parameter is not None for call in program.calls() for leaf in call.inputs)
+        self._names_parameters = any(leaf.parameter is not None for call in program.calls() for leaf in call.operands)
         self._values: list[TrueValue] = []
         self._known: dict[int, tuple[weakref.ref[torch.Tensor], int, int]] = {}
         self._calls: dict[str, TrueCall] = {}
@@ -61,7 +61,7 @@ class TrueStepBuilder(Onlooker):
     def see_arguments(self, operation: Operation, tensors: Tensors) -> None:
         if operation.is_module:
             return
-        leaves = {leaf.slot: leaf for leaf in operation.inputs}
+        leaves = {leaf.slot: leaf for leaf in operation.operands}
         inputs = {
             slot: self._number(tensor, leaves[slot], self._find_maker(leaves[slot]))
             for slot, tensor in tensors.items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,7 +13,7 @@ from tensorprobe.replay.program import Operation
 from tensorprobe.replay.recorded import MissingContentError
 from tensorprobe.replay.spread import part_leaf
 from tensorprobe.replay.workspace import Workspace, lay_out
-from tensorprobe.run.leaf import Leaf
+from tensorprobe.run.leaf import STATE_ROLES, Leaf
 
 if TYPE_CHECKING:
     from tensorprobe.replay.engine import Replay
@@ -84,7 +85,12 @@ class Values:
                 return None
         return found
 
-    def take_state(self, operation: Operation, leaf: Leaf) -> torch.Tensor | None:
+    def find_state(self, operation: Operation) -> dict[str, Any]:
+        """The parameters and the buffers that a module call or a layer finds, by their roles."""
+        find = partial(self._take_state, operation)
+        return {role: self.find_values(operation.state(role), find) for role in STATE_ROLES}
+
+    def _take_state(self, operation: Operation, leaf: Leaf) -> torch.Tensor | None:
         """A parameter or buffer may be looked at by its module first."""
         if leaf.sharding is not None:
             return self._replay.spread.find(leaf)

@@ -74,6 +74,7 @@ class TorchReader:
     atoms: tuple[type, ...] = (torch.Tensor, torch.Size)
     verifies = False
     traces_values = True
+    notes_parts = True
 
     def __init__(self, *, has_stats: bool, digest_kind: str | None, writes_npy: bool = False) -> None:
         self.values = ValueTable()
@@ -251,6 +252,11 @@ class TorchReader:
         """Was it seen before? Another tensor in its memory may not show what it shows."""
         known = self.values.peek(tensor)
         return known is not None and self.numbers.has(tensor, known.tensors, layout_of(tensor, tensor._version))
+
+    def trace(self, tensor: torch.Tensor, produced_by: str | None) -> dict[str, Any]:
+        """Which tensor it is, without its statistics."""
+        self.values.find(tensor, produced_by)
+        return self.identify(tensor)
 
     def identify(self, tensor: torch.Tensor) -> dict[str, Any]:
         """Which tensor it is, without a look at its content."""

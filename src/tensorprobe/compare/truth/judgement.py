@@ -92,8 +92,6 @@ def find_obstacle(reference: RankDump, candidate: RankDump) -> str | None:
     try:
         for rank in (reference, candidate):
             check_replayable(rank)
-            if rank.header.get("level") == "api_dump":
-                return f"{rank.folder} is a dump of level api_dump"
             if not tells_tensors_apart(rank):
                 return f"{rank.folder} does not say which tensors are the same: it is another tool's, or an older dump"
         find_device("cpu")
