@@ -91,9 +91,9 @@ class _Linker:
 
         for name, slot in (("input_args", "input"), ("input_kwargs", "kwargs")):
             fields[name] = _change_leaves(fields.get(name), slot, describe_input)
-        if operation.is_module or (operation.is_layer and operation.children):
+        if operation.is_module or operation.is_layer:
             operation.fields = fields
-            self._link_inside(operation, fields)
+            self._link_module(operation, fields) if operation.is_module else self._link_layer(operation, fields)
             return
         written = self._find_written(operation)
         fields["output"] = [*operation.results, *written]
@@ -116,20 +116,29 @@ class _Linker:
         operation.fields = fields
         self._note_writer(operation)
 
-    def _link_inside(self, operation: Operation, fields: dict[str, Any]) -> None:
-        """A module or a layer: the calls inside it make its results, or it passes on what it was given."""
-        if operation.is_layer:
-            for role in STATE_ROLES:
-                fields[role] = _change_leaves(fields.get(role), role, self._describe_input)
+    def _link_module(self, operation: Operation, fields: dict[str, Any]) -> None:
+        for child in operation.children:
+            self.link(child)
+        fields["output"] = _change_leaves(fields.get("output"), "output", self._describe_input)
+
+    def _link_layer(self, operation: Operation, fields: dict[str, Any]) -> None:
+        """The calls inside it make its results, or it passes on what it was given: a dropout that is switched off."""
+        for role in STATE_ROLES:
+            fields[role] = _change_leaves(fields.get(role), role, self._describe_input)
         inside = self._results.setdefault(operation.name, [])
         for child in operation.children:
-            self.link(child, operation if operation.is_layer and len(operation.children) == 1 else None)
-            inside += self._results.get(child.name, ())
+            self.link(child, operation if len(operation.children) == 1 else None)
+            inside += self._results[child.name]
+        known = {self._key(leaf): leaf.tensor for leaf in operation.inputs}
+        known |= {result.key: result.number for result in inside}
 
         def describe_result(leaf: Leaf) -> dict[str, Any]:
             key = self._key(leaf)
-            made = [result.number for result in inside if key is not None and result.key == key]
-            return {"tensor": made[-1]} if made and operation.is_layer else self._describe_input(leaf)
+            found = known.get(key) if key is not None else None
+            if found is None:  # nobody saw how it was made
+                found = self._number_result(leaf, inside)
+                self._by_content.setdefault(key, []).append(found) if key is not None else None
+            return {"tensor": found}
 
         fields["output"] = _change_leaves(fields.get("output"), "output", describe_result)
 

@@ -30,7 +30,9 @@ def build_true_step(
     replay = Replay(program, Precision("float64"), device, Onlookers(*onlookers, builder), replace_leaf=replace_leaf)
     builder.roots = replay.roots
     replay.run()
-    return builder.finish(replay.coverage)
+    step = builder.finish(replay.coverage)
+    step.rewritten = tuple(_iter_rewritten(replay))
+    return step
 
 
 class Exchange(Onlooker):
@@ -141,6 +143,13 @@ class TrueStepBuilder(Onlooker):
         if value.is_leaf and tensor.requires_grad:
             tensor.register_hook(partial(_add_gradient, value))
         return number
+
+
+def _iter_rewritten(replay: Replay) -> Iterator[str]:
+    first = min((one.position for one in replay.passes), default=0)
+    for write in replay.workspace.unseen_writes:
+        if write.leaf.parameter is not None and replay.program.position_of(write.operation) >= first:
+            yield write.leaf.parameter
 
 
 def _add_gradient(value: TrueValue, gradient: torch.Tensor) -> None:

@@ -21,8 +21,6 @@ from tensorprobe.model.name import BACKWARD
 from tensorprobe.run.leaf import WRITTEN
 from tensorprobe.run.step import Run
 
-_LEAST_TELLING = 1e-3
-"""Where recorded results of coarse precision had to be taken, truth says nothing."""
 _GROSS = 1000.0
 """A gradient that is off by so many roundings of the coarsest dtype was changed, not rounded."""
 
@@ -45,11 +43,11 @@ class TruthDecision:
         if obstacle is None:
             origins = None if self._earlier is None else self._earlier.origins
             judgement = judge_by_truth(*runs, origins)
-            verdict = self._choose(judgement, runs, finding, grown)
+            verdict = self._choose(judgement, runs, finding, grown) if judgement.obstacle is None else grown
             self._earlier = _remember(judgement, origins or {})
-            if judgement.observables.tolerance <= _LEAST_TELLING:
+            if judgement.obstacle is None:
                 return verdict
-            obstacle = f"{len(judgement.gaps)} calls could not be executed again"
+            obstacle = judgement.obstacle
         if options.by == "truth":
             raise UsageError(f"the runs cannot be compared by truth: {obstacle}")
         return grown

@@ -154,11 +154,17 @@ class GradientExplainer:
                 continue
             seen.add(share.call.name)
             results = [step.values[number] for number in share.call.outputs.values()]
-            lone = [value for value in results if self._goes_here_only(value, side)]
+            lone = [value for value in results if self._goes_on_here(value, side)]
             further = [one for value in lone for one in self._shares([value], value, side)]
             waiting += further
             if not further:
                 yield share
+
+    def _goes_on_here(self, value: TrueValue, side: str) -> bool:
+        """The same on the way: what the other run has not, because one call of it computes all this at once, says
+        nothing."""
+        is_unknown = not self._counterparts.of(side, value) and _gradient_of(value, self._steps[side]) is not None
+        return is_unknown or self._goes_here_only(value, side)
 
     def _goes_here_only(self, value: TrueValue, side: str) -> bool:
         """Does a gradient arrive at it, and at none of those of the same content in the other run?"""

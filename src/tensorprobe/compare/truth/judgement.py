@@ -17,13 +17,15 @@ from tensorprobe.compare.truth.precision import PrecisionLoss, find_precision_lo
 from tensorprobe.compare.truth.start import LeafPair, Origin, Origins, pair_lone_leaves, pair_moved_leaves
 from tensorprobe.compare.truth.value_index import Counterparts, is_laid_out, is_same
 from tensorprobe.errors import DumpError, UsageError
-from tensorprobe.replay import check_replayable, find_device, tells_tensors_apart
+from tensorprobe.replay import check_replayable, find_device, find_untold_layer, tells_tensors_apart
 from tensorprobe.replay.result import Finding, Truth
 from tensorprobe.replay.true_step import TrueStep
 from tensorprobe.run.step import Run
 from tensorprobe.store.reader import RankDump
 
 SIDES = ("reference", "candidate")
+_LEAST_TELLING = 1e-3
+"""Where recorded results of coarse precision had to be taken, truth says nothing."""
 
 
 @dataclass
@@ -55,6 +57,19 @@ class Judgement:
             if origin is not None and pair.candidate.parameter is not None:
                 found.setdefault(pair.candidate.parameter, []).append(origin)
         return found
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why it is worth nothing; None if it is worth something."""
+        for side, step in self.steps.items():
+            if step.rewritten:
+                return (
+                    f"the {side} holds more than one training step ({step.rewritten[0]} changes, and no recorded call "
+                    "writes to it): record each step into a folder of its own"
+                )
+        if self.observables.tolerance > _LEAST_TELLING:
+            return f"{len(self.gaps)} calls could not be executed again"
+        return None
 
     @property
     def gaps(self) -> dict[str, str]:
@@ -94,6 +109,12 @@ def find_obstacle(reference: RankDump, candidate: RankDump) -> str | None:
             check_replayable(rank)
             if not tells_tensors_apart(rank):
                 return f"{rank.folder} does not say which tensors are the same: it is another tool's, or an older dump"
+            layer = find_untold_layer(rank)
+            if layer is not None:
+                return (
+                    f"{rank.folder} does not say which calls {layer} is made of: record it again with this version, "
+                    "with filter_data=False"
+                )
         find_device("cpu")
     except (DumpError, UsageError) as error:
         return str(error)
@@ -114,6 +135,8 @@ def judge_by_truth(reference: Run, candidate: Run, origins: Origins | None = Non
         steps = {side: one.replay(replacements[side]) for side, one in replaying.items()}
         counterparts = Counterparts(**steps)
     found = Judgement(observe(counterparts), steps, replaced={side: len(one) for side, one in replacements.items()})
+    if found.obstacle is not None:
+        return found
     if not found.observables.is_equal:
         pairs = pair_lone_leaves(counterparts) if origins is None else pair_moved_leaves(counterparts, origins)
         put = {pair.candidate.key: pair.content for pair in pairs if pair.candidate.key is not None}
