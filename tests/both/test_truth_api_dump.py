@@ -172,7 +172,9 @@ def test_a_mistake_of_a_port_is_named_with_its_words_and_both_lines(
 
 def test_an_epsilon_of_a_layer_is_told_in_the_words_of_its_framework(recorded: Recorded) -> None:
     for level in ("api_dump", "L1"):
-        verdict = tensorprobe.compare(recorded.mindspore(level=level), recorded.mindspore("epsilon"), by="truth").verdict
+        verdict = tensorprobe.compare(
+            recorded.mindspore(level=level), recorded.mindspore("epsilon"), by="truth"
+        ).verdict
         assert "called with epsilon=0.01 where the reference had 1e-05" in verdict.headline
 
 

@@ -261,12 +261,8 @@ class TorchReader:
     def identify(self, tensor: torch.Tensor) -> dict[str, Any]:
         """Which tensor it is, without a look at its content."""
         known = self.values.peek(tensor)
-        leaf: dict[str, Any] = {
-            "type": "torch.Tensor",
-            "dtype": _text_of(tensor.dtype),
-            "shape": list(shape_of(tensor)),
-            "requires_grad": tensor.requires_grad,
-        }
+        leaf: dict[str, Any] = {"type": "torch.Tensor", "dtype": _text_of(tensor.dtype)}
+        leaf |= {"shape": list(shape_of(tensor)), "requires_grad": tensor.requires_grad}
         if known is not None:
             layout = layout_of(tensor, tensor._version)
             leaf["tensor"] = self.numbers.number(tensor, known.tensors, layout)
