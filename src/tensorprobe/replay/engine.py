@@ -33,9 +33,12 @@ from tensorprobe.replay.schedule import run_together
 from tensorprobe.replay.spread_call import SpreadCalls, is_inside_spread
 from tensorprobe.replay.value import ReplaceLeaf, Values
 from tensorprobe.run.call import name_call
+from tensorprobe.run.leaf import STATE_ROLES
 
 if TYPE_CHECKING:
     from tensorprobe.replay.gradient_sum import BrokenSum
+
+_STATE = tuple(f"{role}." for role in STATE_ROLES)
 
 
 class Replay:
@@ -173,6 +176,9 @@ class Replay:
     # -- calls -----------------------------------------------------------------------------------------------------
 
     def _see_recorded_gradient(self, record: str, slot: str, gradient: torch.Tensor) -> None:
+        if slot.startswith(_STATE):
+            self.onlooker.see_state_gradient(record, slot, gradient)
+            return
         leaf = self.program.gradient_leaf(record, slot)
         if leaf is not None and leaf.sharding is not None and not record.endswith(PARAMETERS_GRAD):
             part = self.spread.cut(leaf, gradient)

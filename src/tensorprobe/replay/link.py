@@ -93,7 +93,8 @@ class _Linker:
             fields[name] = _change_leaves(fields.get(name), slot, describe_input)
         if operation.is_module or operation.is_layer:
             operation.fields = fields
-            self._link_module(operation, fields) if operation.is_module else self._link_layer(operation, fields)
+            link_inside = self._link_module if operation.is_module else self._link_layer
+            link_inside(operation, fields)
             return
         written = self._find_written(operation)
         fields["output"] = [*operation.results, *written]
@@ -137,7 +138,8 @@ class _Linker:
             found = known.get(key) if key is not None else None
             if found is None:  # nobody saw how it was made
                 found = self._number_result(leaf, inside)
-                self._by_content.setdefault(key, []).append(found) if key is not None else None
+                if key is not None:
+                    self._by_content.setdefault(key, []).append(found)
             return {"tensor": found}
 
         fields["output"] = _change_leaves(fields.get("output"), "output", describe_result)

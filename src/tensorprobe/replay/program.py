@@ -296,7 +296,7 @@ def _read_parts(layer: Operation) -> Iterator[Operation]:
     taken = (*layer.inputs, *layer.state_leaves)
     given = {leaf.tensor: leaf.data_name for leaf in taken if leaf.tensor is not None}
     made = {leaf.tensor: leaf.data_name for leaf in layer.outputs if leaf.tensor is not None}
-    for call, fields in zip(layer.call.parts, part_fields(layer.fields), strict=True):
+    for call, fields in zip(layer.call.parts, part_fields(layer.fields), strict=False):  # no other call has parts
         part = {**fields, "is_part": True}
         for role, files in (("input_args", given), ("input_kwargs", given), ("output", made)):
             part[role] = _name_files(part.get(role), files)

@@ -88,6 +88,9 @@ class TrueStepBuilder(Onlooker):
             else:
                 call.departing[f"input.{rest}" if role == "output" else slot] = content
 
+    def see_state_gradient(self, record: str, slot: str, gradient: torch.Tensor) -> None:
+        self.see_gradient(record, slot, gradient)
+
     def finish(self, coverage: Coverage) -> TrueStep:
         return TrueStep(self._program.rank.name, self._calls, self._values, coverage)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from tensorprobe.model.name import FORWARD
+from tensorprobe.model.name import FORWARD, LAYER_PREFIX
 from tensorprobe.run.call import Call, name_call
 from tensorprobe.store.reader import RankDump, Record
 
@@ -91,12 +91,13 @@ def make_call(record: Record, position: int, parents: Mapping[str, str | None], 
     call.generator = _text(fields, "generator")
     call.is_recomputed = fields.get("recomputed") is True
     call.differs_from_forward = tuple(map(str, differing)) if isinstance(differing, list) else ()
-    call.parts = tuple(_read_part(call, number, part) for number, part in enumerate(part_fields(fields)))
+    if call.prefix == LAYER_PREFIX:
+        call.parts = tuple(_read_part(call, number, part) for number, part in enumerate(part_fields(fields)))
     return call
 
 
 def part_fields(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What a record says of the calls that it is made of."""
+    """What the record of a layer says of the calls that it is made of."""
     listed = fields.get("calls")
     return [one for one in listed if _part_name(one)[1]] if isinstance(listed, list) else []
 

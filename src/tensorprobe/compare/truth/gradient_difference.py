@@ -161,10 +161,20 @@ class GradientExplainer:
                 yield share
 
     def _goes_on_here(self, value: TrueValue, side: str) -> bool:
-        """The same on the way: what the other run has not, because one call of it computes all this at once, says
-        nothing."""
-        is_unknown = not self._counterparts.of(side, value) and _gradient_of(value, self._steps[side]) is not None
-        return is_unknown or self._goes_here_only(value, side)
+        """The same on the way: a value that the other run has not, because one call of it computes all this at once,
+        says nothing; what comes behind it does."""
+        step, waiting, seen = self._steps[side], [value], {value.number}
+        while waiting:
+            one = waiting.pop()
+            if self._goes_here_only(one, side):
+                return True
+            if self._counterparts.exists(side, one):
+                continue
+            for share in self._shares([one], one, side):
+                further = [number for number in share.call.outputs.values() if number not in seen]
+                seen.update(further)
+                waiting += [step.values[number] for number in further]
+        return False
 
     def _goes_here_only(self, value: TrueValue, side: str) -> bool:
         """Does a gradient arrive at it, and at none of those of the same content in the other run?"""
