@@ -198,7 +198,7 @@ def test_a_layer_of_api_dump_is_refused_with_what_to_record_instead(tmp_path: Pa
     model(batch(3, 4))
     migrator.api_dump_stop()
     said = refuse(capsys, dump, "NN_Dense_0_forward", tmp_path / "bug")
-    assert "Dense is a layer, and a dump of MindSpore does not have the calls that it made" in said
+    assert "Dense is a layer, and a script makes one call of MindSpore" in said
     assert "PrecisionDebugger at level L1 or mix" in said
 
 

@@ -102,6 +102,29 @@ def test_the_info_file_is_the_golden_one(output: Path) -> None:
     assert text == (GOLDEN / "mindspore_api_dump_info.pkl").read_text()
 
 
+def test_a_layer_says_what_it_calls_and_what_is_made_inside_has_a_file(output: Path) -> None:
+    found = dump(Net(), output, filter_data=False)
+    product, addition = found.records["NN_Dense_0_forward"]["calls"]
+    assert [product["name"], addition["name"]] == ["Primitive.matmul.MatMul", "Primitive.bias_add.BiasAdd"]
+    assert product["settings"]["transpose_b"] == {"type": "bool", "value": True}
+    assert product["input_args"][0]["data_name"] == "NN_Dense_0_forward_input.0.npy"
+    assert product["input_args"][1]["parameter"] == "block.fc.weight"
+    inside = product["output"][0]["data_name"]
+    assert inside == addition["input_args"][0]["data_name"] == "NN_Dense_0_forward.0_output.0.npy"
+    assert inside in found.files
+    own = [name for name in found.slots if "forward." in name]
+    assert own == []  # the info file is that of the manual
+
+
+@pytest.mark.parametrize("options", [{"filter_data": True}, {"filter_data": False, "dump_type": "statistics"}])
+def test_where_a_replay_would_lack_files_nothing_is_kept_of_what_a_layer_calls(
+    output: Path, options: dict[str, Any]
+) -> None:
+    found = dump(Net(), output, **options)
+    assert not any("calls" in record for record in found.records.values())
+    assert not any("forward." in name for name in found.files)
+
+
 def test_a_layer_of_the_library_is_one_call_and_cells_give_the_path(output: Path) -> None:
     found = dump(Net(), output)
     own = [name for name in found.calls if found.records[name]["module_path"] == "own"]

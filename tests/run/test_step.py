@@ -63,6 +63,29 @@ def test_a_field_of_an_unexpected_type_is_taken_as_absent(tmp_path: Path) -> Non
     assert not call.is_recomputed and call.differs_from_forward == ()
 
 
+LAYER = "NN_LayerNorm_0_forward"
+INSIDE = {
+    "name": "Functional.layer_norm",
+    "input_args": [tensor()],
+    "input_kwargs": {"eps": {"type": "float", "value": 0.1}},
+}
+
+
+def test_a_layer_has_the_calls_that_it_is_made_of(tmp_path: Path) -> None:
+    (layer,) = read(tmp_path, {LAYER: forward(tensor(), calls=[INSIDE])}).calls
+    (part,) = layer.parts
+    assert (part.prefix, part.op, part.framework) == ("Functional", "layer_norm", layer.framework)
+    assert [slot.slot for slot in part.slots] == ["input.0", "kwargs.eps"]
+    assert "kwargs.eps" not in [slot.slot for slot in layer.slots]
+
+
+def test_what_is_no_call_inside_a_layer_is_left_out_and_no_other_call_has_parts(tmp_path: Path) -> None:
+    spoilt = [3, None, {}, {"name": 5}, {"name": "relu"}, INSIDE]
+    records = {LAYER: forward(tensor(), calls=spoilt), LINEAR: forward(tensor(), calls=[INSIDE])}
+    layer, linear = read(tmp_path, records).calls
+    assert [part.op for part in layer.parts] == ["layer_norm"] and linear.parts == ()
+
+
 def test_a_record_that_was_written_twice_counts_where_it_was_written_last(tmp_path: Path) -> None:
     run = read(tmp_path, [*RECORDS.items(), (LINEAR, forward(tensor(2.0)))])
     assert run.calls[-1].name == LINEAR and run.by_name[LINEAR].position == len(RECORDS)

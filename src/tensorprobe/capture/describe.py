@@ -101,6 +101,20 @@ class Describer:
             leaf.note = f"{leaf.note}, no file" if leaf.note else "no file"
             self.note_failure(f"the file of a {leaf.dtype} tensor", error)
 
+    def find_file(self, tensor: Any, slot: str) -> str | None:
+        """The file of this step that has this content, under whatever name; a new one if there is none. None where a
+        value is known by its tensor."""
+        try:
+            key = self._reader.content_key(tensor)
+            if key is not None and key not in self._files:
+                data_name = slot_file_name(slot, self._suffix)
+                self._queue.put_tensor(data_name, self._reader.copy(tensor), self._reader.size_bytes(tensor))
+                self._files[key] = data_name
+        except Exception as error:  # a kind of tensor that cannot be copied
+            self.note_failure(f"the file of {slot}", error)
+            return None
+        return self._files.get(key)
+
     def store_copy(self, leaf: TensorLeaf, slot: str, copy: Any, size_bytes: int) -> None:
         """Give a leaf a file with what was copied for it."""
         if leaf.data_name is None and leaf.is_storable:

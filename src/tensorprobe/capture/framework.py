@@ -26,9 +26,14 @@ class TensorReader(Protocol):
 
     traces_values: bool
     """Does it tell which recorded call made a value, wherever one did?"""
+    notes_parts: bool
+    """Are the calls that a layer makes noted in its record? A replay makes them in the place of the layer."""
 
     def read(self, tensor: Any, produced_by: str | None) -> TensorLeaf:
         """Describe the value that `tensor` has now; `produced_by` names the record whose output it is."""
+
+    def trace(self, tensor: Any, produced_by: str | None) -> dict[str, Any]:
+        """Which tensor it is, without its statistics."""
 
     def copy(self, tensor: Any) -> Any:
         """A copy that nobody will change, to be written later by `write_file`."""

@@ -32,8 +32,8 @@ from tensorprobe.compare.match.alignment import Alignment, Unpaired
 from tensorprobe.compare.match.mapping import Mapping as NameMapping
 from tensorprobe.compare.match.mapping import read_mapping
 from tensorprobe.compare.match.pairing import PairedCall, RunSide, pair_calls
+from tensorprobe.compare.match.setting import make_values
 from tensorprobe.compare.match.slot_pair import pair_match_slots
-from tensorprobe.compare.match.value import make_value
 from tensorprobe.compare.measure.executor import MeasureTask, make_task, run_tasks
 from tensorprobe.compare.option import DEFAULT_ATOL, DEFAULT_RTOL, CompareOptions
 from tensorprobe.compare.result import Comparison, Coverage, RankResult, ValuePair, Verdict
@@ -156,7 +156,7 @@ def _compare_ranks(
     pairs = pair_calls(reference, candidate, alignment)
     for paired in pairs:
         calls = paired.reference, paired.candidate
-        paired.hold([make_value(*slots, calls) for slots in pair_match_slots(paired.match, alignment)])
+        paired.hold(make_values(pair_match_slots(paired.match, alignment), calls))
     course = Course(reference, candidate, options, history.past)
     judged = _measure_and_judge(pairs, pair, Judge(course), options, progress)
     is_cut_short = len(judged) < len(pairs)

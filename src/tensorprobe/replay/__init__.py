@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensorprobe.errors import DumpError, UsageError
+from tensorprobe.model.name import FORWARD, LAYER_PREFIX
 from tensorprobe.replay.result import Execution, Finding, ReplayOptions, Truth
 from tensorprobe.run.step import read_calls
 from tensorprobe.store.reader import Dump, RankDump, open_dump
@@ -215,6 +216,12 @@ def tells_tensors_apart(rank: RankDump) -> bool:
     if rank.header.get("framework") == "mindspore":  # there values are linked by their bits, and parameters by name
         return any(leaf.parameter for leaf in leaves) or any("settings" in record.fields for record in records)
     return any(leaf.tensor is not None for leaf in leaves)
+
+
+def find_untold_layer(rank: RankDump) -> str | None:
+    """A layer that is one record, where none says which calls it is made of."""
+    layers = [call for call, _ in read_calls(rank) if call.prefix == LAYER_PREFIX and call.direction == FORWARD]
+    return layers[0].name if layers and not any(layer.parts for layer in layers) else None
 
 
 def find_device(name: str) -> Any:

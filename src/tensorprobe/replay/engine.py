@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -38,6 +37,8 @@ from tensorprobe.run.leaf import STATE_ROLES
 
 if TYPE_CHECKING:
     from tensorprobe.replay.gradient_sum import BrokenSum
+
+_STATE = tuple(f"{role}." for role in STATE_ROLES)
 
 
 class Replay:
@@ -160,8 +161,7 @@ class Replay:
         """Tell whoever looks on what a call is about to be given."""
         trees = {"input": args, "kwargs": kwargs}
         if operation.is_module or operation.is_layer:
-            find = partial(self.values.take_state, operation)
-            trees.update((role, self.values.find_values(operation.state(role), find)) for role in STATE_ROLES)
+            trees.update(self.values.find_state(operation))
         shown = {slot: tensor for role, tree in trees.items() for slot, tensor in tensors_by_slot(tree, role)}
         self.onlooker.see_arguments(operation, shown)
 
@@ -176,6 +176,9 @@ class Replay:
     # -- calls -----------------------------------------------------------------------------------------------------
 
     def _see_recorded_gradient(self, record: str, slot: str, gradient: torch.Tensor) -> None:
+        if slot.startswith(_STATE):
+            self.onlooker.see_state_gradient(record, slot, gradient)
+            return
         leaf = self.program.gradient_leaf(record, slot)
         if leaf is not None and leaf.sharding is not None and not record.endswith(PARAMETERS_GRAD):
             part = self.spread.cut(leaf, gradient)

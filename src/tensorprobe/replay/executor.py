@@ -119,9 +119,10 @@ class Executor:
 
     def _run_layer(self, operation: Operation) -> Tensors:
         """A layer that is one record: the calls that it is made of give its results. If one of them fails, it does."""
-        args, kwargs = self._values.find_arguments(operation)
+        args, kwargs = self._values.take_arguments(operation)
         self._replay.show_arguments(operation, args, kwargs)
         span = self._gradients.begin(operation, args, kwargs)
+        self._gradients.add_state(span, self._values.find_state(operation))
         try:
             for part in operation.children:
                 self._replay.check_memory(self._call(part))

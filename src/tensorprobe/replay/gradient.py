@@ -112,6 +112,13 @@ class Gradients:
     def begin(self, operation: Operation, args: Any, kwargs: Mapping[str, Any]) -> Span | None:
         return self._tracer.begin(tuple(args), dict(kwargs), wants_slots=True)
 
+    def add_state(self, span: Span | None, state: Mapping[str, Any]) -> None:
+        """What a layer takes besides its arguments, by its roles. No record has these gradients: of a parameter that
+        several layers share, only the sum is recorded."""
+        if span is not None:
+            noted = [self._tracer.note_inputs(span, tree, role) for role, tree in state.items()]
+            span.keyword_slots = [span.keyword_slots, *noted]
+
     def give_up(self, span: Span | None) -> None:
         """What the call is made of is not to be followed."""
         self._tracer.end(None, span, None, has_failed=True)

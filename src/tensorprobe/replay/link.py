@@ -21,7 +21,7 @@ from tensorprobe.replay.meaning.mindspore.call import GIVEN_BACK
 from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors, bits_of
 from tensorprobe.run.backward_pass import BackwardPass
-from tensorprobe.run.leaf import Leaf, is_tensor, iter_leaves, read_leaf
+from tensorprobe.run.leaf import STATE_ROLES, Leaf, is_tensor, iter_leaves, read_leaf
 
 Key = tuple[str, tuple[int, ...], bytes]
 """Equal for tensors of the same bits."""
@@ -78,10 +78,11 @@ class _Linker:
         self._names = self._find_names()
         self._looks = _find_looks(self.program)
 
-    def link(self, operation: Operation) -> None:
-        """Number what goes into a call, what is inside of it, and what comes out."""
+    def link(self, operation: Operation, layer: Operation | None = None) -> None:
+        """Number what goes into a call, what is inside of it, and what comes out. `layer`: whose only call it is, so
+        that the gradients of the layer are its own."""
         fields = dict(operation.fields)
-        arriving, departing = self.program.gradients_of(operation)
+        arriving, departing = self.program.gradients_of(layer or operation)
 
         def describe_input(leaf: Leaf) -> dict[str, Any]:
             """A kernel does not see of each tensor that it has a gradient."""
@@ -90,11 +91,10 @@ class _Linker:
 
         for name, slot in (("input_args", "input"), ("input_kwargs", "kwargs")):
             fields[name] = _change_leaves(fields.get(name), slot, describe_input)
-        if operation.is_module:
+        if operation.is_module or operation.is_layer:
             operation.fields = fields
-            for child in operation.children:
-                self.link(child)
-            fields["output"] = _change_leaves(fields.get("output"), "output", self._describe_input)
+            link_inside = self._link_module if operation.is_module else self._link_layer
+            link_inside(operation, fields)
             return
         written = self._find_written(operation)
         fields["output"] = [*operation.results, *written]
@@ -116,6 +116,33 @@ class _Linker:
             fields[GIVEN_BACK] = [arriving["output.0"].fields, departing["input.0"].fields]
         operation.fields = fields
         self._note_writer(operation)
+
+    def _link_module(self, operation: Operation, fields: dict[str, Any]) -> None:
+        for child in operation.children:
+            self.link(child)
+        fields["output"] = _change_leaves(fields.get("output"), "output", self._describe_input)
+
+    def _link_layer(self, operation: Operation, fields: dict[str, Any]) -> None:
+        """The calls inside it make its results, or it passes on what it was given: a dropout that is switched off."""
+        for role in STATE_ROLES:
+            fields[role] = _change_leaves(fields.get(role), role, self._describe_input)
+        inside = self._results.setdefault(operation.name, [])
+        for child in operation.children:
+            self.link(child, operation if len(operation.children) == 1 else None)
+            inside += self._results[child.name]
+        known = {self._key(leaf): leaf.tensor for leaf in operation.inputs}
+        known |= {result.key: result.number for result in inside}
+
+        def describe_result(leaf: Leaf) -> dict[str, Any]:
+            key = self._key(leaf)
+            found = known.get(key) if key is not None else None
+            if found is None:  # nobody saw how it was made
+                found = self._number_result(leaf, inside)
+                if key is not None:
+                    self._by_content.setdefault(key, []).append(found)
+            return {"tensor": found}
+
+        fields["output"] = _change_leaves(fields.get("output"), "output", describe_result)
 
     # -- inputs --------------------------------------------------------------------------------------------------------
 
@@ -255,8 +282,8 @@ def _class_name(operation: Operation) -> str:
 def _find_looks(program: Program) -> dict[str, list[tuple[int, Mapping[str, Any]]]]:
     """When each parameter was given to a call, and how it was then."""
     found: dict[str, list[tuple[int, Mapping[str, Any]]]] = {}
-    for operation in program.calls():
-        for leaf in operation.inputs:
+    for operation in program.walk():
+        for leaf in () if operation.is_module or operation.children else operation.inputs:
             if leaf.parameter is not None:
                 found.setdefault(leaf.parameter, []).append((operation.position, leaf.fields))
     return found

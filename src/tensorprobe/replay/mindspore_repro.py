@@ -165,8 +165,8 @@ def write_tensors(file: IO[bytes], tensors: Mapping[str, torch.Tensor]) -> None:
 def _check_repeatable(operation: Operation) -> None:
     if operation.is_layer:
         raise UnknownFunctionError(
-            f"{operation.op} is a layer, and a dump of MindSpore does not have the calls that it made. Record with "
-            "PrecisionDebugger at level L1 or mix: there they are"
+            f"{operation.op} is a layer, and a script makes one call of MindSpore. Record with PrecisionDebugger at "
+            "level L1 or mix: there each call has its record"
         )
     if "generator" in operation.fields:
         raise UnknownArgumentError("it draws random numbers, and MindSpore does not tell how it came to them")

@@ -27,6 +27,9 @@ class Onlooker:
     def see_gradient(self, record: str, slot: str, gradient: torch.Tensor) -> None:
         """A gradient has come, of the name that it was recorded by."""
 
+    def see_state_gradient(self, record: str, slot: str, gradient: torch.Tensor) -> None:
+        """What a layer gives back to one of its parameters, which no record has."""
+
     def see_leaf_gradient(self, record: str, leaf: LeafGradient, gradient: torch.Tensor) -> None:
         """A backward pass is over, and this is what it leaves in `.grad`."""
 
@@ -52,6 +55,10 @@ class Onlookers(Onlooker):
     def see_gradient(self, record: str, slot: str, gradient: torch.Tensor) -> None:
         for onlooker in self._onlookers:
             onlooker.see_gradient(record, slot, gradient)
+
+    def see_state_gradient(self, record: str, slot: str, gradient: torch.Tensor) -> None:
+        for onlooker in self._onlookers:
+            onlooker.see_state_gradient(record, slot, gradient)
 
     def see_leaf_gradient(self, record: str, leaf: LeafGradient, gradient: torch.Tensor) -> None:
         for onlooker in self._onlookers:

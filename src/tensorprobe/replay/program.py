@@ -15,8 +15,8 @@ from tensorprobe.model.name import BACKWARD, FORWARD, LAYER_PREFIX
 from tensorprobe.run.backward_pass import BackwardPass, read_passes
 from tensorprobe.run.call import Call
 from tensorprobe.run.leaf import STATE_ROLES, WRITTEN, Leaf, backward_leaves, iter_leaves, iter_named_leaves
-from tensorprobe.run.step import Run, make_call, read_calls
-from tensorprobe.store.reader import RankDump, Record
+from tensorprobe.run.step import Run, part_fields, read_calls
+from tensorprobe.store.reader import RankDump
 
 _INDEXING = ("__getitem__", "__setitem__")
 _INPLACE = {
@@ -116,6 +116,23 @@ class Operation:
         """The tensors it was given."""
         yield from iter_leaves(self.arguments, "input")
         yield from iter_leaves(self.keywords, "kwargs")
+
+    @property
+    def operands(self) -> Iterator[Leaf]:
+        """What its results are computed from: what it was given, and of a layer the parameters and buffers that the
+        calls inside it take on the way there."""
+        yield from self.inputs
+        if self.is_layer:
+            taken = self._find_taken()
+            yield from (leaf for leaf in self.state_leaves if leaf.tensor in taken or not self.children)
+
+    def _find_taken(self) -> set[int]:
+        """The tensors that the calls inside it make its results of."""
+        found = {leaf.tensor for leaf in self.outputs}
+        for part in reversed(self.children):
+            if any(leaf.tensor in found for leaf in part.outputs):
+                found.update(leaf.tensor for leaf in part.inputs)
+        return {number for number in found if number is not None}
 
     @property
     def outputs(self) -> Iterator[Leaf]:
@@ -276,19 +293,14 @@ def read_program(rank: RankDump) -> Program:
 
 def _read_parts(layer: Operation) -> Iterator[Operation]:
     """The calls that a layer made. What they share with it has the files of its own record."""
-    calls = layer.fields.get("calls") if layer.is_layer else None
     taken = (*layer.inputs, *layer.state_leaves)
     given = {leaf.tensor: leaf.data_name for leaf in taken if leaf.tensor is not None}
     made = {leaf.tensor: leaf.data_name for leaf in layer.outputs if leaf.tensor is not None}
-    for number, fields in enumerate(calls if isinstance(calls, list) else ()):
-        prefix, _, op = str(fields.get("name") if isinstance(fields, dict) else "").partition(".")
-        if op:
-            part = {**fields, "is_part": True}
-            for role, files in (("input_args", given), ("input_kwargs", given), ("output", made)):
-                part[role] = _name_files(part.get(role), files)
-            call = make_call(Record(f"{layer.name}.{number}", part), layer.position, {})
-            call.prefix, call.op, call.index = prefix, op, number
-            yield Operation(call, part)
+    for call, fields in zip(layer.call.parts, part_fields(layer.fields), strict=False):  # no other call has parts
+        part = {**fields, "is_part": True}
+        for role, files in (("input_args", given), ("input_kwargs", given), ("output", made)):
+            part[role] = _name_files(part.get(role), files)
+        yield Operation(call, part)
 
 
 def _name_files(tree: Any, files: Mapping[int, str | None], depth: int = 0) -> Any:

@@ -96,6 +96,8 @@ class TrueStep:
     calls: dict[str, TrueCall]
     values: list[TrueValue]
     coverage: Coverage
+    rewritten: tuple[str, ...] = ()
+    """Parameters that change on the way, and no recorded call writes to them: a training step after the first one."""
 
     @cached_property
     def users(self) -> Mapping[int, list[TrueCall]]:

@@ -48,7 +48,9 @@ def build_true_step(
     replay = Replay(program, Precision("float64"), device, Onlookers(*onlookers, builder), replace_leaf=replace_leaf)
     builder.roots = replay.roots
     replay.run()
-    return builder.finish(replay.coverage)
+    step = builder.finish(replay.coverage)
+    step.rewritten = tuple(_iter_rewritten(replay))
+    return step
 
 
 class Exchange(Onlooker):
@@ -71,7 +73,7 @@ class TrueStepBuilder(Onlooker):
     def __init__(self, program: Program, keeping: Keeping) -> None:
         self._program = program
         self._keeping = keeping
-        self._names_parameters = any(leaf.parameter is not None for call in program.calls() for leaf in call.inputs)
+        self._names_parameters = any(leaf.parameter is not None for call in program.calls() for leaf in call.operands)
         self._values: list[TrueValue] = []
         self._known: dict[int, tuple[weakref.ref[torch.Tensor], int, int]] = {}
         self._calls: dict[str, TrueCall] = {}
@@ -80,7 +82,7 @@ class TrueStepBuilder(Onlooker):
     def see_arguments(self, operation: Operation, tensors: Tensors) -> None:
         if operation.is_module:
             return
-        leaves = {leaf.slot: leaf for leaf in operation.inputs}
+        leaves = {leaf.slot: leaf for leaf in operation.operands}
         inputs = {
             slot: self._number(tensor, leaves[slot], self._find_maker(leaves[slot]))
             for slot, tensor in tensors.items()
@@ -104,6 +106,9 @@ class TrueStepBuilder(Onlooker):
                 call.arriving[f"output.{rest}"] = content
             else:
                 call.departing[f"input.{rest}" if role == "output" else slot] = content
+
+    def see_state_gradient(self, record: str, slot: str, gradient: torch.Tensor) -> None:
+        self.see_gradient(record, slot, gradient)
 
     def finish(self, coverage: Coverage) -> TrueStep:
         return TrueStep(self._program.rank.name, self._calls, self._values, coverage)
@@ -162,6 +167,13 @@ class TrueStepBuilder(Onlooker):
         if value.is_leaf and tensor.requires_grad and tensor.grad_fn is None:  # else a view: its base has the gradient
             tensor.register_hook(partial(_add_gradient, value))
         return number
+
+
+def _iter_rewritten(replay: Replay) -> Iterator[str]:
+    first = min((one.position for one in replay.passes), default=0)
+    for write in replay.workspace.unseen_writes:
+        if write.leaf.parameter is not None and replay.program.position_of(write.operation) >= first:
+            yield write.leaf.parameter
 
 
 def _add_gradient(value: TrueValue, gradient: torch.Tensor) -> None:

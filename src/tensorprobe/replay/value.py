@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,7 +13,7 @@ from tensorprobe.replay.program import Operation
 from tensorprobe.replay.recorded import MissingContentError
 from tensorprobe.replay.spread import part_leaf
 from tensorprobe.replay.workspace import Workspace, lay_out
-from tensorprobe.run.leaf import Leaf
+from tensorprobe.run.leaf import STATE_ROLES, Leaf
 
 if TYPE_CHECKING:
     from tensorprobe.replay.engine import Replay
@@ -66,6 +67,11 @@ class Values:
         """The tensors that a call, or a module, is given, in their places."""
         return self.find_values(list(operation.arguments)), self.find_values(dict(operation.keywords))
 
+    def take_arguments(self, operation: Operation) -> Given:
+        """The same for a layer, which may be the first that is given the data."""
+        take = partial(self._take_if_there, operation)
+        return self.find_values(list(operation.arguments), take), self.find_values(dict(operation.keywords), take)
+
     def find_values(self, tree: Any, find: Callable[[Leaf], torch.Tensor | None] | None = None) -> Any:
         """A recorded tree with the tensors that stand for what is in it, and None for everything else."""
         try:
@@ -84,8 +90,13 @@ class Values:
                 return None
         return found
 
-    def take_state(self, operation: Operation, leaf: Leaf) -> torch.Tensor | None:
-        """A parameter or buffer may be looked at by its module first."""
+    def find_state(self, operation: Operation) -> dict[str, Any]:
+        """The parameters and the buffers that a module call or a layer finds, by their roles."""
+        take = partial(self._take_if_there, operation)
+        return {role: self.find_values(operation.state(role), take) for role in STATE_ROLES}
+
+    def _take_if_there(self, operation: Operation, leaf: Leaf) -> torch.Tensor | None:
+        """What a module or a layer looks at before the calls inside it do."""
         if leaf.sharding is not None:
             return self._replay.spread.find(leaf)
         try:

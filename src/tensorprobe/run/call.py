@@ -57,6 +57,8 @@ class Call:
     """A digest of the random generator before a random call; None where the dump has none."""
     framework: str = ""
     """Whose words these are: `pytorch`, `mindspore`, `mindtorch`."""
+    parts: tuple[Call, ...] = ()
+    """The calls that it is made of, where one record stands for several: a layer's. They have no values."""
 
     def __repr__(self) -> str:
         return f"<{self.name}>"

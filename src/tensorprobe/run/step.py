@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from tensorprobe.model.name import FORWARD, LAYER_PREFIX
 from tensorprobe.run.call import Call, name_call
 from tensorprobe.store.reader import RankDump, Record
 
@@ -90,7 +91,30 @@ def make_call(record: Record, position: int, parents: Mapping[str, str | None], 
     call.generator = _text(fields, "generator")
     call.is_recomputed = fields.get("recomputed") is True
     call.differs_from_forward = tuple(map(str, differing)) if isinstance(differing, list) else ()
+    if call.prefix == LAYER_PREFIX:
+        call.parts = tuple(_read_part(call, number, part) for number, part in enumerate(part_fields(fields)))
     return call
+
+
+def part_fields(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What the record of a layer says of the calls that it is made of."""
+    listed = fields.get("calls")
+    return [one for one in listed if _part_name(one)[1]] if isinstance(listed, list) else []
+
+
+def _read_part(whole: Call, number: int, fields: dict[str, Any]) -> Call:
+    record = Record(f"{whole.name}.{number}", fields)
+    call = Call(record.name, whole.position, "api", *_part_name(fields), number, FORWARD, "", None, None, ())
+    call.slots = tuple(record.slots())
+    call.framework = whole.framework
+    return call
+
+
+def _part_name(fields: Any) -> tuple[str, str]:
+    """What was called, without a counter: `Functional.linear`."""
+    name = fields.get("name") if isinstance(fields, dict) else None
+    prefix, _, op = name.partition(".") if isinstance(name, str) else ("", "", "")
+    return prefix, op
 
 
 def _text(fields: Mapping[str, Any], name: str) -> str | None:

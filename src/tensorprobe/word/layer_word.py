@@ -25,9 +25,12 @@ def layer_functions() -> dict[str, str]:
 
 def word_of(call: Spoken) -> str:
     """What was called, in the words that all frameworks share."""
-    if call.prefix == LAYER_PREFIX:
-        return layer_word(call.framework, call.op)
-    return common_op(call.framework, call.kind, call.prefix, call.op)
+    return word_of_name(call.framework, call.kind, call.prefix, call.op)
+
+
+def word_of_name(framework: str, kind: str, prefix: str, op: str) -> str:
+    """The same for a call that is known by its name alone."""
+    return layer_word(framework, op) if prefix == LAYER_PREFIX else common_op(framework, kind, prefix, op)
 
 
 @lru_cache(maxsize=1024)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from tensorprobe.word.layer_word import word_of
-from tensorprobe.word.vocabulary import Spoken, common_op, vocabulary
+from tensorprobe.word.layer_word import word_of, word_of_name
+from tensorprobe.word.vocabulary import Spoken, vocabulary
 
 WRAPPER_SEGMENTS: frozenset[str] = frozenset(vocabulary()["wrapper_segments"])
 WRAPPER_CLASSES: frozenset[str] = frozenset(vocabulary()["wrapper_classes"])
@@ -30,7 +30,7 @@ def canonical_op(call: Spoken) -> str:
 @lru_cache(maxsize=4096)
 def common_word(framework: str, prefix: str, op: str) -> str:
     """The same for an API call that is known by its name alone."""
-    return _canonical_api("aten." in op and prefix == "Ops", common_op(framework, "api", prefix, op))
+    return _canonical_api("aten." in op and prefix == "Ops", word_of_name(framework, "api", prefix, op))
 
 
 @lru_cache(maxsize=4096)

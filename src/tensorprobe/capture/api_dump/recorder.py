@@ -1,7 +1,8 @@
 """The level of api_dump: a layer of the framework's library is one call, and what is called outside of layers is
 recorded by itself. Users' modules and containers are followed for their paths.
 
-What a layer calls is noted in its record, without its values: a replay makes these calls in the place of the layer."""
+What a layer calls is noted in its record, without statistics: a replay makes these calls in the place of the layer.
+Where a tensor does not tell which value it has, as in MindSpore, what is made inside has files."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from collections.abc import Mapping
 from types import FrameType
 from typing import Any
 
+from tensorprobe.capture.api_dump.describe import ApiDumpDescriber
 from tensorprobe.capture.api_dump.selector import ApiDumpSelector
 from tensorprobe.capture.call import Call, GradientRecord
 from tensorprobe.capture.describe import Listener, describe_plain
@@ -22,6 +24,7 @@ class LayerRecorder(Recorder):
     """Writes `NN_Conv2d_0_forward`, `Functional_relu_0_backward`, `Tensor___add___3_forward`."""
 
     _selector: ApiDumpSelector  # type: ignore[assignment]
+    _describer: ApiDumpDescriber
 
     def use_selector(self, selector: ApiDumpSelector) -> None:
         """What the window that begins wants."""
@@ -38,9 +41,8 @@ class LayerRecorder(Recorder):
     def _begin_inside(self, stem: str) -> Call | None:
         """A call that a layer makes. Only a replay asks for it: where no tensors are stored there is none."""
         layer = next(call for call in self._threads.modules if call.is_recorded)
-        is_told = self.stores_tensors(layer)
-        if self._threads.replay is not None or not is_told or not hasattr(self.reader, "identify"):
-            return None  # of MindSpore's layers only the boundary is known
+        if self._threads.replay is not None or not self.stores_tensors(layer) or not self._notes_parts:
+            return None
         calls = layer.fields.setdefault("calls", [])
         call = Call(stem, f"{layer.forward_name}.{len(calls)}", layer.backward_name, layer)
         call.layer, call.keeps_forward = layer, True
@@ -52,8 +54,8 @@ class LayerRecorder(Recorder):
         if call.layer is None:
             super().add_inputs(call, args, kwargs)
             return
-        call.fields["input_args"] = self._identify(args)
-        call.fields["input_kwargs"] = self._identify(dict(kwargs))
+        call.fields["input_args"] = self._trace(call, args, "input")
+        call.fields["input_kwargs"] = self._trace(call, dict(kwargs), "kwargs")
         call.fields["tuples"] = [*tuple_paths(args, "input"), *tuple_paths(kwargs, "kwargs")]
 
     def add_written(self, call: Call, tensors: Mapping[str, Any]) -> None:
@@ -65,23 +67,28 @@ class LayerRecorder(Recorder):
             super().finish(call, output, note)
         else:
             results = list(output) if isinstance(output, tuple) else [output]
-            call.fields["output"] = self._identify(results, call.layer.forward_name)
+            call.fields["output"] = self._trace(call, results, "output", call.layer.forward_name)
 
     def fail(self, call: Call, error: BaseException) -> None:
         if call.layer is None:
             super().fail(call, error)
 
-    def _identify(self, tree: Any, produced_by: str | None = None) -> Any:
-        """The tensors as what they are, without their values."""
-        reader: Any = self.reader
+    @property
+    def _notes_parts(self) -> bool:
+        """Where values are known by their files only, a window that leaves files out has too little for a replay."""
+        return self.reader.notes_parts and (self.reader.traces_values or not self._describer.is_filtered)
+
+    def _trace(self, call: Call, tree: Any, role: str, produced_by: str | None = None) -> Any:
+        """The tensors as what they are, without their statistics."""
+        reader = self.reader
 
         def leaf(value: Any, path: str) -> Any:
-            if isinstance(value, reader.tensor_type):
-                reader.values.find(value, produced_by)
-                return {key: item for key, item in reader.identify(value).items() if item is not None}
-            return None if value is None else reader.describe_object(value) or describe_plain(value)
+            if not isinstance(value, reader.tensor_type):
+                return None if value is None else reader.describe_object(value) or describe_plain(value)
+            found = {**reader.trace(value, produced_by), "data_name": self._describer.find_file(value, path)}
+            return {key: item for key, item in found.items() if item is not None}
 
-        return map_tree(tree, "", leaf, reader.atoms)
+        return map_tree(tree, self._slot(call.forward_name, role), leaf, reader.atoms)
 
     def begin_module(
         self, stem: str, module_path: str | None, frame: FrameType | None, layer: str | None = None

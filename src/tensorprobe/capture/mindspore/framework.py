@@ -127,6 +127,7 @@ class MindSporeFramework:
         reader = recorder.reader
         assert isinstance(reader, MindSporeReader)
         reader.forget()
+        reader.notes_parts = self._dialect is MINDSPORE  # dumps of MSAdapter are not executed again
         gradients = self._gradients = self._gradients or GradientTracer(recorder)
         gradients.forget_passes()
         names = ModuleNames(models, recorder.note_failure, self._dialect, adopts_layers=recorder.records_layers)

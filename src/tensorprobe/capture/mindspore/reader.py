@@ -52,6 +52,7 @@ class MindSporeReader:
     atoms: tuple[type, ...] = (Tensor,)
     verifies = False
     traces_values = False
+    notes_parts = True
 
     def __init__(self, *, has_stats: bool, digest_kind: str | None, writes_npy: bool = False) -> None:
         self._has_stats = has_stats
@@ -71,10 +72,7 @@ class MindSporeReader:
         with hidden():
             wait_for(tensor)
             value, reason = self._make_value(tensor)
-            source = self._source_of(tensor)
-            if produced_by is not None and (source is None or not produced_by.startswith(_MODULES)):
-                self._remember(tensor, produced_by)  # a module hands on what a call inside of it has made
-                source = None
+            source = self._find_source(tensor, produced_by)
             leaf = TensorLeaf(
                 _TYPE,
                 _text_of(tensor.dtype),
@@ -87,6 +85,20 @@ class MindSporeReader:
             )
             leaf.parameter = self.parameter_names.get(id(tensor))
             return leaf
+
+    def trace(self, tensor: Tensor, produced_by: str | None) -> dict[str, Any]:
+        """Which tensor it is, without its statistics."""
+        with hidden():
+            wait_for(tensor)
+            source = self._find_source(tensor, produced_by)
+            return {
+                "type": _TYPE,
+                "dtype": _text_of(tensor.dtype),
+                "shape": list(tensor.shape),
+                "requires_grad": bool(tensor._requires_grad),
+                "source": source,
+                "parameter": self.parameter_names.get(id(tensor)),
+            }
 
     def copy(self, tensor: Tensor) -> Array:
         with hidden():
@@ -157,6 +169,14 @@ class MindSporeReader:
             reason = f"{type(error).__name__}: {error}"[:200]
             value.stats = Stats(reason=reason)
         return value, reason
+
+    def _find_source(self, tensor: Tensor, produced_by: str | None) -> str | None:
+        """The record that made it; None where that is the one that is being made."""
+        source = self._source_of(tensor)
+        if produced_by is not None and (source is None or not produced_by.startswith(_MODULES)):
+            self._remember(tensor, produced_by)  # a module hands on what a call inside of it has made
+            return None
+        return source
 
     def _source_of(self, tensor: Tensor) -> str | None:
         known = self._sources.get(id(tensor))

@@ -93,8 +93,8 @@ class GradientTracer:
             return None
         span = Span()
         if wants_slots:
-            span.slots = self._note_inputs(span, args, "output")
-            slots = self._note_inputs(span, kwargs, "kwargs") if kwargs else None
+            span.slots = self.note_inputs(span, args, "output")
+            slots = self.note_inputs(span, kwargs, "kwargs") if kwargs else None
             span.keyword_slots = slots if any(True for _ in iter_slots(slots)) else None
         if self._composes:
             self._open_spans().append(span)
@@ -301,7 +301,8 @@ class GradientTracer:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _note_inputs(self, span: Span, tree: Any, role: str) -> Any:
+    def note_inputs(self, span: Span, tree: Any, role: str) -> Any:
+        """What a call is given, as slots for the gradients that it gives back."""
         tensors: list[tuple[Slot, torch.Tensor]] = []
         slots = map_tree(tree, role, self._slot_maker(tensors), _ATOMS)
         for slot, tensor in tensors:

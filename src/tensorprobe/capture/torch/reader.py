@@ -74,6 +74,7 @@ class TorchReader:
     atoms: tuple[type, ...] = (torch.Tensor, torch.Size)
     verifies = False
     traces_values = True
+    notes_parts = True
 
     def __init__(self, *, has_stats: bool, digest_kind: str | None, writes_npy: bool = False) -> None:
         self.values = ValueTable()
@@ -252,15 +253,16 @@ class TorchReader:
         known = self.values.peek(tensor)
         return known is not None and self.numbers.has(tensor, known.tensors, layout_of(tensor, tensor._version))
 
+    def trace(self, tensor: torch.Tensor, produced_by: str | None) -> dict[str, Any]:
+        """Which tensor it is, without its statistics."""
+        self.values.find(tensor, produced_by)
+        return self.identify(tensor)
+
     def identify(self, tensor: torch.Tensor) -> dict[str, Any]:
         """Which tensor it is, without a look at its content."""
         known = self.values.peek(tensor)
-        leaf: dict[str, Any] = {
-            "type": "torch.Tensor",
-            "dtype": _text_of(tensor.dtype),
-            "shape": list(shape_of(tensor)),
-            "requires_grad": tensor.requires_grad,
-        }
+        leaf: dict[str, Any] = {"type": "torch.Tensor", "dtype": _text_of(tensor.dtype)}
+        leaf |= {"shape": list(shape_of(tensor)), "requires_grad": tensor.requires_grad}
         if known is not None:
             layout = layout_of(tensor, tensor._version)
             leaf["tensor"] = self.numbers.number(tensor, known.tensors, layout)

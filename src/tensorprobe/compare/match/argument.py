@@ -64,7 +64,8 @@ def is_size(value: ValuePair, calls: Calls) -> bool:
     """
     call = calls[1] if value.reference is None else calls[0]
     name = common_argument(call, value.slot)
-    return name.removeprefix("kwargs.").partition(".")[0] in _SIZE_KEYWORDS and is_a(word_of(call), "sized")
+    keyword = name.removeprefix("kwargs.").removeprefix("settings.").partition(".")[0]
+    return keyword in _SIZE_KEYWORDS and is_a(word_of(call), "sized")
 
 
 def compare_lone(reference: Slot | None, candidate: Slot | None, calls: Calls) -> ValuePair:

@@ -16,6 +16,7 @@ from tensorprobe.store.slot import PlainSlot, Slot, TensorSlot
 from tensorprobe.word.vocabulary import common_argument, common_slot
 
 _PARTS = frozenset({"input", "output", "parameters", "buffers"})
+_STATE = ("parameters.", "buffers.")
 
 Partners = Mapping[str, str]
 """Slots of the reference's call and those of the candidate's that a mapping file wants against them."""
@@ -66,6 +67,8 @@ def pair_slots(
 def common_name(call: Call, slot: Slot) -> str:
     """A slot in PyTorch's words: an argument by its keyword, a parameter by its name there."""
     name = common_slot(call.framework, slot.slot)
+    if call.kind == "api" and name.startswith(_STATE):  # of a layer: what its function takes by this name
+        return f"kwargs.{name.partition('.')[2]}"
     if name != slot.slot:
         return name
     return common_argument(call, name, isinstance(slot, PlainSlot) and isinstance(slot.value, list))

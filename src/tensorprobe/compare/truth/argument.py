@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tensorprobe.compare.match.argument import describe_arguments, find_changed, is_size
+from tensorprobe.compare.match.setting import make_values
 from tensorprobe.compare.match.slot_pair import pair_slots
-from tensorprobe.compare.match.value import make_value
 from tensorprobe.compare.result import ValuePair
 from tensorprobe.replay.true_step import TrueCall
 from tensorprobe.run.call import Call
@@ -37,7 +37,7 @@ class Arguments:
         calls = self._find(reference, candidate)
         if calls is None:
             return _describe_inside(reference, candidate)
-        values = [make_value(first, second, calls) for first, second in pair_slots(*calls)]
+        values = make_values(pair_slots(*calls), calls)
         plain = [value for value in values if value.is_input and not value.is_tensor and not _is_dtype(value)]
         told = [value for value in plain if not (has_same_shape and is_size(value, calls))]
         return describe_arguments(find_changed(told))

@@ -25,9 +25,6 @@ from tensorprobe.run.step import Run
 
 logger = logging.getLogger("tensorprobe")
 
-_LEAST_TELLING = 1e-3
-"""Where recorded results of coarse precision had to be taken, truth says nothing."""
-
 
 @dataclass(frozen=True)
 class _Attempt:
@@ -81,10 +78,7 @@ class TruthDecision:
             if self._options.by == "auto":
                 logger.warning("judged by how errors grow, not by truth: %s", error)
             return _Attempt(pair, None, str(error))
-        is_telling = judgement.observables.tolerance <= _LEAST_TELLING
-        return _Attempt(
-            pair, judgement, "" if is_telling else f"{len(judgement.gaps)} calls could not be executed again"
-        )
+        return _Attempt(pair, judgement, judgement.obstacle or "")
 
     def decide(self, pair: RankPair, runs: tuple[Run, Run], finding: Finding, grown: Verdict) -> Verdict:
         """The verdict by what the runs mean, or `grown`, by how their error grows, where that is to stay."""
@@ -97,7 +91,7 @@ class TruthDecision:
             return grown
         attempt = self._judge(pair, runs)
         if attempt.judgement is not None:
-            verdict = self._choose(attempt.judgement, runs, finding, grown)
+            verdict = grown if attempt.obstacle else self._choose(attempt.judgement, runs, finding, grown)
             self._earlier = _remember(attempt.judgement, {} if self._earlier is None else self._earlier.origins)
             if not attempt.obstacle:
                 return verdict

@@ -154,11 +154,27 @@ class GradientExplainer:
                 continue
             seen.add(share.call.name)
             results = [step.values[number] for number in share.call.outputs.values()]
-            lone = [value for value in results if self._goes_here_only(value, side)]
+            lone = [value for value in results if self._goes_on_here(value, side)]
             further = [one for value in lone for one in self._shares([value], value, side)]
             waiting += further
             if not further:
                 yield share
+
+    def _goes_on_here(self, value: TrueValue, side: str) -> bool:
+        """The same on the way: a value that the other run has not, because one call of it computes all this at once,
+        says nothing; what comes behind it does."""
+        step, waiting, seen = self._steps[side], [value], {value.number}
+        while waiting:
+            one = waiting.pop()
+            if self._goes_here_only(one, side):
+                return True
+            if self._counterparts.exists(side, one):
+                continue
+            for share in self._shares([one], one, side):
+                further = [number for number in share.call.outputs.values() if number not in seen]
+                seen.update(further)
+                waiting += [step.values[number] for number in further]
+        return False
 
     def _goes_here_only(self, value: TrueValue, side: str) -> bool:
         """Does a gradient arrive at it, and at none of those of the same content in the other run?"""

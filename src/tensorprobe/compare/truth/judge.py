@@ -40,6 +40,8 @@ class _TruthJudge:
 
     def judge(self) -> Judgement:
         found = self._observe()
+        if found.obstacle is not None:
+            return found
         if not found.observables.is_equal:
             self._try_other_start(found)
         if not found.observables.is_equal:

@@ -12,7 +12,7 @@ from tensorprobe.compare.truth.precision import PrecisionLoss, find_precision_lo
 from tensorprobe.compare.truth.start import LeafPair, Origin
 from tensorprobe.compare.truth.value_index import Counterparts, is_laid_out, is_same
 from tensorprobe.errors import DumpError, UsageError
-from tensorprobe.replay import check_replayable, find_device, tells_tensors_apart
+from tensorprobe.replay import check_replayable, find_device, find_untold_layer, tells_tensors_apart
 from tensorprobe.replay.result import Finding, Truth
 from tensorprobe.replay.true_step import TrueStep
 from tensorprobe.store.reader import RankDump
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from tensorprobe.compare.truth.replaying import Replaying
 
 SIDES = ("reference", "candidate")
+_LEAST_TELLING = 1e-3
+"""Where recorded results of coarse precision had to be taken, truth says nothing."""
 
 
 @dataclass
@@ -68,6 +70,19 @@ class Judgement:
         return found
 
     @property
+    def obstacle(self) -> str | None:
+        """Why it is worth nothing; None if it is worth something."""
+        for side, step in self.steps.items():
+            if step.rewritten:
+                return (
+                    f"the {side} holds more than one training step ({step.rewritten[0]} changes, and no recorded call "
+                    "writes to it): record each step into a folder of its own"
+                )
+        if self.observables.tolerance > _LEAST_TELLING:
+            return f"{len(self.gaps)} calls could not be executed again"
+        return None
+
+    @property
     def gaps(self) -> dict[str, str]:
         """The calls that could not be replayed, of both sides."""
         return {
@@ -103,10 +118,14 @@ def find_obstacle(reference: RankDump, candidate: RankDump) -> str | None:
     try:
         for rank in (reference, candidate):
             check_replayable(rank)
-            if rank.header.get("level") == "api_dump":
-                return f"{rank.folder} is a dump of level api_dump"
             if not tells_tensors_apart(rank):
                 return f"{rank.folder} does not say which tensors are the same: it is another tool's, or an older dump"
+            layer = find_untold_layer(rank)
+            if layer is not None:
+                return (
+                    f"{rank.folder} does not say which calls {layer} is made of: record it again with this version, "
+                    "with filter_data=False"
+                )
         find_device("cpu")
     except (DumpError, UsageError) as error:
         return str(error)

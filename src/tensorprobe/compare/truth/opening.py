@@ -15,7 +15,7 @@ from tensorprobe.compare.truth.argument import Arguments
 from tensorprobe.compare.truth.difference import Difference
 from tensorprobe.compare.truth.forward_difference import ForwardExplainer
 from tensorprobe.compare.truth.observable import Observables
-from tensorprobe.compare.truth.value_index import Counterparts
+from tensorprobe.compare.truth.value_index import Counterparts, word_of
 from tensorprobe.replay.true_step import TrueStep
 
 _MAX_ROUNDS = 16
@@ -46,9 +46,26 @@ class Opening:
             is_found = bool(differences) and differences[0].is_found
             if is_found and not differences[0].is_inside:
                 break
+            if differences and self._is_exchanged(differences[0]):
+                break
             if not self._open(explainer.find_unlike(differences), only_spells=is_found):
                 break
         return differences, self._counterparts
+
+    def _is_exchanged(self, one: Difference) -> bool:
+        """Does one call stand in the place of another: are both given the same, and their results to calls of a kind?
+        Then it is another function, and not one that is written out."""
+        if one.reference is None or one.candidate is None or one.is_inside:
+            return False
+        taken, users = [], []
+        for side, call in (("reference", one.reference), ("candidate", one.candidate)):
+            step = self._counterparts.steps[side]
+            taken.append({number for number in call.inputs.values() if step.values[number].is_floating})
+            users.append({word_of(user) for number in call.outputs.values() for user in step.users.get(number, [])})
+        values = self._counterparts.steps["candidate"].values
+        partners = [{one.number for one in self._counterparts.of("candidate", values[number])} for number in taken[1]]
+        is_given_the_same = len(taken[0]) == len(taken[1]) and all(found & taken[0] for found in partners)
+        return bool(users[0]) and users[0] == users[1] and is_given_the_same
 
     def name(self, differences: Sequence[Difference]) -> list[Difference]:
         """The first one by calls of the program, where it was seen at these before they were taken apart, too: that a

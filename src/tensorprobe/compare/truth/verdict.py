@@ -9,6 +9,7 @@ from tensorprobe.compare.truth.difference import Difference, describe_call
 from tensorprobe.compare.truth.judgement import SIDES, Judgement
 from tensorprobe.compare.truth.precision import PrecisionLoss
 from tensorprobe.compare.truth.value_index import other_side
+from tensorprobe.model.name import FORWARD
 from tensorprobe.replay.result import Finding
 from tensorprobe.replay.true_step import TrueCall
 from tensorprobe.run.call import Call
@@ -192,7 +193,7 @@ class TruthWords:
         found = {}
         for side, listed in calls.items():
             for call in listed:
-                forward = self._runs[side].by_name.get(call.name.replace(".backward", ".forward"))
+                forward = self._runs[side].by_name.get(call.in_direction(FORWARD))
                 location = self._runs[side].location(call) or (self._runs[side].location(forward) if forward else None)
                 if location:
                     found[side] = describe_frame(location)

@@ -38,7 +38,9 @@ def find_mindspore_function(operation: Operation, context: Context) -> Callable[
 
 
 def is_mindspore_random(operation: Operation) -> bool:
-    """Does it draw numbers, and is no dropout, which keeps its mask?"""
+    """Does it draw numbers, and is no dropout, which keeps its mask? A layer does if a call inside it does."""
+    if operation.is_layer:
+        return any(map(is_mindspore_random, operation.children))
     return "generator" in operation.fields and find_entry(operation.prefix, operation.op) is None
 
 
