@@ -188,3 +188,23 @@ def test_a_view_that_gets_no_gradient_is_named_where_it_is_taken(tmp_path: Path)
     result = compare(tmp_path, reference, candidate)
     assert "no gradient goes from it to input.1" in result.verdict.headline
     assert named(result) == {"matmul"}
+
+
+def test_a_transpose_that_is_left_out_is_named(tmp_path: Path) -> None:
+    """Its result has the numbers of what goes in: all values of the candidate exist in the reference, too."""
+
+    def attend(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = ((x @ weight).view(6, 2, 4).transpose(0, 1) for weight in (model.a, model.b, model.c))
+        return F.scaled_dot_product_attention(query, key, value)
+
+    def reference(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return (attend(model, x).transpose(0, 1).reshape(6, 8) @ model.experts[0]).square().mean()
+
+    def candidate(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return (attend(model, x).reshape(6, 8) @ model.experts[0]).square().mean()
+
+    result = compare(tmp_path, reference, candidate)
+    assert "only the reference calls it before Tensor.reshape.0.forward" in result.verdict.headline
+    assert named(result) == {"transpose", "reshape"}
+    (reshape,) = (call for call in result.ranks[0].calls if call.reference[0].name == "Tensor.reshape.0.forward")
+    assert reshape.candidate[0].name == "Tensor.reshape.0.forward"

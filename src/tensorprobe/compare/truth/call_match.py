@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from tensorprobe.compare.match.proof import Proof, Region
-from tensorprobe.compare.truth.value_index import Counterparts, other_side, word_of
+from tensorprobe.compare.truth.value_index import Counterparts, is_same, other_side, word_of
 from tensorprobe.replay.true_step import TrueCall, TrueValue
 
 _Node = tuple[str, str]
@@ -70,7 +70,7 @@ class _CallMatcher:
         for other in (self._steps["reference"].calls[name] for name in makers if name is not None):
             if other.name not in self._taken["reference"] and other.caller is None:
                 is_given_the_same = self._takes("candidate", call, other) and self._takes("reference", other, call)
-                if is_given_the_same and all(self._is_among("candidate", one, other.outputs) for one in results):
+                if is_given_the_same and all(self._has_result(other, one, call) for one in results):
                     yield other
 
     def _takes(self, side: str, call: TrueCall, other: TrueCall) -> bool:
@@ -79,6 +79,14 @@ class _CallMatcher:
             for value in self._values(side, call.inputs)
             if value.is_floating and not self._counterparts.is_plain(side, value)
         )
+
+    def _has_result(self, reference: TrueCall, result: TrueValue, candidate: TrueCall) -> bool:
+        """Does it give this, too? In another order of the axes only if both do the same."""
+        numbers = set(reference.outputs.values())
+        found = [one for one in self._counterparts.of("candidate", result) if one.number in numbers]
+        if word_of(reference) == word_of(candidate):
+            return bool(found)
+        return any(is_same(one.array, result.array, self._counterparts.tolerance) for one in found)
 
     def _is_among(self, side: str, value: TrueValue, slots: dict[str, int]) -> bool:
         numbers = set(slots.values())
@@ -91,6 +99,7 @@ class _CallMatcher:
             for result in self._values("candidate", call.outputs):
                 makers = (self._steps["reference"].maker(one) for one in self._counterparts.of("candidate", result))
                 free = [one for one in makers if one and one.name not in taken | self._taken["reference"]]
+                free = [one for one in free if self._has_result(one, result, call)]
                 if free:
                     first = min(free, key=lambda one: one.position)
                     taken.add(first.name)
@@ -113,19 +122,18 @@ class _CallMatcher:
 
 
 def _is_refuted(counterparts: Counterparts, is_equal: bool, reference: str, candidate: str) -> bool:
-    """Have they no result in common, although that of one of them is there elsewhere in the other run?"""
-    calls = {"reference": reference, "candidate": candidate}
-    numbers: dict[str, set[int]] = {}
-    for side, name in calls.items():
-        call = counterparts.steps[side].calls.get(name)
-        if call is None:
-            return False
-        numbers[side] = set(call.outputs.values())
+    """Have they no result in common, although another call of the kind has that of one of them?"""
+    steps = counterparts.steps
+    calls = {"reference": steps["reference"].calls.get(reference), "candidate": steps["candidate"].calls.get(candidate)}
     is_elsewhere = is_equal
-    for side in calls:
-        for number in numbers[side]:
-            found = {one.number for one in counterparts.of(side, counterparts.steps[side].values[number])}
-            if found & numbers[other_side(side)]:
-                return False
-            is_elsewhere = is_elsewhere or bool(found)
-    return is_elsewhere and all(numbers.values())
+    for side, call in calls.items():
+        other = calls[other_side(side)]
+        if call is None or other is None or not call.outputs:
+            return False
+        for number in call.outputs.values():
+            for found in counterparts.of(side, steps[side].values[number]):
+                maker = steps[other_side(side)].maker(found)
+                if found.number in other.outputs.values():
+                    return False
+                is_elsewhere = is_elsewhere or (maker is not None and word_of(maker) == word_of(call))
+    return is_elsewhere

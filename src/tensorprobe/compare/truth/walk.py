@@ -57,8 +57,8 @@ class Walker:
                     seen.add(makers[1].name)
                     waiting.append(makers)
                 else:
-                    inserted += self._find_inserted((first, second), makers, slot)
-                    inserted += [Parting(*makers)] if is_order else []  # both only move the same numbers
+                    found = list(self._find_inserted((first, second), makers, slot, is_order))
+                    inserted += found or ([Parting(*makers)] if is_order else [])  # both only move the same numbers
         return next(iter(inserted), None)
 
     def describe_arguments(self, reference: TrueCall, candidate: TrueCall) -> str:
@@ -76,17 +76,17 @@ class Walker:
         return self._arguments.describe_differing(reference, candidate, has_same_shape=shapes[0] == shapes[1])
 
     def _find_inserted(
-        self, calls: tuple[TrueCall, TrueCall], makers: tuple[TrueCall, TrueCall], slot: str
+        self, calls: tuple[TrueCall, TrueCall], makers: tuple[TrueCall, TrueCall], slot: str, is_order: bool
     ) -> Iterable[Parting]:
         """What one run gives on as it is goes through another call in the other. What that call gives is nowhere in the
-        first: else it is only another operand."""
+        first: else it is only another operand, unless (`is_order`) it is the same but for the order of the axes."""
         reference = self._find_operand(*calls, slot)
         assert reference is not None  # it has a maker
         candidate = self._value("candidate", calls[1].inputs[slot])
         exists = self._counterparts.exists
-        if not exists("candidate", candidate) and self._takes("candidate", makers[1], reference):
+        if (is_order or not exists("candidate", candidate)) and self._takes("candidate", makers[1], reference):
             yield Parting(calls[0], makers[1], f"only the candidate calls it before {describe_call(calls[1])}")
-        elif not exists("reference", reference) and self._takes("reference", makers[0], candidate):
+        elif (is_order or not exists("reference", reference)) and self._takes("reference", makers[0], candidate):
             yield Parting(makers[0], calls[1], f"only the reference calls it before {describe_call(calls[0])}")
 
     def _takes(self, side: str, call: TrueCall, value: TrueValue) -> bool:
