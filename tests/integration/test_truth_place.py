@@ -208,3 +208,14 @@ def test_a_transpose_that_is_left_out_is_named(tmp_path: Path) -> None:
     assert named(result) == {"transpose", "reshape"}
     (reshape,) = (call for call in result.ranks[0].calls if call.reference[0].name == "Tensor.reshape.0.forward")
     assert reshape.candidate[0].name == "Tensor.reshape.0.forward"
+
+
+def test_a_square_weight_that_one_run_turns_by_itself_is_no_difference(tmp_path: Path) -> None:
+    def reference(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(F.gelu(F.linear(x, model.a)), model.b).square().mean()
+
+    def candidate(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        turned = model.b.transpose(0, 1)  # before all else
+        return (F.relu(x @ model.a.transpose(0, 1)) @ turned).square().mean()
+
+    assert named(compare(tmp_path, reference, candidate)) == {"gelu", "relu"}

@@ -186,7 +186,7 @@ class ValueIndex:
             else:
                 others.append(other)
         for other in others:
-            if is_laid_out(other.array, value.array, tolerance, allows_square=other.is_leaf and value.is_leaf):
+            if is_laid_out(other.array, value.array, tolerance, allows_square=other.is_leaf or value.is_leaf):
                 yield other
 
     def moments(self, value: TrueValue) -> Moments:
