@@ -7,7 +7,7 @@ is imported when something is replayed, not before.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from itertools import groupby, islice
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tensorprobe.errors import DumpError, UsageError
 from tensorprobe.model.name import FORWARD, LAYER_PREFIX
 from tensorprobe.replay.result import Execution, Finding, ReplayOptions, Truth
+from tensorprobe.run.call import Call
 from tensorprobe.run.step import read_calls
 from tensorprobe.store.reader import Dump, RankDump, open_dump
 from tensorprobe.store.record_file import RecordFile
@@ -218,9 +219,9 @@ def tells_tensors_apart(rank: RankDump) -> bool:
     return any(leaf.tensor is not None for leaf in leaves)
 
 
-def find_untold_layer(rank: RankDump) -> str | None:
+def find_untold_layer(calls: Iterable[Call]) -> str | None:
     """A layer that is one record, where none says which calls it is made of."""
-    layers = [call for call, _ in read_calls(rank) if call.prefix == LAYER_PREFIX and call.direction == FORWARD]
+    layers = [call for call in calls if call.prefix == LAYER_PREFIX and call.direction == FORWARD]
     return layers[0].name if layers and not any(layer.parts for layer in layers) else None
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from tensorprobe.compare.garbage import garbage_left_alone
 from tensorprobe.compare.match.alignment import Alignment, Match, SlotPair, Unpaired
 from tensorprobe.compare.match.fingerprint import Fingerprint, Fingerprinter
-from tensorprobe.compare.match.group import Group, GroupFinder
+from tensorprobe.compare.match.group import GroupFinder
 from tensorprobe.compare.match.group_match import GroupMatcher
 from tensorprobe.compare.match.idle import find_idle
 from tensorprobe.compare.match.mapped_name import MappedNames
@@ -25,6 +25,7 @@ from tensorprobe.compare.match.module_match import ModuleMatcher
 from tensorprobe.compare.match.nearest import find_nearest
 from tensorprobe.compare.match.operand import cross_operands
 from tensorprobe.compare.match.part import find_parts
+from tensorprobe.compare.match.partner import Partners
 from tensorprobe.compare.match.proof import Proof
 from tensorprobe.compare.match.rule import MAPPING, SAME_NAME, TRUTH, name_rule
 from tensorprobe.compare.match.sequence import Items, align_sequence, longest_rising
@@ -84,8 +85,8 @@ class Aligner:
         fingerprinter = Fingerprinter(reference, candidate)
         self.reference = Side(reference, fingerprinter)
         self.candidate = Side(candidate, fingerprinter)
-        self.partner: dict[int, int] = {}
-        self.other_partner: dict[int, int] = {}
+        self._partners = Partners(self.reference, self.candidate, proof)
+        self.partner, self.other_partner = self._partners.of, self._partners.of_other
         self.modules: dict[ModuleNode, ModuleNode] = {}
         self._matched_modules: set[ModuleNode] = set()
         self.group_matches: list[Match] = []
@@ -95,17 +96,13 @@ class Aligner:
         self.mapped: set[int] = set()
         """Calls of the reference whose partner the mapping names."""
         self.unknown_names: dict[tuple[str, str], UsageError] = {}
-        self._proof = proof
-        self._proved: set[int] = set()
-        """Calls of the reference whose partner is known by what both compute."""
-        self._regions: list[Group] = []
-        self._in_region: tuple[set[int], set[int]] = (set(), set())
+        self._is_proved_equal = proof.is_equal
         self.slots: dict[str, dict[str, str]] = {}
 
     def align(self) -> Alignment:
         self._match_modules()
         self._pair_saved()
-        self._pair_proved()
+        self._partners.pair_proved()
         self._pair_module_calls()
         self._pair_contexts()
         self._pair_framework_calls()
@@ -119,41 +116,11 @@ class Aligner:
         self._pair_gradients()
         return self._collect()
 
-    def _pair(self, number: int, other: int) -> None:
-        """The first pair stays: a mapping comes before all else."""
-        names = self.reference.calls[number].name, self.candidate.calls[other].name
-        if self._free([number]) and self._other_free([other]) and not self._proof.is_refuted(*names):
-            self.partner[number] = other
-            self.other_partner[other] = number
-
-    def _free(self, numbers: Iterable[int]) -> list[int]:
-        return [number for number in numbers if number not in self.partner and number not in self._in_region[0]]
-
-    def _other_free(self, numbers: Iterable[int]) -> list[int]:
-        return [number for number in numbers if number not in self.other_partner and number not in self._in_region[1]]
-
     def _pair_saved(self) -> None:
         for number, call in enumerate(self.reference.calls):
             other = self.candidate.number_of.get(call.name)
             if call.kind == "saved" and other is not None and self.candidate.calls[other].kind == "saved":
-                self._pair(number, other)
-
-    def _pair_proved(self) -> None:
-        """What a replay has shown, as far as no mapping says otherwise."""
-        places, other_places = self.reference.number_of, self.candidate.number_of
-        for name, other_name in self._proof.pairs.items():
-            number, other = places[name], other_places[other_name]
-            if number not in self.partner and other not in self.other_partner:
-                self._pair(number, other)
-                self._proved.add(number)
-        for region in self._proof.regions:
-            members = {places[name] for name in region.reference}
-            others = {other_places[name] for name in region.candidate}
-            if members.isdisjoint(self.partner) and others.isdisjoint(self.other_partner):
-                exits = [(places[one], other_places[other]) for one, other in region.exits]
-                self._regions.append(Group(members, others, exits, rule=TRUTH))
-                self._in_region[0].update(members)
-                self._in_region[1].update(others)
+                self._partners.pair(number, other)
 
     def _match_modules(self) -> None:
         sides = (self.reference, self.candidate)
@@ -180,8 +147,8 @@ class Aligner:
             if not node.records or not other.records:
                 continue
             for is_wrapper in (False, True):
-                records = self._free(_module_records(self.reference, node, is_wrapper))
-                other_records = self._other_free(_module_records(self.candidate, other, is_wrapper))
+                records = self._partners.free(_module_records(self.reference, node, is_wrapper))
+                other_records = self._partners.other_free(_module_records(self.candidate, other, is_wrapper))
                 if len(records) == len(other_records):
                     self._pair_all(zip(records, other_records, strict=True))
                 elif records and other_records:
@@ -191,17 +158,17 @@ class Aligner:
         """What is called in each pair of modules; where both do the same first, because that helps to place others."""
         waiting = []
         for node, other in self.modules.items():
-            calls = self._free(event for event in node.events if isinstance(event, int))
-            other_calls = self._other_free(event for event in other.events if isinstance(event, int))
+            calls = self._partners.free(event for event in node.events if isinstance(event, int))
+            other_calls = self._partners.other_free(event for event in other.events if isinstance(event, int))
             if [self.reference.fingerprint(call).op for call in calls] == [
                 self.candidate.fingerprint(call).op for call in other_calls
             ]:
                 self._pair_all(zip(calls, other_calls, strict=True))
             elif calls and other_calls:
-                others = [event for event in other.events if not isinstance(event, int) or self._other_free([event])]
-                waiting.append(
-                    ([event for event in node.events if not isinstance(event, int) or self._free([event])], others)
-                )
+                free, other_free = set(calls), set(other_calls)
+                events = [event for event in node.events if not isinstance(event, int) or event in free]
+                others = [event for event in other.events if not isinstance(event, int) or event in other_free]
+                waiting.append((events, others))
         marks = {node: -place for place, node in enumerate(self.modules, 1)}
         marks.update({other: marks[node] for node, other in self.modules.items()})
         has_flow = self.reference.has_flow and self.candidate.has_flow
@@ -224,14 +191,14 @@ class Aligner:
                 other_items.add_mark(marks.get(event, _NO_OTHER_PARTNER))
         for event in events:
             if isinstance(event, int) and event in self.partner:
-                del self.other_partner[self.partner.pop(event)]
+                self._partners.part(event)
         for row, column in align_sequence(items, other_items):
             event, other_event = events[row], other_events[column]
             if isinstance(event, int) and isinstance(other_event, int):
-                self._pair(event, other_event)
+                self._partners.pair(event, other_event)
 
     def _align_numbers(self, numbers: list[int], others: list[int], ignores_op: bool = False) -> None:
-        numbers, others = self._free(numbers), self._other_free(others)
+        numbers, others = self._partners.free(numbers), self._partners.other_free(others)
         items = self._items(self.reference, numbers, ignores_op)
         other_items = self._items(self.candidate, others, ignores_op)
         self._pair_all((numbers[row], others[column]) for row, column in align_sequence(items, other_items))
@@ -257,7 +224,7 @@ class Aligner:
 
     def _pair_all(self, pairs: Iterable[tuple[int, int]]) -> None:
         for number, other in pairs:
-            self._pair(number, other)
+            self._partners.pair(number, other)
 
     def _pair_framework_calls(self) -> None:
         """What an optimizer or the like calls, among itself."""
@@ -283,8 +250,8 @@ class Aligner:
         ]
         before = before_other = -1
         for place, other_place in [*longest_rising(known), (len(numbers), len(others))]:
-            left = self._free(numbers[before + 1 : place])
-            other_left = self._other_free(others[before_other + 1 : other_place])
+            left = self._partners.free(numbers[before + 1 : place])
+            other_left = self._partners.other_free(others[before_other + 1 : other_place])
             if left and other_left:
                 found = align_sequence(self._items(self.reference, left), self._items(self.candidate, other_left))
                 moved = ((left[row], other_left[column]) for row, column in found)
@@ -301,21 +268,17 @@ class Aligner:
     def _dissolve_parts(self) -> None:
         """A part of what one call does in the other run is no partner of that call, the group of all parts is."""
         for number in find_parts(self.reference, self.candidate, self.partner, self.other_partner, self._is_across):
-            if number not in self.mapped and number not in self._proved:
-                del self.other_partner[self.partner.pop(number)]
+            if number not in self.mapped and number not in self._partners.proved:
+                self._partners.part(number)
 
     def _group(self) -> None:
         sides = self.reference, self.candidate
         finder = GroupFinder(*sides, self.partner, self.other_partner, self.modules, self._is_across)
-        found = [group for group in finder.find(self._regions) if not self._is_refuted(group)]
+        found = [group for group in finder.find(self._partners.regions) if not self._partners.is_refuted_group(group)]
         exits = {pair for group in found for pair in group.exits}
         builder = GroupMatcher(self.reference, self.candidate, self.partner, exits)
         for group in found:
             self.group_matches.extend(builder.matches(group))
-
-    def _is_refuted(self, group: Group) -> bool:
-        calls, others = self.reference.calls, self.candidate.calls
-        return any(self._proof.is_refuted(calls[one].name, others[other].name) for one, other in group.exits)
 
     def _pair_other_directions(self) -> None:
         """A backward call and a recomputation stand where their forward calls stand."""
@@ -325,7 +288,7 @@ class Aligner:
                 follower = self.reference.other_direction(call, direction)
                 other_follower = self.candidate.other_direction(other_call, direction)
                 if follower is not None and other_follower is not None:
-                    self._pair(follower, other_follower)
+                    self._partners.pair(follower, other_follower)
 
     def _pair_orphans(self) -> None:
         """Backward calls without a recorded forward call: in order."""
@@ -352,7 +315,7 @@ class Aligner:
     def _rule(self, number: int, other: int) -> str:
         if number in self.mapped:
             return MAPPING
-        if number in self._proved:
+        if number in self._partners.proved:
             return TRUTH
         return name_rule(self.reference.calls[number], self.candidate.calls[other])
 
@@ -396,7 +359,7 @@ class Aligner:
             if known is not None:
                 yield Unpaired(found.call, None, known.why, True, known.is_passed_by)
             else:
-                yield Unpaired(found.call, None, NEEDLESS, True) if self._proof.is_equal else found
+                yield Unpaired(found.call, None, NEEDLESS, True) if self._is_proved_equal else found
 
     def _match(
         self, calls: tuple[Call, ...], others: tuple[Call, ...], rule: str, boundary: Iterable[SlotPair] = ()

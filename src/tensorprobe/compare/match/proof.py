@@ -11,7 +11,7 @@ def _refutes_nothing(reference: str, candidate: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Region:
+class EqualRegion:
     """Calls of both runs that compute the same in another way, by their names."""
 
     reference: frozenset[str]
@@ -26,7 +26,7 @@ class Proof:
 
     pairs: Mapping[str, str] = field(default_factory=dict)
     """Calls of the reference, and those of the candidate that compute the same of the same."""
-    regions: Sequence[Region] = ()
+    regions: Sequence[EqualRegion] = ()
     is_refuted: Callable[[str, str], bool] = _refutes_nothing
     """Does a call of the reference compute something else than one of the candidate, and not by a mistake?"""
     is_equal: bool = False
@@ -36,7 +36,7 @@ class Proof:
         """With the runs exchanged."""
         return Proof(
             {candidate: reference for reference, candidate in self.pairs.items()},
-            [Region(one.candidate, one.reference, tuple((b, a) for a, b in one.exits)) for one in self.regions],
+            [EqualRegion(one.candidate, one.reference, tuple((b, a) for a, b in one.exits)) for one in self.regions],
             lambda reference, candidate: self.is_refuted(candidate, reference),
             self.is_equal,
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from tensorprobe.compare.match.proof import Proof, Region
+from tensorprobe.compare.match.proof import EqualRegion, Proof
 from tensorprobe.compare.truth.value_index import Counterparts, is_same, other_side, word_of
 from tensorprobe.replay.true_step import TrueCall, TrueValue
 
@@ -44,7 +44,7 @@ class _CallMatcher:
                     self._taken["reference"].add(partner.name)
                     self._taken["candidate"].add(call.name)
 
-    def find_regions(self) -> Iterator[Region]:
+    def find_regions(self) -> Iterator[EqualRegion]:
         """Regions that share a call are one."""
         region_of: dict[_Node, set[_Node]] = {}
         exits: list[tuple[_Node, _Node]] = list(self._find_exits())
@@ -56,7 +56,7 @@ class _CallMatcher:
         for region in {id(one): one for one in region_of.values()}.values():
             names = {side: frozenset(name for one, name in region if one == side) for side in self._steps}
             ends = tuple((one[1], other[1]) for one, other in exits if one in region)
-            yield Region(names["reference"], names["candidate"], ends)
+            yield EqualRegion(names["reference"], names["candidate"], ends)
 
     def _free(self, side: str) -> Iterator[TrueCall]:
         for call in sorted(self._steps[side].calls.values(), key=lambda call: call.position):

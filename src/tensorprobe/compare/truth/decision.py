@@ -67,7 +67,7 @@ class TruthDecision:
         return self._attempt
 
     def _try_to_judge(self, pair: RankPair, runs: tuple[Run, Run]) -> _Attempt:
-        obstacle = find_obstacle(pair.reference, pair.candidate)
+        obstacle = find_obstacle(*runs)
         if obstacle is not None:
             return _Attempt(pair, None, obstacle)
         from tensorprobe.compare.truth.judge import judge_by_truth  # needs PyTorch

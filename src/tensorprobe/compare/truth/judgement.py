@@ -15,7 +15,7 @@ from tensorprobe.errors import DumpError, UsageError
 from tensorprobe.replay import check_replayable, find_device, find_untold_layer, tells_tensors_apart
 from tensorprobe.replay.result import Finding, Truth
 from tensorprobe.replay.true_step import TrueStep
-from tensorprobe.store.reader import RankDump
+from tensorprobe.run.step import Run
 
 if TYPE_CHECKING:
     from tensorprobe.compare.truth.replaying import Replaying
@@ -113,14 +113,15 @@ class Judgement:
         return (one for one in self.truths[side].findings if (one.kind, one.record) not in known)
 
 
-def find_obstacle(reference: RankDump, candidate: RankDump) -> str | None:
+def find_obstacle(reference: Run, candidate: Run) -> str | None:
     """Why two steps cannot be compared by truth; None if they can."""
     try:
-        for rank in (reference, candidate):
+        for run in (reference, candidate):
+            rank = run.rank
             check_replayable(rank)
             if not tells_tensors_apart(rank):
                 return f"{rank.folder} does not say which tensors are the same: it is another tool's, or an older dump"
-            layer = find_untold_layer(rank)
+            layer = find_untold_layer(run.calls)
             if layer is not None:
                 return (
                     f"{rank.folder} does not say which calls {layer} is made of: record it again with this version, "
