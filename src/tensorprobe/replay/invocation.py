@@ -153,13 +153,19 @@ class Invoker:
         return Context(
             self.precision,
             lambda number: self.recorded.load(inputs[number]),
-            lambda number: self.recorded.load(outputs[number]),
+            lambda number: self._load_result(outputs[number]),
             lambda: lay_out(torch.ones(inputs[0].shape, dtype=torch_dtype(inputs[0].dtype)), inputs[0]),
             lambda: self._load_mask(operation),
             partial(self.note_choice, operation) if self.note_choice is not None else None,
             self._make_draw(operation),
             self._drops,
+            self.recorded.is_lent,
         )
+
+    def _load_result(self, leaf: Leaf) -> torch.Tensor:
+        if self.recorded.is_lent and leaf.is_undefined:
+            return torch.zeros(leaf.shape, dtype=torch_dtype(leaf.dtype))
+        return self.recorded.load(leaf)
 
     def _make_draw(self, operation: Operation) -> Callable[[Callable[[], Any]], Any] | None:
         state = self._load_draw(operation, "generator_state")

@@ -21,7 +21,7 @@ from tensorprobe.replay.meaning.mindspore.call import GIVEN_BACK
 from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors, bits_of
 from tensorprobe.run.backward_pass import BackwardPass
-from tensorprobe.run.leaf import STATE_ROLES, Leaf, is_tensor, iter_leaves, read_leaf
+from tensorprobe.run.leaf import LENT, STATE_ROLES, Leaf, is_tensor, iter_leaves, read_leaf
 
 Key = tuple[str, tuple[int, ...], bytes]
 """Equal for tensors of the same bits."""
@@ -224,8 +224,8 @@ class _Linker:
 
     def _key(self, leaf: Leaf) -> Key | None:
         file_id = self._recorded.file_id(leaf)
-        if file_id is None:
-            return None
+        if file_id is None or LENT in leaf.fields:
+            return _statistics_key(leaf)
         known = self._keys.get((file_id, leaf.dtype, leaf.shape))
         if known is None:
             try:
@@ -238,7 +238,10 @@ class _Linker:
 
     def _says_nothing(self, leaf: Leaf, key: Key) -> bool:
         """Zeros, ones, one whole number everywhere: equal to others by chance."""
-        if key not in self._is_plain:
+        if key not in self._is_plain and (leaf.data_name is None or LENT in leaf.fields):
+            number = leaf.fields.get("Max")
+            self._is_plain[key] = number == leaf.fields.get("Min") and number == int(number or 0)
+        elif key not in self._is_plain:
             content = self._recorded.load(leaf).reshape(-1)
             first = content[:1]
             is_constant = bool((content == first).all()) if content.numel() else True
@@ -263,6 +266,14 @@ class _Linker:
     def _next(self) -> int:
         self._count += 1
         return self._count
+
+
+def _statistics_key(leaf: Leaf) -> Key | None:
+    """Of a tensor without a file of its own: two with the same statistics and the same sketch are taken for one."""
+    if leaf.fields.get("Sketch") is None:
+        return None
+    numbers = [leaf.fields.get(name) for name in ("Max", "Min", "Mean", "Norm", "Sketch", "nan_count", "inf_count")]
+    return leaf.dtype, leaf.shape, repr(numbers).encode()
 
 
 def is_gathering(operation: Operation) -> bool:

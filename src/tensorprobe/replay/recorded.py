@@ -10,7 +10,7 @@ import torch
 from tensorprobe.errors import DumpError
 from tensorprobe.replay.argument import UnknownArgumentError
 from tensorprobe.replay.precision import tensor_from_array, torch_dtype
-from tensorprobe.run.leaf import Leaf
+from tensorprobe.run.leaf import LENT, Leaf
 from tensorprobe.store.reader import RankDump
 from tensorprobe.store.tensor_file import open_tensor
 
@@ -60,6 +60,11 @@ class RecordedTensors:
         """The result of a collective. Calls that were given it while it was on its way have no file of it."""
         if leaf.layout is not None:
             self._came_later[leaf.layout] = leaf
+
+    @property
+    def is_lent(self) -> bool:
+        """Do only its leaves have files, which are another run's? Then nothing was decided by these numbers yet."""
+        return LENT in self._rank.header
 
     @property
     def has_no_dropout(self) -> bool:

@@ -17,6 +17,8 @@ _MAX_DIMENSIONS = 64
 _MAX_COUNT = 2**63
 STATE_ROLES = ("parameters", "buffers")
 """What a module call finds beside its arguments."""
+LENT = "lent"
+"""The field of a tensor whose file is that of another run."""
 WRITTEN = "written"
 """The name of the places of what a call wrote to: `written.input.1` is its second argument afterwards."""
 _SLOT_OF_FIELD = {

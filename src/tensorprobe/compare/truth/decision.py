@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tensorprobe.compare.judge.evidence import Finding, describe_values
+from tensorprobe.compare.judge.precision import unit_roundoff
 from tensorprobe.compare.judge.verdict import make_result, own_tensors
+from tensorprobe.compare.match.pairing import PairedCall
 from tensorprobe.compare.match.proof import Proof
+from tensorprobe.compare.measure.statistic_measure import measure_statistics
 from tensorprobe.compare.option import CompareOptions
-from tensorprobe.compare.result import NO_ANSWER, Verdict
+from tensorprobe.compare.result import NO_ANSWER, CallResult, ValuePair, Verdict
 from tensorprobe.compare.step import RankPair
 from tensorprobe.compare.truth.call_match import match_calls
 from tensorprobe.compare.truth.judgement import Judgement, find_obstacle
+from tensorprobe.compare.truth.lending import lend_leaves
 from tensorprobe.compare.truth.settlement import settle_pairs
 from tensorprobe.compare.truth.start import EarlierStep, Origins, find_moved_otherwise
 from tensorprobe.compare.truth.verdict import TruthWords
 from tensorprobe.errors import DumpError, UsageError
 from tensorprobe.run.leaf import WRITTEN
 from tensorprobe.run.step import Run
+from tensorprobe.store.slot import TensorSlot
 
 logger = logging.getLogger("tensorprobe")
 
@@ -67,6 +73,7 @@ class TruthDecision:
         return self._attempt
 
     def _try_to_judge(self, pair: RankPair, runs: tuple[Run, Run]) -> _Attempt:
+        runs = lend_leaves(*runs)
         obstacle = find_obstacle(*runs)
         if obstacle is not None:
             return _Attempt(pair, None, obstacle)
@@ -102,6 +109,8 @@ class TruthDecision:
     def _choose(self, judgement: Judgement, runs: tuple[Run, Run], finding: Finding, grown: Verdict) -> Verdict:
         if grown.kind != "agree":  # what was recorded differs by more than rounding: which of the two is wrong?
             judgement.look_closer()
+        if judgement.borrowers and _is_told_by_statistics(grown, judgement, finding):
+            return grown
         is_unclear = not judgement.is_equal and not judgement.differences
         if judgement.is_equal and judgement.gaps and not judgement.observables.losses:
             is_unclear = True  # the results that nobody takes are what was recorded
@@ -171,28 +180,64 @@ def _writes_state(grown: Verdict, judgement: Judgement) -> bool:
 
 def _is_refuted(grown: Verdict, judgement: Judgement) -> bool:
     """Has all that the named call gives the same truth in both runs?"""
-    values = [] if grown.call is None else [value for value in grown.call.values if value.is_tensor]
-    names = None if grown.call is None else (grown.call.reference[-1].name, grown.call.candidate[-1].name)
-    states = [
-        judgement.is_same_value((names[0], value.reference.slot), (names[1], value.candidate.slot))
-        for value in values
-        if names and value.reference and value.candidate and not value.is_input
+    states = [] if grown.call is None else _compare_truths(grown.call, judgement)
+    results = [is_same for value, is_same in states if not value.is_input]
+    return bool(results) and all(results)
+
+
+def _is_told_by_statistics(grown: Verdict, judgement: Judgement, finding: Finding) -> bool:
+    """Of a run that has statistics only: is the growth of its error all that there is to say? It is where both programs
+    mean the same, and recorded values that mean the same are far apart; or where only numbers that were drawn part."""
+    if not judgement.is_equal:
+        return grown.kind == "agree" and judgement.is_drawn
+    if grown.kind == "agree":
+        return False
+    named = [] if grown.call is None else _compare_truths(grown.call, judgement)
+    if named and all(is_same and _is_in_order(value) for value, is_same in named):
+        return True  # a pair of calls, no mistake of the alignment
+    return any(
+        is_same and _has_lost_digits(value)
+        for pair in finding.pairs
+        for value, is_same in _compare_truths(pair, judgement)
+    )
+
+
+def _has_lost_digits(value: ValuePair) -> bool:
+    """A sketch tells nothing of numbers that are laid out otherwise."""
+    reference, candidate, measured = value.reference, value.candidate, value.measurement
+    if not isinstance(reference, TensorSlot) or not isinstance(candidate, TensorSlot) or measured is None:
+        return False
+    unit = value.coarsest or unit_roundoff(reference.dtype) or 0.0
+    if not _is_in_order(value):
+        measured = measure_statistics(replace(reference, sketch=None), replace(candidate, sketch=None))
+    return measured.relative_l2 is not None and measured.relative_l2 > math.sqrt(unit)
+
+
+def _is_in_order(value: ValuePair) -> bool:
+    slots = value.reference, value.candidate
+    return len({slot.shape for slot in slots if isinstance(slot, TensorSlot)}) == 1
+
+
+def _compare_truths(pair: CallResult | PairedCall, judgement: Judgement) -> list[tuple[ValuePair, bool | None]]:
+    """The tensors of two calls, and whether both mean the same."""
+    if isinstance(pair, PairedCall):
+        names = pair.reference.name, pair.candidate.name
+    else:
+        names = pair.reference[-1].name, pair.candidate[-1].name
+    return [
+        (value, judgement.is_same_value((names[0], value.reference.slot), (names[1], value.candidate.slot)))
+        for value in pair.values
+        if value.is_tensor and value.reference is not None and value.candidate is not None
     ]
-    return bool(states) and all(states)
 
 
 def _has_no_effect(grown: Verdict, judgement: Judgement) -> bool:
     """Is the named call given the same and gives something else, although nothing comes of it?"""
     if grown.call is None or grown.call.reference[-1].op != grown.call.candidate[-1].op:
         return False
-    names = grown.call.reference[-1].name, grown.call.candidate[-1].name
-    tensors = [value for value in grown.call.values if value.is_tensor and value.reference and value.candidate]
-    states = {True: list[bool | None](), False: list[bool | None]()}
-    for value in tensors:
-        assert value.reference is not None and value.candidate is not None
-        same = judgement.is_same_value((names[0], value.reference.slot), (names[1], value.candidate.slot))
-        states[value.is_input].append(same)
-    return all(states[True]) and False in states[False]
+    states = _compare_truths(grown.call, judgement)
+    is_given_same = all(is_same for value, is_same in states if value.is_input)
+    return is_given_same and any(is_same is False for value, is_same in states if not value.is_input)
 
 
 def _add_values(verdict: Verdict, finding: Finding) -> Verdict:

@@ -12,6 +12,7 @@ from tensorprobe.compare.truth.explanation import explain_forward
 from tensorprobe.compare.truth.gradient_difference import GradientExplainer
 from tensorprobe.compare.truth.judgement import SIDES, Judgement
 from tensorprobe.compare.truth.leaf import find_movable, find_replacements
+from tensorprobe.compare.truth.lending import find_borrowers
 from tensorprobe.compare.truth.observable import Observables, observe
 from tensorprobe.compare.truth.replaying import Replaying
 from tensorprobe.compare.truth.start import Origins, pair_lone_leaves, pair_moved_leaves
@@ -36,6 +37,7 @@ class _TruthJudge:
         self._arguments = Arguments(reference, candidate)
         self._replaying = {SIDES[0]: Replaying(reference.rank), SIDES[1]: Replaying(candidate.rank)}
         self._origins = origins
+        self._borrowers = find_borrowers(reference, candidate)
         self._replacements: dict[str, dict[LeafKey, Array]] = {side: {} for side in SIDES}
 
     def judge(self) -> Judgement:
@@ -52,7 +54,7 @@ class _TruthJudge:
             found.is_one_program = found.steps[SIDES[0]].has_same_calls(found.steps[SIDES[1]])
             if not found.is_one_program:  # which computes the same at every point
                 self._observe_moved(found)
-            if not found.differences and not found.unequal:
+            if not found.differences and not found.unequal and not self._borrowers:
                 found.runs_alike = self._replaying
         return found
 
@@ -63,7 +65,7 @@ class _TruthJudge:
         if any(self._replacements.values()):
             counterparts = self._replay()
         replaced = {side: len(one) for side, one in self._replacements.items()}
-        return Judgement(observe(counterparts), counterparts, replaced=replaced)
+        return Judgement(observe(counterparts), counterparts, replaced=replaced, borrowers=self._borrowers)
 
     def _try_other_start(self, found: Judgement) -> None:
         """Do both compute the same if the candidate's leaves are those of the reference?"""

@@ -45,6 +45,13 @@ class Judgement:
     """How many leaves of each side took the finer value of the other."""
     unequal: list[LeafPair] = field(default_factory=list)
     """Leaves with other numbers. The runs mean the same, but for these."""
+    borrowers: tuple[str, ...] = ()
+    """The sides that were recorded with statistics only."""
+
+    @property
+    def is_drawn(self) -> bool:
+        """Were they executed again with other numbers than those that they had? Neither has kept any."""
+        return self.borrowers == SIDES
 
     @property
     def steps(self) -> dict[str, TrueStep]:
@@ -78,6 +85,8 @@ class Judgement:
                     f"the {side} holds more than one training step ({step.rewritten[0]} changes, and no recorded call "
                     "writes to it): record each step into a folder of its own"
                 )
+            if side in self.borrowers and (step.coverage.gaps or any(call.is_random for call in step.calls.values())):
+                return f"the {side} was recorded with statistics only, which is not enough for some of its calls"
         if self.observables.tolerance > _LEAST_TELLING:
             return f"{len(self.gaps)} calls could not be executed again"
         return None

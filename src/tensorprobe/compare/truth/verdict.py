@@ -62,14 +62,15 @@ class TruthWords:
         points = ", also when all parameters are moved" if self._judgement.second_point is not None else ""
         points = ", by the same calls" if self._judgement.is_one_program else points
         digits = f"to {error:.0e}" if error else "exactly"
+        start = " with drawn numbers" if self._judgement.is_drawn else ""
         return (
-            f"The runs agree. Both were executed again in float64, and {proved} have the same value {digits}{points}. "
-            "What is left is rounding."
+            f"The runs agree. Both were executed again in float64{start}, and {proved} have the same value {digits}"
+            f"{points}. What is left is rounding."
         )
 
     def _word_rounding(self) -> Iterator[str]:
         """How far what was recorded is from the truth, in each run."""
-        for pair in self._judgement.observables.losses[:1]:
+        for pair in self._judgement.observables.losses[: 0 if self._judgement.is_drawn else 1]:
             off = []
             for side, value in zip(SIDES, pair, strict=True):
                 call = self._runs[side].by_name.get(value.maker or "")
@@ -80,6 +81,12 @@ class TruthWords:
             yield f"rounding: the recorded loss is off by {' and by '.join(off)}"
 
     def _coverage(self) -> Iterator[str]:
+        if len(self._judgement.borrowers) == 1:
+            side = self._judgement.borrowers[0]
+            yield (
+                f"the {side} has statistics only: it was executed again with the tensors of the {other_side(side)} "
+                "that have the same statistics"
+            )
         gaps = self._judgement.gaps
         if gaps:
             first, reason = next(iter(gaps.items()))
@@ -105,6 +112,9 @@ class TruthWords:
         observed = self._judgement.observables
         if observed.is_equal:
             return "The two programs compute the same on this batch, but not with other parameters."
+        if self._judgement.is_drawn:
+            what = "gradients are" if observed.has_same_loss else "the loss is"
+            return f"Neither run has kept tensors. With drawn numbers, and without rounding, {what} not the same."
         if not observed.has_same_loss:
             losses = f"{observed.reference_total!r} in the reference and {observed.candidate_total!r} in the candidate"
             return f"Without rounding, the loss is {losses}."

@@ -39,6 +39,17 @@ class Context:
     """Calls a function with the random generator as it was before the recorded call; None where that is not known."""
     drops: bool = True
     """False where the run had its dropouts removed: they hand on what they are given."""
+    is_lent: bool = False
+    """Do only the leaves of the run have files? Then choices are made anew."""
+
+    def recorded_places(self, number: int, choose: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """What was chosen, which is one of the results."""
+        try:
+            return self.recorded_results(number)
+        except MissingContentError:
+            if not self.is_lent:
+                raise
+            return choose()
 
 
 Meaning = Callable[..., Any]
@@ -112,7 +123,7 @@ def _choose(op: str, dim_of: Callable[..., int]) -> Meaning:
         try:
             places = context.recorded_results(1)
         except MissingContentError:
-            if tensor.is_floating_point():
+            if tensor.is_floating_point() and not context.is_lent:
                 raise
             raise LookupError("nothing is rounded, and so nothing is chosen otherwise") from None
         keeps = places.dim() == tensor.dim()

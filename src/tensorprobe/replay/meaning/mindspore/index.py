@@ -15,6 +15,8 @@ from tensorprobe.replay.meaning.mindspore.table import (
     MINT,
     MINT_F,
     OPS,
+    PRIMITIVE,
+    add,
     means,
 )
 
@@ -93,6 +95,36 @@ def tensor_scatter_elements(
 @means("scatter", OPS, METHOD)
 def scatter(input: Tensor, dim: int, index: Tensor, src: Any) -> Tensor:
     return input.scatter(dim, index.long(), src)
+
+
+@means("unsorted_segment_sum UnsortedSegmentSum", OPS)
+def unsorted_segment_sum(input: Tensor, segment_ids: Tensor, num_segments: Any) -> Tensor:
+    """Parts with the same number are added up; those with a number below zero are left out."""
+    parts, index = _find_segments(input, segment_ids)
+    return parts.new_zeros(int(num_segments), *parts.shape[1:]).index_add(0, index, parts)
+
+
+def _find_extreme(reduce: str) -> Any:
+    def call(input: Tensor, segment_ids: Tensor, num_segments: Any) -> Tensor:
+        parts, index = _find_segments(input, segment_ids)
+        if len(torch.unique(index)) < int(num_segments):
+            raise NotImplementedError("what an empty segment is given depends on the dtype")
+        places = index.reshape(-1, *[1] * (parts.dim() - 1)).expand_as(parts)
+        empty = parts.new_zeros(int(num_segments), *parts.shape[1:])
+        return empty.scatter_reduce(0, places, parts, reduce, include_self=False)
+
+    return call
+
+
+def _find_segments(input: Tensor, segment_ids: Tensor) -> tuple[Tensor, Tensor]:
+    index = segment_ids.long().reshape(-1)
+    parts = input.reshape(len(index), *input.shape[segment_ids.dim() :])
+    return parts[index >= 0], index[index >= 0]
+
+
+for _name, _reduce in (("max", "amax"), ("min", "amin")):
+    add(OPS, f"unsorted_segment_{_name}", _find_extreme(_reduce))
+    add(PRIMITIVE, f"UnsortedSegment{_name.capitalize()}", _find_extreme(_reduce))
 
 
 @means("index_add", MINT)

@@ -198,14 +198,18 @@ def _extreme(name: str) -> Any:
             return getattr(torch, f"{name}imum")(input, args[0])
         values = dict(zip(("dim", "keepdim"), args, strict=False)) | kwargs
         dim, keepdim = values.get("dim"), bool(values.get("keepdim", False))
+        best = (
+            (reduce(input.detach(), _dims(input, None)), None)
+            if dim is None
+            else function(input.detach(), dim, keepdim)
+        )
         try:
-            places = context.recorded_results(1)
+            places = context.recorded_places(1, lambda: best[1])
         except IndexError:
             return reduce(input, _dims(input, dim), keepdim)
         if dim is None:
             return reduce(input, _dims(input, None)), places
-        best = function(input.detach(), dim, keepdim)[0]
-        return choose(context, input, dim, places, best), places
+        return choose(context, input, dim, places, best[0]), places
 
     return call
 
@@ -217,8 +221,8 @@ for _name in ("max", "min"):
 
 def _extreme_with_place(name: str) -> Any:
     def call(context: Context, input: Tensor, dim: int = 0, keepdim: bool = False) -> Any:
-        places = context.recorded_results(0)
-        best = getattr(torch, name)(input.detach(), dim, keepdim)[0]
+        best, now = getattr(torch, name)(input.detach(), dim, keepdim)
+        places = context.recorded_places(0, lambda: now)
         return places, choose(context, input, dim, places, best)
 
     return call
@@ -233,8 +237,8 @@ def topk(
     context: Context, input: Tensor, k: int, dim: int | None = None, largest: bool = True, sorted: bool = True
 ) -> tuple[Tensor, Tensor]:
     dim = -1 if dim is None else dim
-    places = context.recorded_results(1)
-    best = torch.topk(input.detach(), int(k), dim, largest)[0]
+    best, now = torch.topk(input.detach(), int(k), dim, largest)
+    places = context.recorded_places(1, lambda: now)
     return choose(context, input, dim, places, best), places
 
 
@@ -245,8 +249,8 @@ def topk_primitive(context: Context, input: Tensor, k: int, sorted: bool = True)
 
 @means("sort", OPS, METHOD, needs_context=True)
 def sort(context: Context, input: Tensor, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
-    places = context.recorded_results(1)
-    best = torch.sort(input.detach(), dim, descending)[0]
+    best, now = torch.sort(input.detach(), dim, descending)
+    places = context.recorded_places(1, lambda: now)
     return choose(context, input, dim, places, best), places
 
 

@@ -1,0 +1,149 @@
+"""Runs that were recorded with statistics only, held against others by what they mean."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import tensorprobe
+from tensorprobe.compare.result import Comparison
+from tests.integration.test_truth_verdict import FAULTS, record
+
+TASKS = [("statistics", "tensor"), ("tensor", "statistics"), ("statistics", "statistics")]
+
+
+def compare(tmp_path: Path, tasks: tuple[str, str], reference: dict[str, Any], candidate: dict[str, Any]) -> Comparison:
+    folders = [
+        record(tmp_path / name, task=task, **how)
+        for name, task, how in zip("rc", tasks, (reference, candidate), strict=True)
+    ]
+    return tensorprobe.compare(*folders)
+
+
+@pytest.mark.parametrize("tasks", TASKS, ids=" and ".join)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_two_ways_to_write_one_program_agree(tasks: tuple[str, str], dtype: torch.dtype, tmp_path: Path) -> None:
+    result = compare(tmp_path, tasks, {"dtype": dtype}, {"how": "fused", "dtype": dtype})
+    assert result.verdict.kind == "agree", result.verdict
+    assert "executed again in float64" in result.verdict.headline
+    assert not [call.name for rank in result for call in rank.calls if call.role in ("source", "entered", "drift")]
+
+
+@pytest.mark.parametrize("tasks", TASKS, ids=" and ".join)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_named(fault: str, tasks: tuple[str, str], tmp_path: Path) -> None:
+    result = compare(tmp_path, tasks, {}, {"fault": fault})
+    assert result.verdict.call is not None, result.verdict
+    assert FAULTS[fault] in result.verdict.call.name or FAULTS[fault] in result.verdict.call.candidate[-1].name
+
+
+@pytest.mark.parametrize("tasks", TASKS, ids=" and ".join)
+def test_a_wrong_scale_is_found_inside_a_fused_attention(tasks: tuple[str, str], tmp_path: Path) -> None:
+    result = compare(tmp_path, tasks, {"how": "fused"}, {"fault": "scale"})
+    assert "inside Functional.scaled_dot_product_attention" in result.verdict.headline
+    assert "1.01 times" in result.verdict.headline
+
+
+def test_it_is_said_whose_tensors_served_both(tmp_path: Path) -> None:
+    result = compare(tmp_path, ("statistics", "tensor"), {}, {"fault": "scale"})
+    told = "the reference has statistics only: it was executed again with the tensors of the candidate"
+    assert any(told in line for line in result.verdict.evidence)
+    assert any("Without rounding, the loss is " in line for line in result.verdict.evidence)
+
+
+def test_no_loss_is_told_of_numbers_that_were_drawn(tmp_path: Path) -> None:
+    result = compare(tmp_path, ("statistics", "statistics"), {}, {"fault": "scale"})
+    told = "Neither run has kept tensors. With drawn numbers, and without rounding, the loss is not the same."
+    assert told in result.verdict.evidence
+
+
+@pytest.mark.parametrize("tasks", TASKS, ids=" and ".join)
+def test_parameters_that_differ_from_the_start_are_no_fault_of_a_call(tasks: tuple[str, str], tmp_path: Path) -> None:
+    def change(model: nn.Module) -> None:
+        with torch.no_grad():
+            model.get_parameter("blocks.1.up.weight")[3, 3] += 0.5
+
+    result = compare(tmp_path, tasks, {}, {"change": change})
+    assert result.verdict.kind == "unequal start"
+    assert "up" in result.verdict.headline
+
+
+def test_a_kernel_that_is_off_is_named_though_the_programs_are_the_same(tmp_path: Path) -> None:
+    reference = record(tmp_path / "r", task="statistics")
+    candidate = record(tmp_path / "c", how="fused", task="statistics")
+    path = candidate / "step0" / "rank" / "dump.json"
+    content = json.loads(path.read_text())
+    is_after = False
+    for name, fields in content["data"].items():
+        is_after = is_after or name == "Functional.gelu.1.forward"
+        for place in ("input_args", "output") if is_after else ():
+            for slot in fields.get(place) or []:
+                if isinstance(slot, dict) and slot.get("source") != "Functional.linear.10.forward" and "Sketch" in slot:
+                    change(slot, 1.05)
+    path.write_text(json.dumps(content))
+    result = tensorprobe.compare(reference, candidate)
+    assert result.verdict.kind != "agree", result.verdict
+
+
+def change(slot: dict[str, Any], factor: float) -> None:
+    for name in ("Max", "Min", "Mean", "Norm"):
+        slot[name] *= factor
+    slot["Sketch"] = [factor * number for number in slot["Sketch"]]
+
+
+class Dropping(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(F.dropout(torch.relu(self.first(x)), 0.5, self.training))
+
+
+def test_what_was_drawn_at_random_cannot_be_drawn_again(tmp_path: Path) -> None:
+    folders = []
+    for name in "rc":
+        torch.manual_seed(0)
+        model, x = Dropping(), torch.randn(6, 8)
+        with tensorprobe.capture(model, tmp_path / name, level="L1", task="statistics"):
+            model(x).square().mean().backward()
+        folders.append(tmp_path / name)
+    result = tensorprobe.compare(*folders)
+    assert result.verdict.kind == "agree"
+    assert "executed again" not in result.verdict.headline
+
+
+class Choosing(nn.Module):
+    """Experts whose rows depend on the numbers: with others, other rows are chosen."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.gate, self.scale = nn.Linear(8, 3), scale
+        self.experts = nn.ModuleList([nn.Linear(8, 8) for _ in range(3)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weights, chosen = self.gate(x).softmax(-1).max(-1)
+        total = torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            rows = torch.where(chosen == number)[0]
+            total = total.index_add(0, rows, expert(x[rows]) * weights[rows, None] * self.scale)
+        return total
+
+
+def test_rows_that_depend_on_the_numbers_are_chosen_by_the_tensors_of_the_other_run(tmp_path: Path) -> None:
+    folders = []
+    for name, task, scale in (("r", "statistics", 0.5), ("c", "tensor", 0.625)):
+        torch.manual_seed(0)
+        model, x = Choosing(scale), torch.randn(30, 8)
+        with tensorprobe.capture(model, tmp_path / name, level="L1", task=task):
+            model(x).square().mean().backward()
+        folders.append(tmp_path / name)
+    result = tensorprobe.compare(*folders)
+    assert "called with input.1=0.625 where the reference had 0.5" in result.verdict.headline
+    assert any("it was executed again with the tensors of the candidate" in line for line in result.verdict.evidence)
