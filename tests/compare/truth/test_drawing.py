@@ -75,6 +75,14 @@ def test_labels_that_are_left_out_stay_what_they_are() -> None:
     assert set(drawn[drawn < 0]) == {-100} and drawn.max() == 7
 
 
+@pytest.mark.parametrize("left_out", [1, 3, 8, 11])
+def test_as_many_labels_are_left_out(left_out: int) -> None:
+    """A loss that is a mean over the others divides by their number."""
+    labels = np.random.default_rng(left_out).integers(0, 60, 12)
+    labels[:left_out] = -100
+    assert (draw(describe(labels)) == -100).sum() == left_out
+
+
 def test_a_mask_of_infinity_leaves_something_in_each_row() -> None:
     mask = np.triu(np.full((6, 6), -np.inf, np.float32), 1)
     drawn = draw(describe(mask))

@@ -42,15 +42,27 @@ def draw(slot: TensorSlot) -> Array:
 
 
 def _draw_whole(slot: TensorSlot, count: int, random: np.random.Generator) -> Array:
-    """Between the extremes, of which each occurs. A number below zero marks what is left out: few others are valid."""
+    """Between the extremes, of which each occurs. A number below zero marks what is left out: few others are valid, and
+    a loss divides by how many are left."""
     smallest, largest = int(slot.min or 0), int(slot.max or 0)
-    content = random.integers(max(smallest, 0) if largest > 0 else smallest, largest, count, endpoint=True)
-    if smallest < 0 < largest:
-        share = (largest / 2 - float(slot.mean or 0.0)) / (largest / 2 - smallest)
-        content[random.random(count) < min(max(share, 0.0), 0.9)] = smallest
-    places = random.permutation(count)[:2]
-    content[places] = (smallest, largest)
+    content = random.integers(max(smallest, 0) if largest >= 0 else smallest, largest, count, endpoint=True)
+    places = random.permutation(count)
+    content[places[-1]] = largest
+    content[places[: _count_marks(slot, count) if smallest < 0 <= largest else 1]] = smallest
     return content
+
+
+def _count_marks(slot: TensorSlot, count: int) -> int:
+    """How many elements are the smallest number, all others being zero or more: so that these can have the sum and the
+    squares that are left."""
+    mark, largest = float(slot.min or 0.0), float(slot.max or 0.0)
+    marks = np.arange(1, count)
+    mean = (float(slot.mean or 0.0) * count - mark * marks) / (count - marks)
+    square = (float(slot.norm or 0.0) ** 2 - mark**2 * marks) / (count - marks)
+    slack = 1e-6 * max(largest, 1.0) ** 2
+    is_possible = (mean >= 0) & (mean <= largest) & (mean**2 <= square + slack) & (square <= largest * mean + slack)
+    found = marks[is_possible]
+    return int(found[len(found) // 2]) if len(found) else 1
 
 
 def _draw_real(slot: TensorSlot, count: int, random: np.random.Generator) -> Array:

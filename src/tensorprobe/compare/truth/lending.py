@@ -7,8 +7,7 @@ programs that mean the same compute the same of any numbers.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count, permutations
 from pathlib import Path
@@ -19,9 +18,15 @@ import numpy as np
 
 from tensorprobe.compare.measure.statistic_measure import sketched_distance
 from tensorprobe.compare.truth.drawing import can_draw, draw
+from tensorprobe.compare.truth.shared_leaf import (
+    JointLeaf,
+    axes_of,
+    extremes,
+    has_same_numbers,
+    share_leaves,
+)
 from tensorprobe.errors import DumpError
 from tensorprobe.model.dtype import short_dtype
-from tensorprobe.model.name import FORWARD
 from tensorprobe.run.leaf import LENT, is_tensor
 from tensorprobe.run.step import Run
 from tensorprobe.store.reader import RankDump, Record
@@ -33,8 +38,6 @@ Array = np.ndarray[Any, Any]
 _BORROWING = ("input_args", "input_kwargs", "parameters", "buffers", "calls")
 """The fields of a forward record in which leaves are."""
 _MAX_TURNED_DIMENSIONS = 4
-_RESOLUTION = 2e-6
-"""Means and norms of the same numbers, summed in another order, may be so far apart."""
 
 
 def lend_leaves(reference: Run, candidate: Run) -> tuple[Run, Run]:
@@ -44,9 +47,11 @@ def lend_leaves(reference: Run, candidate: Run) -> tuple[Run, Run]:
         return _lend(Lender(candidate.rank), reference), candidate
     if tasks == ["tensor", "statistics"]:
         return reference, _lend(Lender(reference.rank), candidate)
-    if tasks == ["statistics", "statistics"] and _have_same_leaves(reference, candidate):
-        drawer = Drawer()
-        return _lend(drawer, reference), _lend(drawer, candidate)
+    if tasks == ["statistics", "statistics"]:
+        joints = share_leaves(reference, candidate)
+        if joints is not None:
+            drawer = Drawer(joints)
+            return _lend(drawer, reference), _lend(drawer, candidate)
     return reference, candidate
 
 
@@ -59,26 +64,6 @@ def find_borrowers(reference: Run, candidate: Run) -> tuple[str, ...]:
 def _lend(source: Lender, borrower: Run) -> Run:
     fields = {name: getattr(borrower.rank, name) for name in RankDump.__dataclass_fields__}
     return replace(borrower, rank=BorrowingRank(**fields, source=source))
-
-
-def _have_same_leaves(reference: Run, candidate: Run) -> bool:
-    """Has each tensor that both start from a counterpart? Of others nothing is known, not even how they are made of
-    each other."""
-    sides = [list(_iter_leaves(run)) for run in (reference, candidate)]
-    for own, others in (sides, reversed(sides)):
-        index: dict[object, list[TensorSlot]] = {}
-        for slot in others:
-            index.setdefault(_extremes(slot), []).append(slot)
-        if not all(any(_has_same_numbers(slot, other) for other in index.get(_extremes(slot), ())) for slot in own):
-            return False
-    return True
-
-
-def _iter_leaves(run: Run) -> Iterator[TensorSlot]:
-    for call in run.calls:
-        for slot in call.tensors if call.direction == FORWARD else ():
-            if slot.is_input and slot.source is None and slot.max is not None and slot.max != slot.min:
-                yield slot
 
 
 class Lender:
@@ -100,7 +85,7 @@ class Lender:
 
     def _add(self, slot: TensorSlot, path: Path) -> None:
         if slot.sketch is not None:
-            self._slots.setdefault(_extremes(slot), []).append((slot, path))
+            self._slots.setdefault(extremes(slot), []).append((slot, path))
 
     def find(self, wanted: TensorSlot) -> Path | None:
         """A file with the same numbers, in the shape and dtype of the tensor that is wanted."""
@@ -108,12 +93,12 @@ class Lender:
             return None
         wanted = replace(wanted, slot="")
         if wanted not in self._lent:
-            found = (self._lend(*both, wanted) for both in self._slots.get(_extremes(wanted), ()))
+            found = (self._lend(*both, wanted) for both in self._slots.get(extremes(wanted), ()))
             self._lent[wanted] = next((path for path in found if path is not None), None)
         return self._lent[wanted]
 
     def _lend(self, slot: TensorSlot, path: Path, wanted: TensorSlot) -> Path | None:
-        if not _has_same_numbers(slot, wanted):
+        if not has_same_numbers(slot, wanted):
             return None
         is_in_order = not sketched_distance(slot, wanted)
         if is_in_order and slot.shape == wanted.shape and short_dtype(slot.dtype) == short_dtype(wanted.dtype):
@@ -128,7 +113,7 @@ class Lender:
     def _turn(self, content: Array, wanted: TensorSlot) -> Array | None:
         """With its dimensions in the order in which it has the wanted sketch."""
         for turned in _iter_turned(content, wanted):
-            sketch = sketch_array(turned)
+            sketch = sketch_array(np.ascontiguousarray(turned))
             if sketch is not None and not sketched_distance(replace(wanted, sketch=tuple(sketch)), wanted):
                 return turned
         return None
@@ -150,51 +135,47 @@ class Lender:
 class Drawer(Lender):
     """Numbers that have the extremes, the mean and the size of those that were not kept; the same for both runs."""
 
-    def __init__(self) -> None:
+    def __init__(self, joints: Iterable[JointLeaf] = ()) -> None:
         super().__init__()
-        self._waiting: dict[Path, TensorSlot] = {}
+        self._waiting: dict[Path, JointLeaf | TensorSlot] = {}
+        for joint in joints:
+            self._expect(joint.whole, joint)
 
     def find(self, wanted: TensorSlot) -> Path | None:
         found = super().find(wanted)
         if found is None and can_draw(wanted):
-            found = self._next_path()
-            self._waiting[found] = wanted
-            self._add(wanted, found)
-            self._lent[replace(wanted, slot="")] = found
+            found = self._expect(wanted, wanted)
         return found
+
+    def _expect(self, slot: TensorSlot, content: JointLeaf | TensorSlot) -> Path:
+        path = self._next_path()
+        self._waiting[path] = content
+        self._add(slot, path)
+        self._lent[replace(slot, slot="")] = path
+        return path
 
     def provide(self, path: Path) -> Path:
         """Drawn when it is needed: by then it is known that the step fits into the memory."""
         if path in self._waiting:
-            np.save(path, draw(self._waiting.pop(path)))
+            wanted = self._waiting.pop(path)
+            if isinstance(wanted, JointLeaf):
+                rows = [draw(part).reshape(-1, *(wanted.whole.shape or ())[1:]) for part in wanted.parts]
+                np.save(path, np.concatenate(rows))
+            else:
+                np.save(path, draw(wanted))
         return path
 
     def _turn(self, content: Array, wanted: TensorSlot) -> Array | None:
         """Drawn numbers have not the recorded sketch: what is no copy is turned."""
-        return next((turned for turned in _iter_turned(content, wanted) if turned.strides != content.strides), None)
-
-
-def _extremes(slot: TensorSlot) -> tuple[object, ...]:
-    return slot.element_count, slot.max, slot.min
-
-
-def _has_same_numbers(slot: TensorSlot, other: TensorSlot) -> bool:
-    """In whatever order, as far as statistics tell."""
-    if not sketched_distance(slot, other):
-        return True
-    if slot.norm is None or other.norm is None or slot.mean is None or other.mean is None:
-        return False
-    size = max(abs(slot.norm), abs(other.norm))
-    root = math.sqrt(slot.element_count or 1)
-    is_near = abs(slot.norm - other.norm) <= _RESOLUTION * size
-    is_near = is_near and abs(slot.mean - other.mean) * root <= _RESOLUTION * size
-    return is_near and sorted(slot.shape or ()) == sorted(other.shape or ())
+        found = (one for one in _iter_turned(content, wanted) if one.strides != content.squeeze().strides)
+        return next(found, None)
 
 
 def _iter_turned(content: Array, wanted: TensorSlot) -> Iterator[Array]:
+    content = content.squeeze()
     if 1 < content.ndim <= _MAX_TURNED_DIMENSIONS:
         turned = (content.transpose(order) for order in permutations(range(content.ndim)))
-        yield from (one for one in turned if one.shape == wanted.shape)
+        yield from (one for one in turned if one.shape == axes_of(wanted.shape))
 
 
 @dataclass(frozen=True)

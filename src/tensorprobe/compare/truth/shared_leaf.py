@@ -1,0 +1,137 @@
+"""Which tensors two runs with statistics only start from in common, and in which form.
+
+Nobody has kept them. A tensor of one run is one of the other if it has the same statistics; or several together, whose
+counts, sums and squares add up to its own: three projections in one, a split batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tensorprobe.compare.measure.statistic_measure import sketched_distance
+from tensorprobe.model.dtype import short_dtype
+from tensorprobe.model.name import FORWARD
+from tensorprobe.run.step import Run
+from tensorprobe.store.slot import TensorSlot
+
+_MOST_TRIALS = 5000
+_RESOLUTION = 2e-6
+"""Means and norms of the same numbers, summed in another order, may be so far apart."""
+_RESOLUTION_OF_SUMS = 1e-5
+
+
+@dataclass(frozen=True)
+class JointLeaf:
+    """A tensor, and those of the other run that follow each other along its first axis."""
+
+    whole: TensorSlot
+    parts: tuple[TensorSlot, ...]
+
+
+def share_leaves(reference: Run, candidate: Run) -> list[JointLeaf] | None:
+    """The tensors that one run starts from in parts; None unless each tensor of one run is in the other, too: of others
+    nothing is known."""
+    sides = [list(_iter_leaves(run)) for run in (reference, candidate)]
+    lone = [_find_lone(*sides), _find_lone(*reversed(sides))]
+    joints = _join_all(sides, lone)
+    settled = {id(slot) for joint in joints for slot in (joint.whole, *joint.parts)}
+    is_settled = all(id(slot) in settled or is_constant(slot) for slots in lone for slot in slots)
+    return joints if is_settled else None
+
+
+def extremes(slot: TensorSlot) -> tuple[object, ...]:
+    """What tensors with the same numbers have in common to the bit."""
+    return slot.element_count, slot.max, slot.min
+
+
+def is_constant(slot: TensorSlot) -> bool:
+    """Then its statistics say all."""
+    return slot.max == slot.min
+
+
+def has_same_numbers(slot: TensorSlot, other: TensorSlot) -> bool:
+    """In whatever order of the axes, as far as statistics tell."""
+    if not sketched_distance(slot, other):
+        return True
+    if slot.norm is None or other.norm is None or slot.mean is None or other.mean is None:
+        return False
+    size = max(abs(slot.norm), abs(other.norm))
+    root = math.sqrt(slot.element_count or 1)
+    is_near = abs(slot.norm - other.norm) <= _RESOLUTION * size
+    is_near = is_near and abs(slot.mean - other.mean) * root <= _RESOLUTION * size
+    return is_near and sorted(axes_of(slot.shape)) == sorted(axes_of(other.shape))
+
+
+def axes_of(shape: tuple[int, ...] | None) -> tuple[int, ...]:
+    """Those that have a length."""
+    return tuple(length for length in shape or () if length != 1)
+
+
+def _iter_leaves(run: Run) -> Iterator[TensorSlot]:
+    """The tensors that no call of the program made, each once, as they are used."""
+    seen: set[object] = set()
+    for call in run.calls:
+        for slot in call.tensors if call.direction == FORWARD and call.caller is None else ():
+            content = (slot.shape, slot.dtype, slot.max, slot.min, slot.mean, slot.norm, slot.sketch)
+            if slot.is_input and slot.source is None and slot.max is not None and content not in seen:
+                seen.add(content)
+                yield slot
+
+
+def _find_lone(own: list[TensorSlot], others: list[TensorSlot]) -> list[TensorSlot]:
+    index: dict[object, list[TensorSlot]] = {}
+    for slot in others:
+        index.setdefault(extremes(slot), []).append(slot)
+    return [slot for slot in own if not any(has_same_numbers(slot, one) for one in index.get(extremes(slot), ()))]
+
+
+def _join_all(sides: Sequence[list[TensorSlot]], lone: Sequence[list[TensorSlot]]) -> list[JointLeaf]:
+    found = []
+    for side in (0, 1):
+        known = {id(slot) for slot in lone[1 - side]}
+        others = [slot for slot in sides[1 - side] if id(slot) in known or is_constant(slot)]
+        found += [joint for whole in lone[side] if (joint := join_leaves(whole, others)) is not None]
+    return found
+
+
+def join_leaves(whole: TensorSlot, others: Sequence[TensorSlot]) -> JointLeaf | None:
+    """The tensors, of those in the order of their use, that the whole is made of; None where there are none."""
+    fitting = [slot for slot in others if _is_part(slot, whole)]
+    waiting: list[tuple[int, int, tuple[TensorSlot, ...]]] = [(0, whole.element_count or 0, ())]
+    for _ in range(_MOST_TRIALS):
+        if not waiting:
+            break
+        place, left, parts = waiting.pop()
+        if not left and len(parts) > 1 and _adds_up(whole, parts):
+            return JointLeaf(whole, parts)
+        following = [
+            (number, left - count, (*parts, fitting[number]))  # one mask may serve for both halves of a batch
+            for number in range(place, len(fitting))
+            if (count := fitting[number].element_count or 0) <= left
+        ]
+        waiting += reversed(following)  # the next ones first
+    return None
+
+
+def _is_part(slot: TensorSlot, whole: TensorSlot) -> bool:
+    """May it be one element of the first axis of the whole, or several?"""
+    own, shape = slot.shape or (), whole.shape or ()
+    if not shape or short_dtype(slot.dtype) != short_dtype(whole.dtype) or None in (slot.max, slot.min):
+        return False
+    is_within = slot.max <= whole.max and slot.min >= whole.min  # type: ignore[operator]
+    return is_within and (own == shape[1:] or (len(own) == len(shape) and own[1:] == shape[1:]))
+
+
+def _adds_up(whole: TensorSlot, parts: Sequence[TensorSlot]) -> bool:
+    slots = (whole, *parts)
+    counts = [slot.element_count or 0 for slot in slots]
+    sums = [float(slot.mean or 0.0) * count for slot, count in zip(slots, counts, strict=True)]
+    norms = [float(slot.norm or 0.0) for slot in slots]
+    return (
+        max(slot.max for slot in parts if slot.max is not None) == whole.max
+        and min(slot.min for slot in parts if slot.min is not None) == whole.min
+        and abs(sum(sums[1:]) - sums[0]) <= _RESOLUTION_OF_SUMS * norms[0] * math.sqrt(counts[0])
+        and abs(math.hypot(*norms[1:]) - norms[0]) <= _RESOLUTION_OF_SUMS * norms[0]
+    )

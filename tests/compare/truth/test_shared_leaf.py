@@ -1,0 +1,67 @@
+"""Which tensors two runs start from in common, as far as statistics tell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tensorprobe.compare.truth.lending import Drawer
+from tensorprobe.compare.truth.shared_leaf import JointLeaf, has_same_numbers, join_leaves
+from tests.compare.truth.test_drawing import describe
+
+Array = np.ndarray[Any, Any]
+RANDOM = np.random.default_rng(0)
+ROWS = [RANDOM.normal(size=(length, 4)).astype(np.float32) for length in (3, 5, 2, 3)]
+
+
+def join(whole: Array, *others: Array) -> list[int] | None:
+    """The numbers of those that the whole is made of."""
+    slots = [describe(one) for one in others]
+    found = join_leaves(describe(whole), slots)
+    return None if found is None else [slots.index(part) for part in found.parts]
+
+
+def test_three_projections_in_one_are_found_among_others() -> None:
+    assert join(np.concatenate(ROWS[:3]), *ROWS) == [0, 1, 2]
+    assert join(np.concatenate([ROWS[0], ROWS[2]]), *ROWS) == [0, 2]
+
+
+def test_experts_that_are_stacked_are_found() -> None:
+    assert join(np.stack([ROWS[0], ROWS[3]]), *ROWS) == [0, 3]
+
+
+def test_a_part_that_is_the_same_twice_counts_twice() -> None:
+    mask = np.array([[0, 1, 1, 1]])
+    assert join(np.concatenate([mask, mask]), mask) == [0, 0]
+
+
+def test_what_does_not_add_up_is_no_whole() -> None:
+    assert join(np.concatenate([ROWS[0], 1.001 * ROWS[1]]).astype(np.float32), *ROWS) is None
+    assert join(ROWS[0], *ROWS) is None
+    assert join(np.concatenate(ROWS), *ROWS[:3]) is None
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 4), min_size=2, max_size=5), st.integers(0, 99))
+def test_a_tensor_is_found_in_its_parts_however_it_is_cut(lengths: list[int], seed: int) -> None:
+    whole = np.random.default_rng(seed).normal(size=(sum(lengths), 3)).astype(np.float32)
+    parts = np.split(whole, np.cumsum(lengths)[:-1])
+    assert join(whole, *parts) == list(range(len(lengths)))
+
+
+def test_the_whole_that_is_drawn_is_made_of_the_parts_that_are_drawn() -> None:
+    whole, parts = describe(np.concatenate(ROWS[:2])), [describe(one) for one in ROWS[:2]]
+    drawer = Drawer([JointLeaf(whole, tuple(parts))])
+    paths = [drawer.find(one) for one in (whole, *parts)]
+    drawn = [np.load(drawer.provide(path)) for path in paths if path is not None]
+    assert np.array_equal(drawn[0], np.concatenate(drawn[1:]))
+
+
+def test_a_transposed_weight_has_the_same_numbers_and_a_scaled_one_has_not() -> None:
+    weight = describe(ROWS[1])
+    assert has_same_numbers(weight, describe(np.ascontiguousarray(ROWS[1].T)))
+    assert has_same_numbers(weight, describe(ROWS[1].reshape(5, 1, 4)))
+    assert not has_same_numbers(weight, describe(ROWS[1] * np.float32(1.0001)))
