@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,36 +9,19 @@ import numpy as np
 import pytest
 
 from tensorprobe.compare.truth.lending import Drawer, Lender
+from tensorprobe.compare.truth.shared_leaf import JointLeaf
 from tests.compare.truth.test_drawing import describe
 
 Array = np.ndarray[Any, Any]
 WEIGHT = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
 
 
-class Folder:
-    """A dump with these tensors."""
-
-    def __init__(self, folder: Path, *contents: Array) -> None:
-        self._folder = folder
-        self._slots = []
-        for number, content in enumerate(contents):
-            np.save(folder / f"{number}.npy", content)
-            self._slots.append(replace(describe(content), data_name=f"{number}.npy"))
-
-    def records(self) -> list[Folder]:
-        return [self]
-
-    def slots(self) -> list[Any]:
-        return self._slots
-
-    def tensor_path(self, name: str) -> Path:
-        return self._folder / name
-
-
 def lend(tmp_path: Path, content: Array, wanted: Array) -> Array | None:
-    lender = Lender(Folder(tmp_path, np.zeros((2, 2), np.float32), content))  # type: ignore[arg-type]
-    path = lender.find(describe(wanted))
-    return None if path is None else np.load(path)
+    path = tmp_path / "content.npy"
+    np.save(path, content)
+    lender = Lender([(describe(content), path)])
+    found = lender.find(describe(wanted))
+    return None if found is None else np.load(lender.provide(found))
 
 
 @pytest.mark.parametrize(
@@ -85,3 +67,16 @@ def test_nothing_is_written_until_somebody_reads_it() -> None:
     path = drawer.find(describe(WEIGHT))
     assert path is not None and not path.exists()
     assert drawer.provide(path).exists()
+
+
+def test_parts_are_joined_and_a_whole_is_cut(tmp_path: Path) -> None:
+    parts = [WEIGHT[:1], WEIGHT[1:]]
+    joint = JointLeaf(describe(WEIGHT), tuple(describe(part) for part in parts))
+    for held, wanted in ((parts, [WEIGHT]), ([WEIGHT], parts)):
+        paths = [tmp_path / f"{number}.npy" for number in range(len(held))]
+        for path, content in zip(paths, held, strict=True):
+            np.save(path, content)
+        lender = Lender(zip(map(describe, held), paths, strict=True), [joint])
+        for content in wanted:
+            found = lender.find(describe(content))
+            assert found is not None and np.array_equal(np.load(lender.provide(found)), content)

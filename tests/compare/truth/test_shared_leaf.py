@@ -54,7 +54,7 @@ def test_a_tensor_is_found_in_its_parts_however_it_is_cut(lengths: list[int], se
 
 def test_the_whole_that_is_drawn_is_made_of_the_parts_that_are_drawn() -> None:
     whole, parts = describe(np.concatenate(ROWS[:2])), [describe(one) for one in ROWS[:2]]
-    drawer = Drawer([JointLeaf(whole, tuple(parts))])
+    drawer = Drawer(joints=[JointLeaf(whole, tuple(parts))])
     paths = [drawer.find(one) for one in (whole, *parts)]
     drawn = [np.load(drawer.provide(path)) for path in paths if path is not None]
     assert np.array_equal(drawn[0], np.concatenate(drawn[1:]))

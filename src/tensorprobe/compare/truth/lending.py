@@ -7,8 +7,9 @@ programs that mean the same compute the same of any numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count, permutations
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -43,15 +44,14 @@ _MAX_TURNED_DIMENSIONS = 4
 def lend_leaves(reference: Run, candidate: Run) -> tuple[Run, Run]:
     """Both runs; what was recorded with statistics only, with tensors of the other run, or with drawn ones."""
     tasks = [run.rank.header.get("task") for run in (reference, candidate)]
+    joints = share_leaves(reference, candidate) if "statistics" in tasks else None
     if tasks == ["statistics", "tensor"]:
-        return _lend(Lender(candidate.rank), reference), candidate
+        return _lend(Lender(_iter_files(candidate.rank), joints or ()), reference), candidate
     if tasks == ["tensor", "statistics"]:
-        return reference, _lend(Lender(reference.rank), candidate)
-    if tasks == ["statistics", "statistics"]:
-        joints = share_leaves(reference, candidate)
-        if joints is not None:
-            drawer = Drawer(joints)
-            return _lend(drawer, reference), _lend(drawer, candidate)
+        return reference, _lend(Lender(_iter_files(reference.rank), joints or ()), candidate)
+    if tasks == ["statistics", "statistics"] and joints is not None:
+        drawer = Drawer(joints=joints)
+        return _lend(drawer, reference), _lend(drawer, candidate)
     return reference, candidate
 
 
@@ -69,23 +69,15 @@ def _lend(source: Lender, borrower: Run) -> Run:
 class Lender:
     """The tensors of a dump, found by what another one says of them."""
 
-    def __init__(self, rank: RankDump | None = None) -> None:
+    def __init__(self, slots: Iterable[tuple[TensorSlot, Path]] = (), joints: Iterable[JointLeaf] = ()) -> None:
         self._folder = TemporaryDirectory(prefix="tensorprobe-")
         self._numbers = count()
         self._slots: dict[tuple[object, ...], list[tuple[TensorSlot, Path]]] = {}
         self._lent: dict[TensorSlot, Path | None] = {}
-        for record in rank.records() if rank is not None else ():
-            for slot in record.slots():
-                if isinstance(slot, TensorSlot) and slot.data_name is not None and rank is not None:
-                    self._add(slot, rank.tensor_path(slot.data_name))
-
-    def provide(self, path: Path) -> Path:
-        """A file that was found, when somebody is about to read it."""
-        return path
-
-    def _add(self, slot: TensorSlot, path: Path) -> None:
-        if slot.sketch is not None:
-            self._slots.setdefault(extremes(slot), []).append((slot, path))
+        self._joints = tuple(joints)
+        self._waiting: dict[Path, Callable[[], Array]] = {}
+        for slot, path in slots:
+            self._add(slot, path)
 
     def find(self, wanted: TensorSlot) -> Path | None:
         """A file with the same numbers, in the shape and dtype of the tensor that is wanted."""
@@ -94,21 +86,47 @@ class Lender:
         wanted = replace(wanted, slot="")
         if wanted not in self._lent:
             found = (self._lend(*both, wanted) for both in self._slots.get(extremes(wanted), ()))
-            self._lent[wanted] = next((path for path in found if path is not None), None)
+            path = next((path for path in found if path is not None), None)
+            self._lent[wanted] = self._join(wanted) or self._cut(wanted) if path is None else path
         return self._lent[wanted]
+
+    def provide(self, path: Path) -> Path:
+        """A file that was found, for somebody who is about to read it: by then it is known that the step fits into the
+        memory."""
+        if path in self._waiting:
+            np.save(path, self._waiting.pop(path)())
+        return path
+
+    def _add(self, slot: TensorSlot, path: Path) -> None:
+        if slot.sketch is not None:
+            self._slots.setdefault(extremes(slot), []).append((slot, path))
+
+    def _expect(self, make: Callable[[], Array]) -> Path:
+        path = Path(self._folder.name) / f"{next(self._numbers)}.npy"
+        self._waiting[path] = make
+        return path
+
+    def _read(self, path: Path, dtype: str | None) -> Array:
+        return open_tensor(self.provide(path), dtype)
 
     def _lend(self, slot: TensorSlot, path: Path, wanted: TensorSlot) -> Path | None:
         if not has_same_numbers(slot, wanted):
             return None
-        is_in_order = not sketched_distance(slot, wanted)
-        if is_in_order and slot.shape == wanted.shape and short_dtype(slot.dtype) == short_dtype(wanted.dtype):
+        dtypes = short_dtype(slot.dtype), short_dtype(wanted.dtype)
+        is_in_order, is_same_dtype = not sketched_distance(slot, wanted), dtypes[0] == dtypes[1]
+        if is_in_order and slot.shape == wanted.shape and is_same_dtype:
             return path
+        if not is_same_dtype and not all(dtype.startswith(("int", "uint")) for dtype in dtypes):
+            return None  # the same numbers in another precision are others
         try:
-            content = open_tensor(self.provide(path), slot.dtype)
+            content = self._read(path, slot.dtype)
         except DumpError:
             return None
         turned = content if is_in_order else self._turn(content, wanted)
-        return None if turned is None else self._write(turned.reshape(wanted.shape or ()), wanted.dtype)
+        if turned is None:
+            return None
+        shaped = turned.reshape(wanted.shape or ())
+        return self._expect(lambda: shaped if is_same_dtype else shaped.astype(dtypes[1]))
 
     def _turn(self, content: Array, wanted: TensorSlot) -> Array | None:
         """With its dimensions in the order in which it has the wanted sketch."""
@@ -118,57 +136,60 @@ class Lender:
                 return turned
         return None
 
-    def _write(self, content: Array, dtype: str | None) -> Path | None:
-        short = short_dtype(dtype)
-        if content.dtype.name != short:
-            if content.dtype.kind not in "iu" or not short.startswith(("int", "uint")):
-                return None  # the same numbers in another precision are others
-            content = content.astype(short)
-        path = self._next_path()
-        np.save(path, content)
-        return path
+    def _join(self, wanted: TensorSlot) -> Path | None:
+        """Of the parts that the other run has."""
+        joint = next((one for one in self._joints if _is_one(one.whole, wanted)), None)
+        paths = [] if joint is None else [self.find(part) for part in joint.parts]
+        if joint is None or None in paths:
+            return None
+        both = [(path, part.dtype) for path, part in zip(paths, joint.parts, strict=True) if path is not None]
+        rows = (wanted.shape or ())[1:]
+        return self._expect(lambda: np.concatenate([self._read(*one).reshape(-1, *rows) for one in both]))
 
-    def _next_path(self) -> Path:
-        return Path(self._folder.name) / f"{next(self._numbers)}.npy"
+    def _cut(self, wanted: TensorSlot) -> Path | None:
+        """Out of what the other run has in one piece."""
+        for joint in self._joints:
+            place = next((place for place, part in enumerate(joint.parts) if _is_one(part, wanted)), None)
+            wholes = (path for slot, path in self._slots.get(extremes(joint.whole), ()) if _is_one(slot, joint.whole))
+            path = None if place is None else next(wholes, None)
+            if path is not None:
+                start = sum(part.element_count or 0 for part in joint.parts[:place])
+                return self._expect(partial(self._read_part, path, wanted, start))
+        return None
+
+    def _read_part(self, path: Path, wanted: TensorSlot, start: int) -> Array:
+        content = self._read(path, wanted.dtype).reshape(-1)[start : start + (wanted.element_count or 0)]
+        return content.reshape(wanted.shape or ())
+
+
+def _is_one(slot: TensorSlot, other: TensorSlot) -> bool:
+    """The same numbers in the same order."""
+    is_alike = slot.shape == other.shape and short_dtype(slot.dtype) == short_dtype(other.dtype)
+    return is_alike and extremes(slot) == extremes(other) and not sketched_distance(slot, other)
 
 
 class Drawer(Lender):
     """Numbers that have the extremes, the mean and the size of those that were not kept; the same for both runs."""
 
-    def __init__(self, joints: Iterable[JointLeaf] = ()) -> None:
-        super().__init__()
-        self._waiting: dict[Path, JointLeaf | TensorSlot] = {}
-        for joint in joints:
-            self._expect(joint.whole, joint)
-
     def find(self, wanted: TensorSlot) -> Path | None:
         found = super().find(wanted)
         if found is None and can_draw(wanted):
-            found = self._expect(wanted, wanted)
+            found = self._expect(lambda: draw(wanted))
+            self._add(wanted, found)
+            self._lent[replace(wanted, slot="")] = found
         return found
-
-    def _expect(self, slot: TensorSlot, content: JointLeaf | TensorSlot) -> Path:
-        path = self._next_path()
-        self._waiting[path] = content
-        self._add(slot, path)
-        self._lent[replace(slot, slot="")] = path
-        return path
-
-    def provide(self, path: Path) -> Path:
-        """Drawn when it is needed: by then it is known that the step fits into the memory."""
-        if path in self._waiting:
-            wanted = self._waiting.pop(path)
-            if isinstance(wanted, JointLeaf):
-                rows = [draw(part).reshape(-1, *(wanted.whole.shape or ())[1:]) for part in wanted.parts]
-                np.save(path, np.concatenate(rows))
-            else:
-                np.save(path, draw(wanted))
-        return path
 
     def _turn(self, content: Array, wanted: TensorSlot) -> Array | None:
         """Drawn numbers have not the recorded sketch: what is no copy is turned."""
         found = (one for one in _iter_turned(content, wanted) if one.strides != content.squeeze().strides)
         return next(found, None)
+
+
+def _iter_files(rank: RankDump) -> Iterator[tuple[TensorSlot, Path]]:
+    for record in rank.records():
+        for slot in record.slots():
+            if isinstance(slot, TensorSlot) and slot.data_name is not None:
+                yield slot, rank.tensor_path(slot.data_name)
 
 
 def _iter_turned(content: Array, wanted: TensorSlot) -> Iterator[Array]:
