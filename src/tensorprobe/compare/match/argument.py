@@ -103,7 +103,8 @@ def _settle_lone(slot: Slot, name: str, calls: Calls, default: Any) -> tuple[Sta
     if not isinstance(slot, PlainSlot) or not slot.is_input:
         return None
     said = _say(slot, calls[0])
-    if is_silent(name, said.value):
+    is_nothing = said.value is None and slot.type == "NoneType" and default is MISSING  # as good as left out
+    if is_nothing or is_silent(name, said.value):
         return "equal", "changes nothing"
     if _compare(said, PlainSlot(name, type(default).__name__, default), None)[0] == "equal":
         return "equal", "the default"

@@ -92,6 +92,8 @@ class TruthDecision:
         if not self._is_wanted or _is_beyond_truth(grown, finding):
             return grown
         is_judged = self._attempt is not None and self._attempt.pair is pair
+        if grown.kind == "unrelated" and not (is_judged and self._has_same_parameters()):
+            return grown
         if not is_judged and not _is_in_question(grown, finding):
             return grown
         if grown.kind == "incomplete" and not (pair.reference.is_complete and pair.candidate.is_complete):
@@ -105,6 +107,14 @@ class TruthDecision:
         if self._options.by == "truth":
             raise UsageError(f"the runs cannot be compared by truth: {attempt.obstacle}")
         return grown
+
+    def _has_same_parameters(self) -> bool:
+        """Two programs that start from the same parameters are one, however differently they are written."""
+        judgement = None if self._attempt is None else self._attempt.judgement
+        if judgement is None:
+            return False
+        observed = judgement.observables
+        return len(observed.gradients) > len(observed.unpaired_gradients)
 
     def _choose(self, judgement: Judgement, runs: tuple[Run, Run], finding: Finding, grown: Verdict) -> Verdict:
         if grown.kind != "agree":  # what was recorded differs by more than rounding: which of the two is wrong?
@@ -256,7 +266,7 @@ def _add_values(verdict: Verdict, finding: Finding) -> Verdict:
 
 def _is_beyond_truth(grown: Verdict, finding: Finding) -> bool:
     """Is something missing, or contradicts its record? A replay does not see it."""
-    if grown.kind in NO_ANSWER and grown.kind != "incomplete":
+    if grown.kind in NO_ANSWER and grown.kind not in ("incomplete", "unrelated"):
         return True
     values = own_tensors(finding.pairs)
     return any(value.measurement is not None and value.measurement.fallback is not None for value in values)

@@ -43,8 +43,7 @@ class GradientExplainer:
     def explain(self) -> list[Difference]:
         """The differences, the one that comes first in backward."""
         step = self._steps["candidate"]
-        shared = [value for value in step.values if value.is_floating and self._counterparts.exists("candidate", value)]
-        differing = [value for value in shared if self._differs(value)]
+        differing = self._find_differing(step)
         found: dict[tuple[TrueCall | None, TrueCall | None], Difference] = {}
         earlier = step.find_before({value.number for value in differing})
         last = [value for value in differing if value.number not in earlier]
@@ -54,6 +53,23 @@ class GradientExplainer:
         return list(found.values())
 
     # -- which values --------------------------------------------------------------------------------------------------
+
+    def _find_differing(self, step: TrueStep) -> list[TrueValue]:
+        """The values with another gradient that shows in that of a leaf. Where all gradients that are computed from it
+        agree again, it is the same value used for something else: one run computes twice what the other uses twice."""
+        shared = [value for value in step.values if value.is_floating and self._counterparts.exists("candidate", value)]
+        differing = {value.number for value in shared if self._differs(value)}
+        known, leading = {value.number for value in shared}, set[int]()
+        for value in sorted(step.values, key=lambda one: _position(one, step)):
+            maker = step.maker(value)
+            before = (
+                [] if maker is None else [number for slot, number in maker.inputs.items() if slot in maker.departing]
+            )
+            is_shown = maker is None or not leading.isdisjoint(before)
+            if is_shown and (value.number in differing or value.number not in known):
+                leading.add(value.number)
+        found = [value for value in shared if value.number in differing]
+        return [value for value in found if value.number in leading] or found
 
     def _differs(self, value: TrueValue) -> bool:
         """Is its gradient not that of the same value in the reference? One run may compute a value twice that the other

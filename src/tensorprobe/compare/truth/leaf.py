@@ -77,6 +77,7 @@ def is_rounding_of(leaf: TrueValue, finer: TrueValue) -> bool:
     bound = _SLACK * unit if finer.is_leaf else max(_SLACK * unit, _COMPUTED if unit < 1e-6 else 0.0)
     first, second = leaf.array.reshape(-1), finer.array.reshape(-1)
     with np.errstate(invalid="ignore", over="ignore"):
-        difference = np.abs(first - second)
-        scale = np.abs(second) if finer.is_leaf else np.abs(second).max(initial=0.0)
-        return bool(np.all((difference <= bound * scale + 1e-38) | (first == second)))
+        difference, size, is_finite = np.abs(first - second), np.abs(second), np.isfinite(second)
+        scale = size if finer.is_leaf else size[is_finite].max(initial=0.0)
+        is_near = is_finite & (difference <= bound * scale + 1e-38)  # what is infinite is near to nothing else
+        return bool(np.all(is_near | (first == second)))

@@ -1,0 +1,35 @@
+"""A table that one run reads and the other computes: is it the same one, rounded?"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tensorprobe.compare.truth.leaf import is_rounding_of
+from tensorprobe.replay.true_step import Array, TrueValue
+
+BIAS = np.random.default_rng(0).normal(size=(4, 6))
+
+
+def make_value(array: Array, maker: str | None, dtype: str = "float32") -> TrueValue:
+    return TrueValue(0, array, dtype, maker, "input.0")
+
+
+def is_taken(table: Array, computed: Array) -> bool:
+    return is_rounding_of(make_value(table, None), make_value(computed, "Tensor.mul.0.forward"))
+
+
+def test_a_table_that_the_other_run_computes_is_the_same_table() -> None:
+    assert is_taken(BIAS.astype(np.float32).astype(np.float64), BIAS)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_another_table_is_not(masked: bool) -> None:
+    computed = np.where(np.tri(4, 6, dtype=bool), BIAS, -np.inf) if masked else BIAS
+    assert not is_taken(4 * BIAS, computed)
+
+
+def test_a_mask_of_infinity_is_the_same_where_it_is_infinite_in_the_same_places() -> None:
+    computed = np.where(np.tri(4, 6, dtype=bool), BIAS, -np.inf)
+    assert is_taken(computed.astype(np.float32).astype(np.float64), computed)
+    assert not is_taken(np.where(np.isinf(computed), -1e30, computed), computed)
