@@ -130,6 +130,24 @@ def record_step(folder: Path, **edit: Any) -> Path:
     return run.write(folder)
 
 
+def test_a_gradient_comes_back_through_a_call_that_has_no_backward_of_its_own(tmp_path: Path) -> None:
+    run = start()
+    product = run.api("Functional.matmul", run.data(X), run.data(W, requires_grad=True), output=X @ W)
+    name_parameter(run, "Functional.matmul.0.forward", 1, "fc.weight")
+    flat = run.api("Tensor.reshape", product, (12,), output=product.array.reshape(12))
+    active = run.api(RELU, flat, output=relu(flat.array))
+    run.api("Tensor.sum", active, output=active.array.sum())
+    slope = np.ones(12, np.float32)
+    back = slope * (flat.array > 0)
+    run.backward("Tensor.sum.0", run.data(np.float32(1)), run.data(slope))
+    run.backward(f"{RELU}.0", run.data(slope), run.data(back))
+    run.backward("Functional.matmul.0", run.data(back.reshape(4, 3)), [None, run.data(X.T @ back.reshape(4, 3))])
+    program = read(run, tmp_path)
+    assert program.passes is not None
+    (found,) = program.passes
+    assert [root and root.tensor for root in found.roots] == [result_number(program, "Tensor.sum.0.forward")]
+
+
 def test_gradients_begin_where_nobody_gave_them_with_what_was_given(tmp_path: Path) -> None:
     program = read_program(next(open_dump(record_step(tmp_path)).ranks()))
     assert program.passes is not None

@@ -319,7 +319,7 @@ def _change_leaves(tree: Any, slot: str, change: Callable[[Leaf], dict[str, Any]
 def find_passes(program: Program) -> list[BackwardPass]:
     """A gradient that comes back to a result, and that none of its users has given, is where a pass began. (What a call
     that nobody saw gives back is such a beginning, too.)"""
-    given_back = {number for operation in program.calls() for number in _numbers_given_back(program, operation)}
+    given_back = _find_given_back(program)
     found: list[BackwardPass] = []
     for first, last in _runs(program):
         roots: dict[int, tuple[Leaf, Leaf]] = {}
@@ -334,6 +334,17 @@ def find_passes(program: Program) -> list[BackwardPass]:
             tensors, gradients = zip(*roots.values(), strict=True)
             name = f"backward_pass.{len(found)}"
             found.append(BackwardPass(name, first, tensors, gradients, begins_anew=True))
+    return found
+
+
+def _find_given_back(program: Program) -> set[int]:
+    """The tensors whose gradient some call gave back; also where MindSpore has no backward of it to record, as of a
+    squeeze, and its results have got a gradient."""
+    calls = list(program.calls())
+    found = {number for operation in calls for number in _numbers_given_back(program, operation)}
+    for operation in reversed(calls):
+        if not any(program.gradients_of(operation)) and any(leaf.tensor in found for leaf in operation.outputs):
+            found.update(leaf.tensor for leaf in operation.inputs if leaf.is_floating and leaf.tensor is not None)
     return found
 
 

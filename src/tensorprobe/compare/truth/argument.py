@@ -42,6 +42,12 @@ class Arguments:
         told = [value for value in plain if not (has_same_shape and is_size(value, calls))]
         return describe_arguments(find_changed(told))
 
+    def line_of(self, side: str, call: TrueCall) -> str | None:
+        """Where the program makes it."""
+        run = self._runs[side == "candidate"]
+        recorded = run.by_name.get(call.inside or call.name)
+        return None if recorded is None else run.location(recorded)
+
     def _find(self, reference: TrueCall, candidate: TrueCall) -> tuple[Call, Call] | None:
         found = [run.by_name.get(call.name) for run, call in zip(self._runs, (reference, candidate), strict=True)]
         return (found[0], found[1]) if found[0] is not None and found[1] is not None else None

@@ -38,10 +38,13 @@ class ForwardExplainer:
         self._walker = Walker(counterparts, arguments)
         self._slices: dict[str, Slice] = {}
         self._slicers = {side: Slicer(side, counterparts, likeness.exists) for side in self._steps}
+        self._arguments = arguments
 
     def explain(self, observed: Observables) -> list[Difference]:
         """The differences, the one that comes first."""
         self._slices = {side: self._slicers[side].follow(self._starts(side, observed)) for side in self._steps}
+        for side, found in self._slices.items():
+            found.beginnings = self._leave_out_proved(side, found.beginnings)
         return self._explain_forward(self._slices)
 
     def find_unlike(self, differences: Sequence[Difference]) -> dict[str, list[str]]:
@@ -55,6 +58,17 @@ class ForwardExplainer:
             side: [one.name for one in ([call] if call is not None else self._slices[side].beginnings[:_MAX_OPENED])]
             for side, call in named.items()
         }
+
+    def _leave_out_proved(self, side: str, calls: list[TrueCall]) -> list[TrueCall]:
+        """Without those of a line that was shown to lead to the same in another place, as in an earlier layer: it is
+        written otherwise, and behind a difference nothing shows that it means the same."""
+        listed = self._steps[side].calls.values()
+        proved = {self._place(side, call) for call in listed if self._slicers[side].is_harmless(call)}
+        return [call for call in calls if self._place(side, call) not in proved] or calls
+
+    def _place(self, side: str, call: TrueCall) -> tuple[str, str | None]:
+        line = self._arguments.line_of(side, call)
+        return (word_of(call), line) if line is not None else ("", call.name)
 
     def _starts(self, side: str, observed: Observables) -> list[TrueValue]:
         step = self._steps[side]

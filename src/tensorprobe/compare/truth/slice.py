@@ -67,6 +67,10 @@ class Slicer:
         found.leaves.sort(key=lambda pair: pair[0].position)
         return found
 
+    def is_harmless(self, call: TrueCall) -> bool:
+        """Does the other run have nothing of what it gives, but what is made of that?"""
+        return bool(call.outputs) and self._harmless.issuperset(call.outputs.values())
+
     def _lacking(self, call: TrueCall) -> list[TrueValue]:
         values = [self._step.values[number] for number in dict.fromkeys(call.inputs.values())]
         return [value for value in values if value.number not in self._harmless and not self.exists(value)]

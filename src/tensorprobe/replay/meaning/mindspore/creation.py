@@ -18,6 +18,7 @@ from tensorprobe.replay.meaning.mindspore.table import (
     spread,
 )
 from tensorprobe.replay.meaning.torch import Context
+from tensorprobe.replay.precision import torch_dtype
 
 Sizes = Sequence[int]
 
@@ -82,10 +83,12 @@ def eye(n: int, m: int | None = None, dtype: Any = None) -> Tensor:
     return torch.eye(n, n if m is None else m, dtype=dtype)
 
 
-@means("cast Cast ToDtype", OPS)
-@means("astype to", METHOD)
-def cast(input: Any, dtype: Any, *_: Any, **__: Any) -> Any:
-    """Of a floating dtype the replay has another, which was given here."""
+@means("cast Cast ToDtype", OPS, needs_context=True)
+@means("astype to", METHOD, needs_context=True)
+def cast(context: Context, input: Any, dtype: Any, *_: Any, **__: Any) -> Any:
+    """Of a floating dtype the replay has another, which was given here; of its name not."""
+    if isinstance(dtype, str):
+        dtype = context.precision.dtype(torch_dtype(dtype))
     if not isinstance(dtype, torch.dtype):
         raise NotImplementedError("a cast to what is no dtype")
     return torch.as_tensor(input).to(dtype)
