@@ -1,5 +1,5 @@
 """Weights that one run holds as one tensor and the other as several: query, key and value, a stack of experts, a padded
-table. A piece lies in the whole in its own order, so its gradient does, too."""
+table, gates in another order. Where the numbers of a piece are in the whole, there is its gradient, too."""
 
 from __future__ import annotations
 
@@ -25,13 +25,12 @@ class Piece:
 
 
 def find_pieces(parts: Sequence[TrueValue], wholes: Sequence[TrueValue], bound: float = TOLERANCE) -> Iterator[Piece]:
-    """For each part the whole that it is cut from, along the first axis or along the second. `bound`: by how much of
-    their size elements may differ."""
+    """For each part the whole that it is cut from. `bound`: by how much of their size elements may differ."""
     for part in parts:
         if part.array.size < _MIN_SIZE or not part.is_floating:
             continue
         for whole in wholes:
-            if whole.array.size > part.array.size and whole.is_floating:
+            if whole.array.size >= part.array.size and whole.is_floating:
                 places = _locate(part.array, whole.array, bound)
                 if places is not None:
                     yield Piece(part, whole, places)
@@ -39,17 +38,21 @@ def find_pieces(parts: Sequence[TrueValue], wholes: Sequence[TrueValue], bound: 
 
 
 def _locate(part: Array, whole: Array, bound: float) -> Array | None:
-    numbers = np.arange(whole.size)
+    """One behind the other; else wherever they are, if no two numbers of the whole are alike: every third head, gates
+    in another order."""
     found = _locate_flat(part.reshape(-1), whole.reshape(-1), bound)
     if found is not None:
-        return numbers[found : found + part.size]
-    if whole.ndim >= 2 and part.ndim == whole.ndim and part.shape[0] == whole.shape[0]:
-        turned = np.swapaxes(numbers.reshape(whole.shape), 0, 1)
-        found = _locate_flat(np.swapaxes(part, 0, 1).reshape(-1), whole.reshape(-1)[turned.reshape(-1)], bound)
-        if found is not None:
-            places = turned.reshape(-1)[found : found + part.size]
-            return np.swapaxes(places.reshape(np.swapaxes(part, 0, 1).shape), 0, 1).reshape(-1)
-    return None
+        return np.arange(found, found + part.size)
+    flat = whole.reshape(-1)
+    order = np.argsort(flat)
+    if not np.all(np.diff(flat[order]) > 2 * bound * np.abs(flat[order][1:])):
+        return None
+    numbers = part.reshape(-1)
+    behind = np.searchsorted(flat[order], numbers).clip(1, flat.size - 1)
+    is_nearer = np.abs(flat[order[behind - 1]] - numbers) < np.abs(flat[order[behind]] - numbers)
+    places: Array = order[behind - is_nearer]
+    is_found = np.all(np.abs(flat[places] - numbers) <= bound * np.abs(numbers) + 1e-38)
+    return places if is_found and len(np.unique(places)) == part.size else None
 
 
 def _locate_flat(part: Array, whole: Array, bound: float) -> int | None:

@@ -1,0 +1,60 @@
+"""Weights that one run holds in one tensor and the other in several."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tensorprobe.compare.truth.piece import find_pieces
+from tensorprobe.replay.true_step import Array, TrueValue
+
+WHOLE = np.random.default_rng(0).normal(size=(6, 8))
+
+
+def make_leaf(array: Array) -> TrueValue:
+    return TrueValue(0, array, "float32", None, "input.1")
+
+
+def locate(part: Array, whole: Array) -> Array | None:
+    found = next(find_pieces([make_leaf(part)], [make_leaf(whole)]), None)
+    return None if found is None else found.places
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        lambda array: array[2:4],
+        lambda array: array[:, 2:5],
+        lambda array: array[:, 2:5].T,
+        lambda array: array[::2],
+        lambda array: array[None, :, 4:],
+        lambda array: array[[3, 4, 5, 0, 1, 2]],
+    ],
+    ids=["rows", "columns", "columns, transposed", "every second row", "with an axis more", "in another order"],
+)
+def test_a_piece_is_found_wherever_its_numbers_are(cut) -> None:  # type: ignore[no-untyped-def]
+    part = np.ascontiguousarray(cut(WHOLE))
+    places = locate(part, WHOLE)
+    assert places is not None and np.array_equal(WHOLE.reshape(-1)[places], part.reshape(-1))
+
+
+@settings(deadline=None)
+@given(st.sets(st.integers(0, 47), min_size=4), st.integers(0, 9))
+def test_any_choice_of_elements_is_a_piece(chosen: set[int], seed: int) -> None:
+    order = np.random.default_rng(seed).permutation(sorted(chosen))
+    places = locate(WHOLE.reshape(-1)[order], WHOLE)
+    assert places is not None and np.array_equal(places, order)
+
+
+def test_other_numbers_are_no_piece() -> None:
+    assert locate(WHOLE[:2] * 1.001, WHOLE) is None
+    assert locate(np.concatenate([WHOLE[0], WHOLE[0] + 1]), WHOLE) is None
+
+
+def test_where_numbers_occur_twice_only_a_piece_in_order_is_found() -> None:
+    ones = np.ones((4, 4))
+    ones[1:3] = WHOLE[:2, :4]
+    assert locate(WHOLE[:2, :4], ones) is not None
+    assert locate(np.ascontiguousarray(WHOLE[:2, :4].T), ones) is None
