@@ -64,3 +64,17 @@ def test_a_step_too_large_for_the_memory_is_judged_by_how_errors_grow(
     assert "judged by how errors grow, not by truth: Replaying step0/rank would take" in caplog.text
     with pytest.raises(tensorprobe.UsageError, match=r"cannot be compared by truth: .* of memory"):
         tensorprobe.compare(tmp_path / "r", tmp_path / "c", by="truth")
+
+
+def test_a_mask_of_what_is_kept_is_that_of_what_is_left_out(tmp_path: Path) -> None:
+    """And what comes after it is not hidden by it."""
+    places = torch.arange(8)
+
+    def keep(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return torch.where(places < 5, x @ model.weight, torch.zeros(())) * 2.0
+
+    def leave_out(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return (x @ model.weight).masked_fill(places >= 5, 0.0) * 2.1
+
+    verdict = compare(tmp_path, keep, leave_out)
+    assert "called with input.1=2.1 where the reference had 2.0" in verdict.headline, verdict

@@ -11,7 +11,7 @@ import itertools
 import math
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -28,6 +28,8 @@ MASKED = -1e4
 _MAX_AXES = 6
 _FEW = 4
 """A larger value with fewer different numbers in it says nothing."""
+_COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne", "logical_not", "bitwise_not"})
+"""One mask is made by any of them: what is smaller, or what is not."""
 _MAX_LOOKED_AT = 4096
 _FEW_PLACES = 16
 
@@ -229,6 +231,9 @@ class Counterparts:
         if found is None:
             own, other = self._indexes[side], self._indexes[other_side(side)]
             found = list(other.find(value, own.moments(value), self.tolerance))
+            if value.array.dtype.kind == "b":  # what is masked here is what is kept there
+                inverted = replace(value, array=~value.array)
+                found += other.find(inverted, measure(inverted.array), self.tolerance)
             if own.is_plain(value):
                 found = [one for one in found if is_made_alike(own.step, value, other.step, one)]
             self._found[side, value.number] = found
@@ -264,7 +269,8 @@ def is_made_alike(first_step: TrueStep, first: TrueValue, second_step: TrueStep,
     makers = first_step.maker(first), second_step.maker(second)
     if makers[0] is None or makers[1] is None:
         return True
-    return word_of(makers[0]) == word_of(makers[1])
+    words = {word_of(maker) for maker in makers if maker is not None}
+    return len(words) == 1 or words <= _COMPARISONS
 
 
 def word_of(call: TrueCall) -> str:
