@@ -94,10 +94,10 @@ class ForwardExplainer:
             other = partner or namesake
             if other is not None and self._walker.has_same_results(other, call):
                 continue  # zeros or a single number, made in another way
-            is_lone = partner is None and (namesake is None or not self._share_inputs(namesake, call))
             if other is None:
                 partner = self._find_next(call, reference)
-            found.append((is_lone + (partner is None), call.position, self._explain_call(call, partner, namesake)))
+            is_lone = partner is None and (namesake is None or not self._share_inputs(namesake, call))
+            found.append((is_lone, call.position, self._explain_call(call, partner, namesake)))
         found.sort(key=lambda one: one[:2])
         places = {(one.reference, one.candidate): one for *_, one in reversed(found)}
         differences = list(reversed(places.values()))

@@ -59,14 +59,12 @@ class GradientExplainer:
         agree again, it is the same value used for something else: one run computes twice what the other uses twice."""
         shared = [value for value in step.values if value.is_floating and self._counterparts.exists("candidate", value)]
         differing = {value.number for value in shared if self._differs(value)}
-        known, leading = {value.number for value in shared}, set[int]()
+        agreeing = {value.number for value in shared if value.number not in differing and self._agrees(value)}
+        leading: set[int] = set()
         for value in sorted(step.values, key=lambda one: _position(one, step)):
             maker = step.maker(value)
-            before = (
-                [] if maker is None else [number for slot, number in maker.inputs.items() if slot in maker.departing]
-            )
-            is_shown = maker is None or not leading.isdisjoint(before)
-            if is_shown and (value.number in differing or value.number not in known):
+            is_shown = maker is None or not leading.isdisjoint(_find_given_back(maker))
+            if is_shown and value.number not in agreeing:
                 leading.add(value.number)
         found = [value for value in shared if value.number in differing]
         return [value for value in found if value.number in leading] or found
@@ -87,6 +85,13 @@ class GradientExplainer:
         known = own if own is not None else others
         is_meant = value.is_trained and all(one.is_trained for one in partners)
         return is_meant and known is not None and not self._is_zero(known)
+
+    def _agrees(self, value: TrueValue) -> bool:
+        """Is its gradient known, and that of the same value in the reference?"""
+        own = _gradient_of(value, self._steps["candidate"])
+        partners = self._counterparts.of("candidate", value)
+        others = (self._arranged(one, value, self._steps["reference"]) for one in partners)
+        return own is not None and any(one is not None and self._is_same(own, one) for one in others)
 
     def _add_up(self, values: Sequence[TrueValue], target: TrueValue, side: str) -> Array | None:
         step = self._steps[side]
@@ -256,6 +261,11 @@ def _gradient_of(value: TrueValue, step: TrueStep) -> Array | None:
     if maker is None:
         return None
     return next((maker.arriving.get(slot) for slot, number in maker.outputs.items() if number == value.number), None)
+
+
+def _find_given_back(call: TrueCall) -> list[int]:
+    """What it gives a gradient to; all that it takes, where that was not recorded."""
+    return [number for slot, number in call.inputs.items() if slot in (call.departing or call.inputs)]
 
 
 def _position(value: TrueValue, step: TrueStep) -> int:

@@ -1,0 +1,68 @@
+"""Programs that are written otherwise behind a difference: it is the difference that is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import tensorprobe
+from tensorprobe.compare.result import Verdict
+
+LAYERS = 3
+
+
+class Adapted(nn.Module):
+    """Layers with a low-rank change of their weights: added to the result, or to the weight (`merges`)."""
+
+    def __init__(self, merges: bool, fault: str = "") -> None:
+        super().__init__()
+        self.merges, self.fault = merges, fault
+        generator = torch.Generator().manual_seed(0)
+        for name, shape in (("base", (8, 8)), ("down", (2, 8)), ("up", (8, 2))):
+            weights = [nn.Parameter(torch.randn(shape, generator=generator) * 0.4) for _ in range(LAYERS)]
+            setattr(self, name, nn.ParameterList(weights))
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        for number in range(LAYERS):
+            x = self.change(F.leaky_relu(x, 0.02 if self.fault == "slope" and number == 1 else 0.01), number)
+        if not self.merges:
+            return F.cross_entropy(x, labels) + 0.1 * torch.logsumexp(x, -1).square().mean()
+        total = torch.logsumexp(x, -1)
+        return (total - x.gather(1, labels[:, None])[:, 0]).mean() + 0.1 * total.square().mean()
+
+    def change(self, x: torch.Tensor, number: int) -> torch.Tensor:
+        base, down, up = self.base[number], self.down[number], self.up[number]
+        if not self.merges:
+            return F.linear(x, base) + F.linear(F.linear(x, down), up)
+        weight = base + up @ down
+        if self.fault == "frozen" and number == 0:
+            weight = base + (up @ down).detach()
+        return F.linear(x, weight)
+
+
+def compare(tmp_path: Path, fault: str) -> Verdict:
+    generator = torch.Generator().manual_seed(1)
+    x, labels = torch.randn(6, 8, generator=generator), torch.randint(0, 8, (6,), generator=generator)
+    for name, model in (("r", Adapted(False)), ("c", Adapted(True, fault))):
+        with tensorprobe.capture(model, tmp_path / name, level="L1", task="tensor"):
+            model(x, labels).backward()
+    return tensorprobe.compare(tmp_path / "r", tmp_path / "c").verdict
+
+
+def test_layers_that_merge_their_adapters_agree(tmp_path: Path) -> None:
+    assert compare(tmp_path, "").kind == "agree"
+
+
+def test_behind_a_difference_a_product_of_weights_that_only_one_run_makes_is_no_difference(tmp_path: Path) -> None:
+    """In the layer before the same line was shown to mean the same."""
+    verdict = compare(tmp_path, "slope")
+    assert "leaky_relu.1.forward" in verdict.headline and "0.02 where the reference had 0.01" in verdict.headline
+
+
+def test_a_value_that_one_run_uses_twice_and_the_other_computes_twice_hides_no_gradient(tmp_path: Path) -> None:
+    verdict = compare(tmp_path, "frozen")
+    assert verdict.call is not None
+    assert "no gradient goes" in verdict.headline and "logsumexp" not in verdict.headline, verdict.headline
