@@ -66,3 +66,31 @@ def test_a_value_that_one_run_uses_twice_and_the_other_computes_twice_hides_no_g
     verdict = compare(tmp_path, "frozen")
     assert verdict.call is not None
     assert "no gradient goes" in verdict.headline and "logsumexp" not in verdict.headline, verdict.headline
+
+
+class Normalised(nn.Module):
+    """A weight of a direction and a length; two in one tensor (`joins`), or each for itself."""
+
+    def __init__(self, joins: bool, detaches: bool = False) -> None:
+        super().__init__()
+        self.detaches = detaches
+        weight = torch.randn(8, 8, generator=torch.Generator().manual_seed(0))
+        self.directions = nn.ParameterList([weight] if joins else [weight[:3].clone(), weight[3:].clone()])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        parts = [F.linear(x, self.normalise(direction)) for direction in self.directions]
+        return torch.tanh(torch.cat(parts, -1)).square().mean()
+
+    def normalise(self, direction: torch.Tensor) -> torch.Tensor:
+        length = direction.square().sum(-1, keepdim=True).sqrt()
+        return direction / (length.detach() if self.detaches else length)
+
+
+def test_a_gradient_that_only_shows_in_a_parameter_that_is_joined_is_named_where_that_is_used(tmp_path: Path) -> None:
+    x = torch.randn(5, 8, generator=torch.Generator().manual_seed(1))
+    for name, model in (("r", Normalised(False)), ("c", Normalised(True, detaches=True))):
+        with tensorprobe.capture(model, tmp_path / name, level="L1", task="tensor"):
+            model(x).backward()
+    verdict = tensorprobe.compare(tmp_path / "r", tmp_path / "c").verdict
+    assert verdict.call is not None and verdict.call.candidate[-1].op in ("square", "div"), verdict.headline
+    assert any("line" in line and "direction" in line for line in verdict.evidence)

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from tensorprobe.compare.truth.difference import Difference
-from tensorprobe.compare.truth.observable import ZERO, arrange
+from tensorprobe.compare.truth.observable import ZERO, GradientPair, arrange
 from tensorprobe.compare.truth.value_index import Counterparts, other_side, unlikeness
 from tensorprobe.replay.true_step import Array, TrueCall, TrueStep, TrueValue
 
@@ -40,8 +40,8 @@ class GradientExplainer:
         gradients = [_gradient_of(value, step) for step in self._steps.values() for value in step.values]
         self._floor = ZERO * max((float(np.linalg.norm(one)) for one in gradients if one is not None), default=0.0)
 
-    def explain(self) -> list[Difference]:
-        """The differences, the one that comes first in backward."""
+    def explain(self, pairs: Sequence[GradientPair]) -> list[Difference]:
+        """The differences, the one that comes first in backward. `pairs`: the gradients of parameters."""
         step = self._steps["candidate"]
         differing = self._find_differing(step)
         found: dict[tuple[TrueCall | None, TrueCall | None], Difference] = {}
@@ -50,7 +50,14 @@ class GradientExplainer:
         for value in sorted(last, key=lambda one: -_position(one, step)):
             for one in self._describe(value):
                 found.setdefault((one.reference, one.candidate), one)
-        return list(found.values())
+        return list(found.values()) or [self._describe_user(pair) for pair in pairs if not pair.is_equal]
+
+    def _describe_user(self, pair: GradientPair) -> Difference:
+        """Where no other value shows it: a parameter that is joined, of which each run computes its own."""
+        leaves = {"reference": pair.reference, "candidate": pair.candidate}
+        users = {side: next(iter(self._steps[side].users.get(leaf.number, ())), None) for side, leaf in leaves.items()}
+        because = f"the gradient of {pair.name} is not the same, and those of all that is computed from it are"
+        return Difference("source", users["reference"], users["candidate"], because, is_backward=True)
 
     # -- which values --------------------------------------------------------------------------------------------------
 

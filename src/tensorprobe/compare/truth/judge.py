@@ -110,7 +110,7 @@ class _TruthJudge:
             if found:
                 return found, opened
         counterparts = self._replay(moved, dict.fromkeys(SIDES, Keeping(has_gradients=True)))
-        return GradientExplainer(counterparts).explain(), counterparts
+        return GradientExplainer(counterparts).explain(observed.gradients), counterparts
 
     def _replay(
         self,
