@@ -28,8 +28,8 @@ class Slice:
 
     calls: set[str] = field(default_factory=set)
     beginnings: list[TrueCall] = field(default_factory=list)
-    """The calls whose result does not exist in the other run, although all that goes in does, but for parameters that
-    the other run does not use; as they ran."""
+    """The calls whose result does not exist in the other run, although all that goes in does, but for parameters and
+    tables that the other run does not use; as they ran."""
     leaves: list[tuple[TrueCall, TrueValue]] = field(default_factory=list)
     """Leaves that the other run has not, each with the first call that takes it."""
 
@@ -61,7 +61,7 @@ class Slicer:
             lacking_leaves = [value for value in before if value.is_leaf]
             found.leaves += [(call, value) for value in lacking_leaves]
             waiting += makers
-            if not makers and all(leaf.is_trained for leaf in lacking_leaves):
+            if not makers:
                 found.beginnings.append(call)
         found.beginnings.sort(key=lambda call: call.position)
         found.leaves.sort(key=lambda pair: pair[0].position)
