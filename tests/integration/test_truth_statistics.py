@@ -13,6 +13,7 @@ from torch import nn
 
 import tensorprobe
 from tensorprobe.compare.result import Comparison
+from tensorprobe.compare.truth import lending
 from tests.integration.test_truth_verdict import FAULTS, record
 
 TASKS = [("statistics", "tensor"), ("tensor", "statistics"), ("statistics", "statistics")]
@@ -95,6 +96,15 @@ def change(slot: dict[str, Any], factor: float) -> None:
     for name in ("Max", "Min", "Mean", "Norm"):
         slot[name] *= factor
     slot["Sketch"] = [factor * number for number in slot["Sketch"]]
+
+
+def test_a_large_step_without_tensors_is_executed_again_only_if_that_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [record(tmp_path / name, how=how, task="statistics") for name, how in (("r", "eager"), ("c", "fused"))]
+    monkeypatch.setattr(lending, "_MOST_DRAWN", 1000)
+    assert "executed again" not in tensorprobe.compare(*folders).verdict.headline
+    assert "executed again" in tensorprobe.compare(*folders, by="truth").verdict.headline
 
 
 class Dropping(nn.Module):

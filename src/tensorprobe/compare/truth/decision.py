@@ -73,7 +73,7 @@ class TruthDecision:
         return self._attempt
 
     def _try_to_judge(self, pair: RankPair, runs: tuple[Run, Run]) -> _Attempt:
-        runs = lend_leaves(*runs)
+        runs = lend_leaves(*runs, draws_any=self._options.by == "truth")
         obstacle = find_obstacle(*runs)
         if obstacle is not None:
             return _Attempt(pair, None, obstacle)

@@ -22,6 +22,7 @@ from tensorprobe.compare.truth.drawing import can_draw, draw
 from tensorprobe.compare.truth.shared_leaf import (
     JointLeaf,
     axes_of,
+    count_leaves,
     extremes,
     has_same_numbers,
     share_leaves,
@@ -39,17 +40,21 @@ Array = np.ndarray[Any, Any]
 _BORROWING = ("input_args", "input_kwargs", "parameters", "buffers", "calls")
 """The fields of a forward record in which leaves are."""
 _MAX_TURNED_DIMENSIONS = 4
+_MOST_DRAWN = 1 << 28
+"""Elements: to execute a larger step again takes minutes, which nobody expects of a comparison of statistics."""
 
 
-def lend_leaves(reference: Run, candidate: Run) -> tuple[Run, Run]:
-    """Both runs; what was recorded with statistics only, with tensors of the other run, or with drawn ones."""
+def lend_leaves(reference: Run, candidate: Run, *, draws_any: bool = True) -> tuple[Run, Run]:
+    """Both runs; what was recorded with statistics only, with tensors of the other run, or with drawn ones.
+    `draws_any`: however long that takes."""
     tasks = [run.rank.header.get("task") for run in (reference, candidate)]
     joints = share_leaves(reference, candidate) if "statistics" in tasks else None
     if tasks == ["statistics", "tensor"]:
         return _lend(Lender(_iter_files(candidate.rank), joints or ()), reference), candidate
     if tasks == ["tensor", "statistics"]:
         return reference, _lend(Lender(_iter_files(reference.rank), joints or ()), candidate)
-    if tasks == ["statistics", "statistics"] and joints is not None:
+    is_small = draws_any or max(map(count_leaves, (reference, candidate))) <= _MOST_DRAWN
+    if tasks == ["statistics", "statistics"] and joints is not None and is_small:
         drawer = Drawer(joints=joints)
         return _lend(drawer, reference), _lend(drawer, candidate)
     return reference, candidate

@@ -41,6 +41,11 @@ def share_leaves(reference: Run, candidate: Run) -> list[JointLeaf] | None:
     return joints if is_settled else None
 
 
+def count_leaves(run: Run) -> int:
+    """How many elements the tensors have that it starts from."""
+    return sum(slot.element_count or 0 for slot in _iter_leaves(run))
+
+
 def extremes(slot: TensorSlot) -> tuple[object, ...]:
     """What tensors with the same numbers have in common to the bit."""
     return slot.element_count, slot.max, slot.min
