@@ -48,16 +48,17 @@ def lend_leaves(reference: Run, candidate: Run, *, draws_any: bool = True) -> tu
     """Both runs; what was recorded with statistics only, with tensors of the other run, or with drawn ones.
     `draws_any`: however long that takes."""
     tasks = [run.rank.header.get("task") for run in (reference, candidate)]
-    joints = share_leaves(reference, candidate) if "statistics" in tasks else None
+    if not set(tasks) <= {"statistics", "tensor"} or "statistics" not in tasks:
+        return reference, candidate
+    joints = share_leaves(reference, candidate)
     if tasks == ["statistics", "tensor"]:
         return _lend(Lender(_iter_files(candidate.rank), joints or ()), reference), candidate
     if tasks == ["tensor", "statistics"]:
         return reference, _lend(Lender(_iter_files(reference.rank), joints or ()), candidate)
-    is_small = draws_any or max(map(count_leaves, (reference, candidate))) <= _MOST_DRAWN
-    if tasks == ["statistics", "statistics"] and joints is not None and is_small:
-        drawer = Drawer(joints=joints)
-        return _lend(drawer, reference), _lend(drawer, candidate)
-    return reference, candidate
+    if joints is None or (not draws_any and max(map(count_leaves, (reference, candidate))) > _MOST_DRAWN):
+        return reference, candidate
+    drawer = Drawer(joints=joints)
+    return _lend(drawer, reference), _lend(drawer, candidate)
 
 
 def find_borrowers(reference: Run, candidate: Run) -> tuple[str, ...]:
