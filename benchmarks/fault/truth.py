@@ -50,7 +50,9 @@ def find_truth(case: Case, reference: Dump, candidate: Dump, changed: str) -> Tr
     elif case.kind == "start":
         right = wrong = find_users(reference, candidate, changed, level)
     elif case.kind == "untied":
-        right = wrong = find_gradients(reference, changed) | find_gradients(candidate, changed)
+        right, wrong = (
+            find_gradients(dump, changed) | find_tied_calls(dump, changed) for dump in (reference, candidate)
+        )
     else:
         place = find_place(case)
         if level == "L0":
@@ -306,6 +308,12 @@ def find_gradients(dump: Dump, parameter: str) -> Names:
     owners = [name.rpartition(".")[0] for name in parameter.split()]
     paths = tuple(f"{prefix}.{owner}." for owner in owners for prefix in ("Module", "Cell"))
     return {name for name in dump.names if name.endswith(".parameters_grad") and name.startswith(paths)}
+
+
+def find_tied_calls(dump: Dump, parameters: str) -> Names:
+    """The calls that take the weight that was tied: where it is used a second time."""
+    owner = parameters.split()[-1].rpartition(".")[0]
+    return {name for name, record in dump.records.items() if is_within(record.get("module_path"), owner)}
 
 
 def gradients_of(name: str) -> str:

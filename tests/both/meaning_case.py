@@ -246,11 +246,17 @@ LAYOUT: Cases = {
     ],
     "scatter": [call(X, 1, np.array([[0, 1], [2, 3], [1, 0]], np.int64), normal(3, 2))],
     "index_add": [call(X, 0, np.array([0, 2], np.int32), normal(2, 4))],
-    "unsorted_segment_sum": [
-        call(X, np.array([1, 0, 1], np.int32), 3),
-        call(CUBE, np.array([[0, 1, 1], [2, -1, 0]], np.int32)[:, : CUBE.shape[1]], 4),
-    ],
-    **{f"unsorted_segment_{name}": [call(X, np.array([1, 0, 1], np.int32), 2)] for name in ("max", "min")},
+    **{
+        name: [
+            call(X, np.array([1, 0, 1], np.int32), 3),
+            call(CUBE, np.array([[0, 1, 1], [2, -1, 0]], np.int32)[:, : CUBE.shape[1]], 4),
+        ]
+        for name in ("unsorted_segment_sum", "UnsortedSegmentSum")
+    },
+    **{
+        name: [call(X, np.array([1, 0, 1], np.int32), 2)]
+        for name in ("unsorted_segment_max", "unsorted_segment_min", "UnsortedSegmentMax", "UnsortedSegmentMin")
+    },
     "Tensor.astype": [call(X, "float32"), call(MASK, "float32"), call(X, "int32"), call(X, Dtype("float16"))],
     "embedding": [call(LABELS, normal(4, 5)), call(LABELS, normal(4, 5), 1)],
     "one_hot": [call(LABELS, 5), call(LABELS, 5, 2.5, 0.5, 0)],

@@ -57,6 +57,8 @@ class TensorSlot:
     """Did the call read it, or did it compute it?"""
     sketch: tuple[float, ...] | None = None
     """None in dumps that have none, as msprobe's."""
+    parameter: str | None = None
+    """The name of the parameter that it is, where the model has it."""
 
     @property
     def has_nan(self) -> bool:
@@ -144,6 +146,7 @@ def _read_tensor(slot: str, leaf: dict[str, Any], is_input: bool) -> TensorSlot:
         note=_text(leaf.get("note")),
         is_input=is_input,
         sketch=_sketch(leaf.get("Sketch")),
+        parameter=_text(leaf.get("parameter")),
     )
 
 

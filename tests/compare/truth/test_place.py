@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -94,3 +95,28 @@ def test_a_gradient_that_only_shows_in_a_parameter_that_is_joined_is_named_where
     verdict = tensorprobe.compare(tmp_path / "r", tmp_path / "c").verdict
     assert verdict.call is not None and verdict.call.candidate[-1].op in ("square", "div"), verdict.headline
     assert any("line" in line and "direction" in line for line in verdict.evidence)
+
+
+class Tied(nn.Module):
+    """Words in, words out, with one table for both or, with the same numbers, one for each."""
+
+    def __init__(self, ties: bool) -> None:
+        super().__init__()
+        self.words = nn.Embedding.from_pretrained(torch.randn(11, 6, generator=torch.Generator().manual_seed(0)), False)
+        self.head = nn.Linear(6, 11, bias=False)
+        self.head.weight = self.words.weight if ties else nn.Parameter(self.words.weight.detach().clone())
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(self.head(torch.tanh(self.words(tokens))), tokens.flip(0))
+
+
+@pytest.mark.parametrize("tied", ["reference", "candidate"])
+def test_weights_that_one_run_ties_are_named_where_the_other_takes_its_own(tmp_path: Path, tied: str) -> None:
+    for name in ("reference", "candidate"):
+        model = Tied(ties=name == tied)
+        with tensorprobe.capture(model, tmp_path / name, level="L1", task="tensor"):
+            model(torch.arange(9)).backward()
+    verdict = tensorprobe.compare(tmp_path / "reference", tmp_path / "candidate").verdict
+    assert verdict.call is not None and verdict.call.candidate[-1].op == "linear", verdict.headline
+    assert f"only the {tied} ties the two" in verdict.headline
+    assert "head.weight" in verdict.headline and "words.weight" in verdict.headline

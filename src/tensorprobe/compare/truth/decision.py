@@ -273,8 +273,20 @@ def _is_beyond_truth(grown: Verdict, finding: Finding) -> bool:
 
 
 def _is_in_question(grown: Verdict, finding: Finding) -> bool:
-    """Is not all of it equal, bit for bit?"""
+    """Is not all of it equal, bit for bit, or are other parameters tied, which no recorded value need show?"""
     lonely = (*finding.alignment.only_reference, *finding.alignment.only_candidate)
     if grown.kind != "agree" or not all(one.is_idle or one.call.caller is not None for one in lonely):
         return True
-    return any(value.status != "equal" or value.measurement is None for value in own_tensors(finding.pairs))
+    values = own_tensors(finding.pairs)
+    return any(value.status != "equal" or value.measurement is None for value in values) or _ties_otherwise(values)
+
+
+def _ties_otherwise(values: Sequence[ValuePair]) -> bool:
+    """Is a parameter of one run two in the other?"""
+    names = {
+        (value.reference.parameter, value.candidate.parameter)
+        for value in values
+        if isinstance(value.reference, TensorSlot) and isinstance(value.candidate, TensorSlot)
+    }
+    known = [pair for pair in names if None not in pair]
+    return any(len({pair[side] for pair in known}) < len(known) for side in (0, 1))

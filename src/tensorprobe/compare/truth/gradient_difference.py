@@ -50,14 +50,35 @@ class GradientExplainer:
         for value in sorted(last, key=lambda one: -_position(one, step)):
             for one in self._describe(value):
                 found.setdefault((one.reference, one.candidate), one)
-        return list(found.values()) or [self._describe_user(pair) for pair in pairs if not pair.is_equal]
+        lone = [] if found else [pair for pair in pairs if not pair.is_equal]
+        return [*found.values(), *(one for pair in lone for one in self._describe_parameter(pair))]
 
-    def _describe_user(self, pair: GradientPair) -> Difference:
-        """Where no other value shows it: a parameter that is joined, of which each run computes its own."""
+    def _describe_parameter(self, pair: GradientPair) -> list[Difference]:
+        """Where no other value shows it: a parameter that only one run uses twice, or one that is joined, of which each
+        run computes its own."""
         leaves = {"reference": pair.reference, "candidate": pair.candidate}
+        untied = [one for side, leaf in leaves.items() for one in self._find_untied(leaf, side)]
+        if untied:
+            return untied
         users = {side: next(iter(self._steps[side].users.get(leaf.number, ())), None) for side, leaf in leaves.items()}
         because = f"the gradient of {pair.name} is not the same, and those of all that is computed from it are"
-        return Difference("source", users["reference"], users["candidate"], because, is_backward=True)
+        return [Difference("source", users["reference"], users["candidate"], because, is_backward=True)]
+
+    def _find_untied(self, leaf: TrueValue, side: str) -> Iterator[Difference]:
+        """Calls of one run that take the parameter that others take too, where the other run has one for each."""
+        other = other_side(side)
+        partners = [one for one in self._counterparts.of(side, leaf) if one.is_trained]
+        first: TrueValue | None = None
+        for call in self._steps[side].users.get(leaf.number, ()):
+            same = self._find_same_call(call, side)
+            taken = next((one for one in partners if same is not None and one.number in same.inputs.values()), None)
+            first = first or taken
+            if taken is None or first is None or taken.number == first.number:
+                continue
+            calls, names = {side: call, other: same}, {side: leaf.parameter, other: taken.parameter}
+            because = f"it takes {names['candidate']}, and in the reference {names['reference']}: only the {side} ties"
+            because += " the two, so their gradients are not the same"
+            yield Difference("source", calls["reference"], calls["candidate"], because, is_backward=True)
 
     # -- which values --------------------------------------------------------------------------------------------------
 
