@@ -1,4 +1,4 @@
-"""tensorprobe records what every operation of a training run computed, and says where two runs first part.
+"""tensorprobe records what every operation of a training run computed, and says where two runs first differ.
 
 Importing it imports no framework: `tensorprobe.pytorch` is the face for PyTorch.
 """

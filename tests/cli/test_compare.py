@@ -148,7 +148,7 @@ def test_a_lost_tensor_whose_record_contradicts_is_exit_code_1(
     paths = lose_first_file(tmp_path, lambda leaf: leaf.update(Max=99999))
     done = run_here(capfd, "compare", *paths, "--require-coverage", 1)
     assert (done.returncode, done.stderr) == (1, "")
-    assert done.stdout.startswith("The runs first part at Torch.add.0.forward")
+    assert done.stdout.startswith("The runs first differ at Torch.add.0.forward")
     assert "compared only by what was recorded of them: Torch.add.0.forward.output.0.npy is missing (1)" in done.stdout
 
 

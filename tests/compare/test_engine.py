@@ -66,7 +66,7 @@ def test_a_run_agrees_with_itself_and_says_what_that_covers(tmp_path: Path) -> N
 
 def test_a_result_is_shown_as_its_sentence(tmp_path: Path) -> None:
     shown = repr(compare_edited(tmp_path, three_calls, {"wrong": 0.01}))
-    assert "The runs first part at Functional.relu.0.forward" in shown
+    assert "The runs first differ at Functional.relu.0.forward" in shown
     assert len(shown) < 500
 
 
@@ -129,10 +129,14 @@ def test_the_verdict_brings_its_evidence(tmp_path: Path) -> None:
     wrong[2, 5] = 0.5
     result = compare_edited(tmp_path, three_calls, {"wrong": wrong, "module_path": "layer.act"})
     evidence = "\n".join(result.verdict.evidence)
-    assert "The runs first part at Functional.relu.0.forward" in result.verdict.headline
+    assert "The runs first differ at Functional.relu.0.forward" in result.verdict.headline
     assert "line: model.py:2 in forward: call_2()" in evidence
     assert "input input.0: equal" in evidence
-    assert "result output.0: differs: relative error" in evidence and "is explained, worst at [2, 5]" in evidence
+    assert (
+        "result output.0: differs: relative error" in evidence
+        and "; rounding and the inputs' errors allow" in evidence
+        and "worst element [2, 5]: candidate" in evidence
+    )
     assert "everything before it was compared" in evidence
 
 
@@ -262,7 +266,9 @@ def test_a_call_that_raised_on_one_side_is_the_source(tmp_path: Path) -> None:
 def test_other_data_entered_with_the_first_call_that_used_it(tmp_path: Path) -> None:
     result = compare_edited(tmp_path, three_calls, {"x": X + np.float32(0.1)})
     assert (result.verdict.kind, named(result)) == ("entered", "Functional.linear.0.forward")
-    assert "input.0 differs: no recorded call computed it: the data is not the same" in result.verdict.headline
+    assert (
+        "input.0 differs: it comes from code that was not recorded: the input data differs" in result.verdict.headline
+    )
 
 
 def test_other_data_is_not_blamed_on_the_code_of_the_model_that_takes_it(tmp_path: Path) -> None:
@@ -364,7 +370,7 @@ def test_an_input_that_has_no_effect_is_not_blamed(tmp_path: Path) -> None:
 
     result = compare_edited(tmp_path, program, {"padding": 7.0})
     assert roles(result) == {"Tensor.__getitem__.0.forward": "clean"}
-    assert "1 of 2 values agree, bit for bit; 1 that went in differs, without an effect" in result.verdict.headline
+    assert "1 of 2 values agree, bit for bit; 1 input differs, with no effect on the results" in result.verdict.headline
 
 
 # -------------------------------------------------------------------------------------------------- the start
@@ -420,7 +426,7 @@ def test_at_level_l0_the_innermost_module_is_named(tmp_path: Path) -> None:
 def test_a_module_whose_own_code_is_wrong_is_named_not_the_module_that_it_calls_next(tmp_path: Path) -> None:
     result = compare_edited(tmp_path, block, {"has_residual": False}, level="L0")
     assert (result.verdict.kind, named(result)) == ("source", "Module.block.Block.forward.0")
-    assert "its own code computed another input.0 of Module.block.mlp.MLP.forward.0" in result.verdict.headline
+    assert "its own code passed a different input.0 to Module.block.mlp.MLP.forward.0" in result.verdict.headline
 
 
 # -------------------------------------------------------------------------------------------------- special calls
@@ -526,7 +532,7 @@ def trained(run: Recording, factor: float = 1.0, hook: float = 1.0, has_gradient
 def test_a_wrong_gradient_with_a_right_forward_is_a_source_in_backward(tmp_path: Path, task: str) -> None:
     result = compare_edited(tmp_path, trained, {"factor": 0.5}, task)
     assert (result.verdict.kind, named(result)) == ("source", "Torch.tanh.0.backward")
-    assert "first part in backward" in result.verdict.headline
+    assert "first differ in backward" in result.verdict.headline
     assert roles(result)["Functional.linear.0.backward"] == "propagated"
 
 
@@ -619,7 +625,7 @@ def test_what_follows_from_an_earlier_step_is_not_another_source(tmp_path: Path)
     result = tensorprobe.compare(tmp_path / "r", tmp_path / "c")
     assert (result.verdict.step, result.verdict.kind) == (0, "source")
     later = result.ranks[1]
-    assert later.verdict.headline.startswith("The step did not start equal, because the runs had parted before it")
+    assert later.verdict.headline.startswith("The step started from different parameters: the runs diverged earlier")
     assert not later.others
 
 

@@ -68,7 +68,7 @@ def test_both_lines_and_the_effect_are_said(tmp_path: Path) -> None:
     evidence = "\n".join(verdict.evidence)
 
     assert verdict.headline == (
-        "The runs first part at Tensor.mul.0.forward of the candidate and bmm inside "
+        "The runs first differ at Tensor.mul.0.forward of the candidate and bmm inside "
         "Functional.scaled_dot_product_attention.0.forward of the reference: "
         "its result is 0.5 times that of the reference."
     )
@@ -128,7 +128,7 @@ def test_several_calls_against_one_that_cannot_be_taken_apart_are_named_by_their
     verdict = compare(tmp_path, fused_convolution, partial(written_convolution, fault="flip")).verdict
 
     assert verdict.headline == (
-        "The runs first part between Tensor.unfold.0.forward and Tensor.add.0.forward of the candidate, which stand "
+        "The runs first differ between Tensor.unfold.0.forward and Tensor.add.0.forward of the candidate, which stand "
         "against Functional.conv1d.0.forward of the reference: what goes in is the same, and what comes out is not."
     )
     evidence = "\n".join(verdict.evidence)

@@ -1,4 +1,4 @@
-"""`on_nonfinite`: the first call that NaN or Inf comes out of. Its tensors are stored, it is named, and the program
+"""`on_nonfinite`: the first call that produces NaN or Inf. Its tensors are stored, it is named, and the program
 goes on or stops.
 
 NaN counts wherever it is met first; Inf only where it comes out of a call that was given none, neither in a tensor nor

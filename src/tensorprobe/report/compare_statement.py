@@ -90,7 +90,7 @@ def _coverage_statements(summary: Summary) -> Iterator[Statement]:
     )
     if summary.idle:
         sides = f"{coverage.idle_reference:,} of the reference and {coverage.idle_candidate:,} of the candidate"
-        yield Statement("", f"{sides} need none: they change nothing, or all that they contain has one")
+        yield Statement("", f"{sides} need no partner: no-ops, or modules whose inner calls are paired")
     bases = ", ".join(f"{count:,} {BASIS_WORDS.get(basis, basis)}" for basis, count in summary.bases.items())
     compared = f"{_of(coverage.compared_values, coverage.values)} tensors were compared"
     yield Statement("", f"{compared}: {bases}" if bases else compared)

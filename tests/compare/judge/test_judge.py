@@ -250,7 +250,7 @@ def test_a_value_that_was_saved_by_hand_has_no_inputs_that_could_agree(tmp_path:
         header = {"task": "tensor", "level": "debug", "framework": "pytorch", "dump_data_dir": None}
         (folder / "debug.json").write_text(json.dumps({**header, "data": {"x.0.debug": leaf}}))
     result = tensorprobe.compare(tmp_path / "r", tmp_path / "c")
-    assert result.verdict.headline == "The runs first part at x.0.debug: what was saved there differs."
+    assert result.verdict.headline == "The runs first differ at x.0.debug: what was saved there differs."
     assert result.verdict.evidence[0].startswith("result: differs: relative error")
 
 
@@ -267,7 +267,7 @@ def test_what_requires_a_gradient_is_not_called_data(tmp_path: Path) -> None:
             program(run, factor if step else 1.0)
             run.write(tmp_path / side, step)
     result = tensorprobe.compare(tmp_path / "r", tmp_path / "c")
-    assert "input.1 differs: no recorded call computed it: a parameter, or the result of" in result.verdict.headline
+    assert "input.1 differs: it comes from code that was not recorded: a parameter or an" in result.verdict.headline
 
 
 def test_what_one_statistic_shows_of_an_error_explains_what_another_shows_of_it_next(tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ def test_names_on_the_wrong_sides_are_told_so() -> None:
         ({"calls": ["Functional.gelu.0"]}, "calls holds a list"),
         ({"calls": {"Functional.gelu.0": None}}, "holds None where a name belongs"),
         ({"calls": {"Functional.gelu.0": ["Functional.gelu.1"]}}, "holds a list where a name belongs"),
-        ({"modules": {"a.*": "b"}}, "have not the same number of *"),
+        ({"modules": {"a.*": "b"}}, "have different numbers of *"),
         ({"modules": {"a": "c", "b": "c"}}, "both a and b are c"),
     ],
 )

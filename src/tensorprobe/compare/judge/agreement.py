@@ -72,8 +72,9 @@ def _word_exceptions(values: Sequence[ValuePair], compared: Sequence[ValuePair])
         words.append(f"{len(fallbacks):,} only by what was recorded of them: {reason}{more}")
     different = [value for value in values if _differs(value)]
     if different:
-        which = " that went in" if all(value.is_input for value in different) else ""
-        words.append(f"{len(different):,}{which} {'differs' if len(different) == 1 else 'differ'}, without an effect")
+        what = "input" if all(value.is_input for value in different) else "value"
+        subject = f"1 {what} differs" if len(different) == 1 else f"{len(different):,} {what}s differ"
+        words.append(f"{subject}, with no effect on the results")
     unknown = sum(value.status == "not comparable" and not _differs(value) for value in values)
     if unknown:
         words.append(f"{unknown:,} could not be compared")

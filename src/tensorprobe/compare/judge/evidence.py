@@ -87,8 +87,12 @@ def _describe_agreement(value: ValuePair) -> str:
     if value.status == "close" and value.tolerance is None:
         return f"agrees within the tolerance, error {_number(value.error)}"
     if value.status == "close":
-        return f"agrees, error {_number(value.error)} where {_number(value.tolerance)} is explained"
+        return f"agrees, error {_number(value.error)}{_describe_allowed(value)}"
     return f"not compared: {value.reason}"
+
+
+def _describe_allowed(value: ValuePair) -> str:
+    return "" if value.tolerance is None else f"; rounding and the inputs' errors allow {_number(value.tolerance)}"
 
 
 def describe_difference(value: ValuePair) -> str:
@@ -109,15 +113,13 @@ def describe_difference(value: ValuePair) -> str:
     ]
     words += only
     if value.error is not None and math.isfinite(value.error):
-        explained = "" if value.tolerance is None else f" where {_number(value.tolerance)} is explained"
-        words.append(f"relative error {_number(value.error)}{explained}")
+        words.append(f"relative error {_number(value.error)}{_describe_allowed(value)}")
     elif measurement.basis == "checksum":
         words.append("the checksums differ")
     if measurement.worst_index is not None:
         place = list(measurement.worst_index)
-        words.append(
-            f"worst at {place}: {_exact(measurement.worst_candidate)} for {_exact(measurement.worst_reference)}"
-        )
+        numbers = f"candidate {_exact(measurement.worst_candidate)}, reference {_exact(measurement.worst_reference)}"
+        words.append(f"worst element {place}: {numbers}")
     if measurement.basis == "statistics":
         words.append("by statistics only")
     return ", ".join(words)

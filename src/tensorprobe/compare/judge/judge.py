@@ -124,7 +124,7 @@ class Judge:
 
     def _blame_own_code(self, outer: PairedCall, pair: PairedCall, value: ValuePair) -> None:
         if outer.blamed_before is None:
-            outer.blamed_before = f"{value.slot} of {pair.reference.name}"
+            outer.blamed_before = f"{value.slot} to {pair.reference.name}"
             outer.event_place = min(outer.event_place, pair.start - 1)
 
     def _judge_outputs(self, pair: PairedCall, noise: Noise) -> None:

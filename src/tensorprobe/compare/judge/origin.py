@@ -117,15 +117,15 @@ class OriginFinder:
         if outer is not None:
             return self._own_code(outer)
         is_leaf = _is_leaf(value)
-        what = "the gradient that came in from outside" if pair.reference.direction == BACKWARD else "the data"
+        what = "the gradient that came in from outside" if pair.reference.direction == BACKWARD else "the input data"
         if pair.reference.direction != BACKWARD and _requires_grad(value):
-            what = "a parameter, or the result of code that was not recorded,"
+            what = "a parameter or an intermediate result"
         return Origin(
             noise=self._course.worst_noise,
             gain=STEP_GAIN if is_leaf else GAIN,
             is_bad=self._course.is_any_bad or (is_leaf and self._course.past.has_parted),
             is_external=True,
-            blame=f"no recorded call computed it: {what} is not the same",
+            blame=f"it comes from code that was not recorded: {what} differs",
         )
 
     def _own_code(self, outer: PairedCall) -> Origin:

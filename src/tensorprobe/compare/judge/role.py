@@ -41,7 +41,7 @@ class RoleGiver:
             side = "candidate" if pair.candidate.failed else "reference"
             pair.role, pair.because = "source", f"it raised an error in the {side} only: {error}"
         elif pair.blamed_before is not None:
-            pair.role, pair.because = "source", f"its own code computed another {pair.blamed_before}"
+            pair.role, pair.because = "source", f"its own code passed a different {pair.blamed_before}"
         elif self._decide_arguments(pair, bad_outputs, bad_inputs):
             pass
         elif not bad_outputs:

@@ -156,7 +156,7 @@ def _word_unequal_start(start: list[tuple[PairedCall, ValuePair]], finding: Find
     subject = "1 parameter differs" if len(start) == 1 else f"{len(start)} parameters differ"
     headline = f"The runs did not start equal: {subject} before the first call: {', '.join(names[:MAX_NAMES])}{more}."
     if finding.past.has_parted:
-        headline = f"The step did not start equal, because the runs had parted before it: {subject}."
+        headline = f"The step started from different parameters: the runs diverged earlier. {subject} before it."
     evidence = [f"{_parameter_name(*one, finding)}: {describe_difference(one[1])}" for one in start[:MAX_VALUES]]
     sources = [found for found in find_sources(finding.pairs) if found not in [one[0] for one in start]]
     if sources:
@@ -167,7 +167,7 @@ def _word_unequal_start(start: list[tuple[PairedCall, ValuePair]], finding: Find
 def _word_source(pair: PairedCall, finding: Finding) -> Verdict:
     kind: VerdictKind = "random" if pair.is_random else "entered" if pair.role == "entered" else "source"
     direction = " in backward" if pair.reference.direction == BACKWARD else ""
-    headline = f"The runs first part{direction} at {describe_place(pair)}: {pair.because}."
+    headline = f"The runs first differ{direction} at {describe_place(pair)}: {pair.because}."
     evidence = [*describe_lines(pair, finding), *describe_values(pair)]
     evidence += describe_defaults(pair, finding)
     evidence += [describe_suspect(call, finding) for call in pair.suspects[:MAX_NAMES]]
@@ -177,7 +177,9 @@ def _word_source(pair: PairedCall, finding: Finding) -> Verdict:
 
 def _word_missing(call: Call, finding: Finding) -> Verdict:
     module = f" (module {call.module_path})" if call.module_path else ""
-    headline = f"The runs first part in backward: {call.name}{module} is only in the reference: no gradient reaches it."
+    headline = (
+        f"The runs first differ in backward: {call.name}{module} is only in the reference: no gradient reaches it."
+    )
     if not any(pair.reference.direction == BACKWARD for pair in finding.pairs):
         headline = f"The forward agrees, but the candidate has no backward: no gradient reaches {call.name}{module}."
     forward = finding.reference.pair(finding.reference.flow.forward_of(call))
@@ -199,9 +201,7 @@ def _word_milder(pair: PairedCall, finding: Finding) -> Verdict:
         return _verdict("drift", headline, evidence, pair, finding)
     if pair.is_framework_made:
         return _word_framework(pair, finding)
-    headline = (
-        f"The runs differ, and no call is to blame for certain; the first that differs is {describe_place(pair)}."
-    )
+    headline = f"The runs differ, and no single call can be blamed; the first that differs is {describe_place(pair)}."
     return _verdict("drift", headline, evidence, pair, finding)
 
 

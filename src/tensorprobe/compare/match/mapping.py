@@ -120,7 +120,7 @@ def _check_entries(entries: Any, section: str, origin: str) -> dict[str, str]:
         names = [_check_name(name, section, origin) for name in (reference, candidate)]
         if names[0].count("*") != names[1].count("*"):
             raise UsageError(
-                f"{origin}: {section}: {names[0]} and {names[1]} have not the same number of *. "
+                f"{origin}: {section}: {names[0]} and {names[1]} have different numbers of *. "
                 "What a * stands for in the one is put in its place in the other."
             )
         if names[1] in taken:

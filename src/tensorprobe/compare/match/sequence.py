@@ -1,9 +1,9 @@
 """Two sequences of calls, aligned in order.
 
-Only calls of the same operation are paired; equal shapes, equal values and known producers make a pair better, and a
-missing stretch is better in one piece. Short stretches are solved exactly, by dynamic programming. Long ones are first
-cut at values that occur once on each side; what has none is aligned by the longest common subsequence, in bit-parallel
-arithmetic on Python's long integers: 10,000 calls against 10,000 take hundredths of a second.
+Only calls of the same operation are paired; equal shapes, equal values and known producers make a pair better, and one
+long gap is better than several short ones. Short stretches are solved exactly, by dynamic programming. Long ones are
+first cut at values that occur once on each side; what has none is aligned by the longest common subsequence, in
+bit-parallel arithmetic on Python's long integers: 10,000 calls against 10,000 take hundredths of a second.
 """
 
 from __future__ import annotations

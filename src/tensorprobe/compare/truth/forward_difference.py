@@ -183,9 +183,7 @@ class ForwardExplainer:
             because = f"it does not take {untaken.parameter or untaken.slot}, as the reference does"
             return Difference("entered", reference, candidate, because, is_clear=True)
         if word_of(reference) != word_of(candidate):
-            because = f"the reference goes on with {reference.name}, the candidate with {candidate.name}"
-            if reference.inside is not None or candidate.inside is not None:
-                because = "both take the same value, and each does something else with it"
+            because = "both take the same value, and each does something else with it"
             return Difference("source", reference, candidate, because)
         arguments = self._walker.describe_arguments(reference, candidate)
         if arguments:

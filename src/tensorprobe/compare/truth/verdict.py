@@ -17,6 +17,8 @@ from tensorprobe.run.step import Run
 from tensorprobe.store.frame import describe_frame
 
 MAX_NAMED = 4
+_SLIGHT = 0.0005
+"""A smaller share of the loss's difference is none."""
 _KERNELS = {
     "kernel": "its result is not what the call means",
     "overflow": "numbers overflow here",
@@ -134,7 +136,7 @@ class TruthWords:
         elif first.kind == "discontinuity":
             headline = f"No call went wrong, but rounding flipped a choice at {place}: {first.because}."
         else:
-            headline = f"The runs first part {_describe_region(first) or f'at {place}'}: {first.because}."
+            headline = f"The runs first differ {_describe_region(first) or f'at {place}'}: {first.because}."
         evidence = [self._word_observables(), *_word_effect(first), *self._lines(calls), *self._word_region(first)]
         evidence += [f"also: {_describe_other(one)}" for one in others[:MAX_NAMED]]
         evidence += self._coverage()
@@ -267,16 +269,19 @@ def _describe_inside(one: Difference) -> str:
 
 def _describe_other(one: Difference) -> str:
     call = one.candidate or one.reference
-    effect = "" if one.effect is None else f" ({_describe_share(one.effect)} of the loss's difference)"
+    is_known = one.effect is not None and one.effect > -_SLIGHT
+    effect = f" ({_describe_share(one.effect or 0.0)} of the loss's difference)" if is_known else ""
     return f"{describe_call(call) if call is not None else '?'}: {one.because}{effect}"
 
 
 def _word_effect(one: Difference) -> Iterator[str]:
-    if one.effect is not None:
+    if one.effect is not None and one.effect < -_SLIGHT:
+        yield "with the reference's value in its place, the losses are further apart: other differences come behind it"
+    elif one.effect is not None:
         share = _describe_share(one.effect)
         yield f"with the reference's value in its place, {share} of the difference of the loss vanishes"
 
 
 def _describe_share(share: float) -> str:
-    """Of a sum of differences each may be more than all, or less than nothing."""
-    return "all" if share > 0.9995 else "nothing" if abs(share) < 0.0005 else f"{share:.1%}"
+    """Of a sum of differences each may be more than all."""
+    return "all" if share > 1 - _SLIGHT else "nothing" if share < _SLIGHT else f"{share:.1%}"
