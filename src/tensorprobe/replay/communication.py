@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,11 +112,11 @@ def read_communication(operation: Operation) -> Communication | None:
     )
 
 
-def _select(operation: Operation, slots: Sequence[str]) -> Iterator[Leaf]:
+def _select(operation: Operation, slots: Sequence[str]) -> Iterable[Leaf]:
     return (leaf for leaf in operation.inputs if any(_is_at(leaf.slot, slot) for slot in slots))
 
 
-def _find_results(operation: Operation, writes: Sequence[str]) -> Iterator[Leaf]:
+def _find_results(operation: Operation, writes: Sequence[str]) -> Iterable[Leaf]:
     """The record lists every argument that holds tensors as a result; those that were written are wanted."""
     if not writes:
         return operation.outputs if not _lists_arguments(operation) else iter(())

@@ -92,7 +92,7 @@ class _Linker:
         for name, slot in (("input_args", "input"), ("input_kwargs", "kwargs")):
             fields[name] = _change_leaves(fields.get(name), slot, describe_input)
         if operation.is_module or operation.is_layer:
-            operation.fields = fields
+            operation.describe(fields)
             link_inside = self._link_module if operation.is_module else self._link_layer
             link_inside(operation, fields)
             return
@@ -114,7 +114,7 @@ class _Linker:
                 self._by_content.setdefault(result.key, []).append(result.number)
         if _class_name(operation) in _DROPOUTS and "output.0" in arriving and "input.0" in departing:
             fields[GIVEN_BACK] = [arriving["output.0"].fields, departing["input.0"].fields]
-        operation.fields = fields
+        operation.describe(fields)
         self._note_writer(operation)
 
     def _link_module(self, operation: Operation, fields: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from tensorprobe.model.name import BACKWARD, FORWARD, LAYER_PREFIX
@@ -29,7 +30,7 @@ _INPLACE = {
 _MAX_DEPTH = 100
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False)
 class Operation:
     """One forward call: of an API, or of a module with what it contains."""
 
@@ -42,6 +43,12 @@ class Operation:
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
+
+    def describe(self, fields: Mapping[str, Any]) -> None:
+        """Say more of it than its record does."""
+        self.fields = fields
+        for name in ("inputs", "outputs"):
+            self.__dict__.pop(name, None)  # they are read again
 
     @property
     def name(self) -> str:
@@ -111,11 +118,10 @@ class Operation:
         # what was recorded before this was told: several indices are a tuple
         return frozenset({"input.1"}) if self.op in _INDEXING and not is_told else frozenset()
 
-    @property
-    def inputs(self) -> Iterator[Leaf]:
+    @cached_property
+    def inputs(self) -> tuple[Leaf, ...]:
         """The tensors it was given."""
-        yield from iter_leaves(self.arguments, "input")
-        yield from iter_leaves(self.keywords, "kwargs")
+        return (*iter_leaves(self.arguments, "input"), *iter_leaves(self.keywords, "kwargs"))
 
     @property
     def operands(self) -> Iterator[Leaf]:
@@ -134,12 +140,12 @@ class Operation:
                 found.update(leaf.tensor for leaf in part.inputs)
         return {number for number in found if number is not None}
 
-    @property
-    def outputs(self) -> Iterator[Leaf]:
+    @cached_property
+    def outputs(self) -> tuple[Leaf, ...]:
         """The tensors it returned, then those it wrote to without returning them, as they were afterwards."""
-        yield from iter_leaves(self.results, "output")
         written = self.fields.get("written")
-        yield from iter_leaves(written if isinstance(written, dict) else None, WRITTEN)
+        leaves = iter_leaves(written if isinstance(written, dict) else None, WRITTEN)
+        return (*iter_leaves(self.results, "output"), *leaves)
 
     @property
     def is_function(self) -> bool:

@@ -91,7 +91,7 @@ class SpreadCalls:
         return SpreadContribution(self, operation, values, frozenset(parts))
 
     def _take_part(self, operation: Operation) -> Tensors:
-        given, result = next(operation.inputs), next(operation.outputs)
+        given, result = operation.inputs[0], operation.outputs[0]
         whole = self.tensors.find(given)
         if whole is None or given.sharding is None:
             raise NotReplayedError("the distributed tensor was made by something that was not replayed")
@@ -103,7 +103,7 @@ class SpreadCalls:
         return {result.slot: part}
 
     def _move(self, operation: Operation) -> Tensors:
-        given, result = next(operation.inputs), next(operation.outputs)
+        given, result = operation.inputs[0], operation.outputs[0]
         whole = self.tensors.find(given)
         if whole is None:
             raise NotReplayedError("the distributed tensor was made by something that was not replayed")

@@ -39,18 +39,17 @@ def find_replacements(counterparts: Counterparts) -> dict[str, dict[LeafKey, Arr
 def find_movable(counterparts: Counterparts) -> dict[str, set[LeafKey]]:
     """For each side, the leaves that stand for other numbers at a second point: parameters, unless something that is no
     parameter has the same content in either run."""
-    found: dict[str, set[LeafKey]] = {"reference": set(), "candidate": set()}
+    fixed: dict[str, set[int]] = {"reference": set(), "candidate": set()}
     for side, step in counterparts.steps.items():
-        for leaf in step.leaves:
-            if leaf.is_trained and leaf.key is not None and _is_movable(counterparts, side, leaf):
-                found[side].add(leaf.key)
-    return found
-
-
-def _is_movable(counterparts: Counterparts, side: str, leaf: TrueValue) -> bool:
-    others = [one for one in counterparts.of(side, leaf) if one.is_leaf]
-    own = [one for other in others for one in counterparts.of(other_side(side), other) if one.is_leaf]
-    return all(one.is_trained for one in (*others, *own))
+        others = {one.number: one for leaf in step.leaves if not leaf.is_trained for one in counterparts.of(side, leaf)}
+        fixed[other_side(side)].update(others)
+        for other in others.values():
+            if other.is_leaf:
+                fixed[side].update(one.number for one in counterparts.of(other_side(side), other))
+    return {
+        side: {leaf.key for leaf in step.leaves if leaf.key and leaf.is_trained and leaf.number not in fixed[side]}
+        for side, step in counterparts.steps.items()
+    }
 
 
 def _assemble(leaf: TrueValue, finer: list[TrueValue]) -> Array | None:

@@ -151,6 +151,7 @@ class ValueIndex:
         self.step = step
         self._moments: dict[int, Moments] = dict(known._moments) if known is not None else {}
         self._plain: dict[int, bool] = dict(known._plain) if known is not None else {}
+        self._contents: dict[int, int] = dict(known._contents) if known is not None else {}
         self._by_norm: dict[tuple[int, bool], list[tuple[float, int]]] = {}
         self._by_size: dict[tuple[int, bool], list[TrueValue]] = {}
         for value in step.values:
@@ -181,15 +182,25 @@ class ValueIndex:
                 break
             if moments.is_near(self._moments[number], tolerance):
                 proposed.append(self.step.values[number])
-        others = []
+        others, known = [], dict[int, bool]()
         for other in proposed:
-            if is_same(other.array, value.array, tolerance):
+            content = self.content(other) if len(proposed) > _FEW else other.number  # many weights are all ones
+            if content not in known:
+                known[content] = is_same(other.array, value.array, tolerance)
+            if known[content]:
                 yield other
             else:
                 others.append(other)
         for other in others:
             if is_laid_out(other.array, value.array, tolerance, allows_square=other.is_leaf or value.is_leaf):
                 yield other
+
+    def content(self, value: TrueValue) -> int:
+        """The same for values that are equal bit for bit."""
+        found = self._contents.get(value.number)
+        if found is None:
+            found = self._contents[value.number] = hash((value.array.dtype.str, value.array.tobytes()))
+        return found
 
     def moments(self, value: TrueValue) -> Moments:
         found = self._moments.get(value.number)
