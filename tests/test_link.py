@@ -20,10 +20,21 @@ def broken_links(path: Path, text: str) -> list[str]:
     """Relative links to what does not exist, and addresses that are not among those allowed."""
     found = [link for link in _ADDRESS.findall(text) if link not in ALLOWED]
     for link in _LINK.findall(text) if path.suffix == ".md" else ():
-        is_elsewhere = link.startswith(("http://", "https://", "#"))
-        if not is_elsewhere and not (path.parent / link.partition("#")[0]).exists():
+        if link.startswith(("http://", "https://")):
+            continue
+        name, _, heading = link.partition("#")
+        target = path.parent / name if name else path
+        if not target.exists() or (heading and heading not in headings(target if name else text)):
             found.append(link)
     return found
+
+
+def headings(page: Path | str) -> set[str]:
+    """The anchors that a page has, as GitHub and the site make them of its headings."""
+    text = page.read_text(encoding="utf-8") if isinstance(page, Path) else page
+    text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 @pytest.mark.parametrize("path", [*PAGES, *METADATA], ids=lambda path: str(path.relative_to(ROOT)))
@@ -32,11 +43,28 @@ def test_a_link_leads_to_what_is_there(path: Path) -> None:
 
 
 def test_a_link_that_leads_nowhere_is_found() -> None:
-    text = "[a](nowhere.md) [b](docs/index.md#x) [c](https://pypi.org/project/tensorprobe/) [d](#below)"
-    assert broken_links(ROOT / "README.md", text) == ["https://pypi.org/project/tensorprobe/", "nowhere.md"]
+    text = (
+        "# Here\n[a](nowhere.md) [b](docs/index.md#x) [c](https://pypi.org/project/tensorprobe/) [d](#below) [e](#here)"
+    )
+    found = broken_links(ROOT / "README.md", text)
+    assert found == ["https://pypi.org/project/tensorprobe/", "nowhere.md", "docs/index.md#x", "#below"]
 
 
-def test_nobody_is_told_to_install_what_no_index_has() -> None:
-    commands = [command for path in PAGES for command in re.findall(r"pip install[^`\n#]*", path.read_text("utf-8"))]
-    assert commands
-    assert not [command for command in commands if re.search(r"\btensorprobe", command)]
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    listed = re.findall(r": ([\w.-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(listed) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+
+
+def test_the_command_that_installs_it_names_parts_that_the_package_has() -> None:
+    text = "".join(path.read_text("utf-8") for path in PAGES)
+    named = {
+        part for parts in re.findall(r'pip install "(?:tensorprobe|\.)\[([\w,]+)\]"', text) for part in parts.split(",")
+    }
+    declared = METADATA[0].read_text("utf-8").partition("[project.optional-dependencies]")[2].partition("\n\n")[0]
+    assert named and named <= set(re.findall(r"^(\w+) =", declared, re.MULTILINE))
+
+
+def test_who_finds_no_release_on_the_index_is_told_how_to_install_a_clone() -> None:
+    for name in ("README.md", "README.zh-CN.md"):
+        text = (ROOT / name).read_text("utf-8")
+        assert 'pip install "tensorprobe[cli]"' in text and 'pip install ".[cli]"' in text
