@@ -17,7 +17,7 @@ _PACKAGES = ("lightning", "pytorch_lightning")
 
 def _import_callback() -> Any:
     """The base class, of the package that the program has imported: the other's trainer does not know it."""
-    imported = [name for name in _PACKAGES if name in sys.modules]
+    imported = [name for name in _PACKAGES if sys.modules.get(name) is not None]
     installed = [name for name in _PACKAGES if importlib.util.find_spec(name) is not None]
     if not imported and not installed:
         raise ImportError("tensorprobe.integrations.lightning needs Lightning: pip install lightning")
