@@ -10,7 +10,16 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "tensorprobe"
 FRAMEWORKS = {"torch", "torch_npu", "triton", "mindspore", "msadapter"}
 ALLOWED = ("capture/torch/", "capture/mindspore/", "pytorch/", "mindspore/", "replay/")
-TRAINING_LIBRARIES = {"transformers", "lightning", "pytorch_lightning", "accelerate", "peft", "timm", "deepspeed", "ray"}
+TRAINING_LIBRARIES = {
+    "transformers",
+    "lightning",
+    "pytorch_lightning",
+    "accelerate",
+    "peft",
+    "timm",
+    "deepspeed",
+    "ray",
+}
 CAPTURE_MAY_IMPORT = {"numpy", "tensorprobe", "torch", "torch_npu", "triton", "mindspore"}
 
 
