@@ -1,4 +1,4 @@
-"""A training with Lightning: dropout, accumulation, validation in the middle of an accumulation, metrics, checkpoints."""
+"""A training with Lightning: dropout, accumulation, validation in the middle of a step, metrics, checkpoints."""
 
 from __future__ import annotations
 

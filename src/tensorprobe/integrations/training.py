@@ -1,8 +1,9 @@
-"""What the callbacks for all trainers share: one training that is recorded, step by step, under the trainer's numbers."""
+"""What the callbacks for all trainers share: one training that is recorded, step by step, by the trainer's numbers."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any, ClassVar
 
 from tensorprobe.config import load_config
@@ -21,7 +22,7 @@ class Training:
         if options.get("level") is None and config_path is None:
             options = {**options, "level": "mix"}
         load_config(config_path, **options)  # what is wrong is said now, and not later in the training
-        self._config_path = None if config_path is None else os.path.abspath(config_path)
+        self._config_path = None if config_path is None else Path(config_path).absolute()
         self._options = options
         self._debugger: PrecisionDebugger | None = None
 

@@ -16,8 +16,8 @@ except ImportError as error:
 
 
 class TensorprobeCallback(TrainerCallback):  # type: ignore[misc]
-    """Records the training steps of a `Trainer`: forward and backward of all micro-batches of one optimizer step, in the
-    folder of the trainer's `global_step` when it begins.
+    """Records the training steps of a `Trainer`: forward and backward of all micro-batches of one optimizer step, in
+    the folder of the trainer's `global_step` when it begins.
 
     `options` are the other keys of config.json, flat, as for `tensorprobe.capture`; without a level it is mix.
     Evaluation and prediction are not recorded.
