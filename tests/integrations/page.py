@@ -25,6 +25,11 @@ def program_of(page: str) -> str:
     return found[1]
 
 
+def run_page_here(page: str) -> None:
+    """Run the program of a page in this process, which has imported its library already."""
+    exec(compile(program_of(page), f"{page}.md", "exec"), {"__name__": "__main__"})
+
+
 def run_page(page: str, *launcher: str, before: str = "", has_apart: bool = False) -> str:
     """Run the program of a page in a process of its own, in the working directory; what it prints."""
     Path("program.py").write_text(before + program_of(page), "utf-8")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from typing import Any
 
 import lightning.pytorch as pl
@@ -13,7 +15,7 @@ from tensorprobe import ConfigError
 from tensorprobe.integrations.lightning import TensorprobeCallback
 from tests.integrations.dump import count_calls, records_of, run_of
 from tests.integrations.lightning_program import STEPS, ManualNet, Net, TwoOptimizers, train
-from tests.integrations.page import recorded_steps, run_program, try_program
+from tests.integrations.page import recorded_steps
 
 HEAD = "head.Linear"
 ALL_STEPS = [f"step{number}/rank" for number in range(STEPS)]
@@ -110,16 +112,21 @@ def test_a_wrong_option_is_an_error_before_the_training() -> None:
         TensorprobeCallback("dump", level="L3")
 
 
-def test_the_callback_belongs_to_the_package_that_is_imported() -> None:
-    program = (
-        "import pytorch_lightning, sys\n"
-        "from tensorprobe.integrations.lightning import TensorprobeCallback\n"
-        "print(issubclass(TensorprobeCallback, pytorch_lightning.Callback), 'lightning' in sys.modules)"
-    )
-    assert run_program("-c", program).splitlines()[0] == "True False"
+def import_again(monkeypatch: pytest.MonkeyPatch, *hidden: str) -> Any:
+    """The file, imported where these packages are not installed."""
+    monkeypatch.delitem(sys.modules, "tensorprobe.integrations.lightning")
+    for name in hidden:
+        monkeypatch.setitem(sys.modules, name, None)
+    return importlib.import_module("tensorprobe.integrations.lightning")
 
 
-def test_without_lightning_the_error_says_what_to_install() -> None:
-    hidden = "import sys; sys.modules['lightning'] = sys.modules['pytorch_lightning'] = None"
-    error = try_program("-c", f"{hidden}; import tensorprobe.integrations.lightning").stderr
-    assert "ImportError: tensorprobe.integrations.lightning needs Lightning: pip install lightning" in error
+def test_the_callback_belongs_to_the_package_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert issubclass(TensorprobeCallback, pl.Callback)
+    kind = import_again(monkeypatch, "lightning").TensorprobeCallback
+    assert issubclass(kind, importlib.import_module("pytorch_lightning").Callback)
+
+
+def test_without_lightning_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ImportError) as raised:
+        import_again(monkeypatch, "lightning", "pytorch_lightning")
+    assert str(raised.value) == "tensorprobe.integrations.lightning needs Lightning: pip install lightning"

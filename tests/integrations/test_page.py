@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.integrations.page import PAGES, TWO_RANKS, recorded_steps, run_page
+from tests.integrations.page import PAGES, TWO_RANKS, recorded_steps, run_page, run_page_here
 
 # torchvision registers derivatives of its compiled functions as soon as it is imported. The index has its compiled part
 # for another torch than the one for CPUs alone; timm needs none of these functions, only the rest of torchvision.
@@ -34,22 +34,22 @@ def test_every_page_has_its_test() -> None:
 
 
 def test_the_program_on_transformers_runs() -> None:
-    run_page("transformers")
+    run_page_here("transformers")
     assert recorded_steps() == ["step0/rank", "step2/rank"]
 
 
 def test_the_program_on_lightning_runs() -> None:
-    run_page("lightning")
+    run_page_here("lightning")
     assert recorded_steps() == ["step0/rank", "step2/rank"]
 
 
 def test_the_program_on_accelerate_runs() -> None:
-    run_page("accelerate")
+    run_page_here("accelerate")
     assert recorded_steps() == [f"step{number}/rank" for number in range(4)]
 
 
 def test_the_program_on_peft_runs() -> None:
-    run_page("peft")
+    run_page_here("peft")
     assert recorded_steps() == ["step0/rank", "step1/rank"]
 
 
