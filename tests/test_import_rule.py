@@ -10,6 +10,16 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "tensorprobe"
 FRAMEWORKS = {"torch", "torch_npu", "triton", "mindspore", "msadapter"}
 ALLOWED = ("capture/torch/", "capture/mindspore/", "pytorch/", "mindspore/", "replay/")
+TRAINING_LIBRARIES = {
+    "transformers",
+    "lightning",
+    "pytorch_lightning",
+    "accelerate",
+    "peft",
+    "timm",
+    "deepspeed",
+    "ray",
+}
 CAPTURE_MAY_IMPORT = {"numpy", "tensorprobe", "torch", "torch_npu", "triton", "mindspore"}
 
 
@@ -28,6 +38,12 @@ def test_only_the_framework_folders_import_a_framework(path: Path) -> None:
     place = str(path.relative_to(SOURCE))
     if not place.startswith(ALLOWED):
         assert not imported_packages(path.read_text()) & FRAMEWORKS
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_only_the_integrations_import_a_training_library(path: Path) -> None:
+    if path.parent != SOURCE / "integrations":
+        assert not imported_packages(path.read_text()) & TRAINING_LIBRARIES
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted(path for folder in (".", "compat", "docs") for path in (ROOT / folder).glob("*.md"))
+PAGES = sorted(path for folder in (".", "compat", "docs", "docs/integrations") for path in (ROOT / folder).glob("*.md"))
 METADATA = [ROOT / "pyproject.toml", ROOT / "compat/pyproject.toml"]
 ALLOWED = frozenset({"https://keepachangelog.com/en/1.1.0/", "https://semver.org/"})
 """Addresses that somebody looked at. A package index has neither of the two packages."""

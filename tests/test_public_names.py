@@ -88,6 +88,7 @@ def test_a_face_imports_its_own_framework_only() -> None:
         "import tensorprobe",
         "import tensorprobe.store.reader, tensorprobe.config",
         "from tensorprobe.capture.session import Session",
+        "import tensorprobe.integrations",
     ],
 )
 def test_importing_it_imports_no_framework(statement: str) -> None:

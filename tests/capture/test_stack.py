@@ -63,6 +63,27 @@ def test_the_caller_is_the_part_of_the_framework_that_made_the_call() -> None:
     assert namespace["f"]().caller == "optimizer"
 
 
+def caller_of_call(*places: tuple[str, str]) -> str | None:
+    """The caller of a call that is made through these functions, outermost first, each a path and a name."""
+    names = {"capture": make().capture, "here": here}
+    called = "capture(here(), None)"
+    for path, function in reversed(places):
+        exec(compile(f"def {function}():\n    return {called}", path, "exec"), names)
+        called = f"{function}()"
+    stack: Stack = eval(called, names)
+    return stack.caller
+
+
+def test_what_a_trainer_adds_up_for_its_log_is_told_from_the_training() -> None:
+    trainer = "/packages/transformers/trainer.py"
+    log = "/packages/lightning/pytorch/trainer/connectors/logger_connector/result.py"
+    assert caller_of_call((trainer, "_run_epoch")) == "logging"
+    assert caller_of_call((trainer, "_run_epoch"), (trainer, "training_step")) is None
+    assert caller_of_call((trainer, "_run_epoch"), ("/packages/model.py", "forward")) is None
+    assert caller_of_call(("/packages/model.py", "training_step"), (log, "update")) == "logging"
+    assert caller_of_call((log, "update"), ("/packages/torchmetrics/metric.py", "to")) == "logging"
+
+
 def test_inside_a_module_call_the_walk_ends_and_goes_on_with_the_stack_of_that_call() -> None:
     table = make()
     outer = table.capture(here(), None)

@@ -23,6 +23,8 @@ METHODS = {
     "stop": lambda: PrecisionDebugger.stop(),
     "step": lambda: PrecisionDebugger.step(),
     "save": lambda: PrecisionDebugger.save(1, "one"),
+    "set_init_step": lambda: PrecisionDebugger.set_init_step(1),
+    "close": lambda: PrecisionDebugger.close(),
     "forward_backward_dump_end": lambda: PrecisionDebugger.forward_backward_dump_end(),
 }
 

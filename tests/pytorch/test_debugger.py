@@ -23,6 +23,8 @@ METHODS = {
     "stop": lambda: PrecisionDebugger.stop(),
     "step": lambda: PrecisionDebugger.step(),
     "save": lambda: PrecisionDebugger.save(1, "one"),
+    "set_init_step": lambda: PrecisionDebugger.set_init_step(1),
+    "close": lambda: PrecisionDebugger.close(),
     "forward_backward_dump_end": lambda: PrecisionDebugger.forward_backward_dump_end(),
 }
 
@@ -292,3 +294,56 @@ def test_a_change_of_the_working_directory_does_not_move_the_dump(
     debugger.stop()
     assert (tmp_path / "dump" / "step0" / "rank" / "dump.json").exists()
     assert not (tmp_path / "work" / "dump").exists()
+
+
+def run_one(debugger: PrecisionDebugger) -> None:
+    model, x = make_net()
+    debugger.start(model)
+    train_step(model, x)
+    debugger.step()
+
+
+def step_names() -> list[str]:
+    return sorted(path.name for path in DUMP.iterdir() if path.name.startswith("step"))
+
+
+def test_a_program_that_goes_on_from_a_checkpoint_says_the_number_of_its_step() -> None:
+    debugger = PrecisionDebugger(dump_path=DUMP, level="L1", step=[7, 8])
+    debugger.set_init_step(7)
+    for _ in range(3):
+        run_one(debugger)
+    assert step_names() == ["step7", "step8"]
+
+
+def test_a_step_that_is_not_over_ends_when_another_number_is_set() -> None:
+    debugger = PrecisionDebugger(dump_path=DUMP, level="L1")
+    model, x = make_net()
+    debugger.start(model)
+    train_step(model, x)
+    debugger.set_init_step(0)  # the same number: the step goes on
+    assert debugger._session.is_started
+    debugger.set_init_step(4)
+    assert not debugger._session.is_started
+    run_one(debugger)
+    assert step_names() == ["step0", "step4"]
+    assert all(dump_of(step).read("run.json")["complete"] for step in (0, 4))
+
+
+@pytest.mark.parametrize("number", [-1, 1.0, "2", True, None])
+def test_a_step_has_no_other_numbers_than_whole_ones(number: object) -> None:
+    debugger = PrecisionDebugger(dump_path=DUMP)
+    with pytest.raises(UsageError) as raised:
+        debugger.set_init_step(number)  # type: ignore[arg-type]
+    assert str(raised.value) == f"set_init_step(step) takes a whole number that is not negative, not {number!r}"
+
+
+def test_close_completes_the_files_and_says_which_error_ended_the_program() -> None:
+    debugger = PrecisionDebugger(dump_path=DUMP, level="L1")
+    model, x = make_net()
+    debugger.start(model)
+    train_step(model, x)
+    debugger.close(ValueError("no more"))
+    PrecisionDebugger.save(x, "x")  # in the code of a model: it goes on without a debugger
+    run = dump_of().read("run.json")
+    assert run["ended"] == "ValueError: no more" and not run["complete"]
+    assert PrecisionDebugger(dump_path="other") is not debugger

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast
 
 from tensorprobe.capture.context import make_session
+from tensorprobe.capture.process import describe_ending
 from tensorprobe.capture.session import Session
 from tensorprobe.config import CaptureConfig, load_config
 from tensorprobe.errors import UsageError
@@ -67,6 +68,12 @@ class Debugger:
         cls._current("step").step()
 
     @classmethod
+    def set_init_step(cls, step: int) -> None:
+        """The number of the step that follows, for a program that goes on where an earlier one ended. A step with
+        another number that is not over is ended first."""
+        cls._current("set_init_step").set_step(step)
+
+    @classmethod
     def forward_backward_dump_end(cls) -> None:
         """The old name of `stop`."""
         session = cls._current("forward_backward_dump_end")
@@ -80,6 +87,12 @@ class Debugger:
         """Record one variable (any nesting of dict, list, tuple, tensors and plain values), and its gradient when it
         comes."""
         cls._current("save").save(variable, name, save_backward)
+
+    @classmethod
+    def close(cls, error: BaseException | None = None) -> None:
+        """Complete the files. Nothing is recorded any more, until another debugger is made; `save` does nothing.
+        `error` is the exception that ended the program before its time."""
+        cls._current("close").close(None if error is None else describe_ending(error))
 
     @classmethod
     def _current(cls, method: str) -> Session:

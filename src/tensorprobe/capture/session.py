@@ -113,6 +113,15 @@ class Session:
         self._end_step()
         self._step += 1
 
+    def set_step(self, number: int) -> None:
+        """Give the step that follows a number; one with another number that is not over is ended first."""
+        if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+            raise UsageError(f"set_init_step(step) takes a whole number that is not negative, not {number!r}")
+        if number != self._step:
+            self.stop()
+            self._end_step()
+            self._step = number
+
     def save(self, variable: Any, name: str, save_backward: bool = True) -> None:
         """Record one variable, and its gradient when it comes."""
         if not isinstance(name, str) or not name:

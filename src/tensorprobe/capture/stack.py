@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
 
+from tensorprobe.capture import bookkeeping
+
 logger = logging.getLogger("tensorprobe")
 
 OWN_FOLDER = str(Path(__file__).parents[1]) + os.sep  # not resolved: as the paths of code objects are
@@ -78,7 +80,9 @@ class StackTable:
             path = frame.f_code.co_filename
             is_of_program = is_of_program and not runs_cell(frame.f_code)
             if is_of_program and path not in _START_OF_PYTHON and not path.startswith(OWN_FOLDER):
-                if caller == "":
+                if bookkeeping.keeps_books(frame.f_code) or (caller == "" and bookkeeping.is_loop(frame.f_code)):
+                    caller = bookkeeping.CALLER
+                elif caller == "":
                     caller = self.caller_of(path)
                 if not self._is_noise(path):
                     frames.append(describe_frame(frame))

@@ -51,10 +51,11 @@ def give_verdict(finding: Finding) -> Verdict:
         return _word_source(sources[0], finding)
     if missing:
         return _word_missing(missing[0][1], finding)
-    own = _find_framework_source(finding.pairs)
+    judged = [pair for pair in finding.pairs if not pair.is_for_log]
+    own = _find_framework_source(judged)
     if own is not None:
         return _word_framework(own, finding)
-    differing = [pair for pair in finding.pairs if pair.is_bad]
+    differing = [pair for pair in judged if pair.is_bad]
     differing.sort(key=lambda pair: (pair.is_framework_made, pair.event_place))
     if differing:
         return _word_milder(differing[0], finding)

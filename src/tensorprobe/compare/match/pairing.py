@@ -69,6 +69,11 @@ class PairedCall:
     def is_framework_made(self) -> bool:
         return self.reference.caller is not None or self.candidate.caller is not None
 
+    @property
+    def is_for_log(self) -> bool:
+        """Made by a training library that adds up what it will log: the sum depends on when the run was started."""
+        return "logging" in (self.reference.caller, self.candidate.caller)
+
 
 class RunSide:
     """One of the two runs, with its data flow, its nesting, and the pair of each of its calls."""
