@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from tensorprobe.capture.framework import Undo
 
@@ -20,12 +20,21 @@ class ProgramListener(Protocol):
     def note_backward(self) -> None:
         """An outermost backward pass is over."""
 
-    def before_root(self) -> Callable[[], None]:
+    def before_root(self, model: Any) -> Callable[[], None]:
         """A model is called outermost, while no window is open. What is returned is called when it has returned."""
 
 
 class ProgramWatch(Protocol):
     """One framework's part: `capture/torch/program.py` and `capture/mindspore/program.py`."""
+
+    sees_all_updates: bool
+    """False where a model may update its own weights, unseen: then every model that is called must be looked at."""
+
+    def is_model(self, module: Any) -> bool:
+        """Is what is called outermost a model of the program?"""
+
+    def makes_update(self, model: Any) -> bool:
+        """Does a call of this model update its own weights?"""
 
     def follow_steps(self, listener: ProgramListener) -> Undo:
         """Tell of optimizers and backward passes, from now on."""

@@ -11,13 +11,16 @@ class Roots:
     """The models that were called outermost so far, in the order of their first call, and what they are called: the
     first one nothing, as a model that is given to `start`; each further one as its class."""
 
-    def __init__(self, before_call: Callable[[], bool]) -> None:
+    def __init__(self, before_call: Callable[[Any], bool], is_model: Callable[[Any], bool]) -> None:
+        self.is_model = is_model
         self.before_call = before_call
         """Asked before a model is called outermost: True if the window that was open has been closed."""
         self._references: list[tuple[str, weakref.ref[Any]]] = []
 
     def adopt(self, model: Any) -> str | None:
-        """The name of one more; None if it is known already."""
+        """The name of one more; None if it is known already, or is no model."""
+        if not self.is_model(model):
+            return None
         self._references = [(name, reference) for name, reference in self._references if reference() is not None]
         if any(reference() is model for _, reference in self._references):
             return None

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 from tensorprobe.capture.framework import Undo
 from tensorprobe.capture.patch import nothing
@@ -28,7 +28,7 @@ class StepCut:
     """Opens a window for each step that is to be recorded, and closes it."""
 
     def __init__(self, watch: ProgramWatch, step_at: StepAt, fail: Callable[[Exception], None]) -> None:
-        self.roots = Roots(self._before_call)
+        self.roots = Roots(self._before_call, watch.is_model)
         self._watch = watch
         self._step_at = step_at
         self._fail = fail
@@ -37,9 +37,11 @@ class StepCut:
         """Called before the first window is opened."""
         self.has_begun = False
         """Has a model been called?"""
-        self.update_count = 0
         self._has_optimizer = False
         self._is_over = False
+        """Does the next call of a model begin a new step?"""
+        self._is_new = False
+        """Is the call on its way for which the window was opened?"""
         self._lock = threading.RLock()
         self._undo_watch: Undo = nothing
         self._undo_root: Undo = nothing
@@ -65,7 +67,6 @@ class StepCut:
 
     def note_update(self) -> None:
         self._has_optimizer = True
-        self.update_count += 1
         if self._step_at == "auto":
             self._end_step()
 
@@ -73,29 +74,32 @@ class StepCut:
         if self._step_at == "backward" or (self._step_at == "auto" and not self._has_optimizer):
             self._end_step()
 
-    def before_root(self) -> Callable[[], None]:
+    def before_root(self, model: Any) -> Callable[[], None]:
         """No window is open, and a model is called."""
         with self._lock:
             try:
-                return self._begin_step()
+                return self._begin_step(model)
             except Exception as error:
                 self._fail(error)
                 return nothing
 
-    def _before_call(self) -> bool:
+    def _before_call(self, model: Any) -> bool:
         """A window is open, and a model is called outermost: does it begin a new step?"""
-        if not self._is_over or self._session is None:
+        if self._session is None or not self._watch.is_model(model):
             return False
         with self._lock:
-            self._undo_root()
+            if self._is_new or not self._is_over:
+                self._is_over = self._is_over or self._ends_with(model)
+                self._is_new = False
+                return False
             self._session.step()
             self._is_over = False
-            self._undo_root = self._watch.await_root(self)
+            self._await_root()
             return True
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
-    def _begin_step(self) -> Callable[[], None]:
+    def _begin_step(self, model: Any) -> Callable[[], None]:
         session = self._session
         undo, self._undo_root = self._undo_root, nothing
         undo()
@@ -105,21 +109,27 @@ class StepCut:
             self.has_begun = True
             self.before_first()
         if self._is_over:
-            self._is_over = False
             session.step()
         if not session.wants_more:
             self.remove()
             return nothing
+        self._is_over = self._ends_with(model)
         if session.wants_step:
+            self.roots.adopt(model)
             session.start()
-        self._is_over = self._step_at == "call"
-        return nothing if session.is_started or not self._is_over else self._await_root
+        self._is_new = session.is_started
+        is_to_wait = not session.is_started and (self._is_over or not self._watch.sees_all_updates)
+        return self._await_root if is_to_wait else nothing
+
+    def _ends_with(self, model: Any) -> bool:
+        """Is a step over when a call of this model is?"""
+        return self._step_at == "call" or (self._step_at == "auto" and self._watch.makes_update(model))
 
     def _end_step(self) -> None:
         if self._session is None or not self.has_begun or self._is_over:
             return
         self._is_over = True
-        if not self._session.is_started:
+        if not self._session.is_started and self._watch.sees_all_updates:
             self._await_root()
 
     def _await_root(self) -> None:

@@ -337,7 +337,7 @@ def patch_module_call(runner: ModuleRunner) -> Undo:
         if runner.is_active and room.is_short():
             return runner.calls.call_aside(run, args, kwargs)
         is_outermost = runner.is_active and recorder.current_module() is None
-        if is_outermost and recorder.roots is not None and recorder.roots.before_call():
+        if is_outermost and recorder.roots is not None and recorder.roots.before_call(module):
             return torch.nn.Module.__call__(module, *args, **kwargs)  # into another window, or none
         named = find(module, is_outermost) if runner.is_active else None
         if named is None or runner.cannot_look():

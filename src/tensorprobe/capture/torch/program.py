@@ -26,6 +26,14 @@ _RUN = "_engine_run_backward"
 class TorchProgram:
     """Sees optimizers, backward passes, and the calls of models between two windows."""
 
+    sees_all_updates = True
+
+    def is_model(self, module: Any) -> bool:
+        return True
+
+    def makes_update(self, model: Any) -> bool:
+        return False
+
     def follow_steps(self, listener: ProgramListener) -> Undo:
         handle = register_optimizer_step_post_hook(lambda *_: listener.note_update())
         with ExitStack() as undos:
@@ -41,7 +49,7 @@ class TorchProgram:
         def call_root(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling() or is_traced() or torch.utils.data.get_worker_info() is not None:
                 return original(module, *args, **kwargs)
-            after = listener.before_root()
+            after = listener.before_root(module)
             if torch.nn.Module.__call__ is call_root:  # somebody else is in the middle of it
                 return original(module, *args, **kwargs)
             try:
