@@ -35,7 +35,11 @@ class TorchProgram:
         return False
 
     def follow_steps(self, listener: ProgramListener) -> Undo:
-        handle = register_optimizer_step_post_hook(lambda *_: listener.note_update())
+        def after_step(*_: Any) -> None:
+            if not torch.compiler.is_compiling():
+                listener.note_update()
+
+        handle = register_optimizer_step_post_hook(after_step)
         with ExitStack() as undos:
             undos.callback(handle.remove)
             undos.callback(_watch_optimizers(listener.note_optimizer))
