@@ -132,13 +132,16 @@ class Program:
             return "the program has imported neither torch nor mindspore"
         launched = sys.modules.get("tensorprobe.launch.program")
         reason = launched.explain_silence() if launched is not None else None
-        return str(reason or "the program has called no model (torch.nn.Module, mindspore.nn.Cell) outside of compiled functions")
+        return str(
+            reason
+            or "the program has called no model (torch.nn.Module, mindspore.nn.Cell) outside of compiled functions"
+        )
 
 
 def start() -> Program:
     """Wait for the framework. What is registered first runs last: the sessions are closed when the report is made."""
     this = Program()
-    sys.meta_path.insert(0, FrameworkWatch())  # type: ignore[arg-type]
+    sys.meta_path.insert(0, FrameworkWatch())
     atexit.register(this.report)
     return this
 

@@ -1,5 +1,5 @@
-"""What `tensorprobe run` becomes: the program itself, as Python or a launcher would start it, with the variables that ask
-for a recording. Nothing of ours stays around it, so its output, signals and exit code are its own."""
+"""What `tensorprobe run` becomes: the program itself, as Python or a launcher would start it, with the variables that
+ask for a recording. Nothing of ours stays around it, so its output, signals and exit code are its own."""
 
 from __future__ import annotations
 

@@ -49,7 +49,9 @@ class Launch:
         if not steps or self.session.framework.rank() not in (None, 0):
             return None
         is_gapless = steps[-1] - steps[0] == len(steps) - 1
-        many = f"steps {steps[0]} to {steps[-1]}" if is_gapless else f"{len(steps)} steps from {steps[0]} to {steps[-1]}"
+        many = (
+            f"steps {steps[0]} to {steps[-1]}" if is_gapless else f"{len(steps)} steps from {steps[0]} to {steps[-1]}"
+        )
         words = f"step {steps[0]}" if len(steps) == 1 else many
         folder = shlex.quote(str(self.output))
         return f"recorded {words} in {self.output}. Next: tensorprobe show {folder}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
 
 from tensorprobe.config import CaptureConfig, load_config
 from tensorprobe.errors import ConfigError
@@ -65,7 +64,7 @@ class LaunchSetting:
         """Where steps end."""
         if self.step_at is not None and self.step_at not in STEP_ATS:
             raise ConfigError(f"step-at {self.step_at!r} is not one of {', '.join(STEP_ATS)}")
-        return cast("StepAt", self.step_at or "auto")
+        return self.step_at or "auto"
 
     def _read_steps(self, has_file: bool) -> list[str] | None:
         if self.step == ALL_STEPS:

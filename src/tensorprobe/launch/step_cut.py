@@ -56,7 +56,7 @@ class StepCut:
         """Take back whatever is installed; the session is left to its owner."""
         undos = self._undo_root, self._undo_watch
         self._undo_root = self._undo_watch = nothing
-        self._is_over = False
+        self._session = None
         for undo in undos:
             undo()
 

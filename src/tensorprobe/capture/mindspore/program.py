@@ -1,5 +1,5 @@
-"""What a program of MindSpore does, as far as it takes to find its steps. Nothing is computed, and no cell, optimizer or
-tensor of the program is held.
+"""What a program of MindSpore does, as far as it takes to find its steps. Nothing is computed, and no cell, optimizer
+or tensor of the program is held.
 
 Optimizers are cells, and a training cell calls them itself, maybe inside a graph, where nobody sees the call: a model
 that has an optimizer in it makes an update each time it is called.

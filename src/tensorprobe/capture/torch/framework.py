@@ -126,9 +126,7 @@ class TorchFramework:
         reader.forget()
         gradients = self._gradients = self._gradients or GradientTracer(recorder)
         gradients.forget_passes()
-        names = ModuleNames(
-            models, recorder.note_failure, adopts_layers=recorder.records_layers, roots=recorder.roots
-        )
+        names = ModuleNames(models, recorder.note_failure, adopts_layers=recorder.records_layers, roots=recorder.roots)
 
         def follow_parameters() -> None:
             reader.parameter_names, reader.list_parameters = names.parameter_names(), names.parameter_names

@@ -1,5 +1,5 @@
-"""In the place of tensorprobe.pth, where that is not installed: Python imports this when it starts, because `tensorprobe
-run` has put its folder on PYTHONPATH. The program finds its path as it was, and a sitecustomize of its own is run.
+"""In the place of tensorprobe.pth, where that is not installed: Python imports this when it starts, because
+`tensorprobe run` has put its folder on PYTHONPATH. The program finds its path as it was, and a sitecustomize of its own is run.
 
 Any Python that the program starts may come here, also one without tensorprobe.
 """
