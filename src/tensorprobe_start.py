@@ -1,5 +1,5 @@
 """Begins to record a program that does not know of it. Imported when Python starts, by `tensorprobe.pth`, and only if a
-variable asks for it (docs/run.md).
+variable asks for it (docs/run.md). Its import alone does nothing.
 
 Standard library only, until the program itself has imported PyTorch or MindSpore: numpy and the frameworks read
 settings when they are loaded, which the program may not have made yet. Nothing in here may stop a program from
@@ -81,13 +81,14 @@ def follow_import(name: str, loader: Any) -> None:
 
 def begin(framework: str) -> None:
     """The program has imported a framework."""
+    if program is None or _is_own_command():
+        return
     try:
         from tensorprobe.launch.program import begin_program
 
-        begin_program(framework)
+        begin_program(framework, program.set_output)
     except Exception as error:
-        program.problem = f"{type(error).__name__}: {error}"
-        say(f"this program is not recorded: {error}")
+        refuse(str(error), f"this program is not recorded: {error}")
 
 
 class Program:
@@ -109,7 +110,7 @@ class Program:
 
     def report(self) -> None:
         """The process ends: say what was recorded, or why nothing was."""
-        if os.getpid() != self._pid:  # a forked child
+        if os.getpid() != self._pid or _is_own_command():  # a forked child
             return
         launched = sys.modules.get("tensorprobe.launch.program")
         summary = launched.describe_recording() if launched is not None else None
@@ -138,12 +139,26 @@ class Program:
         )
 
 
-def start() -> Program:
+program: Program | None = None
+"""None where nobody has asked for a recording."""
+
+
+def start() -> None:
     """Wait for the framework. What is registered first runs last: the sessions are closed when the report is made."""
-    this = Program()
-    sys.meta_path.insert(0, FrameworkWatch())
-    atexit.register(this.report)
-    return this
+    global program
+    if program is None:
+        program = Program()
+        sys.meta_path.insert(0, FrameworkWatch())
+        atexit.register(program.report)
 
 
-program = start()
+def refuse(problem: str, message: str) -> None:
+    """Nothing is recorded, or nothing more: say why, once."""
+    if program is not None and program.problem is None:
+        program.problem = problem
+        say(message)
+
+
+def _is_own_command() -> bool:
+    """Is this process a command of ours, such as one that replays a dump?"""
+    return "tensorprobe.cli" in sys.modules

@@ -99,6 +99,12 @@ def test_without_the_variables_the_start_of_python_imports_nothing(python: Path,
     assert run_program(python, tmp_path, "-c", program, TENSORPROBE_LEVEL="L1").stdout == "False False\n"
 
 
+def test_commands_of_tensorprobe_itself_are_not_recorded(python: Path, tmp_path: Path) -> None:
+    program = "import tensorprobe.cli.main, torch; torch.nn.Linear(1, 1)(torch.ones(1))"
+    ended = run_program(python, tmp_path, "-c", program, TENSORPROBE_OUTPUT="dump")
+    assert ended.stderr == "" and not (tmp_path / "dump").exists()
+
+
 def test_a_mistake_in_the_variables_is_said_and_the_program_runs(python: Path, tmp_path: Path) -> None:
     script = write(tmp_path, TRAINING)
     ended = run_program(python, tmp_path, script, TENSORPROBE_LEVEL="L3")

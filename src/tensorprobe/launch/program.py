@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from typing import Any
+from collections.abc import Callable
 
 import tensorprobe_start
 from tensorprobe.capture import process
@@ -24,7 +24,6 @@ class Launch:
     def __init__(self, framework: str, setting: LaunchSetting) -> None:
         config, step_at = setting.load(), setting.load_step_at()
         self.framework = framework
-        self.problem: str | None = None
         self.cut = StepCut(make_watch(framework), step_at, self._give_up)
         self.cut.before_first = lambda: _keep_only(self)
         api_list = load_api_list(config.api_yaml) if config.api_yaml is not None else None
@@ -38,9 +37,7 @@ class Launch:
         self.session.close()
 
     def _give_up(self, error: Exception) -> None:
-        self.problem = str(error)
-        tensorprobe_start.program.problem = self.problem
-        tensorprobe_start.say(f"this program is not recorded any more: {error}")
+        tensorprobe_start.refuse(str(error), f"this program is not recorded any more: {error}")
         self.leave()
 
     def describe(self) -> str | None:
@@ -67,15 +64,16 @@ class Launch:
         )
 
 
-def begin_program(framework: str) -> None:
-    """The program has imported a framework. The first whose models are called is recorded."""
+def begin_program(framework: str, tell_output: Callable[[str], None]) -> None:
+    """The program has imported a framework. The first whose models are called is recorded. `tell_output` is told where
+    the dump goes, before there is anything of it."""
     setting = LaunchSetting.from_environment(os.environ)
     if is_adapter_loaded():  # its torch is MindSpore: the same process, written otherwise
         framework = "mindspore"
         _drop(lambda launch: not launch.cut.has_begun)
     if any(launch.cut.has_begun or launch.framework == framework for launch in _launches):
         return
-    tensorprobe_start.program.set_output(str(setting.load().dump_path.absolute()))
+    tell_output(str(setting.load().dump_path.absolute()))
     if not _launches:
         process.tell_of_sessions(_leave_to_program)
         if hasattr(os, "register_at_fork"):
@@ -108,7 +106,7 @@ def _keep_only(chosen: Launch) -> None:
     _drop(lambda launch: launch is not chosen)
 
 
-def _drop(is_dropped: Any) -> None:
+def _drop(is_dropped: Callable[[Launch], bool]) -> None:
     for launch in [launch for launch in _launches if is_dropped(launch)]:
         launch.leave()
         _launches.remove(launch)
@@ -118,15 +116,13 @@ def _leave_to_program(session: process.Recording) -> None:
     """The program has made a session of its own."""
     if isinstance(session, LaunchedSession) or not _launches:
         return
-    is_new = tensorprobe_start.program.problem is None
-    tensorprobe_start.program.problem = "the program uses tensorprobe itself"
     for launch in _launches:
         launch.leave()
-    if is_new:
-        tensorprobe_start.say(
-            "this program uses tensorprobe itself, and is left to it: "
-            "the options of tensorprobe run, and the variables TENSORPROBE…, have no effect"
-        )
+    tensorprobe_start.refuse(
+        "the program uses tensorprobe itself",
+        "this program uses tensorprobe itself, and is left to it: "
+        "the options of tensorprobe run, and the variables TENSORPROBE…, have no effect",
+    )
 
 
 def _leave_forked() -> None:
