@@ -44,6 +44,7 @@ logger = logging.getLogger("tensorprobe")
 
 _followed: weakref.WeakSet[Recording] = weakref.WeakSet()
 _recording: weakref.WeakSet[Recording] = weakref.WeakSet()
+_listeners: list[Callable[[Recording], None]] = []
 _is_registered = False
 _finalized_pid: int | None = None
 _MAX_ENDING_TEXT = 500
@@ -53,6 +54,8 @@ def follow(session: Recording) -> None:
     """Close the session when the process ends, and make it inert in forked children."""
     global _is_registered, _finalized_pid
     _followed.add(session)
+    for listener in _listeners:
+        listener(session)
     if not _is_registered:
         _is_registered = True
         atexit.register(_close_at_exit)
@@ -64,6 +67,11 @@ def follow(session: Recording) -> None:
 
         _finalized_pid = os.getpid()
         Finalize(None, _close_at_exit, exitpriority=0)
+
+
+def tell_of_sessions(listener: Callable[[Recording], None]) -> None:
+    """Call it with every session that is made from now on."""
+    _listeners.append(listener)
 
 
 def refuse_second_window(session: Recording) -> None:

@@ -20,6 +20,7 @@ from tensorprobe.capture.describe import Describer, Listener
 from tensorprobe.capture.failure import RecordingFailures
 from tensorprobe.capture.framework import TensorReader
 from tensorprobe.capture.recompute import Recomputation, ThreadState
+from tensorprobe.capture.root import Roots
 from tensorprobe.capture.selector import Selector
 from tensorprobe.capture.sink import Sink
 from tensorprobe.capture.stack import StackTable
@@ -54,6 +55,8 @@ class Recorder:
         self.generation = 0
         """Which step hooks belong to: gradients of an older one are not recorded."""
         self.sink: Sink | None = None
+        self.roots: Roots | None = None
+        """The models of a program that names none, where they are to be found."""
         self.after_backward_pass: Callable[[], None] = lambda: None
         self._describer = describer
         self._selector = Selector(config)

@@ -14,6 +14,7 @@ from tensorprobe.cli.convert import convert
 from tensorprobe.cli.recover import recover
 from tensorprobe.cli.replay import replay
 from tensorprobe.cli.repro import repro
+from tensorprobe.cli.run import PARSING, run
 from tensorprobe.cli.show import show
 from tensorprobe.cli.tensor import tensor
 from tensorprobe.cli.truth import truth
@@ -42,6 +43,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command(context_settings=PARSING)(run)
 app.command()(show)
 app.command()(compare)
 app.command()(truth)
@@ -66,6 +68,10 @@ def describe(
     ] = False,
 ) -> None:
     """See what every operation of a training run computed, and where two runs part.
+
+    [bold]Record a program[/bold] that needs no change for it:
+
+        tensorprobe run train.py
 
     [bold]A first look[/bold] at a dump, what is wrong with it on top:
 

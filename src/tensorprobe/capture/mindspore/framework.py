@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from typing import Any
 
 import mindspore
@@ -130,11 +131,14 @@ class MindSporeFramework:
         reader.notes_parts = self._dialect is MINDSPORE  # dumps of MSAdapter are not executed again
         gradients = self._gradients = self._gradients or GradientTracer(recorder)
         gradients.forget_passes()
-        names = ModuleNames(models, recorder.note_failure, self._dialect, adopts_layers=recorder.records_layers)
-        reader.parameter_names = names.parameter_names()
-        # where hooks would be compiled, graphs have others
-        is_hooked = recorder.records_modules and not is_graph_mode()
-        gradients.set_parameters(names.parameters() if is_hooked else {})
+        names = ModuleNames(
+            models,
+            recorder.note_failure,
+            self._dialect,
+            adopts_layers=recorder.records_layers,
+            roots=recorder.roots,
+        )
+        follow_parameters(recorder, reader, gradients, names)
         calls = CallRunner(recorder, reader, gradients, self._names) if self._calls is None else self._calls
         modules = ModuleRunner(calls, names)
         graphs = self._graphs = self._graphs or GraphCalls(recorder)
@@ -142,6 +146,8 @@ class MindSporeFramework:
         if recorder.records_apis:
             patches = self._surround(patches, calls, names, has_models=bool(models))
         self._calls, calls.is_active = calls, True
+        if recorder.roots is not None:
+            names.after_adoption = partial(self._adopt, recorder, names, patches)
 
         def close() -> None:
             graphs.finish()
@@ -157,6 +163,14 @@ class MindSporeFramework:
             undos.callback(CompiledRegions(calls, patches, graphs, names).install())
             undos.callback(close)
             return undos.pop_all().close
+
+    def _adopt(self, recorder: Recorder, names: ModuleNames, patches: Sequence[Any]) -> None:
+        """The program has called another model."""
+        assert isinstance(recorder.reader, MindSporeReader) and self._gradients is not None
+        follow_parameters(recorder, recorder.reader, self._gradients, names)
+        for patch in patches:
+            if isinstance(patch, PrimitivePatch):
+                patch.follow(names.primitives())
 
     def _surround(self, patches: list[Any], calls: CallRunner, names: ModuleNames, *, has_models: bool) -> list[Any]:
         """What sees functions and primitives, around what sees modules."""
@@ -203,6 +217,16 @@ class MindSporeFramework:
             "devices": [context.get_context("device_target")],
             "settings": describe_settings(),
         }
+
+
+def follow_parameters(
+    recorder: Recorder, reader: MindSporeReader, gradients: GradientTracer, names: ModuleNames
+) -> None:
+    """From now on the parameters of these modules have their names, and their gradients are recorded."""
+    reader.parameter_names = names.parameter_names()
+    # where hooks would be compiled, graphs have others
+    is_hooked = recorder.records_modules and not is_graph_mode()
+    gradients.set_parameters(names.parameters() if is_hooked else {})
 
 
 def check_version() -> None:

@@ -19,7 +19,9 @@ from tensorprobe.capture.mindspore.dialect import Dialect, NoteFailure
 from tensorprobe.capture.mindspore.generator import describe_generator
 from tensorprobe.capture.mindspore.gradient import Span
 from tensorprobe.capture.mindspore.hiding import hidden, hiding
+from tensorprobe.capture.patch import nothing
 from tensorprobe.capture.recursion import note_full_stack, room
+from tensorprobe.capture.root import Roots
 from tensorprobe.model.name import module_stem
 
 _WRAPPERS = ("amp", "distributed")
@@ -51,10 +53,14 @@ class ModuleNames:
         dialect: Dialect,
         *,
         adopts_layers: bool = False,
+        roots: Roots | None = None,
     ) -> None:
         self._note_failure = note_failure
         self.dialect = dialect
         self._adopts_layers = adopts_layers
+        self._roots = roots
+        self.after_adoption: Callable[[], None] = nothing
+        """Called when a model was added to those given to `start`."""
         self._known: dict[int, NamedModule] = {}
         self._adopts_roots = not models
         for index, model in models:
@@ -64,8 +70,9 @@ class ModuleNames:
         """What is known of a module; without a model given to `start`, the outermost module that is called serves as
         one."""
         named = self._known.get(id(module))
-        if named is None and self._adopts_roots and is_outermost:
-            self._add(module, "")
+        if named is None and is_outermost and (name := self._adopt(module)) is not None:
+            self._add(module, name)
+            self.after_adoption()
             named = self._known.get(id(module))
         if named is None and self._adopts_layers:  # a loss function that the program keeps beside its model
             layer = self.dialect.layer_of(module)
@@ -73,6 +80,10 @@ class ModuleNames:
             is_call = layer is not None and layer != _REDUCER
             named = NamedModule(module, stem, None, layer) if is_call else None
         return named
+
+    def _adopt(self, module: Any) -> str | None:
+        """The name of a model that nobody has given to `start`; None if it is to be none, or is known."""
+        return self._roots.adopt(module) if self._roots is not None else "" if self._adopts_roots else None
 
     def all(self) -> list[NamedModule]:
         return list(self._known.values())
@@ -222,7 +233,10 @@ def patch_module_call(runner: ModuleRunner) -> Undo:
         if runner.is_active and room.is_short():
             return runner.call_aside(partial(original, module), args, kwargs)
         is_looked_at = runner.is_active and not hiding.depth
-        named = find(module, recorder.current_module() is None) if is_looked_at else None
+        is_outermost = is_looked_at and recorder.current_module() is None
+        if is_outermost and recorder.roots is not None and recorder.roots.before_call(module):
+            return getattr(kind, name)(module, *args, **kwargs)  # into another window, or none
+        named = find(module, is_outermost) if is_looked_at else None
         if named is None or runner.cannot_look():
             return original(module, *args, **kwargs)
         call, span = runner.before(named, args, kwargs)

@@ -28,10 +28,20 @@ class PrimitivePatch:
 
     def __init__(self, runner: CallRunner, primitives: Sequence[tuple[str, Any]]) -> None:
         self._runner = runner
-        self._primitives = [primitive for _, primitive in primitives]
-        """Held, so that their addresses stay their own."""
-        self._apis = {id(primitive): _api_of(runner, name, primitive) for name, primitive in primitives}
         self._undo: Undo | None = None
+        self._primitives: list[Any] = []
+        """Held, so that their addresses stay their own."""
+        self._apis: dict[int, Api] = {}
+        self.follow(primitives)
+
+    def follow(self, primitives: Sequence[tuple[str, Any]]) -> None:
+        """See the calls of these, and of no others."""
+        is_installed = self._undo is not None
+        self.remove()
+        self._primitives = [primitive for _, primitive in primitives]
+        self._apis = {id(primitive): _api_of(self._runner, name, primitive) for name, primitive in primitives}
+        if is_installed:
+            self.install()
 
     def install(self) -> None:
         if self._undo is not None:

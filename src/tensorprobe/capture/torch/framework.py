@@ -126,10 +126,16 @@ class TorchFramework:
         reader.forget()
         gradients = self._gradients = self._gradients or GradientTracer(recorder)
         gradients.forget_passes()
-        names = ModuleNames(models, recorder.note_failure, adopts_layers=recorder.records_layers)
-        reader.parameter_names, reader.list_parameters = names.parameter_names(), names.parameter_names
-        gradients.set_parameters(names.parameters() if recorder.records_modules else {})
-        gradients.reduced.follow((named.stem, named.owner) for named in names.reduced() if recorder.records_modules)
+        names = ModuleNames(models, recorder.note_failure, adopts_layers=recorder.records_layers, roots=recorder.roots)
+
+        def follow_parameters() -> None:
+            reader.parameter_names, reader.list_parameters = names.parameter_names(), names.parameter_names
+            gradients.set_parameters(names.parameters() if recorder.records_modules else {})
+            gradients.reduced.follow((named.stem, named.owner) for named in names.reduced() if recorder.records_modules)
+
+        follow_parameters()
+        if recorder.roots is not None:
+            names.after_adoption = follow_parameters
         window = Window(CallRunner(recorder, reader, gradients, self._names), names)
         with ExitStack() as undos:  # what was installed before a failure is taken back
             undos.callback(watch_optimizers(reader.doubt))

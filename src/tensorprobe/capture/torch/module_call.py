@@ -18,7 +18,9 @@ import torch
 
 from tensorprobe.capture.call import Call
 from tensorprobe.capture.framework import Undo
+from tensorprobe.capture.patch import nothing
 from tensorprobe.capture.recursion import room
+from tensorprobe.capture.root import Roots
 from tensorprobe.capture.torch.call_mode import CallMode, CallRunner, end_raised
 from tensorprobe.capture.torch.generator import describe_generator
 from tensorprobe.capture.torch.gradient import Span
@@ -77,9 +79,13 @@ class ModuleNames:
         note_failure: NoteFailure,
         *,
         adopts_layers: bool = False,
+        roots: Roots | None = None,
     ) -> None:
         self._note_failure = note_failure
         self._adopts_layers = adopts_layers
+        self._roots = roots
+        self.after_adoption: Callable[[], None] = nothing
+        """Called when a model was added to those given to `start`."""
         self._known: dict[int, NamedModule] = {}
         self._adopts_roots = not models
         for index, model in models:
@@ -89,13 +95,18 @@ class ModuleNames:
         """What is known of a module; without a model given to `start`, the outermost module that is called serves as
         one."""
         named = self._known.get(id(module))
-        if named is None and self._adopts_roots and is_outermost:
-            self._add(module, "")
+        if named is None and is_outermost and (name := self._adopt(module)) is not None:
+            self._add(module, name)
+            self.after_adoption()
             named = self._known.get(id(module))
         if named is None and self._adopts_layers:  # a loss function that the program keeps beside its model
             layer = layer_of(module)
             named = NamedModule(module, f"{MODULE_PREFIX}.{layer}", None, layer) if layer is not None else None
         return named
+
+    def _adopt(self, module: torch.nn.Module) -> str | None:
+        """The name of a model that nobody has given to `start`; None if it is to be none, or is known."""
+        return self._roots.adopt(module) if self._roots is not None else "" if self._adopts_roots else None
 
     def parameters(self) -> dict[int, tuple[str, str, Any]]:
         """Each parameter by its address: the stem of its module, its name there, and itself. Without those whose
@@ -325,7 +336,10 @@ def patch_module_call(runner: ModuleRunner) -> Undo:
             run = module._call_impl if compiled is None else compiled
         if runner.is_active and room.is_short():
             return runner.calls.call_aside(run, args, kwargs)
-        named = find(module, recorder.current_module() is None) if runner.is_active else None
+        is_outermost = runner.is_active and recorder.current_module() is None
+        if is_outermost and recorder.roots is not None and recorder.roots.before_call(module):
+            return torch.nn.Module.__call__(module, *args, **kwargs)  # into another window, or none
+        named = find(module, is_outermost) if runner.is_active else None
         if named is None or runner.cannot_look():
             return run(*args, **kwargs)
         if runner.needs_mode():

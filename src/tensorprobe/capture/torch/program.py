@@ -1,0 +1,115 @@
+"""What a program of PyTorch does, as far as it takes to find its steps. Nothing is computed, and no module, optimizer
+or tensor of the program is held.
+
+torch.compile traces what is put in the place of its functions: each of these hands on at once while it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import wraps
+from typing import Any
+
+import torch
+import torch.utils.data
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+
+from tensorprobe.capture.framework import Undo
+from tensorprobe.capture.patch import nothing, replace, run_all
+from tensorprobe.capture.program import ProgramListener
+from tensorprobe.capture.torch.call_mode import is_traced
+
+_RUN = "_engine_run_backward"
+
+
+class TorchProgram:
+    """Sees optimizers, backward passes, and the calls of models between two windows."""
+
+    sees_all_updates = True
+
+    def is_model(self, module: Any) -> bool:
+        return True
+
+    def makes_update(self, model: Any) -> bool:
+        return False
+
+    def follow_steps(self, listener: ProgramListener) -> Undo:
+        def after_step(*_: Any) -> None:
+            if not torch.compiler.is_compiling():
+                listener.note_update()
+
+        handle = register_optimizer_step_post_hook(after_step)
+        with ExitStack() as undos:
+            undos.callback(handle.remove)
+            undos.callback(_watch_optimizers(listener.note_optimizer))
+            undos.callback(_watch_scaler(listener.note_update))
+            undos.callback(_watch_engine(listener.note_backward))
+            return undos.pop_all().close
+
+    def await_root(self, listener: ProgramListener) -> Undo:
+        original = torch.nn.Module.__call__
+
+        def call_root(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or is_traced() or torch.utils.data.get_worker_info() is not None:
+                return original(module, *args, **kwargs)
+            after = listener.before_root(module)
+            if torch.nn.Module.__call__ is call_root:  # somebody else is in the middle of it
+                return original(module, *args, **kwargs)
+            try:
+                return torch.nn.Module.__call__(module, *args, **kwargs)
+            finally:
+                after()
+
+        return replace(torch.nn.Module, "__call__", call_root)
+
+
+def _watch_optimizers(tell: Callable[[], None]) -> Undo:
+    original = Optimizer.__init__
+
+    @wraps(original)
+    def make_optimizer(*args: Any, **kwargs: Any) -> None:
+        original(*args, **kwargs)
+        tell()
+
+    return replace(Optimizer, "__init__", make_optimizer)
+
+
+def _watch_scaler(tell: Callable[[], None]) -> Undo:
+    """A scaler that finds Inf or NaN does not call the optimizer: the program has asked for an update all the same."""
+    scaler = getattr(torch.amp, "GradScaler", None)
+    if scaler is None:
+        return nothing
+    original = scaler.step
+
+    @wraps(original)
+    def step(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        tell()
+        return result
+
+    return replace(scaler, "step", step)
+
+
+def _watch_engine(tell: Callable[[], None]) -> Undo:
+    """Where torch has no such function, backward passes end no step."""
+    original = getattr(torch.autograd, _RUN, None)
+    if original is None:
+        return nothing
+    depth = 0
+
+    @wraps(original)
+    def run_backward(*args: Any, **kwargs: Any) -> Any:
+        nonlocal depth
+        if torch.compiler.is_compiling():
+            return original(*args, **kwargs)
+        depth += 1
+        try:
+            return original(*args, **kwargs)
+        finally:
+            depth -= 1
+            if not depth:
+                tell()
+
+    undos = [replace(module, _RUN, run_backward) for module in (torch.autograd, torch.autograd.graph)]
+    return lambda: run_all(undos)

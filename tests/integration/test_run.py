@@ -1,0 +1,388 @@
+"""`tensorprobe run`, and the variables: programs of PyTorch that do not know of it, as processes of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tensorprobe.store.reader import open_dump
+from tests.integration.launched import make_environment, names_of, run_program, run_recorded
+from tests.integration.script import messages
+from tests.length import PATIENCE_SECONDS, wait_until
+
+PREAMBLE = """
+import os, sys, time
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 2))
+criterion = nn.CrossEntropyLoss()
+target = torch.tensor([0, 1, 0])
+"""
+
+TRAINING = (
+    PREAMBLE
+    + """
+optimizer = torch.optim.Adam(model.parameters())
+for step in range(5):
+    loss = criterion(model(torch.randn(3, 4)), target)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    print(step, loss.item().hex())
+print(torch.rand(1).item().hex(), [p.sum().item().hex() for p in model.parameters()])
+print(sys.argv, sys.path[0] == os.path.dirname(os.path.abspath(__file__)), __name__, __file__, __spec__ is None)
+"""
+)
+
+STEPS = ["step0/rank", "step1/rank", "step2/rank"]
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_environment(tmp_path_factory.mktemp("environment"))
+
+
+def write(folder: Path, text: str, name: str = "train.py") -> str:
+    (folder / name).write_text(text)
+    return name
+
+
+def test_a_script_is_recorded_step_by_step_and_prints_bit_for_bit_what_it_prints_alone(
+    python: Path, tmp_path: Path
+) -> None:
+    script = write(tmp_path, TRAINING)
+    plain = run_program(python, tmp_path, script, "--level", "mine")
+    recorded = run_recorded(python, tmp_path, "-o", "dump", script, "--level", "mine")
+    assert recorded.stdout == plain.stdout and plain.stderr == ""
+    dump = tmp_path / "dump"
+    assert recorded.stderr == f"[tensorprobe] recorded steps 0 to 2 in {dump}. Next: tensorprobe show {dump}\n"
+    names = names_of(dump)
+    assert list(names) == STEPS
+    for recorded_names in names.values():
+        assert recorded_names[0] == "Functional.linear.0.forward"  # nothing before the first call of the model
+        assert "Module.CrossEntropyLoss.CrossEntropyLoss.forward.0" in recorded_names
+        assert {"Module.Sequential.backward.0", "Module.2.Linear.parameters_grad"} <= set(recorded_names)
+    assert all(rank.is_complete for rank in open_dump(dump).ranks())
+
+
+def test_a_module_is_run_as_python_runs_it(python: Path, tmp_path: Path) -> None:
+    write(tmp_path, TRAINING)
+    plain = run_program(python, tmp_path, "-m", "train", "-o", "x")
+    recorded = run_recorded(python, tmp_path, "--step", "1,3", "-m", "train", "-o", "x")
+    assert recorded.stdout == plain.stdout
+    assert list(names_of(tmp_path / "dump_path")) == ["step1/rank", "step3/rank"]
+    assert "recorded 2 steps from 1 to 3" in recorded.stderr
+
+
+def test_the_variables_record_a_program_that_somebody_else_starts(python: Path, tmp_path: Path) -> None:
+    script = write(tmp_path, TRAINING)
+    plain = run_program(python, tmp_path, script)
+    recorded = run_program(python, tmp_path, script, TENSORPROBE_LEVEL="L0", TENSORPROBE_OUTPUT="seen")
+    assert recorded.stdout == plain.stdout and list(names_of(tmp_path / "seen")) == STEPS
+    assert not any(name.startswith("Functional") for name in names_of(tmp_path / "seen")["step0/rank"])
+    (tmp_path / "config.json").write_text('{"dump_path": "configured", "level": "L1", "step": [4]}')
+    run_program(python, tmp_path, script, TENSORPROBE="config.json")
+    assert list(names_of(tmp_path / "configured")) == ["step4/rank"]
+
+
+def test_without_the_variables_the_start_of_python_imports_nothing(python: Path, tmp_path: Path) -> None:
+    program = "import sys; print([name for name in sys.modules if 'tensorprobe' in name], len(sys.meta_path))"
+    plain = run_program(python, tmp_path, "-c", program).stdout
+    assert plain.startswith("[]")
+    program = "import sys; print('numpy' in sys.modules, 'tensorprobe' in sys.modules)"
+    assert run_program(python, tmp_path, "-c", program, TENSORPROBE_LEVEL="L1").stdout == "False False\n"
+
+
+def test_commands_of_tensorprobe_itself_are_not_recorded(python: Path, tmp_path: Path) -> None:
+    program = "import tensorprobe.cli.main, torch; torch.nn.Linear(1, 1)(torch.ones(1))"
+    ended = run_program(python, tmp_path, "-c", program, TENSORPROBE_OUTPUT="dump")
+    assert ended.stderr == "" and not (tmp_path / "dump").exists()
+
+
+def test_a_mistake_in_the_variables_is_said_and_the_program_runs(python: Path, tmp_path: Path) -> None:
+    script = write(tmp_path, TRAINING)
+    ended = run_program(python, tmp_path, script, TENSORPROBE_LEVEL="L3")
+    assert ended.stdout == run_program(python, tmp_path, script).stdout
+    assert messages(ended) == [
+        "this program is not recorded: level 'L3' is not one of L0, L1, mix, debug (argument \"level\")"
+    ]
+
+
+@pytest.mark.parametrize(("ending", "code"), [("sys.exit(7)", 7), ("1 / 0", 1), ("os.abort()", -signal.SIGABRT)])
+def test_the_exit_code_is_that_of_the_program(python: Path, tmp_path: Path, ending: str, code: int) -> None:
+    script = write(tmp_path, PREAMBLE + f"model(torch.randn(3, 4))\n{ending}\n")
+    run_recorded(python, tmp_path, "-o", "dump", script, code=code)
+    names = names_of(tmp_path / "dump") if code != -signal.SIGABRT else {}
+    assert all("Module.Sequential.forward.0" in found for found in names.values())
+
+
+def test_ctrl_c_ends_the_program_as_it_would_alone_and_leaves_a_readable_dump(python: Path, tmp_path: Path) -> None:
+    script = write(tmp_path, PREAMBLE + "model(torch.randn(3, 4))\nopen('ready', 'w').close()\ntime.sleep(900)\n")
+    command = [str(python), "-m", "tensorprobe", "run", "-o", "dump", script]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    wait_until((tmp_path / "ready").exists)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode == -signal.SIGINT and "KeyboardInterrupt" in errors
+    (rank,) = open_dump(tmp_path / "dump").ranks()
+    assert rank.run["ended"] == "KeyboardInterrupt" and not rank.problems
+    assert "Module.Sequential.forward.0" in [record.name for record in rank.records()]
+
+
+ACCUMULATION = (
+    PREAMBLE
+    + """
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+scaler = torch.amp.GradScaler("cpu")
+for step in range(3):
+    for _ in range(2):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = criterion(model(torch.randn(3, 4)), target)
+        scaler.scale(loss * float("inf") if step == 1 else loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+    print(loss.item().hex(), scaler.get_scale())
+"""
+)
+
+
+def test_several_backward_passes_before_one_update_are_one_step_and_so_is_an_update_that_the_scaler_skips(
+    python: Path, tmp_path: Path
+) -> None:
+    script = write(tmp_path, ACCUMULATION)
+    plain = run_program(python, tmp_path, script).stdout
+    assert run_recorded(python, tmp_path, "-o", "dump", script).stdout == plain
+    names = names_of(tmp_path / "dump")
+    assert list(names) == STEPS
+    for found in names.values():
+        assert "Module.Sequential.backward.1" in found and "Module.Sequential.forward.2" not in found
+
+
+TWO_OPTIMIZERS = (
+    PREAMBLE
+    + """
+first = torch.optim.SGD(model[0].parameters(), 0.1)
+second = torch.optim.SGD(model[2].parameters(), 0.1)
+first.step()  # before any model was called: no step
+for step in range(3):
+    criterion(model(torch.randn(3, 4)), target).backward()
+    first.step()
+    second.step()
+"""
+)
+BY_HAND = (
+    PREAMBLE
+    + """
+for step in range(3):
+    criterion(model(torch.randn(3, 4)), target).backward()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter -= 0.1 * parameter.grad
+"""
+)
+INFERENCE = (
+    PREAMBLE
+    + """
+with torch.inference_mode():
+    for _ in range(3):
+        print(model(torch.randn(3, 4)).sum().item().hex())
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("program", "options", "steps"),
+    [
+        (TWO_OPTIMIZERS, ("--step", "all"), STEPS),
+        (TWO_OPTIMIZERS, ("--step", "2"), STEPS[2:]),
+        (BY_HAND, ("--step", "all"), STEPS),
+        (BY_HAND, ("--step", "1"), STEPS[1:2]),
+        (INFERENCE, (), STEPS[:1]),
+        (INFERENCE, ("--step-at", "call"), STEPS),
+        (INFERENCE, ("--step-at", "call", "--step", "0,2"), [STEPS[0], STEPS[2]]),
+    ],
+    ids=["two optimizers", "two, the last", "by hand", "by hand, one", "inference", "each call", "some calls"],
+)
+def test_a_step_is_an_update_or_a_backward_pass_or_the_whole_program(
+    python: Path, tmp_path: Path, program: str, options: tuple[str, ...], steps: list[str]
+) -> None:
+    script = write(tmp_path, program)
+    plain = run_program(python, tmp_path, script).stdout
+    assert run_recorded(python, tmp_path, "-o", "dump", *options, script).stdout == plain
+    names = names_of(tmp_path / "dump")
+    assert list(names) == steps
+    calls = 3 if steps == STEPS[:1] else 1
+    for found in names.values():
+        assert sum(name.startswith("Module.Sequential.forward") for name in found) == calls
+
+
+def test_several_models_have_names_of_their_own_and_their_gradients_are_recorded(python: Path, tmp_path: Path) -> None:
+    program = PREAMBLE + (
+        "critic = nn.Linear(2, 1)\n"
+        "optimizer = torch.optim.SGD([*model.parameters(), *critic.parameters()], 0.1)\n"
+        "critic(model(torch.randn(3, 4))).sum().backward()\noptimizer.step()\n"
+    )
+    run_recorded(python, tmp_path, "-o", "dump", write(tmp_path, program))
+    names = names_of(tmp_path / "dump")["step0/rank"]
+    wanted = {"Module.Sequential.forward.0", "Module.Linear.Linear.forward.0"}
+    assert wanted | {"Module.Linear.Linear.parameters_grad", "Module.0.Linear.parameters_grad"} <= set(names)
+
+
+DISTRIBUTED = (
+    PREAMBLE
+    + """
+torch.distributed.init_process_group("gloo")
+model = nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(2):
+    loss = criterion(model(torch.randn(3, 4)), target)
+    loss.backward()
+    optimizer.step()
+    if torch.distributed.get_rank() == 0:
+        print(loss.item().hex())
+torch.distributed.destroy_process_group()
+"""
+)
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
+RANKS = ["step0/rank0", "step0/rank1", "step1/rank0", "step1/rank1"]
+
+
+def test_both_ranks_of_torchrun_are_recorded_whichever_of_the_two_starts_the_other(
+    python: Path, tmp_path: Path
+) -> None:
+    script = write(tmp_path, DISTRIBUTED)
+    plain = run_program(python, tmp_path, *TORCHRUN, script).stdout
+    outer = run_recorded(python, tmp_path, "-o", "outer", *TORCHRUN, script)
+    inner = run_program(python, tmp_path, *TORCHRUN, "-m", "tensorprobe", "run", "-o", "inner", script)
+    assert outer.stdout == inner.stdout == plain
+    assert sorted(names_of(tmp_path / "outer")) == sorted(names_of(tmp_path / "inner")) == RANKS
+    assert len(messages(outer)) == len(messages(inner)) == 1  # one rank says it
+    assert "Module.0.Linear.parameters_grad" in names_of(tmp_path / "outer")["step1/rank1"]
+
+
+OWN = (
+    PREAMBLE
+    + """
+from tensorprobe.pytorch import PrecisionDebugger
+debugger = PrecisionDebugger(dump_path="own")
+debugger.start()
+model(torch.randn(3, 4))
+debugger.stop()
+"""
+)
+
+
+def test_a_program_that_uses_tensorprobe_itself_is_left_to_it(python: Path, tmp_path: Path) -> None:
+    ended = run_recorded(python, tmp_path, "-o", "dump", write(tmp_path, OWN))
+    assert messages(ended)[0] == (
+        "this program uses tensorprobe itself, and is left to it: the options of tensorprobe run, and the variables "
+        "TENSORPROBE…, have no effect"
+    )
+    assert list(names_of(tmp_path / "own")) == STEPS[:1] and not (tmp_path / "dump").exists()
+
+
+@pytest.mark.parametrize(
+    ("program", "options", "message"),
+    [
+        ("print('hello')", (), "nothing was recorded: the program has imported neither torch nor mindspore"),
+        (
+            PREAMBLE,
+            (),
+            "nothing was recorded: the program has called no model (torch.nn.Module, mindspore.nn.Cell) outside of "
+            "compiled functions",
+        ),
+        (
+            BY_HAND,
+            ("--step", "7-9"),
+            "nothing was recorded: the program has made 3 steps, and none of those that were asked for; "
+            "--step or TENSORPROBE_STEP chooses others",
+        ),
+    ],
+    ids=["no framework", "no model", "no step"],
+)
+def test_a_program_of_which_nothing_was_recorded_is_told_why(
+    python: Path, tmp_path: Path, program: str, options: tuple[str, ...], message: str
+) -> None:
+    ended = run_recorded(python, tmp_path, "-o", "dump", *options, write(tmp_path, program + "\nsys = 1\n"))
+    assert messages(ended) == [message] and not (tmp_path / "dump").exists()
+
+
+TRAINER = """
+import torch
+from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+
+torch.manual_seed(0)
+sizes = dict(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, vocab_size=16)
+model = BertForSequenceClassification(BertConfig(**sizes, max_position_embeddings=8))
+data = [{"input_ids": torch.arange(4) + i, "labels": torch.tensor(i % 2)} for i in range(8)]
+options = dict(per_device_train_batch_size=1, gradient_accumulation_steps=2, max_steps=3, report_to=[], use_cpu=True)
+Trainer(model, TrainingArguments("out", save_strategy="no", disable_tqdm=True, **options), train_dataset=data).train()
+print([parameter.sum().item().hex() for parameter in model.parameters()])
+"""
+
+
+def test_the_trainer_of_transformers_with_accumulation_makes_one_step_for_each_update(
+    python: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("accelerate", reason="the Trainer of transformers needs it")
+    script = write(tmp_path, TRAINER)
+    plain = run_program(python, tmp_path, script).stdout.splitlines()
+    recorded = run_recorded(python, tmp_path, "--level", "L0", "-o", "dump", script).stdout.splitlines()
+    assert recorded[-1] == plain[-1]
+    names = names_of(tmp_path / "dump")
+    assert list(names) == STEPS
+    for found in names.values():
+        assert "Module.BertForSequenceClassification.backward.1" in found
+
+
+LOOP = """
+import torch
+from transformers import BertConfig, BertForSequenceClassification, get_linear_schedule_with_warmup
+
+torch.manual_seed(0)
+sizes = dict(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, vocab_size=16)
+model = BertForSequenceClassification(BertConfig(**sizes, max_position_embeddings=8))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+scheduler = get_linear_schedule_with_warmup(optimizer, 1, 4)
+model.train()
+for step in range(4):
+    output = model(input_ids=torch.arange(4)[None] + step, labels=torch.tensor([step % 2]))
+    output.loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    scheduler.step()
+    optimizer.zero_grad()
+    print(output.loss.item().hex())
+"""
+
+
+def test_a_loop_around_a_model_of_transformers_is_recorded_and_its_loss_is_the_same(
+    python: Path, tmp_path: Path
+) -> None:
+    script = write(tmp_path, LOOP)
+    plain = run_program(python, tmp_path, script).stdout
+    recorded = run_recorded(python, tmp_path, "-o", "dump", script)
+    assert recorded.stdout == plain and list(names_of(tmp_path / "dump")) == STEPS
+    assert "Module.BertForSequenceClassification.backward.0" in names_of(tmp_path / "dump")["step2/rank"]
+
+
+def test_without_the_start_file_a_program_and_its_children_are_recorded_and_find_their_path_as_it_was(
+    python: Path, tmp_path: Path
+) -> None:
+    bare = make_environment(tmp_path / "environment")
+    next((tmp_path / "environment").glob("lib/python*/site-packages/tensorprobe.pth")).unlink()
+    child = "import subprocess, sys\nsys.exit(subprocess.call([sys.executable, 'train.py']))\n"
+    write(tmp_path, TRAINING + "print(sys.path)\n")
+    write(tmp_path, child, "parent.py")
+    plain = run_program(bare, tmp_path, "parent.py").stdout
+    recorded = run_recorded(bare, tmp_path, "-o", "dump", "parent.py")
+    assert recorded.stdout == plain and list(names_of(tmp_path / "dump")) == STEPS
+    assert len(messages(recorded)) == 1  # the parent, which recorded nothing itself, does not complain
+    assert os.environ.get("TENSORPROBE_ROOT") is None
