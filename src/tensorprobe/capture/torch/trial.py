@@ -86,9 +86,8 @@ class _ModuleState:
     def restore(self) -> None:
         self._module.training = self._is_training
         for table, before in self._tables:
-            if table != before:  # by identity: a tensor is compared with itself first
-                table.clear()
-                table.update(before)
+            table.clear()
+            table.update(before)
         for tensor, content in self._contents:
             _restore_content(tensor, content)
 
