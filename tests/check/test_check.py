@@ -105,6 +105,11 @@ def test_eager_and_compiled_agree_and_a_fault_in_the_compiled_one_is_found() -> 
     assert "Jit.Network.0.forward" in found.verdict.headline
 
 
+def test_what_is_returned_counts_although_no_call_takes_it() -> None:
+    found = tensorprobe.check(torch.exp, lambda x: torch.exp(x).flip(0), make_input(), by="growth")
+    assert not found
+
+
 def test_a_result_that_is_a_number_is_the_loss() -> None:
     def step(model: nn.Module, x: torch.Tensor) -> dict[str, torch.Tensor]:
         logits = model(x)
@@ -196,7 +201,7 @@ def test_an_exception_says_on_which_side_it_was() -> None:
     with pytest.raises(UsageError, match=r"^the candidate raised ValueError: a shape that does not fit$") as caught:
         tensorprobe.check(torch.exp, fails, make_input())
     assert isinstance(caught.value.__cause__, ValueError)
-    with pytest.raises(UsageError, match="^the reference raised ValueError"):
+    with pytest.raises(UsageError, match=r"^the reference raised ValueError"):
         tensorprobe.check(fails, torch.exp, make_input())
 
 
@@ -229,7 +234,7 @@ def test_a_wrong_option_says_what_to_give(options: dict[str, Any], message: str)
 
 
 def test_what_cannot_be_called_says_what_to_give() -> None:
-    with pytest.raises(UsageError, match="the candidate is 3 of type int. Give a model or a function"):
+    with pytest.raises(UsageError, match=r"the candidate is 3 of type int\. Give a model or a function"):
         tensorprobe.check(torch.exp, 3, make_input())  # type: ignore[arg-type]
 
 
@@ -247,7 +252,7 @@ def test_two_dumps_can_be_asserted_to_agree(tmp_path: Path) -> None:
         with tensorprobe.capture(model, tmp_path / name):
             model(make_input())
     assert tensorprobe.assert_runs_agree(tmp_path / "one", str(tmp_path / "same"))
-    with pytest.raises(AssertionError, match=r"^The runs first differ at Functional.layer_norm.0.forward"):
+    with pytest.raises(AssertionError, match=r"^The runs first differ at Functional\.layer_norm\.0\.forward"):
         tensorprobe.assert_runs_agree(tmp_path / "one", tmp_path / "other")
 
 

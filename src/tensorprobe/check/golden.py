@@ -46,11 +46,12 @@ def build_golden(folder: Path, test: str) -> Golden:
         "test": test,
         **{key: rank.header.get(key) for key in _HEADER},
         "versions": {name: known[name] for name in ("torch", "mindspore") if name in known},
-        "records": _fold_records(rank),
+        **_fold_records(rank),
     }
 
 
 def _fold_records(rank: RankDump) -> dict[str, Any]:
+    """The calls, and what was saved: the result."""
     names: dict[str, str] = {}
 
     def fold(leaf: dict[str, Any], name: str) -> dict[str, Any]:
@@ -66,7 +67,8 @@ def _fold_records(rank: RankDump) -> dict[str, Any]:
         parent = rank.parents.get(record.name)
         if parent is not None:
             folded[record.name][_PARENT] = parent
-    return folded
+    saved = {one.name: _map_leaves(one.tree, one.name, fold) for one in rank.saved_values()}
+    return {"records": folded, "saved": saved}
 
 
 def _map_leaves(tree: Any, name: str, leaf: Callable[[dict[str, Any], str], dict[str, Any]]) -> Any:
@@ -170,6 +172,16 @@ def read_golden(path: Path, test: str) -> Golden:
 
 def unfold_golden(golden: Golden, path: Path, folder: Path) -> None:
     """A dump in `folder`, for `compare`. `path` is where the record came from."""
+    try:
+        _write_dump(golden, folder)
+    except (KeyError, AttributeError, TypeError) as error:
+        raise DumpError(
+            f"{path} is damaged ({error!r}). Take it from version control again, or make it anew: "
+            "pytest --tensorprobe-update"
+        ) from error
+
+
+def _write_dump(golden: Golden, folder: Path) -> None:
     values: dict[str, dict[str, Any]] = {}
 
     def unfold(leaf: dict[str, Any], name: str) -> dict[str, Any]:
@@ -179,17 +191,13 @@ def unfold_golden(golden: Golden, path: Path, folder: Path) -> None:
         return {**values[leaf[_SAME]], **{key: item for key, item in leaf.items() if key != _SAME}}
 
     records, parents = {}, {}
-    try:
-        for name, fields in golden["records"].items():
-            records[name] = _map_leaves(fields, name, unfold)
-            parents[name] = records[name].pop(_PARENT, None)
-    except (KeyError, AttributeError, TypeError) as error:
-        raise DumpError(
-            f"{path} is damaged ({error!r}). Take it from version control again, or make it anew: "
-            "pytest --tensorprobe-update"
-        ) from error
+    for name, fields in golden["records"].items():
+        records[name] = _map_leaves(fields, name, unfold)
+        parents[name] = records[name].pop(_PARENT, None)
+    saved = {name: _map_leaves(tree, name, unfold) for name, tree in golden["saved"].items()}
     header = {"task": "statistics", **{key: golden.get(key) for key in _HEADER}, "dump_data_dir": None}
     rank = folder / "step0" / "rank"
     rank.mkdir(parents=True)
     (rank / "dump.json").write_text(json.dumps({**header, "data": records}), encoding="utf-8")
+    (rank / "debug.json").write_text(json.dumps({**header, "data": saved}), encoding="utf-8")
     (rank / "construct.json").write_text(json.dumps(parents), encoding="utf-8")

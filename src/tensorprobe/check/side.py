@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tensorprobe.capture.context import capture, framework_of
+from tensorprobe.capture.context import Run, capture, framework_of
 from tensorprobe.check.model_search import find_models
 from tensorprobe.check.option import CheckOptions
 from tensorprobe.errors import TensorprobeError, UsageError
@@ -110,24 +110,25 @@ def record_side(side: Side, folder: Path, level: str, options: CheckOptions, **m
             stack.enter_context(_no_reports())
         stack.enter_context(side.trial.seed_all(options.seed))
         kept = stack.enter_context(side.trial.Kept(models))
-        stack.enter_context(capture(model, folder, level=level, task=options.task, **more))
+        run = stack.enter_context(capture(model, folder, level=level, task=options.task, **more))
         stack.enter_context(setting)
-        _run(side, options, kept)
+        _run(side, options, kept, run)
 
 
-def _run(side: Side, options: CheckOptions, kept: Any) -> None:
-    loss = options.loss
-    call = side.call if loss is None else partial(_call_with_loss, side.call, loss)
+def _run(side: Side, options: CheckOptions, kept: Any, run: Run) -> None:
     try:
-        side.trial.run(call, options.backward, kept)
+        side.trial.run(partial(_call, side, options.loss, run), options.backward, kept)
     except TensorprobeError:
         raise
     except Exception as error:
         raise UsageError(f"the {side.name} raised {type(error).__name__}: {error}") from error
 
 
-def _call_with_loss(call: Callable[[], Any], loss: Callable[[Any], Any]) -> Any:
-    return loss(call())
+def _call(side: Side, loss: Callable[[Any], Any] | None, run: Run) -> Any:
+    """What it returns is saved: nothing else says which of all values is the result."""
+    output = side.call()
+    run.save(output, "result", save_backward=False)
+    return output if loss is None else loss(output)
 
 
 @contextmanager

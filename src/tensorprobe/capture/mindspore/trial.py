@@ -46,8 +46,8 @@ def copy_model(model: Any, dtype: Any = None, device: Any = None) -> Any:
 def _refuse(device: Any) -> None:
     if device is not None:
         raise UsageError(
-            f"device is {device!r}, and MindSpore computes on one device in a process. Record each side in a process of "
-            "its own, and compare the two dumps with tensorprobe.compare."
+            f"device is {device!r}, and MindSpore computes on one device in a process. Record each side in a process "
+            "of its own, and compare the two dumps with tensorprobe.compare."
         )
 
 
