@@ -11,7 +11,7 @@ import torch
 
 from tensorprobe.check.golden import read_golden
 from tensorprobe.check.golden_run import GoldenRun, describe_failure, golden_path
-from tensorprobe.errors import DumpError, UsageError
+from tensorprobe.errors import DumpError, TensorprobeError, UsageError
 from tests.check.network import make_input, make_network
 
 
@@ -147,7 +147,7 @@ def test_a_failure_says_with_which_version_the_record_was_written(tmp_path: Path
 )
 def test_a_record_that_cannot_be_used_says_why(tmp_path: Path, runs: GoldenRun, content: str, message: str) -> None:
     path_in(tmp_path).write_text(content)
-    with pytest.raises(DumpError) as caught:
+    with pytest.raises(TensorprobeError) as caught:
         runs.compare("test_forward", make_network(), (make_input(),), {})
     assert str(caught.value).startswith(f"{path_in(tmp_path)} {message}")
 
@@ -184,3 +184,12 @@ def test_several_runs_of_one_test_have_records_of_their_own(tmp_path: Path) -> N
 def test_an_option_that_a_record_has_no_use_for_is_refused(runs: GoldenRun) -> None:
     with pytest.raises(UsageError, match="'keep' is not an option of golden_run: the record beside the test"):
         runs.compare("test_forward", make_network(), (make_input(),), {"keep": "x"})
+
+
+def test_an_update_does_not_write_over_the_record_of_another_test(tmp_path: Path, runs: GoldenRun) -> None:
+    path = path_in(tmp_path)
+    path.write_text(path.read_text().replace('"test_forward"', '"test_FORWARD"'))
+    before = path.read_text()
+    with pytest.raises(UsageError, match="is the golden record of 'test_FORWARD'"):
+        runs.update("test_forward", make_network(), (make_input(),), {})
+    assert path.read_text() == before

@@ -144,7 +144,7 @@ def _is_or_holds(node: Any) -> bool:
 
 
 def read_golden(path: Path, test: str) -> Golden:
-    """DumpError, in words that say what to do, for one that is missing, damaged, newer, or of another test."""
+    """DumpError for one that is missing, damaged or newer, UsageError for one of another test; both say what to do."""
     try:
         golden = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -163,7 +163,7 @@ def read_golden(path: Path, test: str) -> Golden:
     if found != FORMAT or not isinstance(golden.get("records"), dict):
         raise DumpError(f"{path} is no golden record. Make it anew: pytest --tensorprobe-update")
     if golden.get("test") != test:
-        raise DumpError(
+        raise UsageError(  # an update must not write over it
             f"{path} is the golden record of {golden.get('test')!r}, and {test!r} would have the same file. "
             "Rename one of the two tests."
         )
