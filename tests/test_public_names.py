@@ -21,7 +21,9 @@ PUBLIC = [
     "TensorprobeError",
     "UsageError",
     "__version__",
+    "assert_runs_agree",
     "capture",
+    "check",
     "compare",
     "meaning",
     "migrator",
@@ -89,6 +91,7 @@ def test_a_face_imports_its_own_framework_only() -> None:
         "import tensorprobe.store.reader, tensorprobe.config",
         "from tensorprobe.capture.session import Session",
         "import tensorprobe.integrations",
+        "import tensorprobe.pytest_plugin",
     ],
 )
 def test_importing_it_imports_no_framework(statement: str) -> None:
@@ -121,7 +124,8 @@ def test_capture_without_a_framework_says_what_to_do() -> None:
     )
 
 
-def test_importing_the_package_imports_nothing_but_numpy() -> None:
+@pytest.mark.parametrize("name", ["tensorprobe", "tensorprobe.pytest_plugin"])
+def test_importing_the_package_imports_nothing_but_numpy(name: str) -> None:
     heavy = (
         "yaml",
         "ml_dtypes",
@@ -133,6 +137,8 @@ def test_importing_the_package_imports_nothing_but_numpy() -> None:
         "rich",
         "multiprocessing.pool",
         "tensorprobe.compare.engine",
+        "tensorprobe.check.engine",
+        "tensorprobe.check.golden_run",
     )
-    program = f"import tensorprobe, sys\nprint(*[name for name in {heavy} if name in sys.modules])"
+    program = f"import {name}, sys\nprint(*[name for name in {heavy} if name in sys.modules])"
     assert run_fresh(program) == ""

@@ -123,11 +123,15 @@ class TrueStep:
     def coarseness(self) -> float:
         """How exact it is: the unit of rounding of recorded results that others are computed from; 0 where all of them
         were computed again. What was drawn at random is data."""
-        pinned = (value for value in self.values if value.is_pinned and value.is_floating and self.leads_on(value))
-        makers = ((value, self.maker(value)) for value in pinned)
-        return max(
-            (UNITS.get(value.dtype, 0.0) for value, maker in makers if maker and not maker.is_random), default=0.0
-        )
+        taken = (value for value in self.values if self.is_taken_as_recorded(value) and self.leads_on(value))
+        return max((UNITS.get(value.dtype, 0.0) for value in taken), default=0.0)
+
+    def is_taken_as_recorded(self, value: TrueValue) -> bool:
+        """Is it a number of a call that could not be executed again, with the rounding that it was recorded with?"""
+        if not value.is_pinned or not value.is_floating:
+            return False
+        maker = self.maker(value)
+        return maker is not None and not maker.is_random
 
     def leads_on(self, value: TrueValue) -> bool:
         """Is another floating value made of it? A choice is an end."""

@@ -87,6 +87,9 @@ class Judgement:
                 )
             if side in self.borrowers and not _is_whole(step):
                 return f"the {side} was recorded with statistics only, which is not enough for some of its calls"
+            lost = next(filter(step.is_taken_as_recorded, step.roots), None)
+            if lost is not None:
+                return f"{lost.maker} of the {side} gives the loss, and could not be executed again"
         if self.observables.tolerance > _LEAST_TELLING:
             return f"{len(self.gaps)} calls could not be executed again"
         return None

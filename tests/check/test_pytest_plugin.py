@@ -1,0 +1,91 @@
+"""The plugin, as pytest runs it, in a process of its own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+SOURCE = Path(__file__).parents[2] / "src"
+PROGRAM = """
+import os
+import pytest
+import torch
+
+
+def model():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4, eps=float(os.environ["EPS"])))
+
+
+@pytest.mark.parametrize("way", ["a/b", "a b"])
+def test_model(golden_run, way):
+    golden_run(model(), torch.linspace(0, 1, 8).reshape(2, 4))
+
+
+class TestLoss:
+    def test_raises(self, golden_run):
+        def fails(x):
+            raise ValueError("from the test itself")
+
+        golden_run(torch.exp, torch.ones(2))
+        if os.environ["EPS"] == "0.5":
+            golden_run(fails, torch.ones(2), name="second")
+"""
+
+
+def run_tests(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, eps: str, *options: str) -> str:
+    monkeypatch.setenv("EPS", eps)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SOURCE), os.environ.get("PYTHONPATH", "")]))
+    ended = pytester.runpytest_subprocess("-p", "tensorprobe.pytest_plugin", "-p", "no:cacheprovider", *options)
+    return "\n".join(ended.outlines + ended.errlines)
+
+
+def test_a_test_is_held_against_its_golden_record(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytester.makepyfile(test_network=PROGRAM)
+
+    missing = run_tests(pytester, monkeypatch, "1e-5")
+    assert "3 failed" in missing
+    assert (
+        "TestLoss::test_raises has no golden record: __tensorprobe__/test_network/TestLoss.test_raises.json does not "
+        "exist. Make it with: pytest --tensorprobe-update"
+    ) in missing
+
+    written = run_tests(pytester, monkeypatch, "1e-5", "--tensorprobe-update")
+    assert "3 passed" in written
+    assert "written: __tensorprobe__/test_network/TestLoss.test_raises.json" in written
+    assert len(list(pytester.path.glob("__tensorprobe__/test_network/*.json"))) == 3
+
+    assert "3 passed" in run_tests(pytester, monkeypatch, "1e-5")
+
+    failed = run_tests(pytester, monkeypatch, "0.1", "-k", "test_model")
+    assert "2 failed" in failed
+    assert (
+        "The runs first differ at Functional.layer_norm.0.forward in module 1: "
+        "called with eps=0.1 where the reference had 1e-05."
+    ) in failed
+    assert "test_network.py:" in failed
+    assert "Traceback" not in failed
+
+    assert "unchanged: " in run_tests(pytester, monkeypatch, "1e-5", "--tensorprobe-update", "-k", "TestLoss")
+
+
+def test_a_renamed_test_a_damaged_record_and_an_exception_are_told_apart(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = pytester.makepyfile(test_network=PROGRAM)
+    run_tests(pytester, monkeypatch, "1e-5", "--tensorprobe-update")
+    raised = run_tests(pytester, monkeypatch, "0.5", "--tensorprobe-update", "-k", "raises")
+    assert "the candidate raised ValueError: from the test itself" in raised
+    assert not list(pytester.path.glob("__tensorprobe__/test_network/*second*"))
+
+    path.write_text(PROGRAM.replace("def test_model", "def test_renamed"))
+    (pytester.path / "__tensorprobe__/test_network/TestLoss.test_raises.json").write_text("{")
+    found = run_tests(pytester, monkeypatch, "1e-5")
+    assert "test_renamed[a b] has no golden record" in found
+    assert "No test has these records any more: test_model[a_b]-" in found
+    assert "TestLoss.test_raises.json is damaged (" in found
+    assert "Take it from version control again, or make it anew: pytest --tensorprobe-update" in found
