@@ -9,6 +9,7 @@ from tensorprobe.compare.truth.difference import Difference, describe_call
 from tensorprobe.compare.truth.judgement import SIDES, Judgement
 from tensorprobe.compare.truth.precision import PrecisionLoss
 from tensorprobe.compare.truth.value_index import other_side
+from tensorprobe.compare.truth.weight_change import describe_weights
 from tensorprobe.model.name import FORWARD
 from tensorprobe.replay.result import Finding
 from tensorprobe.replay.true_step import TrueCall
@@ -47,7 +48,9 @@ class TruthWords:
             return self._word_precision(judgement.precision_loss)
         if not judgement.is_equal:
             return Verdict("drift", f"{self._word_observables()} No call could be named.", tuple(self._coverage()))
-        return Verdict("agree", self._word_agreement(), (*self._word_rounding(), *self._coverage()))
+        return Verdict(
+            "agree", self._word_agreement(), (*self._word_rounding(), *self._word_weights(), *self._coverage())
+        )
 
     # -- the same meaning ----------------------------------------------------------------------------------------------
 
@@ -81,6 +84,9 @@ class TruthWords:
                     return
                 off.append(f"{abs(slot.max / value.array.item() - 1):.1g} in the {side}")
             yield f"rounding: the recorded loss is off by {' and by '.join(off)}"
+
+    def _word_weights(self) -> list[str]:
+        return describe_weights(self._judgement.observables, self._judgement.counterparts)
 
     def _coverage(self) -> Iterator[str]:
         if len(self._judgement.borrowers) == 1:
@@ -139,7 +145,7 @@ class TruthWords:
             headline = f"The runs first differ {_describe_region(first) or f'at {place}'}: {first.because}."
         evidence = [self._word_observables(), *_word_effect(first), *self._lines(calls), *self._word_region(first)]
         evidence += [f"also: {_describe_other(one)}" for one in others[:MAX_NAMED]]
-        evidence += self._coverage()
+        evidence += [*self._word_weights(), *self._coverage()]
         role: Role = "discontinuity" if kind == "discontinuity" else "source" if kind == "source" else "entered"
         result = self._result(calls, role, first.because)
         suspects = [call for one in first.suspects for call in self._find_calls(SIDES[1], one, is_backward=False)]
