@@ -13,6 +13,7 @@ from tensorprobe._version import __version__
 from tensorprobe.cli.compare import compare
 from tensorprobe.cli.compare_dirs import compare_dirs
 from tensorprobe.cli.convert import convert
+from tensorprobe.cli.init import init
 from tensorprobe.cli.recover import recover
 from tensorprobe.cli.replay import replay
 from tensorprobe.cli.repro import repro
@@ -46,6 +47,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(init)
 app.command()(show)
 app.command()(compare)
 app.command()(truth)

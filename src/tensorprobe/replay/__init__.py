@@ -43,6 +43,13 @@ class TruthReport:
     def __bool__(self) -> bool:
         return all(self.runs)
 
+    def __repr__(self) -> str:
+        return f"<TruthReport of {len(self.runs):,} steps and ranks: {len(self.findings):,} findings>"
+
+    def __str__(self) -> str:
+        """What `tensorprobe truth` says of each step and rank."""
+        return "\n".join(map(str, self.runs))
+
     @property
     def findings(self) -> list[Finding]:
         """All that is wrong, in all steps and ranks."""

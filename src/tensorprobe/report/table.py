@@ -69,9 +69,15 @@ def _heading_of(row: Row, before: str) -> str:
     """An optimizer's calls are forward calls, but nobody looks for them under that word."""
     if row.kind == "saved":
         return "saved values"
-    if row.call and row.call.caller and row.direction != before:
-        return row.call.caller
+    if row.call and _own_caller(row) and row.direction != before:
+        return row.call.caller or ""
     return row.direction or "other records"
+
+
+def _own_caller(row: Row) -> str | None:
+    """The part of the framework that made a call for itself. A module that it calls, as DistributedDataParallel does,
+    is the user's."""
+    return row.call.caller if row.call and row.kind not in ("module", "gradients") else None
 
 
 def format_number(number: Number) -> str:
@@ -105,7 +111,7 @@ def _row_lines(row: Row, guide: str, below: str, has_details: bool) -> Iterator[
         return
     for index, slot in enumerate(slots):
         cells, slot_mark = _slot_cells(slot, "" if index else remarks)
-        is_aside = row.call is not None and row.call.caller is not None
+        is_aside = _own_caller(row) is not None
         mark = slot_mark or ("failed" if row.call and row.call.failed else "aside" if is_aside else "")
         yield Line(below if index else guide, "" if index else label, cells, mark)
 
@@ -156,7 +162,7 @@ def _describe_row(row: Row) -> str:
         return ""
     if row.kind == "folded":
         return f"{call.caller} · --filter {call.caller} shows them"
-    said = [f"failed: {call.failed}" if call.failed else None, call.note, call.caller]
+    said = [f"failed: {call.failed}" if call.failed else None, call.note, _own_caller(row)]
     return " · ".join(filter(None, [*said, _describe_recomputation(call)]))
 
 

@@ -19,6 +19,7 @@ from tensorprobe.report.nonfinite import QUALITIES, NonFiniteCall, Quality, desc
 from tensorprobe.report.rank import Gradient, RankReport
 from tensorprobe.report.table import ASCII_GUIDES, COLUMNS, UNICODE_GUIDES, Line, format_number, iter_lines
 from tensorprobe.report.tree import fold_framework_calls
+from tensorprobe.report.unseen import COMPILED, LOOK_INSIDE
 from tensorprobe.store.recover import count_noun
 from tensorprobe.store.slot import is_count
 
@@ -109,6 +110,9 @@ def _state_facts(report: RankReport) -> Iterator[Fact]:
     for problem in report.problems:
         yield _fact("problem", problem)
     yield _coverage_fact(report)
+    unseen = (report.coverage or {}).get("unseen")
+    if isinstance(unseen, dict) and COMPILED in unseen:
+        yield _fact("", LOOK_INSIDE, "dim")
 
 
 def _coverage_fact(report: RankReport) -> Fact:

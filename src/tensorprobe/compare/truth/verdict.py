@@ -14,7 +14,7 @@ from tensorprobe.model.name import FORWARD
 from tensorprobe.replay.result import Finding
 from tensorprobe.replay.true_step import TrueCall
 from tensorprobe.run.call import Call
-from tensorprobe.run.step import Run
+from tensorprobe.run.step import Run, word_lines
 from tensorprobe.store.frame import describe_frame
 
 MAX_NAMED = 4
@@ -209,15 +209,13 @@ class TruthWords:
 
     def _lines(self, calls: dict[str, tuple[Call, ...]]) -> list[str]:
         found = {}
-        for side, listed in calls.items():
-            for call in listed:
-                forward = self._runs[side].by_name.get(call.in_direction(FORWARD))
-                location = self._runs[side].location(call) or (self._runs[side].location(forward) if forward else None)
-                if location:
-                    found[side] = describe_frame(location)
-        if len(set(found.values())) == 1 and len(found) == len(SIDES):
-            return [f"line: {found[SIDES[0]]}"]
-        return [f"{side} line: {line}" for side, line in sorted(found.items(), key=lambda pair: SIDES.index(pair[0]))]
+        for side in SIDES:
+            for call in calls.get(side, ()):
+                run = self._runs[side]
+                lines = run.describe_lines(call, run.by_name.get(call.in_direction(FORWARD)))
+                if lines:
+                    found[side] = lines
+        return word_lines(found)
 
     def _word_region(self, one: Difference) -> Iterator[str]:
         """The end of several calls that stand against one, and what goes in."""
