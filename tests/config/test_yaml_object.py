@@ -38,5 +38,5 @@ def test_a_mistake_is_told_with_its_place(tmp_path: Path, text: str, message: st
 
 def test_without_pyyaml_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
-    with pytest.raises(ConfigError, match="config.yaml is YAML, which needs pyyaml: pip install pyyaml, or write"):
+    with pytest.raises(ConfigError, match=r"config\.yaml is YAML, which needs pyyaml: pip install pyyaml, or write"):
         load_config(write(tmp_path, "level: L1"))

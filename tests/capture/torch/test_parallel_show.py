@@ -33,8 +33,9 @@ def test_the_forward_of_a_wrapped_model_is_shown_as_a_forward(
 ) -> None:
     net = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
     wrapper = DistributedDataParallel(net)
+    x = torch.ones(2, 4)
     with tensorprobe.capture(wrapper if is_wrapper_given else net, tmp_path / "dump", level=level):
-        wrapper(torch.ones(2, 4)).sum().backward()
+        wrapper(x).sum().backward()
     console = Console(file=io.StringIO(), width=200, color_system=None)
     print_reports(console, [build_rank_report(rank) for rank in open_dump(tmp_path / "dump").ranks()])
     assert isinstance(console.file, io.StringIO)
