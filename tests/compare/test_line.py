@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import tensorprobe
+from tests.length import PATIENCE_SECONDS
 
 LIBRARY = "import torch\n\ndef activate(x, factor):\n    return torch.mul(x, factor)\n"
 
@@ -29,10 +33,19 @@ def activate(tmp_path: Path) -> Callable[..., torch.Tensor]:
     return found
 
 
+class Model(nn.Module):
+    def __init__(self, program: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.program = program
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.program(x)
+
+
 def record(path: Path, program: Callable[[torch.Tensor], torch.Tensor], task: str) -> None:
-    x = torch.arange(1.0, 7.0).requires_grad_()
-    with tensorprobe.capture(None, path, task=task, level="L1"):
-        program(x).sum().backward()
+    model, x = Model(program), torch.arange(1.0, 7.0).requires_grad_()
+    with tensorprobe.capture(model, path, task=task, level="L1"):
+        model(x).sum().backward()
 
 
 @pytest.mark.parametrize(("task", "by"), [("tensor", "truth"), ("tensor", "growth")])
@@ -81,3 +94,17 @@ def test_a_truth_prints_what_the_command_says(tmp_path: Path) -> None:
     assert told.startswith("step0/rank") or "Nothing is wrong" in told, told
     assert "loss" in told
     assert "\n" not in repr(report) and len(repr(report.runs[0])) < 100
+
+
+def test_without_torch_it_is_judged_by_how_errors_grow_and_that_is_said(tmp_path: Path) -> None:
+    record(tmp_path / "r", lambda x: x * 2.0, "tensor")
+    record(tmp_path / "c", lambda x: x * 3.0, "tensor")
+    program = (
+        "import sys; sys.modules['torch'] = None; import tensorprobe; "
+        f"print(tensorprobe.compare({str(tmp_path / 'r')!r}, {str(tmp_path / 'c')!r}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, encoding="utf-8", timeout=PATIENCE_SECONDS
+    )
+    assert "The runs first differ at Tensor.mul.0.forward" in done.stdout, done
+    assert "judged by how errors grow, not by truth: a replay needs torch: pip install torch" in done.stderr
