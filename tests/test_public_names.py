@@ -142,3 +142,28 @@ def test_importing_the_package_imports_nothing_but_numpy(name: str) -> None:
     )
     program = f"import {name}, sys\nprint(*[name for name in {heavy} if name in sys.modules])"
     assert run_fresh(program) == ""
+
+
+@pytest.mark.parametrize(("framework", "face"), FACES.items())
+def test_a_face_without_its_framework_says_what_to_install(framework: str, face: str) -> None:
+    told = run_fresh(
+        f"""
+import sys
+sys.modules["{framework}"] = None
+try:
+    import {face}
+except ModuleNotFoundError as error:
+    print(error.name, error)
+"""
+    )
+    assert told.startswith(f"{framework} {face} records programs of {framework}, which is not installed here: ")
+    assert f"pip install {framework}" in told
+
+
+def test_the_wheel_says_what_it_is() -> None:
+    tomllib = pytest.importorskip("tomllib", reason="Python 3.10 has no reader of TOML")
+    project = tomllib.loads((SOURCE.parent / "pyproject.toml").read_text())["project"]
+    versions = [word.rpartition(" ")[2] for word in project["classifiers"] if "Python :: 3." in word]
+    assert versions == ["3.10", "3.11", "3.12", "3.13"]
+    assert (project["license"], project["license-files"]) == ("Apache-2.0", ["LICENSE"])
+    assert not any(name in text for text in project["dependencies"] for name in FRAMEWORKS)

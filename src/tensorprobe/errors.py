@@ -12,6 +12,8 @@ once it runs, never raises into the user's program: it is logged once and counte
 
 from __future__ import annotations
 
+import importlib
+
 from tensorprobe.foreign_text import clean_lines
 
 
@@ -40,3 +42,17 @@ class NonFiniteError(TensorprobeError):
 
 class DumpError(TensorprobeError):
     """A dump that is missing or cannot be read."""
+
+
+def require_framework(module: str, face: str, install: str) -> None:
+    """Import a framework; where it is not installed, say what to install. An ImportError, as of any other module."""
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        text = f"{face} records programs of {module}, which is not installed here: {install}"
+        raise ModuleNotFoundError(
+            f"{text}. Reading and comparing dumps (tensorprobe show, tensorprobe compare) works without it.",
+            name=module,
+        ) from None

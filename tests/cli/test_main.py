@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -192,3 +193,67 @@ def test_the_command_line_imports_no_framework() -> None:
         """
     )
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("command", ["show", "compare", "truth", "compare-dirs"])
+def test_every_command_that_prints_json_spells_it_alike(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = run_here(capsys, command, "--help").stdout
+    assert "--json" in shown
+    assert "--format" not in shown
+
+
+@pytest.mark.parametrize("spelling", [["--json"], ["--format", "json"]])
+def test_the_old_spelling_of_json_still_works(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], spelling: list[str]
+) -> None:
+    write_rank(tmp_path, {"Torch.add.0.forward": forward()})
+    assert json.loads(run_here(capsys, "show", tmp_path, *spelling).stdout)["ranks"]
+    assert json.loads(run_here(capsys, "compare", tmp_path, tmp_path, *spelling).stdout)["verdict"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="terminals")
+@pytest.mark.parametrize("arguments", [["--help"], ["show"]])
+def test_no_color_means_no_escape_sequence_on_a_terminal(tmp_path: Path, arguments: list[str]) -> None:
+    write_rank(tmp_path, {"Torch.add.0.forward": forward()})
+    words = [*arguments, str(tmp_path)] if arguments == ["show"] else arguments
+    is_escaped = {}
+    for value in ("", "1"):
+        environment = {**os.environ, "NO_COLOR": value, "TERM": "xterm-256color"}
+        is_escaped[value] = b"\x1b" in run_on_terminal([*COMMAND, *words], environment)
+    assert is_escaped == {"": True, "1": False}
+
+
+def run_on_terminal(command: list[str], environment: dict[str, str]) -> bytes:
+    """What a command writes where somebody is watching."""
+    import pty
+
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        written = b""
+        while True:
+            try:
+                piece = os.read(ours, 65536)
+            except OSError:  # Linux: nobody writes there any more
+                break
+            if not piece:
+                break
+            written += piece
+        process.wait(timeout=PATIENCE_SECONDS)
+    os.close(ours)
+    return written
+
+
+@pytest.mark.parametrize("spelling", ["--version", "-V"])
+def test_the_help_names_the_version_option(capsys: pytest.CaptureFixture[str], spelling: str) -> None:
+    assert spelling in run_here(capsys, "--help").stdout
+    assert run_here(capsys, spelling).stdout == f"tensorprobe {__version__}\n"
+
+
+def test_the_shell_completes_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--install-completion" in run_here(capsys, "--help").stdout
+    asked = {"_TENSORPROBE_COMPLETE": "complete_bash", "COMP_WORDS": "tensorprobe comp", "COMP_CWORD": "1"}
+    done = subprocess.run(
+        COMMAND, env={**os.environ, **asked}, capture_output=True, encoding="utf-8", timeout=PATIENCE_SECONDS
+    )
+    assert done.stdout.split() == ["compare", "compare-dirs"]

@@ -47,6 +47,9 @@ def test_what_a_person_with_a_wrong_loss_sees_first(tmp_path: Path) -> None:
         "  coverage    10 calls seen · 8 recorded (forward and backward) · 1 filtered · 40 excluded"
         " · 0 failed inside capture · NOT SEEN: compiled region (2)"
     )
+    assert lines.pop(3) == (
+        '              to see inside compiled regions, record with "compiled": "eager" in the configuration'
+    )
     assert lines[3] == "  NaN         Torch.log.0.forward  output.0  NaN 2 of 6  arises here"
     assert lines[4] == "              in block  /x/model.py:18 in forward: y = torch.log(x)"
     assert lines[5] == "              7 other records carry NaN on"
@@ -65,13 +68,13 @@ def test_the_tree_has_one_line_a_result(tmp_path: Path) -> None:
     tree = render(tmp_path).split("\n\n")[1]
     assert tree == "\n".join(
         [
-            "forward                       max  min  mean  norm  NaN, Inf  dtype    shape   slot",
-            "Net                             1    1     1     1  NaN 2     float32  [2, 3]",
-            "└─ block: Block                 1    1     1     1  NaN 2     float32  [2, 3]",
-            "   ├─ fc: Linear                2    2     2     2            float32  [2, 3]",
-            "   │  └─ Functional.linear.0    2    2     2     2            float32  [2, 3]",
-            "   └─ Torch.log.0               1    1     1     1  NaN 2     float32  [2, 3]",
-            "Functional.mse_loss.0         nan  nan   nan   nan  NaN 1     float32  []",
+            "forward                       shape   norm  max  min  mean  NaN, Inf  dtype    slot",
+            "Net                           [2, 3]     1    1    1     1  NaN 2     float32",
+            "└─ block: Block               [2, 3]     1    1    1     1  NaN 2     float32",
+            "   ├─ fc: Linear              [2, 3]     2    2    2     2            float32",
+            "   │  └─ Functional.linear.0  [2, 3]     2    2    2     2            float32",
+            "   └─ Torch.log.0             [2, 3]     1    1    1     1  NaN 2     float32",
+            "Functional.mse_loss.0         []       nan  nan  nan   nan  NaN 1     float32",
         ]
     )
 
@@ -175,7 +178,7 @@ def test_checksums_reasons_and_arguments_have_their_columns(tmp_path: Path) -> N
 def test_with_task_structure_there_are_no_empty_columns(tmp_path: Path) -> None:
     leaf = {"type": "torch.Tensor", "dtype": "torch.float32", "shape": [2], "requires_grad": False}
     text = render(write_rank(tmp_path, {"Torch.add.0.forward": forward(output=leaf)}))
-    assert "forward      dtype    shape" in text
+    assert "forward      shape  dtype" in text
     assert "max" not in text
 
 
@@ -248,3 +251,43 @@ def test_recomputed_calls_stand_in_the_backward_and_differences_stand_out(tmp_pa
     assert "recompute\n" not in text and text.count("\nbackward") == 1
     assert backward[2].startswith("Torch.sin.0") and backward[2].endswith("recomputed")
     assert backward[3].endswith("RECOMPUTED DIFFERENTLY: output.0")
+
+
+LONG_NAME = "Functional.scaled_dot_product_attention.123"
+LONG_RECORDS = {
+    f"{LONG_NAME}.forward": forward(
+        output={
+            **tensor(),
+            "dtype": "torch.bfloat16",
+            "shape": [32, 128, 4096],
+            "Max": 12.345678,
+            "Min": -0.00012345678,
+            "Mean": -1.2345678e-05,
+            "Norm": 98765.4321,
+        }
+    )
+}
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_a_window_shows_shape_norm_and_dtype(tmp_path: Path, width: int) -> None:
+    write_rank(tmp_path, LONG_RECORDS)
+    text = render(tmp_path, width=width, is_terminal=True)
+    (line,) = [line for line in text.splitlines() if "attention.123" in line]
+    assert "[32,128,4096]" in line.replace(", ", ",")
+    assert "9.88e+04" in line or "98765" in line
+    assert line.rstrip().endswith(("bf16", "bfloat16"))
+    assert len(line) <= width
+
+
+def test_a_narrow_window_takes_digits_and_the_middle_of_names_and_a_wide_one_nothing(tmp_path: Path) -> None:
+    write_rank(tmp_path, LONG_RECORDS)
+    narrow = render(tmp_path, width=80, is_terminal=True)
+    assert "…" in narrow and "12.3" in narrow and "12.346" not in narrow
+    wide = render(tmp_path, width=200, is_terminal=True)
+    assert LONG_NAME in wide and "12.346" in wide and "bfloat16" in wide
+
+
+def test_no_compiled_region_needs_no_word_on_how_to_see_inside(tmp_path: Path) -> None:
+    model_dump(tmp_path, run={**RUN, "coverage": {**RUN["coverage"], "unseen": {}}})
+    assert "compiled" not in render(tmp_path)

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from tensorprobe.cli.option import Format, OutputFormat, Processes, Rank, Step
+from tensorprobe.cli.option import Format, Json, OldFormat, Processes, Rank, Step
 from tensorprobe.cli.progress import total_progress_bar
 from tensorprobe.compare.engine import compare_runs
 from tensorprobe.compare.option import CompareOptions
@@ -23,6 +22,7 @@ from tensorprobe.report.compare_json import iter_compare_json
 from tensorprobe.report.compare_statement import format_share
 from tensorprobe.report.compare_summary import find_lowest_coverage, find_lowest_value_coverage
 from tensorprobe.report.compare_text import print_comparison
+from tensorprobe.report.console import make_console
 from tensorprobe.report.escape import clean
 
 _AGREE, _DIFFER, _NOT_COMPARED = 0, 1, 2
@@ -92,7 +92,8 @@ def compare(
     require_coverage: RequiredCoverage = None,
     by: JudgeOption = Judge.AUTO,
     allow_uncompared: AllowUncompared = False,
-    output_format: OutputFormat = Format.TEXT,
+    as_json: Json = False,
+    output_format: OldFormat = Format.TEXT,
     processes: Processes = None,
 ) -> None:
     """Say where two runs part: the first call whose inputs agree and whose output does not.
@@ -107,30 +108,30 @@ def compare(
 
     tensorprobe compare good bad --require-coverage 0.95 && echo the same
 
-    tensorprobe compare good bad --format json | jq .verdict
+    tensorprobe compare good bad --json | jq .verdict
 
     Exit codes: 0 the runs agree, 1 they differ, 2 they could not be compared.
     """
     options = CompareOptions(mapping, step, rank, rtol, atol, first, processes, by.value, allow_uncompared)
-    comparison = _compare_and_report(reference, candidate, options, output, output_format)
+    comparison = _compare_and_report(reference, candidate, options, output, as_json or output_format is Format.JSON)
     _check_coverage(comparison, require_coverage)
     raise typer.Exit(_exit_code(comparison))
 
 
 def _compare_and_report(
-    reference: Path, candidate: Path, options: CompareOptions, output: Path | None, output_format: Format
+    reference: Path, candidate: Path, options: CompareOptions, output: Path | None, as_json: bool
 ) -> Comparison:
     with ExitStack() as stack:
         if output is not None:
             stack.enter_context(prepared_folder(output, (reference, candidate)))
         comparison = _compare(reference, candidate, options)
         with suppress(BrokenPipeError):  # who has seen enough still gets the files and the exit code
-            _print(comparison, output_format, output)
+            _print(comparison, as_json, output)
         if output is not None:
             with total_progress_bar("writing") as reach:
                 written = write_files(output, comparison, reach)
             with suppress(BrokenPipeError):
-                _print_written(written, to_stderr=output_format is Format.JSON)
+                _print_written(written, to_stderr=as_json)
     return comparison
 
 
@@ -139,14 +140,14 @@ def _compare(reference: Path, candidate: Path, options: CompareOptions) -> Compa
         return compare_runs(reference, candidate, options, reach)
 
 
-def _print(comparison: Comparison, output_format: Format, output: Path | None) -> None:
-    if output_format is Format.JSON:
+def _print(comparison: Comparison, as_json: bool, output: Path | None) -> None:
+    if as_json:
         for piece in iter_compare_json(comparison, iter_rows(comparison)):
             sys.stdout.write(piece)
     elif output is None:
-        print_comparison(Console(), comparison)
+        print_comparison(make_console(), comparison)
     else:
-        print_comparison(Console(), comparison, where_more=f"see {output / 'compare.csv'}")
+        print_comparison(make_console(), comparison, where_more=f"see {output / 'compare.csv'}")
     sys.stdout.flush()
 
 

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from tensorprobe.cli.option import Processes
+from tensorprobe.cli.option import Format, Json, OldFormat, Processes
 from tensorprobe.errors import UsageError
 from tensorprobe.migrator.name_map import NamePair
 from tensorprobe.migrator.npy_comparison import NpyDirOptions
@@ -67,7 +67,8 @@ def compare_dirs(
     name_map: NameMap = None,
     compare_shape: Annotated[bool, typer.Option("--shape", help="Show the shapes too.")] = False,
     output_file: Output = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Strict JSON in place of the table.")] = False,
+    as_json: Json = False,
+    output_format: OldFormat = Format.TEXT,
     processes: Processes = None,
 ) -> None:
     """Compare two folders of .npy files, pair by pair: allclose, cosine similarity, mean and largest difference.
@@ -86,7 +87,7 @@ def compare_dirs(
         check_csv_place(output_file, (reference, candidate))
     comparison = compare_with_progress(reference, candidate, pairs, options)
     with suppress(BrokenPipeError):  # who has seen enough still gets the file and the exit code
-        _print(comparison, as_json, compare_shape)
+        _print(comparison, as_json or output_format is Format.JSON, compare_shape)
     warn_of_atol(comparison)
     if output_file is not None:
         write_csv(output_file, comparison, compare_shape)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Any
 
 import typer
+from typer import rich_utils
 from typer.core import TyperGroup
 
 from tensorprobe._version import __version__
 from tensorprobe.cli.compare import compare
 from tensorprobe.cli.compare_dirs import compare_dirs
 from tensorprobe.cli.convert import convert
+from tensorprobe.cli.init import init
 from tensorprobe.cli.recover import recover
 from tensorprobe.cli.replay import replay
 from tensorprobe.cli.repro import repro
@@ -34,15 +37,18 @@ class Commands(TyperGroup):
             raise StoppedError from error
 
 
+if os.environ.get("NO_COLOR"):
+    rich_utils.COLOR_SYSTEM = None  # of the help; what the commands print goes to `make_console`
+
 app = typer.Typer(
     cls=Commands,
     name="tensorprobe",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(init)
 app.command(context_settings=PARSING)(run)
 app.command()(show)
 app.command()(compare)
@@ -64,7 +70,8 @@ def _print_version(is_asked: bool) -> None:
 @app.callback()
 def describe(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+        bool,
+        typer.Option("--version", "-V", help="Print the version and exit.", callback=_print_version, is_eager=True),
     ] = False,
 ) -> None:
     """See what every operation of a training run computed, and where two runs part.

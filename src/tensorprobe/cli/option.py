@@ -13,6 +13,7 @@ Step = Annotated[int | None, typer.Option(help="Only this step.")]
 Rank = Annotated[int | None, typer.Option(help="Only this rank.")]
 Device = Annotated[str, typer.Option(help="Where to replay: cpu or cuda.")]
 Processes = Annotated[int | None, typer.Option(min=1, help="As many as there are cores, if left out.")]
+Json = Annotated[bool, typer.Option("--json", help="Print strict JSON.")]
 
 
 class Format(str, Enum):
@@ -22,4 +23,5 @@ class Format(str, Enum):
     JSON = "json"
 
 
-OutputFormat = Annotated[Format, typer.Option("--format", help="What is printed.")]
+OldFormat = Annotated[Format, typer.Option("--format", hidden=True)]
+"""How `--json` was spelt in some commands."""

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -17,6 +16,8 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+
+from tensorprobe.report.console import make_console
 
 Advance = Callable[[], None]
 Reach = Callable[[int, int], None]
@@ -33,7 +34,7 @@ def progress_bar(description: str, *, is_long: bool, every: int = _UPDATE_EVERY)
         yield lambda: None
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}  {task.completed:,.0f}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=make_console(to_stderr=True), transient=True) as progress:
         yield _Counter(progress, progress.add_task(description, total=None), every)
 
 
@@ -44,7 +45,7 @@ def total_progress_bar(description: str) -> Iterator[Reach]:
         yield lambda done, total: None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, TimeRemainingColumn(), console=make_console(to_stderr=True), transient=True) as progress:
         task = progress.add_task(description, total=None)
         yield lambda done, total: _update(progress, task, done, total)
 

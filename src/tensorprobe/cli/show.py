@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from tensorprobe.cli.option import Rank, Step
+from tensorprobe.cli.option import Format, Json, OldFormat, Rank, Step
 from tensorprobe.cli.progress import progress_bar
 from tensorprobe.errors import DumpError
+from tensorprobe.report.console import make_console
 from tensorprobe.report.json import iter_json
 from tensorprobe.report.rank import RankReport, ShowOptions, build_rank_report, read_rank_report
 from tensorprobe.report.text import print_reports
@@ -25,12 +25,13 @@ def show(
     path: Annotated[Path, typer.Argument(help="A dump_path, a step or rank folder in it, or a dump.json.")],
     step: Step = None,
     rank: Rank = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Strict JSON, with every tensor.")] = False,
+    as_json: Json = False,
     depth: Annotated[int | None, typer.Option(min=1, help="Only so many levels of the tree.")] = None,
     text: Annotated[
         str | None,
         typer.Option("--filter", help="Only records with this text in their name, module path or caller, in full."),
     ] = None,
+    output_format: OldFormat = Format.TEXT,
 ) -> None:
     """Show what was recorded: coverage, NaN and Inf and where they arise, failed calls, then the tree of calls.
 
@@ -47,11 +48,11 @@ def show(
     dump = open_dump(path).select(step, rank)
     errors: list[str] = []
     reports = _read_reports(dump, ShowOptions(depth, text), errors)
-    if as_json:
+    if as_json or output_format is Format.JSON:
         for piece in iter_json(str(path), reports):
             sys.stdout.write(piece)
     else:
-        print_reports(Console(), reports, has_filter=text is not None)
+        print_reports(make_console(), reports, has_filter=text is not None)
     if errors:
         raise DumpError("\n".join(errors))
 

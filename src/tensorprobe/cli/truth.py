@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from tensorprobe.cli.option import Device, DumpPath, Format, OutputFormat, Rank, Step
+from tensorprobe.cli.option import Device, DumpPath, Format, Json, OldFormat, Rank, Step
 from tensorprobe.cli.progress import total_progress_bar
 from tensorprobe.errors import UsageError
 from tensorprobe.foreign_text import clean
 from tensorprobe.replay import MemoryLimit, iter_truths
 from tensorprobe.replay.meaning.registry import load_meanings
 from tensorprobe.replay.result import Truth
+from tensorprobe.report.console import make_console
 from tensorprobe.store.reader import Dump, open_dump
 
 _NOTHING_WRONG, _WRONG, _NOT_CHECKED = 0, 1, 2
@@ -45,7 +45,8 @@ def truth(
     sort: Sort = None,
     text: Filter = None,
     output: Output = None,
-    output_format: OutputFormat = Format.TEXT,
+    as_json: Json = False,
+    output_format: OldFormat = Format.TEXT,
     device: Device = "cpu",
     memory: Memory = None,
     meaning: Meaning = None,
@@ -74,7 +75,7 @@ def truth(
         load_meanings(file)
     truths = _find_truths(path, open_dump(path).select(step, rank), output, device, limit)
     with suppress(BrokenPipeError):
-        _print(truths, output_format, sort, text)
+        _print(truths, as_json or output_format is Format.JSON, sort, text)
     if any(found.findings for found in truths):
         raise typer.Exit(_WRONG)
     raise typer.Exit(_NOTHING_WRONG if all(found.is_checked for found in truths) else _NOT_CHECKED)
@@ -93,12 +94,12 @@ def _find_truths(path: Path, dump: Dump, output: Path | None, device: str, limit
     return truths
 
 
-def _print(truths: list[Truth], output_format: Format, sort: str | None, text: str | None) -> None:
+def _print(truths: list[Truth], as_json: bool, sort: str | None, text: str | None) -> None:
     from tensorprobe.report.truth_file import write_truth_json
     from tensorprobe.report.truth_row import build_truth_rows
     from tensorprobe.report.truth_text import print_truth
 
-    if output_format is Format.JSON:
+    if as_json:
         write_truth_json(sys.stdout.write, truths)
         return
     for found in truths:
@@ -108,4 +109,4 @@ def _print(truths: list[Truth], output_format: Format, sort: str | None, text: s
             typer.echo(f"note: no call of {clean(found.name)} has {clean(text)!r} in its name.", err=True)
         shown = rows if text is not None else rows[:_SHOWN_ROWS]
         more = f"{len(rows) - len(shown):,} more values: -o DIR writes all" if len(shown) < len(rows) else ""
-        print_truth(Console(), found, shown, more)
+        print_truth(make_console(), found, shown, more)

@@ -11,6 +11,7 @@ from tensorprobe.compare.match.alignment import Unpaired
 from tensorprobe.compare.measure.measurement import Measurement
 from tensorprobe.compare.measure.noise import SILENCE, Noise
 from tensorprobe.errors import UsageError
+from tensorprobe.foreign_text import clean_lines
 from tensorprobe.run.call import Call
 from tensorprobe.store.slot import Slot, TensorSlot
 
@@ -244,6 +245,16 @@ class Comparison:
     def __repr__(self) -> str:
         """What a notebook shows: the sentence, not the hundred thousand values behind it."""
         return f"<Comparison of {self.reference!r} and {self.candidate!r}: {self.verdict.headline!r}>"
+
+    def __str__(self) -> str:
+        """What `print` shows: the verdict, what it rests on, and how much was compared."""
+        lines = [self.verdict.headline, *(f"  {line}" for line in self.verdict.evidence)]
+        for rank in self.ranks:
+            counts, covered = rank.value_counts, rank.coverage
+            values = ", ".join(f"{counts[status]:,} {status}" for status in STATUSES if counts[status])
+            calls = f"{covered.paired_reference:,} of {covered.reference_calls:,} calls paired"
+            lines.append(f"  {rank.reference_name}: {calls}; values: {values or 'none'}")
+        return clean_lines("\n".join([*lines, *(f"  {problem}" for problem in self.problems)]))
 
     def __iter__(self) -> Iterator[RankResult]:
         return iter(self.ranks)

@@ -1,4 +1,4 @@
-"""config.json, with every key and value checked, those of the sections that are not used too."""
+"""config.json or config.yaml, with every key and value checked, those of the sections that are not used too."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tensorprobe.config.json_object import read_json_object
 from tensorprobe.config.known_key import COMMON_READERS, SECTION_READERS, check_common_keys, check_section_keys
 from tensorprobe.config.setting import Setting, Source
 from tensorprobe.config.value import Reader
+from tensorprobe.config.yaml_object import read_yaml_object
 
 _PATH_KEYS = ("dump_path", "api_yaml")
 
@@ -26,7 +27,8 @@ class ConfigFile:
 
 def read_config_file(file: str) -> ConfigFile:
     """Read and check the file at this path."""
-    document = read_json_object(file)
+    is_yaml = file.lower().endswith((".yaml", ".yml"))
+    document = read_yaml_object(file) if is_yaml else read_json_object(file)
     source = Source(file)
     check_common_keys(document, source)
     common = read_values(document, COMMON_READERS, source)

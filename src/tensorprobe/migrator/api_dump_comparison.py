@@ -8,8 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from tensorprobe.capture.message import show_messages
 from tensorprobe.compare.engine import compare_runs
 from tensorprobe.compare.option import CompareOptions
@@ -17,6 +15,7 @@ from tensorprobe.compare.result import Comparison
 from tensorprobe.errors import DumpError, UsageError
 from tensorprobe.report.api_dump import FILES, FORWARD_FILE, build_tables, format_table, write_tables
 from tensorprobe.report.compare_text import print_comparison
+from tensorprobe.report.console import make_console
 from tensorprobe.store import disk, layout
 from tensorprobe.store.reader import open_dump
 
@@ -38,7 +37,7 @@ def compare_api_dumps(origin_path: Any, target_path: Any, output_path: Any) -> C
         if table.rows:
             print(format_table(table))
     where = "output_path=… writes all of them" if folder is None else f"see {folder / FORWARD_FILE}"
-    print_comparison(Console(), comparison, where_more=where)
+    print_comparison(make_console(), comparison, where_more=where)
     sys.stdout.flush()
     if written:
         show_messages()

@@ -43,6 +43,13 @@ class TruthReport:
     def __bool__(self) -> bool:
         return all(self.runs)
 
+    def __repr__(self) -> str:
+        return f"<TruthReport of {len(self.runs):,} steps and ranks: {len(self.findings):,} findings>"
+
+    def __str__(self) -> str:
+        """What `tensorprobe truth` says of each step and rank."""
+        return "\n".join(map(str, self.runs))
+
     @property
     def findings(self) -> list[Finding]:
         """All that is wrong, in all steps and ranks."""
@@ -225,12 +232,15 @@ def find_untold_layer(calls: Iterable[Call]) -> str | None:
     return layers[0].name if layers and not any(layer.parts for layer in layers) else None
 
 
+NO_TORCH = "a replay needs torch: pip install torch"
+
+
 def find_device(name: str) -> Any:
     """The device of torch; UsageError where torch, or the device, is not there."""
     try:
         import torch
     except ImportError:
-        raise UsageError("a replay needs torch: pip install torch") from None
+        raise UsageError(NO_TORCH) from None
     if name not in ("cpu", "cuda"):
         raise UsageError(f"device {name!r} is not one of cpu, cuda")
     if name == "cuda" and not torch.cuda.is_available():

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from tensorprobe.foreign_text import clean_lines
 from tensorprobe.model.name import PARAMETERS_GRAD
 
 BACKWARD_PASS = "backward_pass."
@@ -227,6 +228,19 @@ class Truth:
     def is_checked(self) -> bool:
         """Could anything be said at all?"""
         return len(self.unchecked) < self.coverage.call_count
+
+    def __repr__(self) -> str:
+        """What a notebook shows: not every value."""
+        return f"<Truth of {self.name}: {len(self.findings):,} findings, {len(self.rows):,} values>"
+
+    def __str__(self) -> str:
+        """What `print` shows: what `tensorprobe truth` says of it."""
+        from tensorprobe.replay.truth_summary import summarize_truth  # which is built on this file
+
+        told = summarize_truth(self)
+        wrong = [line.strip() for finding in told.findings for line in finding.split("\n")]
+        said = (*wrong, *told.observables, *told.contributions, *told.decisions, *told.coverage)
+        return clean_lines("\n  ".join([told.headline, *said]))
 
     def __bool__(self) -> bool:
         """Is nothing wrong, as far as it could be checked?"""

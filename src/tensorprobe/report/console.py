@@ -6,6 +6,7 @@ it does not depend on the window.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -14,6 +15,11 @@ from rich.text import Text
 
 _LINES_AT_ONCE = 200
 _MIN_ROOM = 12
+
+
+def make_console(to_stderr: bool = False) -> Console:
+    """A console that writes no escape sequence where NO_COLOR is set to anything: rich alone would still write bold."""
+    return Console(stderr=to_stderr, color_system=None if os.environ.get("NO_COLOR") else "auto")
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ filter it has one line for every tensor and argument.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -17,14 +18,24 @@ from tensorprobe.report.tree import Row
 from tensorprobe.run.call import Call
 from tensorprobe.store.slot import PlainSlot, Slot, TensorSlot
 
-COLUMNS = ("max", "min", "mean", "norm", "NaN, Inf", "dtype", "shape", "slot", "checksum", "")
+COLUMNS = ("shape", "norm", "max", "min", "mean", "NaN, Inf", "dtype", "slot", "checksum", "")
 """After the column of the tree; the last one is for remarks. What matters stands where a narrow window keeps it."""
+NUMERIC_COLUMNS = range(1, 5)
+SLOT_COLUMN = COLUMNS.index("slot")
+"""Up to this one they should fit into the window of a terminal."""
 
 Mark = Literal["heading", "place", "nan", "inf", "failed", "aside", ""]
 Guides = tuple[str, str, str, str]
 
 UNICODE_GUIDES: Guides = ("├─ ", "└─ ", "│  ", "   ")
 ASCII_GUIDES: Guides = ("|- ", "`- ", "|  ", "   ")
+NARROW_GUIDES: dict[Guides, Guides] = {
+    UNICODE_GUIDES: ("├ ", "└ ", "│ ", "  "),
+    ASCII_GUIDES: ("|-", "`-", "| ", "  "),
+}
+_DIGITS, _NARROW_DIGITS = 5, 3
+_SHORT_DTYPE = re.compile(r"^(bfloat|float|uint|int|complex)(?=\d)")
+_SHORT_WORDS = {"bfloat": "bf", "float": "f", "uint": "u", "int": "i", "complex": "c"}
 
 _MAX_GUIDES = 200
 """Rows that lie deeper stand at this level: every line begins with a mark for each level around it."""
@@ -43,10 +54,13 @@ class Line:
     mark: Mark = ""
 
 
-def iter_lines(rows: Sequence[Row], guides: Guides, details: Mapping[str, str] | None) -> Iterator[Line]:
+def iter_lines(
+    rows: Sequence[Row], guides: Guides, details: Mapping[str, str] | None, *, is_narrow: bool = False
+) -> Iterator[Line]:
     """Every row as one or more lines, with a heading where the direction changes.
 
     `details` are the source lines of the records; None: one line for each result, and no source lines.
+    `is_narrow`: with fewer digits, and dtypes as `bf16`.
     """
     open_levels: list[bool] = []
     heading = ""
@@ -60,7 +74,8 @@ def iter_lines(rows: Sequence[Row], guides: Guides, details: Mapping[str, str] |
         open_levels.append(not row.is_last)
         inside = guides[2] if open_levels[-1] else guides[3]
         below = before + (inside if row.depth else "")
-        yield from _row_lines(row, before + branch, below, details is not None)
+        made = _row_lines(row, before + branch, below, details is not None)
+        yield from map(_narrow, made) if is_narrow else made
         if details is not None and row.record in details and not row.is_context:
             yield Line(below, details[row.record], (), "place")
 
@@ -69,9 +84,15 @@ def _heading_of(row: Row, before: str) -> str:
     """An optimizer's calls are forward calls, but nobody looks for them under that word."""
     if row.kind == "saved":
         return "saved values"
-    if row.call and row.call.caller and row.direction != before:
-        return row.call.caller
+    if row.call and _own_caller(row) and row.direction != before:
+        return row.call.caller or ""
     return row.direction or "other records"
+
+
+def _own_caller(row: Row) -> str | None:
+    """The part of the framework that made a call for itself. A module that it calls, as DistributedDataParallel does,
+    is the user's."""
+    return row.call.caller if row.call and row.kind not in ("module", "gradients") else None
 
 
 def format_number(number: Number) -> str:
@@ -79,7 +100,7 @@ def format_number(number: Number) -> str:
     if number is None:
         return ""
     if isinstance(number, float):
-        return f"{number:.5g}"
+        return f"{number:.{_DIGITS}g}"
     text = str(number)
     return shorten(text, _MAX_NUMBER_TEXT)
 
@@ -94,6 +115,25 @@ def format_value(slot: PlainSlot) -> str:
     return "None" if slot.value is None else shorten(_plain(slot.value), _MAX_VALUE_TEXT)
 
 
+def _narrow(line: Line) -> Line:
+    """The numbers of a line are read again from its cells: what is long in them is digits."""
+    cells = list(line.cells)
+    for column in NUMERIC_COLUMNS:
+        cells[column] = _cut_digits(cells[column])
+    dtype = COLUMNS.index("dtype")
+    cells[dtype] = _SHORT_DTYPE.sub(lambda found: _SHORT_WORDS[found[1]], cells[dtype])
+    shape = COLUMNS.index("shape")
+    cells[shape] = cells[shape].replace(", ", ",")
+    return replace(line, cells=tuple(cells))
+
+
+def _cut_digits(text: str) -> str:
+    try:
+        return f"{float(text):.{_NARROW_DIGITS}g}" if len(text) > _NARROW_DIGITS + 2 else text
+    except ValueError:  # True, None, an argument in words
+        return text
+
+
 def _row_lines(row: Row, guide: str, below: str, has_details: bool) -> Iterator[Line]:
     label = (row.record if has_details else row.label) + _describe_hidden(row)
     slots = _shown_slots(row, has_details)
@@ -105,7 +145,7 @@ def _row_lines(row: Row, guide: str, below: str, has_details: bool) -> Iterator[
         return
     for index, slot in enumerate(slots):
         cells, slot_mark = _slot_cells(slot, "" if index else remarks)
-        is_aside = row.call is not None and row.call.caller is not None
+        is_aside = _own_caller(row) is not None
         mark = slot_mark or ("failed" if row.call and row.call.failed else "aside" if is_aside else "")
         yield Line(below if index else guide, "" if index else label, cells, mark)
 
@@ -129,14 +169,14 @@ def _slot_cells(slot: Slot, remarks: str) -> tuple[tuple[str, ...], Mark]:
     if isinstance(slot, PlainSlot):
         return _plain_cells(slot, remarks), ""
     said = [slot.reason, slot.note, f"from {slot.source}" if slot.source and slot.is_input else None, remarks]
-    numbers = (format_number(number) for number in (slot.max, slot.min, slot.mean, slot.norm))
+    numbers = (format_number(number) for number in (slot.norm, slot.max, slot.min, slot.mean))
     dtype = (slot.dtype or "").removeprefix("torch.").removeprefix("mindspore.")
-    kind = (dtype, format_shape(slot.shape), slot.slot, slot.checksum or "")
     mark: Mark = "nan" if slot.has_nan else "inf" if slot.has_inf else ""
     counts = describe_counts(slot)
     if slot.is_undefined:
         mark, counts = "", ""
-    return (*numbers, counts, *kind, " · ".join(dict.fromkeys(filter(None, said)))), mark
+    remark = " · ".join(dict.fromkeys(filter(None, said)))
+    return (format_shape(slot.shape), *numbers, counts, dtype, slot.slot, slot.checksum or "", remark), mark
 
 
 def _plain_cells(slot: PlainSlot, remarks: str) -> tuple[str, ...]:
@@ -145,7 +185,7 @@ def _plain_cells(slot: PlainSlot, remarks: str) -> tuple[str, ...]:
     is_short = len(value) <= _MAX_NUMBER_TEXT
     said = " · ".join(filter(None, ["" if is_short else value, remarks]))
     kind = "" if slot.value is None else slot.type
-    return (value if is_short else "", "", "", "", "", kind, "", slot.slot, "", said)
+    return ("", "", value if is_short else "", "", "", "", kind, slot.slot, "", said)
 
 
 def _describe_row(row: Row) -> str:
@@ -156,7 +196,7 @@ def _describe_row(row: Row) -> str:
         return ""
     if row.kind == "folded":
         return f"{call.caller} · --filter {call.caller} shows them"
-    said = [f"failed: {call.failed}" if call.failed else None, call.note, call.caller]
+    said = [f"failed: {call.failed}" if call.failed else None, call.note, _own_caller(row)]
     return " · ".join(filter(None, [*said, _describe_recomputation(call)]))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
@@ -17,15 +18,27 @@ from tensorprobe.report.console import Fact, print_facts, print_lines
 from tensorprobe.report.escape import clean
 from tensorprobe.report.nonfinite import QUALITIES, NonFiniteCall, Quality, describe_count, holds
 from tensorprobe.report.rank import Gradient, RankReport
-from tensorprobe.report.table import ASCII_GUIDES, COLUMNS, UNICODE_GUIDES, Line, format_number, iter_lines
+from tensorprobe.report.table import (
+    ASCII_GUIDES,
+    COLUMNS,
+    NARROW_GUIDES,
+    NUMERIC_COLUMNS,
+    SLOT_COLUMN,
+    UNICODE_GUIDES,
+    Line,
+    format_number,
+    iter_lines,
+)
 from tensorprobe.report.tree import fold_framework_calls
+from tensorprobe.report.unseen import COMPILED, LOOK_INSIDE
 from tensorprobe.store.recover import count_noun
 from tensorprobe.store.slot import is_count
 
 _LABEL_WIDTH = 12
 _MAX_NAME_WIDTH = 64
 _MAX_LISTED = 8
-_NUMERIC_COLUMNS = 4
+_MIN_NAME_WIDTH = 12
+_ROOMY_NAME_WIDTH = 28
 _STYLES = {"heading": "bold", "nan": "bold red", "inf": "yellow", "failed": "red", "aside": "dim", "": ""}
 _COVERAGE_WORDS = {
     "seen": "calls seen",
@@ -109,6 +122,9 @@ def _state_facts(report: RankReport) -> Iterator[Fact]:
     for problem in report.problems:
         yield _fact("problem", problem)
     yield _coverage_fact(report)
+    unseen = (report.coverage or {}).get("unseen")
+    if isinstance(unseen, dict) and COMPILED in unseen:
+        yield _fact("", LOOK_INSIDE, "dim")
 
 
 def _coverage_fact(report: RankReport) -> Fact:
@@ -221,8 +237,14 @@ def _print_rows(console: Console, report: RankReport, has_filter: bool) -> None:
     if not has_filter:
         rows = fold_framework_calls(rows, _notable_records(report))
     guides = UNICODE_GUIDES if "utf" in console.encoding.lower() else ASCII_GUIDES
-    lines = [_clean_line(line) for line in iter_lines(rows, guides, report.locations if has_filter else None)]
+    locations = report.locations if has_filter else None
+    lines = [_clean_line(line) for line in iter_lines(rows, guides, locations)]
     widths = _column_widths(lines)
+    if console.is_terminal and widths[0] + _needed(widths) > console.width:
+        narrow = iter_lines(rows, NARROW_GUIDES[guides], locations, is_narrow=True)
+        lines = [_clean_line(line) for line in narrow]
+        widths = _fit(_column_widths(lines), console.width, keeps_slots=has_filter)
+        lines = [_shorten_name(line, widths[0]) for line in lines]
     print_lines(console, (_table_line(line, widths) for line in lines))
 
 
@@ -245,6 +267,27 @@ def _column_widths(lines: list[Line]) -> list[int]:
     return [min(names, _MAX_NAME_WIDTH), *titled]
 
 
+def _needed(widths: list[int]) -> int:
+    """How wide the columns are that a window should show, beside the tree: up to the slot."""
+    return sum(width + 2 for width in widths[1 : 2 + SLOT_COLUMN] if width)
+
+
+def _fit(widths: list[int], room: int, *, keeps_slots: bool) -> list[int]:
+    """Names give way first, then the slots."""
+    if not keeps_slots and room - _needed(widths) < min(widths[0], _ROOMY_NAME_WIDTH):
+        widths = [*widths[: 1 + SLOT_COLUMN], 0, 0, *widths[3 + SLOT_COLUMN :]]
+    return [min(widths[0], max(room - _needed(widths), _MIN_NAME_WIDTH)), *widths[1:]]
+
+
+def _shorten_name(line: Line, width: int) -> Line:
+    """Without its middle: `Functional.layer_norm.12` is told by its end."""
+    room = max(width - len(line.guide), _MIN_NAME_WIDTH // 2)
+    if line.mark == "place" or len(line.label) <= room:
+        return line
+    first = (room - 1) // 3
+    return replace(line, label=f"{line.label[:first]}…{line.label[first - room + 1 :]}")
+
+
 def _table_line(line: Line, widths: list[int]) -> Text:
     if line.mark == "place":
         return Text(line.guide, "dim").append(f"  {line.label}", "dim")
@@ -255,7 +298,7 @@ def _table_line(line: Line, widths: list[int]) -> Text:
     cells = []
     for index, (cell, width) in enumerate(zip(line.cells, widths[1:], strict=True)):
         if width:
-            cells.append(cell.rjust(width) if index < _NUMERIC_COLUMNS else cell.ljust(width))
+            cells.append(cell.rjust(width) if index in NUMERIC_COLUMNS else cell.ljust(width))
     text.append(" " * (max(gap, 0) + 2))
     text.append("  ".join(cells), "dim" if line.mark == "heading" else style)
     text.rstrip()

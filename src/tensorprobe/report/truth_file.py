@@ -12,11 +12,11 @@ from typing import Any
 from tensorprobe._version import __version__
 from tensorprobe.errors import UsageError
 from tensorprobe.replay.result import Truth
+from tensorprobe.replay.truth_summary import summarize_truth
 from tensorprobe.report.cell import defuse, make_cell
 from tensorprobe.report.compare_file import prepared_folder
 from tensorprobe.report.json import encode
 from tensorprobe.report.truth_row import COLUMNS, build_truth_rows
-from tensorprobe.report.truth_summary import summarize_truth
 from tensorprobe.store import disk
 
 CSV_FILE, JSON_FILE = "truth.csv", "truth.json"

@@ -8,10 +8,10 @@ from rich.console import Console
 from rich.text import Text
 
 from tensorprobe.replay.result import Truth
+from tensorprobe.replay.truth_summary import summarize_truth
 from tensorprobe.report.console import Fact, print_facts, print_lines
 from tensorprobe.report.escape import clean
 from tensorprobe.report.truth_row import COLUMNS, TruthRow
-from tensorprobe.report.truth_summary import summarize_truth
 
 _HEADINGS = {
     "record": "call",

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from tensorprobe.model.name import FORWARD, LAYER_PREFIX
 from tensorprobe.run.call import Call, name_call
+from tensorprobe.store.frame import describe_frame
 from tensorprobe.store.reader import RankDump, Record
 
 _FRAMEWORK_FILE = re.compile(
     r"^File [^,]*[/\\\\](?:site|dist)-packages[/\\\\](?:torch|torch_npu|mindspore|msadapter)[/\\\\]"
 )
+_LIBRARY_FILE = re.compile(r"^File [^,]*[/\\\\](?:site|dist)-packages[/\\\\]")
 
 
 @dataclass(eq=False)
@@ -54,6 +56,37 @@ class Run:
         frames = self.rank.stack(call.name)
         own = (frame for frame in frames if not _FRAMEWORK_FILE.search(frame))
         return next(own, frames[0] if frames else None)
+
+    def outer_location(self, call: Call) -> str | None:
+        """Where the user's own program led to it: the innermost line outside of installed libraries; None where
+        `location` is that line, or there is none."""
+        location = self.location(call)
+        own = (frame for frame in self.rank.stack(call.name) if not _LIBRARY_FILE.search(frame))
+        found = next(own, None)
+        return None if found == location else found
+
+    def describe_lines(self, call: Call, forward: Call | None) -> tuple[str, ...]:
+        """Its line, or that of its forward call, and the line of the user's program where it is in a library."""
+        for one in (call, forward):
+            location = self.location(one) if one is not None else None
+            if one is not None and location:
+                outer = self.outer_location(one)
+                return (describe_frame(location), *([describe_frame(outer)] if outer else []))
+        return ()
+
+
+LINE_WORDS = ("line", "called from")
+
+
+def word_lines(lines: Mapping[str, Sequence[str]]) -> list[str]:
+    """The lines of both sides, in words; once where both have the same."""
+    if len(lines) == 2 and len(set(map(tuple, lines.values()))) == 1:
+        lines = {"": next(iter(lines.values()))}
+    return [
+        f"{side} {word}: {line}".lstrip()
+        for side, found in lines.items()
+        for word, line in zip(LINE_WORDS, found, strict=False)
+    ]
 
 
 def read_run(rank: RankDump, on_record: Callable[[], None] = lambda: None) -> Run:

@@ -58,3 +58,10 @@ def test_where_numbers_occur_twice_only_a_piece_in_order_is_found() -> None:
     ones[1:3] = WHOLE[:2, :4]
     assert locate(WHOLE[:2, :4], ones) is not None
     assert locate(np.ascontiguousarray(WHOLE[:2, :4].T), ones) is None
+
+
+def test_a_transposed_piece_is_found_although_numbers_in_the_whole_are_alike() -> None:
+    whole = np.round(np.random.default_rng(0).normal(size=(3, 4, 5)), 1)
+    part = np.ascontiguousarray(whole[1].T)
+    places = locate(part, whole)
+    assert places is not None and np.array_equal(whole.reshape(-1)[places], part.reshape(-1))

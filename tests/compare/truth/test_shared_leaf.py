@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,6 +32,15 @@ def test_three_projections_in_one_are_found_among_others() -> None:
 
 def test_experts_that_are_stacked_are_found() -> None:
     assert join(np.stack([ROWS[0], ROWS[3]]), *ROWS) == [0, 3]
+
+
+def test_three_projections_are_found_among_biases_that_have_the_length_of_a_row() -> None:
+    layers = [RANDOM.normal(size=shape).astype(np.float32) for _ in range(6) for shape in ((16, 16), (16,))]
+    assert join(np.concatenate(layers[6:12:2]), *layers) == [6, 8, 10]
+
+
+def test_experts_that_are_stacked_transposed_are_found() -> None:
+    assert join(np.stack([ROWS[0].T, ROWS[3].T]), *ROWS) == [0, 3]
 
 
 def test_a_part_that_is_the_same_twice_counts_twice() -> None:
@@ -65,3 +75,14 @@ def test_a_transposed_weight_has_the_same_numbers_and_a_scaled_one_has_not() -> 
     assert has_same_numbers(weight, describe(np.ascontiguousarray(ROWS[1].T)))
     assert has_same_numbers(weight, describe(ROWS[1].reshape(5, 1, 4)))
     assert not has_same_numbers(weight, describe(ROWS[1] * np.float32(1.0001)))
+
+
+@pytest.mark.parametrize("is_whole_first", [True, False])
+def test_what_is_drawn_for_a_stack_is_what_is_drawn_for_its_experts_transposed(is_whole_first: bool) -> None:
+    whole, parts = describe(np.stack([ROWS[0].T, ROWS[3].T])), [describe(ROWS[0]), describe(ROWS[3])]
+    drawer = Drawer(joints=[JointLeaf(whole, tuple(parts), is_turned=True)])
+    wanted = [whole, *parts] if is_whole_first else [*parts, whole]
+    paths = [drawer.find(one) for one in wanted]
+    drawn = [np.load(drawer.provide(path)) for path in paths if path is not None]
+    stacked, experts = (drawn[0], drawn[1:]) if is_whole_first else (drawn[-1], drawn[:-1])
+    assert np.array_equal(stacked, np.stack([one.T for one in experts]))

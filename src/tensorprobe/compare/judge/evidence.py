@@ -12,6 +12,7 @@ from tensorprobe.compare.match.alignment import Alignment, Unpaired
 from tensorprobe.compare.match.pairing import PairedCall, RunSide
 from tensorprobe.compare.result import ValuePair
 from tensorprobe.run.call import Call
+from tensorprobe.run.step import word_lines
 from tensorprobe.store.frame import describe_frame
 from tensorprobe.word.vocabulary import differing_defaults, is_across_frameworks
 
@@ -47,18 +48,15 @@ def describe_place(pair: PairedCall) -> str:
 
 def describe_lines(pair: PairedCall, finding: Finding) -> list[str]:
     """Its source line, of both sides where they differ."""
-    found = []
+    found = {}
     for word, side, call in (
         ("reference", finding.reference, pair.reference),
         ("candidate", finding.candidate, pair.candidate),
     ):
-        forward = side.flow.forward_of(call)
-        location = side.run.location(call) or (side.run.location(forward) if forward else None)
-        if location:
-            found.append(f"{word} line: {describe_frame(location)}")
-    if len(found) == 2 and found[0].partition(": ")[2] == found[1].partition(": ")[2]:
-        return [f"line: {found[0].partition(': ')[2]}"]
-    return found
+        lines = side.run.describe_lines(call, side.flow.forward_of(call))
+        if lines:
+            found[word] = lines
+    return word_lines(found)
 
 
 def describe_values(pair: PairedCall) -> list[str]:

@@ -25,6 +25,7 @@ from tensorprobe.compare.truth.settlement import settle_pairs
 from tensorprobe.compare.truth.start import EarlierStep, Origins, find_moved_otherwise
 from tensorprobe.compare.truth.verdict import TruthWords
 from tensorprobe.errors import DumpError, UsageError
+from tensorprobe.replay import NO_TORCH
 from tensorprobe.run.leaf import WRITTEN
 from tensorprobe.run.step import Run
 from tensorprobe.store.slot import TensorSlot
@@ -76,6 +77,8 @@ class TruthDecision:
         runs = lend_leaves(*runs, draws_any=self._options.by == "truth")
         obstacle = find_obstacle(*runs)
         if obstacle is not None:
+            if self._options.by == "auto" and obstacle == NO_TORCH:
+                logger.warning("judged by how errors grow, not by truth: %s", obstacle)
             return _Attempt(pair, None, obstacle)
         from tensorprobe.compare.truth.judge import judge_by_truth  # needs PyTorch
 

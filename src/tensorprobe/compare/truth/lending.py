@@ -26,6 +26,7 @@ from tensorprobe.compare.truth.shared_leaf import (
     extremes,
     has_same_numbers,
     share_leaves,
+    turn,
 )
 from tensorprobe.errors import DumpError
 from tensorprobe.model.dtype import short_dtype
@@ -149,8 +150,13 @@ class Lender:
         if joint is None or None in paths:
             return None
         both = [(path, part.dtype) for path, part in zip(paths, joint.parts, strict=True) if path is not None]
-        rows = (wanted.shape or ())[1:]
-        return self._expect(lambda: np.concatenate([self._read(*one).reshape(-1, *rows) for one in both]))
+        rows = ((turn(wanted) if joint.is_turned else wanted).shape or ())[1:]
+
+        def join() -> Array:
+            whole: Array = np.concatenate([self._read(*one).reshape(-1, *rows) for one in both])
+            return np.ascontiguousarray(whole.swapaxes(-1, -2)) if joint.is_turned else whole
+
+        return self._expect(join)
 
     def _cut(self, wanted: TensorSlot) -> Path | None:
         """Out of what the other run has in one piece."""
@@ -160,12 +166,17 @@ class Lender:
             path = None if place is None else next(wholes, None)
             if path is not None:
                 start = sum(part.element_count or 0 for part in joint.parts[:place])
-                return self._expect(partial(self._read_part, path, wanted, start))
+                read = self._read_turned if joint.is_turned else self._read
+                return self._expect(partial(_cut_part, partial(read, path, wanted.dtype), wanted, start))
         return None
 
-    def _read_part(self, path: Path, wanted: TensorSlot, start: int) -> Array:
-        content = self._read(path, wanted.dtype).reshape(-1)[start : start + (wanted.element_count or 0)]
-        return content.reshape(wanted.shape or ())
+    def _read_turned(self, path: Path, dtype: str | None) -> Array:
+        return self._read(path, dtype).swapaxes(-1, -2)
+
+
+def _cut_part(read: Callable[[], Array], wanted: TensorSlot, start: int) -> Array:
+    content = read().reshape(-1)[start : start + (wanted.element_count or 0)]
+    return content.reshape(wanted.shape or ())
 
 
 def _is_one(slot: TensorSlot, other: TensorSlot) -> bool:

@@ -17,7 +17,7 @@ ZERO = 1e-11
 """A gradient that is smaller than this part of the largest one of the run is zero in exact arithmetic."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GradientPair:
     """The gradients of one parameter in both runs; None where none reaches it."""
 

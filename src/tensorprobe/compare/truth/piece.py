@@ -38,11 +38,14 @@ def find_pieces(parts: Sequence[TrueValue], wholes: Sequence[TrueValue], bound: 
 
 
 def _locate(part: Array, whole: Array, bound: float) -> Array | None:
-    """One behind the other; else wherever they are, if no two numbers of the whole are alike: every third head, gates
-    in another order."""
-    found = _locate_flat(part.reshape(-1), whole.reshape(-1), bound)
-    if found is not None:
-        return np.arange(found, found + part.size)
+    """One behind the other, also with the last two axes of the whole in the other order; else wherever they are, if no
+    two numbers of the whole are alike: every third head, gates in another order."""
+    numbered = np.arange(whole.size).reshape(whole.shape)
+    for order in (numbered, numbered.swapaxes(-1, -2)) if whole.ndim > 1 else (numbered,):
+        flat_order = order.reshape(-1)
+        found = _locate_flat(part.reshape(-1), whole.reshape(-1)[flat_order], bound)
+        if found is not None:
+            return flat_order[found : found + part.size]
     flat = whole.reshape(-1)
     order = np.argsort(flat)
     if not np.all(np.diff(flat[order]) > 2 * bound * np.abs(flat[order][1:])):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tensorprobe.compare.measure.statistic_measure import sketched_distance
 from tensorprobe.model.dtype import short_dtype
@@ -28,6 +28,8 @@ class JointLeaf:
 
     whole: TensorSlot
     parts: tuple[TensorSlot, ...]
+    is_turned: bool = False
+    """They do after its last two axes have changed places: a list of linear layers, stacked to be multiplied by."""
 
 
 def share_leaves(reference: Run, candidate: Run) -> list[JointLeaf] | None:
@@ -103,21 +105,50 @@ def _join_all(sides: Sequence[list[TensorSlot]], lone: Sequence[list[TensorSlot]
 
 def join_leaves(whole: TensorSlot, others: Sequence[TensorSlot]) -> JointLeaf | None:
     """The tensors, of those in the order of their use, that the whole is made of; None where there are none."""
-    fitting = [slot for slot in others if _is_part(slot, whole)]
+    forms = [whole] if len(whole.shape or ()) < 2 else [whole, turn(whole)]
+    for form in forms:
+        for dimensions in (0, 1):  # along the first axis, or stacked: not one and the other, which are too many to try
+            wanted = len(form.shape or ()) - dimensions
+            fitting = [slot for slot in others if len(slot.shape or ()) == wanted and _is_part(slot, form)]
+            parts = _find_following(form, fitting) or _find_among(form, fitting)
+            if parts:
+                return JointLeaf(whole, parts, is_turned=form.shape != whole.shape)
+    return None
+
+
+def turn(slot: TensorSlot) -> TensorSlot:
+    """With its last two axes in the other order, which changes nothing else that is asked for here."""
+    *first, row, column = slot.shape or ()
+    return replace(slot, shape=(*first, column, row))
+
+
+def _find_following(whole: TensorSlot, fitting: Sequence[TensorSlot]) -> tuple[TensorSlot, ...]:
+    """Where they are used one right after the other: three projections of one layer, all experts."""
+    for first in range(len(fitting)):
+        left, last = whole.element_count or 0, first
+        while left > 0 and last < len(fitting):
+            left, last = left - (fitting[last].element_count or 0), last + 1
+        if not left and last > first + 1 and _adds_up(whole, fitting[first:last]):
+            return tuple(fitting[first:last])
+    return ()
+
+
+def _find_among(whole: TensorSlot, fitting: Sequence[TensorSlot]) -> tuple[TensorSlot, ...]:
+    """With others between them, or one of them twice."""
     waiting: list[tuple[int, int, tuple[TensorSlot, ...]]] = [(0, whole.element_count or 0, ())]
     for _ in range(_MOST_TRIALS):
         if not waiting:
             break
         place, left, parts = waiting.pop()
         if not left and len(parts) > 1 and _adds_up(whole, parts):
-            return JointLeaf(whole, parts)
+            return parts
         following = [
             (number, left - count, (*parts, fitting[number]))  # one mask may serve for both halves of a batch
             for number in range(place, len(fitting))
             if (count := fitting[number].element_count or 0) <= left
         ]
         waiting += reversed(following)  # the next ones first
-    return None
+    return ()
 
 
 def _is_part(slot: TensorSlot, whole: TensorSlot) -> bool:

@@ -9,11 +9,12 @@ from tensorprobe.compare.truth.difference import Difference, describe_call
 from tensorprobe.compare.truth.judgement import SIDES, Judgement
 from tensorprobe.compare.truth.precision import PrecisionLoss
 from tensorprobe.compare.truth.value_index import other_side
+from tensorprobe.compare.truth.weight_change import describe_weights
 from tensorprobe.model.name import FORWARD
 from tensorprobe.replay.result import Finding
 from tensorprobe.replay.true_step import TrueCall
 from tensorprobe.run.call import Call
-from tensorprobe.run.step import Run
+from tensorprobe.run.step import Run, word_lines
 from tensorprobe.store.frame import describe_frame
 
 MAX_NAMED = 4
@@ -47,7 +48,9 @@ class TruthWords:
             return self._word_precision(judgement.precision_loss)
         if not judgement.is_equal:
             return Verdict("drift", f"{self._word_observables()} No call could be named.", tuple(self._coverage()))
-        return Verdict("agree", self._word_agreement(), (*self._word_rounding(), *self._coverage()))
+        return Verdict(
+            "agree", self._word_agreement(), (*self._word_rounding(), *self._word_weights(), *self._coverage())
+        )
 
     # -- the same meaning ----------------------------------------------------------------------------------------------
 
@@ -81,6 +84,9 @@ class TruthWords:
                     return
                 off.append(f"{abs(slot.max / value.array.item() - 1):.1g} in the {side}")
             yield f"rounding: the recorded loss is off by {' and by '.join(off)}"
+
+    def _word_weights(self) -> list[str]:
+        return describe_weights(self._judgement.observables, self._judgement.counterparts)
 
     def _coverage(self) -> Iterator[str]:
         if len(self._judgement.borrowers) == 1:
@@ -139,7 +145,7 @@ class TruthWords:
             headline = f"The runs first differ {_describe_region(first) or f'at {place}'}: {first.because}."
         evidence = [self._word_observables(), *_word_effect(first), *self._lines(calls), *self._word_region(first)]
         evidence += [f"also: {_describe_other(one)}" for one in others[:MAX_NAMED]]
-        evidence += self._coverage()
+        evidence += [*self._word_weights(), *self._coverage()]
         role: Role = "discontinuity" if kind == "discontinuity" else "source" if kind == "source" else "entered"
         result = self._result(calls, role, first.because)
         suspects = [call for one in first.suspects for call in self._find_calls(SIDES[1], one, is_backward=False)]
@@ -203,15 +209,13 @@ class TruthWords:
 
     def _lines(self, calls: dict[str, tuple[Call, ...]]) -> list[str]:
         found = {}
-        for side, listed in calls.items():
-            for call in listed:
-                forward = self._runs[side].by_name.get(call.in_direction(FORWARD))
-                location = self._runs[side].location(call) or (self._runs[side].location(forward) if forward else None)
-                if location:
-                    found[side] = describe_frame(location)
-        if len(set(found.values())) == 1 and len(found) == len(SIDES):
-            return [f"line: {found[SIDES[0]]}"]
-        return [f"{side} line: {line}" for side, line in sorted(found.items(), key=lambda pair: SIDES.index(pair[0]))]
+        for side in SIDES:
+            for call in calls.get(side, ()):
+                run = self._runs[side]
+                lines = run.describe_lines(call, run.by_name.get(call.in_direction(FORWARD)))
+                if lines:
+                    found[side] = lines
+        return word_lines(found)
 
     def _word_region(self, one: Difference) -> Iterator[str]:
         """The end of several calls that stand against one, and what goes in."""
