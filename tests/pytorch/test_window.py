@@ -150,6 +150,19 @@ def test_only_the_chosen_steps_are_recorded() -> None:
     assert files_in(DUMP) == ["step0", "step2", "step3"]
 
 
+@pytest.mark.parametrize(
+    ("step", "recorded"), [("every 3", [0, 3, 6]), (["every 4 from 2", "1-5:2"], [1, 2, 3, 5, 6]), ("0-9:5", [0, 5])]
+)
+def test_steps_may_be_chosen_by_a_stride(step: Any, recorded: list[int]) -> None:
+    debugger = start(step=step)
+    for _ in range(8):
+        debugger.start()
+        torch.ones(2)
+        debugger.stop()
+        debugger.step()
+    assert files_in(DUMP) == [f"step{number}" for number in recorded]
+
+
 def test_rank_0_outside_distributed_runs_records() -> None:
     Path("config.json").write_text('{"rank": [0], "dump_path": "dump"}')
     debugger = PrecisionDebugger("config.json")

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from tensorprobe.config.number_range import Numbers
+
 Task = Literal["statistics", "tensor", "structure", "replay"]
 Level = Literal["L0", "L1", "mix", "debug", "api_dump"]
 SummaryMode = Literal["statistics", "md5", "hash"]
@@ -26,8 +28,8 @@ class CaptureConfig:
     task: Task = "statistics"
     dump_path: Path = Path("./dump_path")
     level: Level = "L1"
-    rank: frozenset[int] = frozenset()
-    step: frozenset[int] = frozenset()
+    rank: Numbers = frozenset()
+    step: Numbers = frozenset()
     async_dump: bool = False
     extra_info: bool = True
     """False: no stack.json and no construct.json."""
