@@ -27,6 +27,7 @@ from tensorprobe.capture.storing import Storing
 from tensorprobe.capture.tensor_queue import ASYNC_QUEUE_BYTES, QUEUE_BYTES, TensorQueue
 from tensorprobe.config import CaptureConfig
 from tensorprobe.errors import UsageError
+from tensorprobe.model.unseen import advise
 from tensorprobe.store import layout
 from tensorprobe.store.folder import Folder
 from tensorprobe.store.run_place import RunPlace
@@ -40,6 +41,8 @@ class Session:
 
     def __init__(self, config: CaptureConfig, framework: Framework) -> None:
         show_messages()
+        if config.compiled == "eager":
+            framework.check_eager()
         self.config = config
         self.framework = framework
         self._dump_path = config.dump_path.absolute()  # the program may change its working directory
@@ -65,6 +68,7 @@ class Session:
         self._circumstances: dict[str, Any] = {}
         self._work = Deferral()
         self._is_closed = False
+        self._given_advice: set[str] = set()
         process.follow(self)
 
     @property
@@ -294,7 +298,9 @@ class Session:
         coverage = self.recorder.coverage.as_dict()
         coverage["recorded"] -= self._sink.lost_count if self._sink is not None else 0
         coverage["failed"] += self._failures.count
-        choices = {"task": self.config.task, "level": self.config.level}
+        choices: dict[str, str] = {"task": self.config.task, "level": self.config.level}
+        if self.recorder.runs_compiled_eagerly:
+            choices["compiled"] = self.config.compiled
         identity = {"run_id": self._place.run_id if self._place is not None else None}
         requests = self.recorder.backward_passes.as_list()
         passes: dict[str, Any] = {"backward_passes": requests} if requests else {}
@@ -330,6 +336,10 @@ class Session:
             sink.writer.folder.path,
             shlex.quote(str(sink.writer.folder.path)),
         )
+        advice = advise(coverage.unseen)
+        if advice is not None and advice not in self._given_advice:
+            self._given_advice.add(advice)
+            logger.info("not seen: %s; %s", ", ".join(coverage.unseen), advice)
 
 
 def count_noun(number: int, noun: str) -> str:

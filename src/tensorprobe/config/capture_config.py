@@ -12,12 +12,14 @@ Task = Literal["statistics", "tensor", "structure", "replay"]
 Level = Literal["L0", "L1", "mix", "debug", "api_dump"]
 SummaryMode = Literal["statistics", "md5", "hash"]
 OnNonfinite = Literal["stop", "tensors"]
+Compiled = Literal["boundary", "eager"]
 
 TASKS: tuple[Task, ...] = ("statistics", "tensor", "structure", "replay")
 LEVELS: tuple[Level, ...] = ("L0", "L1", "mix", "debug")
 """Those that a configuration may ask for; `api_dump` has a face of its own."""
 SUMMARY_MODES: tuple[SummaryMode, ...] = ("statistics", "md5", "hash")
 NONFINITE_ACTIONS: tuple[OnNonfinite, ...] = ("stop", "tensors")
+COMPILED_MODES: tuple[Compiled, ...] = ("boundary", "eager")
 DATA_MODES = ("all", "forward", "backward", "input", "output")
 
 
@@ -45,6 +47,9 @@ class CaptureConfig:
     api_yaml: Path | None = None
     on_nonfinite: OnNonfinite | None = None
     """What to do at the first NaN or Inf, besides storing the tensors of that call; None: nothing."""
+
+    compiled: Compiled = "boundary"
+    """How functions of torch.compile are recorded: as one call each, or as they were written, run eagerly."""
 
     @property
     def stores_any_tensor(self) -> bool:

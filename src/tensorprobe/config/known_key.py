@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from tensorprobe.config.capture_config import LEVELS, NONFINITE_ACTIONS, SUMMARY_MODES, TASKS
+from tensorprobe.config.capture_config import COMPILED_MODES, LEVELS, NONFINITE_ACTIONS, SUMMARY_MODES, TASKS
 from tensorprobe.config.msprobe_key import MSPROBE_COMMON_KEYS, MSPROBE_SECTION_KEYS
 from tensorprobe.config.number_range import read_numbers
 from tensorprobe.config.setting import Source
@@ -32,6 +32,7 @@ COMMON_READERS: dict[str, Reader] = {
     "extra_info": read_flag,
     "api_yaml": read_existing_file,
     "on_nonfinite": read_choice(NONFINITE_ACTIONS),
+    "compiled": read_choice(COMPILED_MODES),
 }
 
 SECTION_READERS: dict[str, Reader] = {

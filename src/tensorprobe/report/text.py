@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from tensorprobe.model.unseen import advise
 from tensorprobe.report.console import Fact, print_facts, print_lines
 from tensorprobe.report.escape import clean
 from tensorprobe.report.nonfinite import QUALITIES, NonFiniteCall, Quality, describe_count, holds
@@ -124,7 +125,9 @@ def _coverage_fact(report: RankReport) -> Fact:
     if stale:
         parts.append(_count_of(coverage, "stale", "STALE values, found by verify mode"))
     if isinstance(unseen, dict) and unseen:
-        parts.append("NOT SEEN: " + ", ".join(f"{reason} ({count})" for reason, count in unseen.items()))
+        reasons = ", ".join(f"{reason} ({count})" for reason, count in unseen.items())
+        advice = advise(unseen)
+        parts.append(f"NOT SEEN: {reasons}" + (f"; {advice}" if advice else ""))
     text = ("up to the last window: " if is_cut_off else "") + " · ".join(part for part in parts if part)
     return _fact("coverage", text or "not stated", "yellow" if coverage.get("failed") or stale or unseen else "")
 
