@@ -398,5 +398,5 @@ def test_on_nonfinite_says_nothing_of_a_run_that_is_finite(level: str, caplog: p
 
 
 def test_compiled_eager_is_refused_with_what_to_do_instead() -> None:
-    with pytest.raises(ConfigError, match="MindSpore has no such switch: leave it out, .* PYNATIVE_MODE"):
+    with pytest.raises(ConfigError, match=r"MindSpore has no such switch: leave it out, .*PYNATIVE_MODE"):
         make_debugger(compiled="eager")

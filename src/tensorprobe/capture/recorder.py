@@ -57,7 +57,7 @@ class Recorder:
         self.sink: Sink | None = None
         self.after_backward_pass: Callable[[], None] = lambda: None
         self._describer = describer
-        self._selector = Selector(config)
+        self._selector = self.selector = Selector(config)
         self._watch = Watch(config.on_nonfinite, describer, reader)
         self.counts = CallCounts()
         self._threads = ThreadState()
@@ -86,7 +86,7 @@ class Recorder:
         for region in state.regions:
             region.add(call)
         is_wanted = self._selector.select(call)
-        self.coverage.filtered += not call.keeps_forward
+        self.coverage.count_kept(call.keeps_forward, is_over=self._selector.is_over)
         if is_wanted:
             if state.functions:
                 call.fields["inside"] = state.functions[-1]
@@ -113,7 +113,7 @@ class Recorder:
             call = Call(stem, f"{stem}.forward.{index}", f"{stem}.backward.{index}", parent)
             call.is_pinned, call.is_passed_on = False, True
             self._selector.select(call)
-            self.coverage.filtered += not call.keeps_forward
+            self.coverage.count_kept(call.keeps_forward, is_over=self._selector.is_over)
         else:
             call = Call(stem, stem, stem, parent)
             call.is_recorded = False

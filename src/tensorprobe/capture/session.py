@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import logging
 import shlex
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from tensorprobe.capture import process
 from tensorprobe.capture.circumstances import describe_circumstances
+from tensorprobe.capture.clock import Clock
 from tensorprobe.capture.deferral import Deferral
 from tensorprobe.capture.describe import Describer
+from tensorprobe.capture.disk_limit import DiskLimit
 from tensorprobe.capture.failure import Failures
 from tensorprobe.capture.framework import Framework, Undo
 from tensorprobe.capture.message import show_messages
@@ -23,6 +24,7 @@ from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.single_point import SinglePoints
 from tensorprobe.capture.sink import FlushTimer, Sink
 from tensorprobe.capture.stack import StackTable
+from tensorprobe.capture.step_cost import StepCost
 from tensorprobe.capture.storing import Storing
 from tensorprobe.capture.tensor_queue import ASYNC_QUEUE_BYTES, QUEUE_BYTES, TensorQueue
 from tensorprobe.config import CaptureConfig
@@ -67,6 +69,10 @@ class Session:
         self._clock = Clock()
         self._circumstances: dict[str, Any] = {}
         self._work = Deferral()
+        self._limit = DiskLimit(config, self._dump_path, self._queue)
+        self._limit.when_reached = self._stop_for_good
+        self._queue.limit = self._limit if config.level != "api_dump" else None
+        self._cost = StepCost(config, self._limit)
         self._is_closed = False
         self._given_advice: set[str] = set()
         process.follow(self)
@@ -189,7 +195,8 @@ class Session:
         rank = self.framework.rank()
         is_rank = not self.config.rank or rank is None or rank in self.config.rank
         is_step = not self.config.step or self._step in self.config.step
-        return is_rank and is_step and not self._is_closed and self.framework.takes_part()
+        is_possible = not self._is_closed and not self._limit.is_reached
+        return is_rank and is_step and is_possible and self.framework.takes_part()
 
     # -- how records are named, and where they lie ---------------------------------------------------------------------
 
@@ -234,7 +241,8 @@ class Session:
             "dump_data_dir": str(tensors.path) if config.stores_any_tensor else None,
         }
         writer = self._make_writer(folder, header)
-        sink = self._sink = Sink(writer, self._reader.fetch, self._queue, self._failures, self._work)
+        self._limit.begin_step(folder)
+        sink = self._sink = Sink(writer, self._fetch, self._queue, self._failures, self._work)
         self._failures.restart()
         self._clock.restart()
         self.recorder.begin_step(sink)
@@ -260,6 +268,7 @@ class Session:
         sink = self._sink
         if sink is None:
             return
+        ending = ending or self._limit.ending
         with self._work:
             self._attempt("the saved variables of this step", self._points.end_step)
             self._attempt("the end of this step", self.recorder.end_step)
@@ -268,6 +277,7 @@ class Session:
             self._attempt("the earlier run in this folder", lambda: self._end_place(sink, ending))
             self._release()
         self._report(sink)
+        self._cost.say(self._step, self._limit.end_step(), self.recorder.coverage.recorded)
 
     def _end_place(self, sink: Sink, ending: str | None) -> None:
         if self._place is not None:
@@ -324,6 +334,22 @@ class Session:
             return False
         return True
 
+    def _fetch(self) -> None:
+        self._reader.fetch()
+        if self._queue.limit is not None:
+            self._limit.check()
+
+    def _stop_for_good(self, reason: str) -> None:
+        self.recorder.selector.is_over = True  # calls that have begun still end
+        logger.error(
+            "recording stops in step %d, and the program goes on: %s. What was recorded until now can be read in %s; "
+            "the rest of this step and all later steps are left out. To record more, free space, choose fewer steps "
+            "or calls, or change that limit",
+            self._step,
+            reason,
+            self._dump_path,
+        )
+
     def _report(self, sink: Sink) -> None:
         coverage = self.recorder.coverage
         failed = coverage.failed + self._failures.count
@@ -345,27 +371,3 @@ class Session:
 def count_noun(number: int, noun: str) -> str:
     """`1 record`, `2,000 records`"""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-class Clock:
-    """How long the windows of a step took; without a window, how long it is since the step began."""
-
-    def __init__(self) -> None:
-        self.restart()
-
-    def restart(self) -> None:
-        self._step_began = time.perf_counter()
-        self._window_began: float | None = None
-        self._window_seconds = 0.0
-
-    def start(self) -> None:
-        self._window_began = time.perf_counter()
-
-    def stop(self) -> None:
-        if self._window_began is not None:
-            self._window_seconds += time.perf_counter() - self._window_began
-            self._window_began = None
-
-    @property
-    def seconds(self) -> float:
-        return self._window_seconds or time.perf_counter() - self._step_began

@@ -48,6 +48,10 @@ class CaptureConfig:
     on_nonfinite: OnNonfinite | None = None
     """What to do at the first NaN or Inf, besides storing the tensors of that call; None: nothing."""
 
+    max_disk: int | None = None
+    """How many bytes one process may write; None: as many as `min_free` allows."""
+    min_free: int | None = None
+    """How many bytes stay free on the disk of the dump_path; None: 1 GB, or 2 % of a small disk."""
     compiled: Compiled = "boundary"
     """How functions of torch.compile are recorded: as one call each, or as they were written, run eagerly."""
 

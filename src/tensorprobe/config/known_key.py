@@ -9,6 +9,7 @@ from tensorprobe.config.capture_config import COMPILED_MODES, LEVELS, NONFINITE_
 from tensorprobe.config.msprobe_key import MSPROBE_COMMON_KEYS, MSPROBE_SECTION_KEYS
 from tensorprobe.config.number_range import read_numbers
 from tensorprobe.config.setting import Source
+from tensorprobe.config.size import read_size
 from tensorprobe.config.suggestion import suggest
 from tensorprobe.config.value import (
     Reader,
@@ -32,6 +33,8 @@ COMMON_READERS: dict[str, Reader] = {
     "extra_info": read_flag,
     "api_yaml": read_existing_file,
     "on_nonfinite": read_choice(NONFINITE_ACTIONS),
+    "max_disk": read_size,
+    "min_free": read_size,
     "compiled": read_choice(COMPILED_MODES),
 }
 
