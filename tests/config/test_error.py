@@ -17,7 +17,8 @@ NUMBER = (
     '"every 100 from 50"'
 )
 COMMON_KEYS = (
-    "task, dump_path, rank, step, level, async_dump, extra_info, api_yaml, on_nonfinite, max_disk, min_free, compiled"
+    "task, dump_path, rank, step, level, async_dump, extra_info, api_yaml, on_nonfinite, max_disk, min_free, "
+    "flight_recorder, compiled"
 )
 SECTION_KEYS = "scope, list, data_mode, summary_mode, tensor_list"
 DATA_MODES = "all, forward, backward, input, output"

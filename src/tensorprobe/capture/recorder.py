@@ -48,6 +48,7 @@ class Recorder:
         is_partial = config.list or config.scope or config.api_yaml or config.data_mode
         self.describes_every_call = not (is_partial or self.records_layers)
         """False where some calls, or parts of them, are left out: what these write is to be noticed all the same."""
+        self.wants_loss = config.flight_recorder is not None and "loss_spike" in config.flight_recorder.on
         self.runs_compiled_eagerly = config.compiled == "eager"
         self.keeps_leaf_gradients = config.task not in ("statistics", "structure")
         """Is it noted which tensors hold the gradients of leaves? A replay needs it."""

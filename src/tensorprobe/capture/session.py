@@ -18,6 +18,7 @@ from tensorprobe.capture.deferral import Deferral
 from tensorprobe.capture.describe import Describer
 from tensorprobe.capture.disk_limit import DiskLimit
 from tensorprobe.capture.failure import Failures
+from tensorprobe.capture.flight_recorder import FlightRecorder
 from tensorprobe.capture.framework import Framework, Undo
 from tensorprobe.capture.message import show_messages
 from tensorprobe.capture.recorder import Recorder
@@ -73,6 +74,8 @@ class Session:
         self._limit.when_reached = self._stop_for_good
         self._queue.limit = self._limit if config.level != "api_dump" else None
         self._cost = StepCost(config, self._limit)
+        options = config.flight_recorder
+        self._flight = None if options is None else FlightRecorder(options, self._dump_path, self._limit)
         self._is_closed = False
         self._given_advice: set[str] = set()
         process.follow(self)
@@ -120,7 +123,10 @@ class Session:
     def step(self) -> None:
         """End the step: everything of it is on disk, and names start anew."""
         self.stop()
-        self._end_step()
+        size_bytes = self._end_step()
+        flight = self._flight
+        if flight is not None:
+            self._attempt("the flight recorder", lambda: flight.end_step(self._step, size_bytes))
         self._step += 1
 
     def save(self, variable: Any, name: str, save_backward: bool = True) -> None:
@@ -153,6 +159,8 @@ class Session:
             self._end_step(ending)
         if self._timer is not None:
             self._timer.close()
+        if self._flight is not None:
+            self._flight.close()
         self._attempt("the last tensor files", self._queue.close)
         for place in self._places.values():
             place.release()
@@ -243,6 +251,9 @@ class Session:
         writer = self._make_writer(folder, header)
         self._limit.begin_step(folder)
         sink = self._sink = Sink(writer, self._fetch, self._queue, self._failures, self._work)
+        if self._flight is not None:
+            self._flight.begin_step(self._step, folder)
+            sink.observe = self._flight.watch.observe
         self._failures.restart()
         self._clock.restart()
         self.recorder.begin_step(sink)
@@ -264,10 +275,11 @@ class Session:
             self._places[rank] = RunPlace(self._dump_path, rank, run_id)
         return self._places[rank]
 
-    def _end_step(self, ending: str | None = None) -> None:
+    def _end_step(self, ending: str | None = None) -> int:
+        """How much the step has written."""
         sink = self._sink
         if sink is None:
-            return
+            return 0
         ending = ending or self._limit.ending
         with self._work:
             self._attempt("the saved variables of this step", self._points.end_step)
@@ -277,7 +289,9 @@ class Session:
             self._attempt("the earlier run in this folder", lambda: self._end_place(sink, ending))
             self._release()
         self._report(sink)
-        self._cost.say(self._step, self._limit.end_step(), self.recorder.coverage.recorded)
+        size_bytes = self._limit.end_step()
+        self._cost.say(self._step, size_bytes, self.recorder.coverage.recorded)
+        return size_bytes
 
     def _end_place(self, sink: Sink, ending: str | None) -> None:
         if self._place is not None:
@@ -294,6 +308,9 @@ class Session:
             run = self._run(is_complete=is_finished and ending is None)
             if ending is not None:
                 run["ended"] = ending
+            flight, losses = self._flight, self.recorder.backward_passes.losses
+            if flight is not None and is_finished:
+                self._attempt("the flight recorder", lambda: run.update(flight_recorder=flight.judge(losses)))
             self._attempt("the end of the files", lambda: sink.close(run, is_finished=is_finished))
 
     def _after_backward_pass(self) -> None:

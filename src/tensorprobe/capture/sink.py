@@ -102,6 +102,8 @@ class Sink:
         self._debug = Waiting()
         self._last_flush = time.monotonic()
         self._is_held = False
+        self.observe: Callable[[list[Finished]], None] = lambda records: None
+        """Told of records whose statistics are fetched, before they are written."""
         self.lost_count = 0
         """How many records could not be written."""
 
@@ -174,6 +176,7 @@ class Sink:
                 self._failures.note("what the device computed", error)
             records, debug = self._records.ready(done_count), self._debug.ready(done_count)
             if records:
+                self._attempt(lambda: self.observe(records))
                 self._write_calls(records)
                 self._records.remove(len(records))
             if debug:

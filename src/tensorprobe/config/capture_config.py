@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from tensorprobe.config.flight_recorder import FlightRecorderOptions
 from tensorprobe.config.number_range import Numbers
 
 Task = Literal["statistics", "tensor", "structure", "replay"]
@@ -52,6 +53,8 @@ class CaptureConfig:
     """How many bytes one process may write; None: as many as `min_free` allows."""
     min_free: int | None = None
     """How many bytes stay free on the disk of the dump_path; None: 1 GB, or 2 % of a small disk."""
+    flight_recorder: FlightRecorderOptions | None = None
+    """Only the last steps stay, until something happens; None: all do."""
     compiled: Compiled = "boundary"
     """How functions of torch.compile are recorded: as one call each, or as they were written, run eagerly."""
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable
 
 from tensorprobe.config.capture_config import COMPILED_MODES, LEVELS, NONFINITE_ACTIONS, SUMMARY_MODES, TASKS
+from tensorprobe.config.flight_recorder import read_flight_recorder
 from tensorprobe.config.msprobe_key import MSPROBE_COMMON_KEYS, MSPROBE_SECTION_KEYS
 from tensorprobe.config.number_range import read_numbers
 from tensorprobe.config.setting import Source
@@ -35,6 +36,7 @@ COMMON_READERS: dict[str, Reader] = {
     "on_nonfinite": read_choice(NONFINITE_ACTIONS),
     "max_disk": read_size,
     "min_free": read_size,
+    "flight_recorder": read_flight_recorder,
     "compiled": read_choice(COMPILED_MODES),
 }
 

@@ -21,7 +21,7 @@ _USELESS_KEYS = {
     "statistics": (),
     "tensor": ("tensor_list",),
     "replay": (),
-    "structure": ("summary_mode", "tensor_list", "on_nonfinite"),
+    "structure": ("summary_mode", "tensor_list", "on_nonfinite", "flight_recorder"),
 }
 
 _REPLAYED_LEVELS = ("L1", "mix")
