@@ -18,7 +18,7 @@ NUMBER = (
 )
 COMMON_KEYS = (
     "task, dump_path, rank, step, level, async_dump, extra_info, api_yaml, on_nonfinite, max_disk, min_free, "
-    "flight_recorder, compiled"
+    "flight_recorder, tensorboard, compiled"
 )
 SECTION_KEYS = "scope, list, data_mode, summary_mode, tensor_list"
 DATA_MODES = "all, forward, backward, input, output"

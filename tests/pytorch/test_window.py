@@ -183,3 +183,16 @@ def test_in_a_distributed_run_only_the_chosen_ranks_record(monkeypatch: pytest.M
         torch.ones(2)
         debugger.step()
     assert files_in(DUMP) == ["step0"] and files_in(DUMP / "step0") == ["rank1"]
+
+
+def test_recording_stops_at_the_limit_of_disk_space_and_the_program_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    debugger = start(task="tensor", max_disk="40kB")
+    for _ in range(20):
+        debugger.start()
+        torch.ones(1000) + 1
+        debugger.stop()
+        debugger.step()
+    last = len(files_in(DUMP)) - 1
+    assert 0 < last < 19 and f"recording stops in step {last}, and the program goes on" in caplog.text
+    assert dump_of(0).read("run.json")["complete"] and not dump_of(last).read("run.json")["complete"]
+    assert sum(path.stat().st_size for path in DUMP.rglob("*.*") if path.is_file()) < 50_000

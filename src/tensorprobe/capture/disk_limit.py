@@ -6,6 +6,7 @@ and are not asked for. What one process writes is counted, so that no rank waits
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,6 +16,8 @@ from tensorprobe.capture.tensor_queue import TensorQueue
 from tensorprobe.config import CaptureConfig
 from tensorprobe.config.size import show_size
 from tensorprobe.store.folder import Folder
+
+logger = logging.getLogger("tensorprobe")
 
 MIN_FREE_BYTES = 10**9
 """What is left free where the configuration does not say; on a small disk less."""
@@ -27,7 +30,9 @@ class DiskLimit:
     def __init__(self, config: CaptureConfig, dump_path: Path, queue: TensorQueue) -> None:
         self.reason: str | None = None
         """Why nothing more is recorded; None as long as there is room."""
-        self.when_reached: Callable[[str], None] = lambda reason: None
+        self.when_reached: Callable[[], None] = lambda: None
+        """Is to see to it that nothing more is recorded; calls that have begun still end."""
+        self._step = 0
         self._config = config
         self._dump_path = dump_path
         self._queue = queue
@@ -46,7 +51,8 @@ class DiskLimit:
         """What ended a step before its time, for run.json."""
         return None if self.reason is None else f"its limit of disk space ({self.reason})"
 
-    def begin_step(self, folder: Folder) -> None:
+    def begin_step(self, step: int, folder: Folder) -> None:
+        self._step = step
         self._folder = folder
         self._tensor_bytes = self._queue.written_bytes
 
@@ -81,7 +87,15 @@ class DiskLimit:
     def _record(self, reason: str | None) -> None:
         if reason is not None:
             self.reason = reason
-            self.when_reached(reason)
+            self.when_reached()
+            logger.error(
+                "recording stops in step %d, and the program goes on: %s. What was recorded until now can be read in "
+                "%s; the rest of this step and all later steps are left out. To record more, free space, choose fewer "
+                "steps or calls, or change that limit",
+                self._step,
+                reason,
+                self._dump_path,
+            )
 
     def _find_reason(self, size_bytes: int, record_bytes: int) -> str | None:
         waiting = self._queue.waiting_bytes + size_bytes

@@ -22,6 +22,7 @@ from tensorprobe.capture.flight_recorder import FlightRecorder
 from tensorprobe.capture.framework import Framework, Undo
 from tensorprobe.capture.message import show_messages
 from tensorprobe.capture.recorder import Recorder
+from tensorprobe.capture.scalar_board import make_board
 from tensorprobe.capture.single_point import SinglePoints
 from tensorprobe.capture.sink import FlushTimer, Sink
 from tensorprobe.capture.stack import StackTable
@@ -71,7 +72,8 @@ class Session:
         self._circumstances: dict[str, Any] = {}
         self._work = Deferral()
         self._limit = DiskLimit(config, self._dump_path, self._queue)
-        self._limit.when_reached = self._stop_for_good
+        self._limit.when_reached = lambda: setattr(self.recorder.selector, "is_over", True)
+        self._board = make_board(config)
         self._queue.limit = self._limit if config.level != "api_dump" else None
         self._cost = StepCost(config, self._limit)
         options = config.flight_recorder
@@ -161,6 +163,8 @@ class Session:
             self._timer.close()
         if self._flight is not None:
             self._flight.close()
+        if self._board is not None:
+            self._attempt("TensorBoard", self._board.close)
         self._attempt("the last tensor files", self._queue.close)
         for place in self._places.values():
             place.release()
@@ -249,11 +253,13 @@ class Session:
             "dump_data_dir": str(tensors.path) if config.stores_any_tensor else None,
         }
         writer = self._make_writer(folder, header)
-        self._limit.begin_step(folder)
+        self._limit.begin_step(self._step, folder)
         sink = self._sink = Sink(writer, self._fetch, self._queue, self._failures, self._work)
         if self._flight is not None:
             self._flight.begin_step(self._step, folder)
-            sink.observe = self._flight.watch.observe
+            sink.observers.append(self._flight.watch.observe)
+        if self._board is not None:
+            sink.observers.append(self._board.observe)
         self._failures.restart()
         self._clock.restart()
         self.recorder.begin_step(sink)
@@ -289,6 +295,9 @@ class Session:
             self._attempt("the earlier run in this folder", lambda: self._end_place(sink, ending))
             self._release()
         self._report(sink)
+        board = self._board
+        if board is not None:
+            self._attempt("TensorBoard", lambda: board.end_step(self._step, self.framework.rank()))
         size_bytes = self._limit.end_step()
         self._cost.say(self._step, size_bytes, self.recorder.coverage.recorded)
         return size_bytes
@@ -355,17 +364,6 @@ class Session:
         self._reader.fetch()
         if self._queue.limit is not None:
             self._limit.check()
-
-    def _stop_for_good(self, reason: str) -> None:
-        self.recorder.selector.is_over = True  # calls that have begun still end
-        logger.error(
-            "recording stops in step %d, and the program goes on: %s. What was recorded until now can be read in %s; "
-            "the rest of this step and all later steps are left out. To record more, free space, choose fewer steps "
-            "or calls, or change that limit",
-            self._step,
-            reason,
-            self._dump_path,
-        )
 
     def _report(self, sink: Sink) -> None:
         coverage = self.recorder.coverage

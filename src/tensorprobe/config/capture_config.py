@@ -55,6 +55,8 @@ class CaptureConfig:
     """How many bytes stay free on the disk of the dump_path; None: 1 GB, or 2 % of a small disk."""
     flight_recorder: FlightRecorderOptions | None = None
     """Only the last steps stay, until something happens; None: all do."""
+    tensorboard: Path | None = None
+    """Where norms per module go as scalars."""
     compiled: Compiled = "boundary"
     """How functions of torch.compile are recorded: as one call each, or as they were written, run eagerly."""
 

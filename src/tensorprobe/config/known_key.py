@@ -37,6 +37,7 @@ COMMON_READERS: dict[str, Reader] = {
     "max_disk": read_size,
     "min_free": read_size,
     "flight_recorder": read_flight_recorder,
+    "tensorboard": read_folder,
     "compiled": read_choice(COMPILED_MODES),
 }
 
