@@ -126,3 +126,11 @@ def test_with_statistics_nothing_is_said_of_the_size(tmp_path: Path, caplog: pyt
     record_steps(session, 2)
     session.close()
     assert not [text for text in caplog.messages if " wrote " in text]
+
+
+def test_with_min_free_0_the_disk_is_not_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: DiskUsage(10**12, 10**12, 0))
+    session = make_session(tmp_path, task="tensor", min_free=0)
+    record_steps(session, 2)
+    session.close()
+    assert run_of(tmp_path, 1)["complete"] is True

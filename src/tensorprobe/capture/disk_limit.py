@@ -103,11 +103,13 @@ class DiskLimit:
         max_disk = self._config.max_disk
         if max_disk is not None and used > max_disk:
             return f'"max_disk" allows {show_size(max_disk)}, and the next record would need more'
+        min_free = self._config.min_free
+        if min_free == 0:
+            return None
         try:
             disk = shutil.disk_usage(self._dump_path)
         except OSError:  # what cannot be written is said by who writes it
             return None
-        min_free = self._config.min_free
         if min_free is None:
             min_free = min(MIN_FREE_BYTES, int(disk.total * _MIN_FREE_SHARE))
         if disk.free - waiting < min_free:

@@ -52,7 +52,8 @@ class CaptureConfig:
     max_disk: int | None = None
     """How many bytes one process may write; None: as many as `min_free` allows."""
     min_free: int | None = None
-    """How many bytes stay free on the disk of the dump_path; None: 1 GB, or 2 % of a small disk."""
+    """How many bytes stay free on the disk of the dump_path; None: 1 GB, or 2 % of a small disk; 0: the disk is not
+    looked at."""
     flight_recorder: FlightRecorderOptions | None = None
     """Only the last steps stay, until something happens; None: all do."""
     tensorboard: Path | None = None
