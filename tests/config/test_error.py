@@ -12,8 +12,14 @@ from tensorprobe.config import load_config
 from tensorprobe.errors import ConfigError
 from tests.config.conftest import WriteConfig
 
-NUMBER = 'is not an integer from 0 up, a string like "3", or a range like "4-6"'
-COMMON_KEYS = "task, dump_path, rank, step, level, async_dump, extra_info, api_yaml, on_nonfinite"
+NUMBER = (
+    'is not an integer from 0 up, a string like "3", or a range like "4-6", "0-1000:100", "every 100" or '
+    '"every 100 from 50"'
+)
+COMMON_KEYS = (
+    "task, dump_path, rank, step, level, async_dump, extra_info, api_yaml, on_nonfinite, max_disk, min_free, "
+    "flight_recorder, tensorboard, compiled"
+)
 SECTION_KEYS = "scope, list, data_mode, summary_mode, tensor_list"
 DATA_MODES = "all, forward, backward, input, output"
 NAME_ADVICE = "write one as in dump.json, like Functional.linear.0.forward or Module.conv1.Conv2d.forward.0"

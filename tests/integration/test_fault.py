@@ -219,7 +219,7 @@ def train(start=lambda step: None, stop=lambda step: None):
 
 def check(dump_path, before=lambda step: None, after=lambda step: None):
     plain = train()
-    debugger = PrecisionDebugger(dump_path=dump_path, level="mix", task="tensor")
+    debugger = PrecisionDebugger(dump_path=dump_path, level="mix", task="tensor", min_free=0)
     def start(step, model):
         before(step)
         debugger.start(model)

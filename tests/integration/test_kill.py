@@ -9,6 +9,7 @@ time: however busy the machine is, all but the first come when something was rec
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -209,3 +210,23 @@ def test_a_killed_run_reads_up_to_its_last_window_and_recover_leaves_nothing_ove
         check_nothing_is_left_over(again)
         assert not any(rank.problems for rank in again.ranks() if rank.dump_file)
     assert recovered > KILLS // 2
+
+
+def test_after_a_kill_the_last_steps_of_a_flight_recorder_are_readable(tmp_path: Path) -> None:
+    script = """
+import os, signal, torch
+from tensorprobe.pytorch import PrecisionDebugger
+
+debugger = PrecisionDebugger(dump_path="dump", flight_recorder=3)
+for step in range(8):
+    debugger.start()
+    torch.ones(3) * step
+    if step == 7:
+        os.kill(os.getpid(), signal.SIGKILL)
+    debugger.stop()
+    debugger.step()
+"""
+    run_script(tmp_path, script, code=-signal.SIGKILL)
+    ranks = {rank.step: rank for rank in open_dump(tmp_path / "dump").ranks()}
+    assert sorted(ranks) == [4, 5, 6, 7]
+    assert all(ranks[step].is_complete and len(ranks[step].run) for step in (4, 5, 6))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor, mint, ops
 
-from tensorprobe.errors import NonFiniteError
+from tensorprobe.errors import ConfigError, NonFiniteError
 from tensorprobe.mindspore import PrecisionDebugger
 from tests.capture.mindspore.dump import DumpOnDisk
 from tests.mindspore.program import (
@@ -395,3 +395,8 @@ def test_on_nonfinite_tensors_stores_that_call_says_it_and_goes_on(caplog: pytes
 def test_on_nonfinite_says_nothing_of_a_run_that_is_finite(level: str, caplog: pytest.LogCaptureFixture) -> None:
     record_step(level=level, on_nonfinite="stop")
     assert caplog.text == ""
+
+
+def test_compiled_eager_is_refused_with_what_to_do_instead() -> None:
+    with pytest.raises(ConfigError, match=r"MindSpore has no such switch: leave it out, .*PYNATIVE_MODE"):
+        make_debugger(compiled="eager")

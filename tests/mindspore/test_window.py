@@ -167,6 +167,19 @@ def test_only_the_chosen_steps_are_recorded() -> None:
     assert files_in(DUMP) == ["step0", "step2", "step3"]
 
 
+@pytest.mark.parametrize(
+    ("step", "recorded"), [("every 3", [0, 3, 6]), (["every 4 from 2", "1-5:2"], [1, 2, 3, 5, 6]), ("0-9:5", [0, 5])]
+)
+def test_steps_may_be_chosen_by_a_stride(step: Any, recorded: list[int]) -> None:
+    debugger = start(step=step)
+    for _ in range(8):
+        debugger.start()
+        ops.ones(2)
+        debugger.stop()
+        debugger.step()
+    assert files_in(DUMP) == [f"step{number}" for number in recorded]
+
+
 def test_rank_0_outside_distributed_runs_records() -> None:
     Path("config.json").write_text('{"rank": [0], "dump_path": "dump"}')
     debugger = PrecisionDebugger("config.json")
@@ -255,3 +268,17 @@ def test_two_backward_passes_in_one_window_are_recorded_each_with_its_forward() 
     debugger.stop()
     names = dump_of().records.keys()
     assert {"Tensor.sin.0.backward", "Tensor.sin.1.backward", "Tensor.__mul__.1.backward"} <= names
+
+
+def test_recording_stops_at_the_limit_of_disk_space_and_the_program_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    debugger = start(task="tensor", max_disk="40kB")
+    for _ in range(20):
+        debugger.start()
+        ops.ones(1000) + 1
+        debugger.stop()
+        debugger.step()
+    last = len(files_in(DUMP)) - 1
+    assert 0 < last < 19 and f"recording stops in step {last}, and the program goes on" in caplog.text
+    assert dump_of(0).read("run.json")["complete"] and not dump_of(last).read("run.json")["complete"]
+    sizes = {path.stat().st_ino: path.stat().st_size for path in DUMP.rglob("*") if path.is_file()}
+    assert sum(sizes.values()) < 50_000

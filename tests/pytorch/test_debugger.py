@@ -77,6 +77,8 @@ def test_a_second_construction_with_another_file_is_an_error_that_says_so() -> N
         PrecisionDebugger("config.json")
 
 
+TESTED_ELSEWHERE = {"compiled", "tensorboard"}
+"""Not every framework and environment has them."""
 KEYWORDS = {
     "rank": [0, 1],
     "async_dump": True,
@@ -88,12 +90,15 @@ KEYWORDS = {
     "tensor_list": ["relu"],
     "api_yaml": "apis.yaml",
     "on_nonfinite": "stop",
+    "max_disk": "1TB",
+    "min_free": "1kB",
+    "flight_recorder": 5,
 }
 POSITIONS = {"task", "dump_path", "level", "step"}
 
 
 def test_every_key_of_the_configuration_is_a_keyword() -> None:
-    assert KEYWORDS.keys() | POSITIONS == {field.name for field in dataclasses.fields(CaptureConfig)}
+    assert KEYWORDS.keys() | POSITIONS | TESTED_ELSEWHERE == {field.name for field in dataclasses.fields(CaptureConfig)}
     Path("apis.yaml").write_text("functional: [relu]")
     config = config_of(PrecisionDebugger(dump_path="dump", **KEYWORDS))
     assert config == load_config(dump_path="dump", **KEYWORDS)

@@ -57,7 +57,7 @@ The runs part at Functional.gelu.0.forward in blocks.0.
   coverage      9 of 10 calls of the reference and 9 of 10 of the candidate have a partner (90 %)
                 all 18 tensors were compared: 6 element by element
                 NOT SEEN when the candidate was recorded: compiled region (2)
-                to see inside compiled regions, record with "compiled": "eager" in the configuration
+                to look inside compiled functions, record with "compiled": "eager"
   no partner    Tensor.add.7.forward  in blocks.0  only in the reference; nearest Tensor.add.6.forward: other shape
                 Tensor.mul.9.forward  only in the candidate
   problems      candidate: its last line was cut off

@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tensorprobe.model.record import TensorLeaf
+
 _MAX_REQUESTS = 4096
 
 Request = Mapping[str, Any]
@@ -16,6 +18,8 @@ class BackwardRequests:
 
     def __init__(self) -> None:
         self._texts: list[str] = []
+        self.losses: list[TensorLeaf] = []
+        """Scalars whose gradients were asked for, where somebody wants to know."""
         self.reductions: list[Request] = []
         """The gradients that are averaged over ranks where nothing can be seen: of which parameters, when."""
 

@@ -38,7 +38,8 @@ def capture(
 
     Without a level, it is "mix" when there is a model and "L1" when there is none. `options` are the other keys of
     config.json, flat: `task`, `step`, `rank`, `list`, `scope`, `data_mode`, `summary_mode`, `tensor_list`,
-    `async_dump`, `extra_info`, `api_yaml`, `on_nonfinite`.
+    `async_dump`, `extra_info`, `api_yaml`, `on_nonfinite`, `compiled`, `max_disk`, `min_free`, `flight_recorder`,
+    `tensorboard`.
     """
     if level is None and config_path is None:
         level = "mix" if model is not None else "L1"

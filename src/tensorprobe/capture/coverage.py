@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+LEFT_OUT = "call after the limit of disk space was reached"
+
 
 @dataclass(slots=True)
 class Coverage:
@@ -28,6 +30,13 @@ class Coverage:
     """Values that were taken as known and had changed, as verify mode found out; recorded as they are."""
     unseen: dict[str, int] = field(default_factory=dict)
     """What could not be seen, by reason."""
+
+    def count_kept(self, is_kept: bool, *, is_over: bool) -> None:
+        """A call was selected, or not; `is_over`: because recording has ended."""
+        if is_over:
+            self.add_unseen(LEFT_OUT)
+        elif not is_kept:
+            self.filtered += 1
 
     def add_unseen(self, reason: str, count: int = 1) -> None:
         self.unseen[reason] = self.unseen.get(reason, 0) + count

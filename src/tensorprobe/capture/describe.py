@@ -21,6 +21,7 @@ Listener = Callable[[TensorLeaf, str, Any], None]
 """Told of a tensor's leaf, its slot and the tensor."""
 
 _MAX_TEXT = 1000
+NOT_STORED = "not stored, because the limit of disk space was reached"
 _PLAIN = (bool, int, float, str)
 
 
@@ -90,6 +91,8 @@ class Describer:
             if file_name is not None and (not self._reader.verifies or self._is_stored(file_name, tensor)):
                 self._queue.put_link(file_name, data_name)
                 leaf.data_name = data_name
+            elif not self._queue.admits(self._reader.size_bytes(tensor)):
+                leaf.note = f"{leaf.note}, {NOT_STORED}" if leaf.note else NOT_STORED
             elif self._queue.writes_at_once and (content := self._reader.lend(tensor)) is not None:
                 if self._queue.write_tensor(data_name, content):
                     leaf.data_name = leaf.value.file_name = data_name
@@ -106,7 +109,7 @@ class Describer:
         value is known by its tensor."""
         try:
             key = self._reader.content_key(tensor)
-            if key is not None and key not in self._files:
+            if key is not None and key not in self._files and self._queue.admits(self._reader.size_bytes(tensor)):
                 data_name = slot_file_name(slot, self._suffix)
                 self._queue.put_tensor(data_name, self._reader.copy(tensor), self._reader.size_bytes(tensor))
                 self._files[key] = data_name

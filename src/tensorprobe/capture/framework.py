@@ -88,6 +88,9 @@ class Framework(Protocol):
     def check_models(self, model: Any) -> list[tuple[str, Any]]:
         """The models of `start(model)`, each with its name prefix ("" for one, "0", "1" for several)."""
 
+    def check_eager(self) -> None:
+        """Can compiled functions be run as they were written? ConfigError if not."""
+
     def make_reader(self, *, has_stats: bool, digest_kind: str | None) -> TensorReader:
         """A reader for one session."""
 

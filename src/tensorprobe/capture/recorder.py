@@ -49,6 +49,8 @@ class Recorder:
         is_partial = config.list or config.scope or config.api_yaml or config.data_mode
         self.describes_every_call = not (is_partial or self.records_layers)
         """False where some calls, or parts of them, are left out: what these write is to be noticed all the same."""
+        self.wants_loss = config.flight_recorder is not None and "loss_spike" in config.flight_recorder.on
+        self.runs_compiled_eagerly = config.compiled == "eager"
         self.keeps_leaf_gradients = config.task not in ("statistics", "structure")
         """Is it noted which tensors hold the gradients of leaves? A replay needs it."""
         self.coverage = Coverage()
@@ -59,7 +61,7 @@ class Recorder:
         """The models of a program that names none, where they are to be found."""
         self.after_backward_pass: Callable[[], None] = lambda: None
         self._describer = describer
-        self._selector = Selector(config)
+        self._selector = self.selector = Selector(config)
         self._watch = Watch(config.on_nonfinite, describer, reader)
         self.counts = CallCounts()
         self._threads = ThreadState()
@@ -88,7 +90,7 @@ class Recorder:
         for region in state.regions:
             region.add(call)
         is_wanted = self._selector.select(call)
-        self.coverage.filtered += not call.keeps_forward
+        self.coverage.count_kept(call.keeps_forward, is_over=self._selector.is_over)
         if is_wanted:
             if state.functions:
                 call.fields["inside"] = state.functions[-1]
@@ -115,7 +117,7 @@ class Recorder:
             call = Call(stem, f"{stem}.forward.{index}", f"{stem}.backward.{index}", parent)
             call.is_pinned, call.is_passed_on = False, True
             self._selector.select(call)
-            self.coverage.filtered += not call.keeps_forward
+            self.coverage.count_kept(call.keeps_forward, is_over=self._selector.is_over)
         else:
             call = Call(stem, stem, stem, parent)
             call.is_recorded = False

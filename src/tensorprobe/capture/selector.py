@@ -29,6 +29,8 @@ class Selector:
         self._tensor_list = config.tensor_list
         self._storing = _STORING.get(config.task, Storing.NONE)
         self._is_inside_scope = not config.scope
+        self.is_over = False
+        """Is nothing more wanted, of this step or any other?"""
         self.is_selective = bool(config.scope or config.list)
 
     def restart(self) -> None:
@@ -37,6 +39,9 @@ class Selector:
 
     def select(self, call: Call) -> bool:
         """A call begins: is its forward wanted, or its backward? It is told so."""
+        if self.is_over:
+            call.keeps_forward = call.keeps_backward = False
+            return False
         if not self.is_selective:
             call.keeps_forward, call.keeps_backward = self.keeps_forward, self.keeps_backward
             return call.keeps_forward or call.keeps_backward
@@ -50,7 +55,7 @@ class Selector:
         """A record begins: is it inside the scope?"""
         if self._scope and name == self._scope[0]:
             self._is_inside_scope = True
-        return self._is_inside_scope
+        return self._is_inside_scope and not self.is_over
 
     def end(self, name: str) -> None:
         """A record has ended."""

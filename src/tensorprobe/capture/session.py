@@ -8,25 +8,30 @@ from __future__ import annotations
 
 import logging
 import shlex
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from tensorprobe.capture import process
 from tensorprobe.capture.circumstances import describe_circumstances
+from tensorprobe.capture.clock import Clock
 from tensorprobe.capture.deferral import Deferral
 from tensorprobe.capture.describe import Describer
+from tensorprobe.capture.disk_limit import DiskLimit
 from tensorprobe.capture.failure import Failures
+from tensorprobe.capture.flight_recorder import FlightRecorder
 from tensorprobe.capture.framework import Framework, Undo
 from tensorprobe.capture.message import show_messages
 from tensorprobe.capture.recorder import Recorder
+from tensorprobe.capture.scalar_board import make_board
 from tensorprobe.capture.single_point import SinglePoints
 from tensorprobe.capture.sink import FlushTimer, Sink
 from tensorprobe.capture.stack import StackTable
+from tensorprobe.capture.step_cost import StepCost
 from tensorprobe.capture.storing import Storing
 from tensorprobe.capture.tensor_queue import ASYNC_QUEUE_BYTES, QUEUE_BYTES, TensorQueue
 from tensorprobe.config import CaptureConfig
 from tensorprobe.errors import UsageError
+from tensorprobe.model.unseen import advise
 from tensorprobe.store import layout
 from tensorprobe.store.folder import Folder
 from tensorprobe.store.run_place import RunPlace
@@ -40,6 +45,8 @@ class Session:
 
     def __init__(self, config: CaptureConfig, framework: Framework) -> None:
         show_messages()
+        if config.compiled == "eager":
+            framework.check_eager()
         self.config = config
         self.framework = framework
         self._dump_path = config.dump_path.absolute()  # the program may change its working directory
@@ -64,7 +71,15 @@ class Session:
         self._clock = Clock()
         self._circumstances: dict[str, Any] = {}
         self._work = Deferral()
+        self._limit = DiskLimit(config, self._dump_path, self._queue)
+        self._limit.when_reached = lambda: setattr(self.recorder.selector, "is_over", True)
+        self._board = make_board(config)
+        self._queue.limit = self._limit if config.level != "api_dump" else None
+        self._cost = StepCost(config, self._limit)
+        options = config.flight_recorder
+        self._flight = None if options is None else FlightRecorder(options, self._dump_path, self._limit)
         self._is_closed = False
+        self._given_advice: set[str] = set()
         process.follow(self)
 
     @property
@@ -110,7 +125,10 @@ class Session:
     def step(self) -> None:
         """End the step: everything of it is on disk, and names start anew."""
         self.stop()
-        self._end_step()
+        size_bytes = self._end_step()
+        flight = self._flight
+        if flight is not None:
+            self._attempt("the flight recorder", lambda: flight.end_step(self._step, size_bytes))
         self._step += 1
 
     def set_step(self, number: int) -> None:
@@ -152,6 +170,10 @@ class Session:
             self._end_step(ending)
         if self._timer is not None:
             self._timer.close()
+        if self._flight is not None:
+            self._flight.close()
+        if self._board is not None:
+            self._attempt("TensorBoard", self._board.close)
         self._attempt("the last tensor files", self._queue.close)
         for place in self._places.values():
             place.release()
@@ -194,7 +216,8 @@ class Session:
         rank = self.framework.rank()
         is_rank = not self.config.rank or rank is None or rank in self.config.rank
         is_step = not self.config.step or self._step in self.config.step
-        return is_rank and is_step and not self._is_closed and self.framework.takes_part()
+        is_possible = not self._is_closed and not self._limit.is_reached
+        return is_rank and is_step and is_possible and self.framework.takes_part()
 
     # -- how records are named, and where they lie ---------------------------------------------------------------------
 
@@ -239,7 +262,13 @@ class Session:
             "dump_data_dir": str(tensors.path) if config.stores_any_tensor else None,
         }
         writer = self._make_writer(folder, header)
-        sink = self._sink = Sink(writer, self._reader.fetch, self._queue, self._failures, self._work)
+        self._limit.begin_step(self._step, folder)
+        sink = self._sink = Sink(writer, self._fetch, self._queue, self._failures, self._work)
+        if self._flight is not None:
+            self._flight.begin_step(self._step, folder)
+            sink.observers.append(self._flight.watch.observe)
+        if self._board is not None:
+            sink.observers.append(self._board.observe)
         self._failures.restart()
         self._clock.restart()
         self.recorder.begin_step(sink)
@@ -261,10 +290,12 @@ class Session:
             self._places[rank] = RunPlace(self._dump_path, rank, run_id)
         return self._places[rank]
 
-    def _end_step(self, ending: str | None = None) -> None:
+    def _end_step(self, ending: str | None = None) -> int:
+        """How much the step has written."""
         sink = self._sink
         if sink is None:
-            return
+            return 0
+        ending = ending or self._limit.ending
         with self._work:
             self._attempt("the saved variables of this step", self._points.end_step)
             self._attempt("the end of this step", self.recorder.end_step)
@@ -273,6 +304,12 @@ class Session:
             self._attempt("the earlier run in this folder", lambda: self._end_place(sink, ending))
             self._release()
         self._report(sink)
+        board = self._board
+        if board is not None:
+            self._attempt("TensorBoard", lambda: board.end_step(self._step, self.framework.rank()))
+        size_bytes = self._limit.end_step()
+        self._cost.say(self._step, size_bytes, self.recorder.coverage.recorded)
+        return size_bytes
 
     def _end_place(self, sink: Sink, ending: str | None) -> None:
         if self._place is not None:
@@ -289,6 +326,9 @@ class Session:
             run = self._run(is_complete=is_finished and ending is None)
             if ending is not None:
                 run["ended"] = ending
+            flight, losses = self._flight, self.recorder.backward_passes.losses
+            if flight is not None and is_finished:
+                self._attempt("the flight recorder", lambda: run.update(flight_recorder=flight.judge(losses)))
             self._attempt("the end of the files", lambda: sink.close(run, is_finished=is_finished))
 
     def _after_backward_pass(self) -> None:
@@ -303,7 +343,9 @@ class Session:
         coverage = self.recorder.coverage.as_dict()
         coverage["recorded"] -= self._sink.lost_count if self._sink is not None else 0
         coverage["failed"] += self._failures.count
-        choices = {"task": self.config.task, "level": self.config.level}
+        choices: dict[str, str] = {"task": self.config.task, "level": self.config.level}
+        if self.recorder.runs_compiled_eagerly:
+            choices["compiled"] = self.config.compiled
         identity = {"run_id": self._place.run_id if self._place is not None else None}
         requests = self.recorder.backward_passes.as_list()
         passes: dict[str, Any] = {"backward_passes": requests} if requests else {}
@@ -327,6 +369,11 @@ class Session:
             return False
         return True
 
+    def _fetch(self) -> None:
+        self._reader.fetch()
+        if self._queue.limit is not None:
+            self._limit.check()
+
     def _report(self, sink: Sink) -> None:
         coverage = self.recorder.coverage
         failed = coverage.failed + self._failures.count
@@ -339,32 +386,12 @@ class Session:
             sink.writer.folder.path,
             shlex.quote(str(sink.writer.folder.path)),
         )
+        advice = advise(coverage.unseen)
+        if advice is not None and advice not in self._given_advice:
+            self._given_advice.add(advice)
+            logger.info("not seen: %s; %s", ", ".join(coverage.unseen), advice)
 
 
 def count_noun(number: int, noun: str) -> str:
     """`1 record`, `2,000 records`"""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-class Clock:
-    """How long the windows of a step took; without a window, how long it is since the step began."""
-
-    def __init__(self) -> None:
-        self.restart()
-
-    def restart(self) -> None:
-        self._step_began = time.perf_counter()
-        self._window_began: float | None = None
-        self._window_seconds = 0.0
-
-    def start(self) -> None:
-        self._window_began = time.perf_counter()
-
-    def stop(self) -> None:
-        if self._window_began is not None:
-            self._window_seconds += time.perf_counter() - self._window_began
-            self._window_began = None
-
-    @property
-    def seconds(self) -> float:
-        return self._window_seconds or time.perf_counter() - self._step_began

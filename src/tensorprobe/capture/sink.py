@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from tensorprobe.capture.deferral import Deferral
@@ -102,6 +103,8 @@ class Sink:
         self._debug = Waiting()
         self._last_flush = time.monotonic()
         self._is_held = False
+        self.observers: list[Callable[[list[Finished]], None]] = []
+        """Told of records whose statistics are fetched, before they are written."""
         self.lost_count = 0
         """How many records could not be written."""
 
@@ -174,6 +177,8 @@ class Sink:
                 self._failures.note("what the device computed", error)
             records, debug = self._records.ready(done_count), self._debug.ready(done_count)
             if records:
+                for observe in self.observers:
+                    self._attempt(partial(observe, records))
                 self._write_calls(records)
                 self._records.remove(len(records))
             if debug:

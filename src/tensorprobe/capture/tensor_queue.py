@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
@@ -30,6 +30,13 @@ _TASK_BYTES = 1024
 """What a task takes besides its tensor: links are bounded too."""
 
 WriteFile = Callable[[Any, BinaryIO], None]
+
+
+class Limit(Protocol):
+    """How much may be written."""
+
+    def admits(self, size_bytes: int) -> bool:
+        """May a file of this size be written?"""
 
 
 class TensorQueue:
@@ -53,6 +60,9 @@ class TensorQueue:
         self._thread: threading.Thread | None = None
         self._failed: dict[Path, Exception] = {}
         self._folder = Folder(Path())
+        self.written_bytes = 0
+        """How large the files are that were written; further names of one are not counted."""
+        self.limit: Limit | None = None
 
     @property
     def folder(self) -> Folder:
@@ -87,6 +97,15 @@ class TensorQueue:
                 self._do(link)
             else:
                 self._put(link, 0)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What is put and not yet on disk."""
+        return self._waiting_bytes
+
+    def admits(self, size_bytes: int) -> bool:
+        """May a file of this size be put?"""
+        return self.limit is None or self.limit.admits(size_bytes)
 
     @property
     def put_count(self) -> int:
@@ -175,6 +194,7 @@ class TensorQueue:
         try:
             with folder.open_whole(name) as file:
                 (write_file or self._write_file)(copy, file)
+                self.written_bytes += file.tell()
         except Exception as error:
             self._failed[folder.path / name] = error
             raise

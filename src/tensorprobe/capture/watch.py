@@ -151,6 +151,11 @@ def has_infinity(tree: Any) -> bool:
 
 
 def describe_finding(finding: Finding, stack: Stack | None) -> str:
+    """What was found and stored, for the log."""
+    return f"{tell_finding(finding, stack)}. Its tensors are stored with it"
+
+
+def tell_finding(finding: Finding, stack: Stack | None) -> str:
     """`NaN came out of Functional.softmax.0.forward (output.0: 2), which was given none. …`"""
     attribute = "nan_count" if finding.quality == "NaN" else "inf_count"
     held = ", ".join(
@@ -162,7 +167,7 @@ def describe_finding(finding: Finding, stack: Stack | None) -> str:
         text = f"{finding.quality} came out of {finding.record} ({held}), which was given none"
     if stack is not None and stack.frames:
         text += f". {' '.join(stack.frames[0].split())}"
-    return f"{text}. Its tensors are stored with it"
+    return text
 
 
 def _count(watched: Watched, attribute: str) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tensorprobe.word.vocabulary import is_across_frameworks
 
-_COMPARED = ("framework", "versions", "devices", "settings", "environment", "tensorprobe", "task", "level")
+_COMPARED = ("framework", "versions", "devices", "settings", "environment", "tensorprobe", "task", "level", "compiled")
 _SETTINGS = "settings."
 _MAX_DEPTH = 4
 

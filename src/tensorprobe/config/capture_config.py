@@ -6,16 +6,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from tensorprobe.config.flight_recorder import FlightRecorderOptions
+from tensorprobe.config.number_range import Numbers
+
 Task = Literal["statistics", "tensor", "structure", "replay"]
 Level = Literal["L0", "L1", "mix", "debug", "api_dump"]
 SummaryMode = Literal["statistics", "md5", "hash"]
 OnNonfinite = Literal["stop", "tensors"]
+Compiled = Literal["boundary", "eager"]
 
 TASKS: tuple[Task, ...] = ("statistics", "tensor", "structure", "replay")
 LEVELS: tuple[Level, ...] = ("L0", "L1", "mix", "debug")
 """Those that a configuration may ask for; `api_dump` has a face of its own."""
 SUMMARY_MODES: tuple[SummaryMode, ...] = ("statistics", "md5", "hash")
 NONFINITE_ACTIONS: tuple[OnNonfinite, ...] = ("stop", "tensors")
+COMPILED_MODES: tuple[Compiled, ...] = ("boundary", "eager")
 DATA_MODES = ("all", "forward", "backward", "input", "output")
 
 
@@ -26,8 +31,8 @@ class CaptureConfig:
     task: Task = "statistics"
     dump_path: Path = Path("./dump_path")
     level: Level = "L1"
-    rank: frozenset[int] = frozenset()
-    step: frozenset[int] = frozenset()
+    rank: Numbers = frozenset()
+    step: Numbers = frozenset()
     async_dump: bool = False
     extra_info: bool = True
     """False: no stack.json and no construct.json."""
@@ -43,6 +48,18 @@ class CaptureConfig:
     api_yaml: Path | None = None
     on_nonfinite: OnNonfinite | None = None
     """What to do at the first NaN or Inf, besides storing the tensors of that call; None: nothing."""
+
+    max_disk: int | None = None
+    """How many bytes one process may write; None: as many as `min_free` allows."""
+    min_free: int | None = None
+    """How many bytes stay free on the disk of the dump_path; None: 1 GB, or 2 % of a small disk; 0: the disk is not
+    looked at."""
+    flight_recorder: FlightRecorderOptions | None = None
+    """Only the last steps stay, until something happens; None: all do."""
+    tensorboard: Path | None = None
+    """Where norms per module go as scalars."""
+    compiled: Compiled = "boundary"
+    """How functions of torch.compile are recorded: as one call each, or as they were written, run eagerly."""
 
     @property
     def stores_any_tensor(self) -> bool:

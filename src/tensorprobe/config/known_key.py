@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from tensorprobe.config.capture_config import LEVELS, NONFINITE_ACTIONS, SUMMARY_MODES, TASKS
+from tensorprobe.config.capture_config import COMPILED_MODES, LEVELS, NONFINITE_ACTIONS, SUMMARY_MODES, TASKS
+from tensorprobe.config.flight_recorder import read_flight_recorder
 from tensorprobe.config.msprobe_key import MSPROBE_COMMON_KEYS, MSPROBE_SECTION_KEYS
 from tensorprobe.config.number_range import read_numbers
 from tensorprobe.config.setting import Source
+from tensorprobe.config.size import read_size
 from tensorprobe.config.suggestion import suggest
 from tensorprobe.config.value import (
     Reader,
@@ -32,6 +34,11 @@ COMMON_READERS: dict[str, Reader] = {
     "extra_info": read_flag,
     "api_yaml": read_existing_file,
     "on_nonfinite": read_choice(NONFINITE_ACTIONS),
+    "max_disk": read_size,
+    "min_free": read_size,
+    "flight_recorder": read_flight_recorder,
+    "tensorboard": read_folder,
+    "compiled": read_choice(COMPILED_MODES),
 }
 
 SECTION_READERS: dict[str, Reader] = {

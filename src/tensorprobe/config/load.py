@@ -21,10 +21,11 @@ _USELESS_KEYS = {
     "statistics": (),
     "tensor": ("tensor_list",),
     "replay": (),
-    "structure": ("summary_mode", "tensor_list", "on_nonfinite"),
+    "structure": ("summary_mode", "tensor_list", "on_nonfinite", "flight_recorder", "tensorboard"),
 }
 
 _REPLAYED_LEVELS = ("L1", "mix")
+_MODULE_LEVELS = ("L0", "mix")
 
 _logger = logging.getLogger("tensorprobe")
 
@@ -54,6 +55,11 @@ def load_config(
         raise ConfigError(
             f'task "replay" records calls, so that they can be executed again, and level "{merged.level}" has none: '
             'write "level": "L1" or "mix"'
+        )
+    if merged.tensorboard is not None and merged.level not in _MODULE_LEVELS:
+        raise ConfigError(
+            f'"tensorboard" writes the norms of modules, and level "{merged.level}" records none: write "level": "L0" '
+            'or "mix"'
         )
     return merged
 

@@ -19,7 +19,7 @@ statistics: max, min, mean, norm. tensor: these and the tensor, which takes most
 replay: statistics, and the tensors that cannot be computed again. structure: which calls there were, no values.""",
     "dump_path": "The folder of the dump; it is made. A relative path starts at the working directory.",
     "rank": 'The ranks that record: numbers and ranges, such as [0, "4-6"]. Empty: all.',
-    "step": 'The steps that are recorded, counted from 0: [0, "10-12"]. Empty: all.',
+    "step": 'The steps that are recorded, counted from 0: [0, "10-12"], "0-1000:100" or "every 100". Empty: all.',
     "level": """What is recorded. L0: modules. L1: API calls. mix: both. debug: only what save() is given.
 A record of a small tensor costs 0.1 to 0.5 ms: 1,000 calls add 0.1 to 0.5 s to a step. Begin with few steps, or L0.""",
     "async_dump": "true: write files in the background.",
@@ -27,6 +27,13 @@ A record of a small tensor costs 0.1 to 0.5 ms: 1,000 calls add 0.1 to 0.5 s to 
     "api_yaml": "A YAML file that says which APIs are recorded; null: all that compute something.",
     "on_nonfinite": """What to do at the first NaN or Inf. tensors: store the tensors of that call and go on.
 stop: store them, then raise. null: nothing.""",
+    "max_disk": 'How much one process may write, such as "50GB"; null: as much as min_free allows.',
+    "min_free": 'How much stays free on the disk, such as "5GB"; null: 1 GB, or 2 % of a small disk; 0: nothing.',
+    "flight_recorder": """Keep only the last steps on disk, such as 5, until NaN, a loss spike or SIGUSR1 comes: then for good.
+null: keep all.""",
+    "tensorboard": "A folder for TensorBoard: norms of activations and gradients of each module. null: none.",
+    "compiled": """boundary: a function of torch.compile is one record.
+eager: it runs as it was written while it is recorded, so that all calls inside are seen.""",
     "scope": "Empty, or two names from dump.json: the first and the last call to record.",
     "list": 'Parts of names: only calls that contain one, such as ["relu", "Module.layers.0."]. Empty: all.',
     "data_mode": "all, or some of forward, backward, input, output.",

@@ -11,10 +11,10 @@ from typing import Literal
 
 from tensorprobe.compare.result import Coverage
 from tensorprobe.compare.row import safe_repr
+from tensorprobe.model.unseen import advise
 from tensorprobe.report.compare_summary import BASIS_WORDS, Circumstance, Source, Summary, UnpairedCall
 from tensorprobe.report.escape import clean, shorten
 from tensorprobe.report.table import format_number
-from tensorprobe.report.unseen import COMPILED, LOOK_INSIDE
 from tensorprobe.store.frame import describe_frame
 
 MAX_LISTED = 8
@@ -108,8 +108,9 @@ def _not_covered(coverage: Coverage, summary: Summary) -> Iterator[str]:
         if unseen:
             reasons = ", ".join(f"{reason} ({count:,})" for reason, count in unseen.items())
             yield f"NOT SEEN when the {side} was recorded: {reasons}"
-    if COMPILED in {**coverage.unseen_reference, **coverage.unseen_candidate}:
-        yield LOOK_INSIDE
+    advice = advise([*coverage.unseen_reference, *coverage.unseen_candidate])
+    if advice:
+        yield advice
     if summary.cut_short:
         yield f"--first: nothing was compared after the first source in {_join_some(summary.cut_short)}"
 

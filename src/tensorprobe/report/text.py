@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from tensorprobe.model.unseen import advise
 from tensorprobe.report.console import Fact, print_facts, print_lines
 from tensorprobe.report.escape import clean
 from tensorprobe.report.nonfinite import QUALITIES, NonFiniteCall, Quality, describe_count, holds
@@ -30,7 +31,6 @@ from tensorprobe.report.table import (
     iter_lines,
 )
 from tensorprobe.report.tree import fold_framework_calls
-from tensorprobe.report.unseen import COMPILED, LOOK_INSIDE
 from tensorprobe.store.recover import count_noun
 from tensorprobe.store.slot import is_count
 
@@ -122,9 +122,6 @@ def _state_facts(report: RankReport) -> Iterator[Fact]:
     for problem in report.problems:
         yield _fact("problem", problem)
     yield _coverage_fact(report)
-    unseen = (report.coverage or {}).get("unseen")
-    if isinstance(unseen, dict) and COMPILED in unseen:
-        yield _fact("", LOOK_INSIDE, "dim")
 
 
 def _coverage_fact(report: RankReport) -> Fact:
@@ -140,7 +137,9 @@ def _coverage_fact(report: RankReport) -> Fact:
     if stale:
         parts.append(_count_of(coverage, "stale", "STALE values, found by verify mode"))
     if isinstance(unseen, dict) and unseen:
-        parts.append("NOT SEEN: " + ", ".join(f"{reason} ({count})" for reason, count in unseen.items()))
+        reasons = ", ".join(f"{reason} ({count})" for reason, count in unseen.items())
+        advice = advise(unseen)
+        parts.append(f"NOT SEEN: {reasons}" + (f"; {advice}" if advice else ""))
     text = ("up to the last window: " if is_cut_off else "") + " · ".join(part for part in parts if part)
     return _fact("coverage", text or "not stated", "yellow" if coverage.get("failed") or stale or unseen else "")
 

@@ -162,6 +162,13 @@ def remove_replaced(root: Folder, target: str) -> bool:
     return not root.exists(target)
 
 
+def remove_dump(folder: Folder) -> None:
+    """Remove the files of one process in one step, and the folders if nothing else is in them."""
+    with suppress(FileNotFoundError):
+        _remove_files(folder)
+    folder.remove()
+
+
 def _iter_places(root: Folder) -> Iterator[tuple[str, ...]]:
     for name in root.names():
         if RANK.fullmatch(name) and root.is_folder(name):

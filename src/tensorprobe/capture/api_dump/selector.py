@@ -25,6 +25,7 @@ class ApiDumpSelector:
     keeps_inputs = True
     keeps_outputs = True
     is_selective = True
+    is_over = False
 
     def __init__(self, options: ApiDumpOptions, *, keeps_backward: bool) -> None:
         self.options = options

@@ -34,7 +34,7 @@ from tensorprobe.capture.mindspore.reader import MindSporeReader
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.recursion import room
 from tensorprobe.config.api_list import ApiList
-from tensorprobe.errors import UsageError
+from tensorprobe.errors import ConfigError, UsageError
 
 logger = logging.getLogger("tensorprobe")
 
@@ -108,6 +108,12 @@ class MindSporeFramework:
                     f"not {type(item).__name__}{explain_foreign(item)}"
                 )
         return [(str(index) if is_several else "", item) for index, item in enumerate(models)]
+
+    def check_eager(self) -> None:
+        raise ConfigError(
+            'compiled "eager" is an option for torch.compile, and MindSpore has no such switch: leave it out, and to '
+            "look inside compiled functions use mindspore.set_context(mode=mindspore.PYNATIVE_MODE) or remove @jit"
+        )
 
     def make_reader(self, *, has_stats: bool, digest_kind: str | None) -> MindSporeReader:
         return MindSporeReader(has_stats=has_stats, digest_kind=digest_kind, writes_npy=self._writes_npy)

@@ -18,6 +18,8 @@ from tensorprobe.capture.torch.value import is_identifiable
 
 _AccumulateGrad = type(torch.autograd.graph.get_gradient_edge(torch.zeros((), requires_grad=True)).node)
 
+_MAX_LOSSES = 1024
+
 Request = dict[str, Any]
 
 
@@ -36,6 +38,8 @@ class BackwardPasses:
             with hidden(), torch._C.DisableTorchFunction():
                 request, leaves = self._describe(args, kwargs, name)
                 request["is_nested"] = is_nested
+                if recorder.wants_loss and not is_nested:
+                    self._note_losses(args[0] if args else ())
         except Exception as error:
             recorder.note_failure("the roots of a backward pass", error)
             return lambda results: results
@@ -53,6 +57,13 @@ class BackwardPasses:
             return results
 
         return end
+
+    def _note_losses(self, roots: Any) -> None:
+        losses = self._recorder.backward_passes.losses
+        for root in roots:
+            is_scalar = isinstance(root, torch.Tensor) and root.numel() == 1 and root.is_floating_point()
+            if is_scalar and len(losses) < _MAX_LOSSES:
+                losses.append(self._reader.read(root, None))
 
     def _describe(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str

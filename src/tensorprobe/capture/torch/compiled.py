@@ -28,10 +28,10 @@ from tensorprobe.capture.torch.hiding import hidden
 from tensorprobe.capture.torch.memory_tracer import Given
 from tensorprobe.capture.torch.mode_stack import remove_mode
 from tensorprobe.capture.torch.module_call import ModulePatch
+from tensorprobe.model.unseen import COMPILED_REGION
 
 logger = logging.getLogger("tensorprobe")
 
-COMPILED = "compiled region"
 _EVAL_FRAME = "torch._dynamo.eval_frame"
 _SETTERS = ("set_eval_frame", "_maybe_set_eval_frame")  # the second is another name of the first, outside Meta
 _WRAPPER_NAMES = ("compile_wrapper", "_fn")
@@ -104,7 +104,7 @@ class CompiledRegions:
         if thread in self._running or wrapper is None or not self._runner.is_active:
             return
         try:
-            self._runner.recorder.coverage.add_unseen(COMPILED)
+            self._runner.recorder.coverage.add_unseen(COMPILED_REGION)
             running = self._begin(wrapper)
             running.restore_mode = remove_mode(self._mode)
             self._mode.hidden_threads.add(thread)

@@ -34,6 +34,7 @@ from tensorprobe.capture.torch.mode_stack import enter_below, is_on_stack, modes
 from tensorprobe.capture.torch.module_call import ModuleNames, ModulePatch, ModuleRunner
 from tensorprobe.capture.torch.point_gradient import watch_gradient
 from tensorprobe.capture.torch.reader import TorchReader
+from tensorprobe.capture.torch.stance import check_stance, run_eagerly
 from tensorprobe.capture.torch.verification import VerifyingReader, is_wanted
 from tensorprobe.config.api_list import ApiList
 from tensorprobe.errors import UsageError
@@ -105,6 +106,9 @@ class TorchFramework:
                     f"start(model) takes a torch.nn.Module, or a list or tuple of them, not {type(item).__name__}"
                 )
         return [(str(index) if is_several else "", item) for index, item in enumerate(models)]
+
+    def check_eager(self) -> None:
+        check_stance()
 
     def make_reader(self, *, has_stats: bool, digest_kind: str | None) -> TorchReader:
         kind = VerifyingReader if is_wanted() else TorchReader
@@ -208,6 +212,8 @@ class Window:
                 undos.callback(patch_scripted(calls))
                 undos.callback(patch_allocation(calls, self.mode))
             undos.callback(CollectivePatches(Collectives(calls, self.mode), calls).install())
+            if calls.recorder.runs_compiled_eagerly:
+                undos.callback(run_eagerly())
             undos.callback(CompiledRegions(calls, self._watch, self._patch).install())
             passes = BackwardPasses(calls.recorder, calls.reader)
             undos.callback(patch_engine(self._watch, calls.gradients, calls.reader, passes))

@@ -1,0 +1,43 @@
+"""What a step with tensors writes, said after the first one: before a long run has filled a disk."""
+
+from __future__ import annotations
+
+import logging
+
+from tensorprobe.capture.disk_limit import DiskLimit
+from tensorprobe.config import CaptureConfig
+from tensorprobe.config.size import show_size
+
+logger = logging.getLogger("tensorprobe")
+
+
+class StepCost:
+    """Said once per session."""
+
+    def __init__(self, config: CaptureConfig, limit: DiskLimit) -> None:
+        self._config = config
+        self._limit = limit
+        self._is_said = config.task not in ("tensor", "replay") or config.level == "api_dump"
+
+    def say(self, step: int, size_bytes: int, record_count: int) -> None:
+        """The first step is over."""
+        if self._is_said or self._limit.is_reached:
+            return
+        self._is_said = True
+        free_bytes = self._limit.free_bytes()
+        free = "" if free_bytes is None else f"; {show_size(free_bytes)} are free"
+        logger.info(
+            "step %d wrote %s in %s records%s%s",
+            step,
+            show_size(size_bytes),
+            f"{record_count:,}",
+            self._describe_rest(step, size_bytes),
+            free,
+        )
+
+    def _describe_rest(self, step: int, size_bytes: int) -> str:
+        steps = self._config.step
+        if not isinstance(steps, frozenset) or not steps:
+            return ", and each further step needs about as much"
+        rest = sum(number > step for number in steps)
+        return f". The {rest:,} configured steps after it need about {show_size(rest * size_bytes)}" if rest else ""
