@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorprobe.config import load_config
-from tensorprobe.config.number_range import MAX_RANGE_LENGTH
+from tensorprobe.config.number_range import MAX_RANGE_LENGTH, is_past, read_numbers
+from tensorprobe.config.setting import Setting
 from tensorprobe.errors import ConfigError
 
 numbers = st.integers(0, 10**9)
@@ -136,3 +137,10 @@ def test_a_range_may_not_fill_the_memory() -> None:
 
 def test_an_error_that_names_the_steps_of_a_debugger_shows_them_as_they_are_written() -> None:
     assert repr(load_config(step=["every 100 from 50", "every 7", 3]).step) == "[3, 'every 7', 'every 100 from 50']"
+
+
+def test_only_a_list_that_ends_is_ever_past() -> None:
+    numbers = read_numbers(Setting("step", "4-6"))
+    assert not is_past(6, numbers) and is_past(7, numbers)
+    assert not is_past(7, read_numbers(Setting("step", ["4-6", "every 100"])))
+    assert not is_past(7, read_numbers(Setting("step", [])))

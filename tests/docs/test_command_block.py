@@ -26,6 +26,8 @@ def unknown_words(text: str) -> list[str]:
         if name not in commands:
             found.append(name)
             continue
+        if name == "run":  # what comes behind the program is for the program
+            arguments = re.split(r" (?:SCRIPT|torchrun|msrun|-m|\S+\.py)", f" {arguments}")[0]
         known = {option for parameter in commands[name].params for option in parameter.opts} | {"--help"}
         found += [option for option in _OPTION.findall(arguments) if option not in known]
     return found

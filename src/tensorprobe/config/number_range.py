@@ -52,6 +52,11 @@ class EndlessNumbers:
 Numbers = frozenset[int] | EndlessNumbers
 
 
+def is_past(number: int, numbers: Numbers) -> bool:
+    """Do all of them come before this one? Without any nothing is filtered, and there is no end."""
+    return isinstance(numbers, frozenset) and bool(numbers) and number > max(numbers)
+
+
 def read_numbers(setting: Setting) -> Numbers:
     """All the numbers of a setting; none is no filter.
 

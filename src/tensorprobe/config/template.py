@@ -29,8 +29,8 @@ A record of a small tensor costs 0.1 to 0.5 ms: 1,000 calls add 0.1 to 0.5 s to 
 stop: store them, then raise. null: nothing.""",
     "max_disk": 'How much one process may write, such as "50GB"; null: as much as min_free allows.',
     "min_free": 'How much stays free on the disk, such as "5GB"; null: 1 GB, or 2 % of a small disk; 0: nothing.',
-    "flight_recorder": """Keep only the last steps on disk, such as 5, until NaN, a loss spike or SIGUSR1 comes: then for good.
-null: keep all.""",
+    "flight_recorder": """How many of the last steps stay on disk, such as 5; null: all.
+They are kept for good when NaN, a loss spike or the signal SIGUSR1 comes.""",
     "tensorboard": "A folder for TensorBoard: norms of activations and gradients of each module. null: none.",
     "compiled": """boundary: a function of torch.compile is one record.
 eager: it runs as it was written while it is recorded, so that all calls inside are seen.""",

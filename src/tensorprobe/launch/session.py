@@ -10,6 +10,7 @@ from tensorprobe.capture.root import Roots
 from tensorprobe.capture.session import Session
 from tensorprobe.capture.sink import Sink
 from tensorprobe.config import CaptureConfig
+from tensorprobe.config.number_range import is_past
 
 
 class LaunchedSession(Session):
@@ -29,7 +30,7 @@ class LaunchedSession(Session):
     @property
     def wants_more(self) -> bool:
         """Is there a step to come, or the present one, that is to be recorded?"""
-        return not self.is_closed and (not self.config.step or self._step <= max(self.config.step))
+        return not self.is_closed and not is_past(self._step, self.config.step)
 
     def _check_start(self, model: Any) -> Sequence[tuple[str, Any]]:
         return self._roots.models()
