@@ -241,8 +241,14 @@ def _iter_sources(comparison: Comparison) -> Iterator[Source]:
         own = rank.verdict.call
         named = [own] if own is not None and own.role != "propagated" else []
         for call in (*named, *(one for one in rank.others if one is not own)):
-            if call is not first:
+            is_told = first is not None and rank is ranks[0] and _shares_record(call, first)
+            if not is_told:
                 yield Source(rank.reference_name, call, find_worst(call))
+
+
+def _shares_record(call: CallResult, other: CallResult) -> bool:
+    """What stands in a verdict is not told again beside it, paired otherwise."""
+    return bool({*call.reference} & {*other.reference} or {*call.candidate} & {*other.candidate})
 
 
 def _iter_unpaired(ranks: tuple[RankResult, ...]) -> Iterator[UnpairedCall]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tensorprobe.compare.match.argument import compare_said
+from tensorprobe.compare.match.argument import compare_lone, compare_said
 from tensorprobe.run.call import Call
 from tensorprobe.store.slot import PlainSlot
 from tests.compare.tensor_slot import make_slot
@@ -66,3 +66,17 @@ def test_a_tensor_of_unknown_shape_does_not_say_how_many_dimensions_there_are() 
 )
 def test_a_number_that_is_no_dimension_is_compared_exactly(op: str, slot: str) -> None:
     assert compare_integers(op, slot, -1, 2) == "different"
+
+
+@pytest.mark.parametrize(("dimension", "status"), [(2, "equal"), (-1, "equal"), (1, "not comparable")])
+def test_a_dimension_that_the_other_framework_has_as_its_default_is_the_same(dimension: int, status: str) -> None:
+    given = PlainSlot("kwargs.dim", "int", dimension, is_input=True)
+    tensor = make_slot(slot="input.0", shape=(4, 5, 6), is_input=True)
+    name = "Functional.softmax.0.forward"
+    reference = Call(
+        name, 0, "api", "Functional", "softmax", 0, "forward", "", None, None, (tensor, given), framework="pytorch"
+    )
+    candidate = Call(
+        name, 0, "api", "Functional", "softmax", 0, "forward", "", None, None, (tensor,), framework="mindspore"
+    )
+    assert compare_lone(given, None, (reference, candidate)).status == status

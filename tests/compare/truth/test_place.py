@@ -120,3 +120,37 @@ def test_weights_that_one_run_ties_are_named_where_the_other_takes_its_own(tmp_p
     assert verdict.call is not None and verdict.call.candidate[-1].op == "linear", verdict.headline
     assert f"only the {tied} ties the two" in verdict.headline
     assert "head.weight" in verdict.headline and "words.weight" in verdict.headline
+
+
+class Chain(nn.Module):
+    """Layers of one kind in a loop, each as one call, or written out (`writes`); labels as they are, or as vectors."""
+
+    def __init__(self, writes: bool, repeats: bool = False) -> None:
+        super().__init__()
+        self.writes, self.repeats = writes, repeats
+        generator = torch.Generator().manual_seed(0)
+        self.weights = nn.ParameterList([torch.randn(8, 8, generator=generator) * 0.4 for _ in range(LAYERS)])
+        self.biases = nn.ParameterList([torch.randn(8, generator=generator) for _ in range(LAYERS)])
+        self.register_buffer("high", torch.tensor(0.9 + 0.1 / 8))
+        self.register_buffer("low", torch.tensor(0.1 / 8))
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        for number in range(LAYERS):
+            weight, bias = self.weights[0 if self.repeats else number], self.biases[number]
+            made = torch.matmul(x, weight.mT) + bias if self.writes else F.linear(x, weight, bias)
+            x = torch.tanh(made)
+        if not self.writes:
+            return F.cross_entropy(x, labels, label_smoothing=0.1)
+        chosen = torch.where(F.one_hot(labels, 8) > 0, self.high, self.low)
+        return -(torch.log_softmax(x, -1) * chosen).sum(-1).mean()
+
+
+def test_a_line_that_is_right_in_one_layer_is_not_taken_for_right_in_the_next(tmp_path: Path) -> None:
+    x = torch.randn(5, 8, generator=torch.Generator().manual_seed(1))
+    for name, model in (("r", Chain(False)), ("c", Chain(True, repeats=True)), ("same", Chain(True))):
+        with tensorprobe.capture(model, tmp_path / name, level="L1", task="tensor"):
+            model(x, torch.arange(5)).backward()
+    assert tensorprobe.compare(tmp_path / "r", tmp_path / "same").verdict.kind == "agree"
+    verdict = tensorprobe.compare(tmp_path / "r", tmp_path / "c").verdict
+    assert verdict.call is not None and verdict.call.reference[-1].name == "Functional.linear.1.forward", verdict
+    assert verdict.call.candidate[-1].op in ("matmul", "__add__", "add"), verdict.headline

@@ -47,14 +47,17 @@ _SIZE_KEYWORDS = frozenset(("output_size", "scale_factor", "shape", "size", "siz
 def compare_said(reference: PlainSlot, candidate: PlainSlot, calls: Calls) -> ValuePair:
     """One plain argument of a call against that of its partner, both in the words of PyTorch. The rank of the call's
     tensors counts: dim=-1 may be dim=2."""
-    dimensions = next((len(slot.shape) for slot in calls[0].tensors if slot.shape is not None), None)
     said = [_say(slot, call) for slot, call in zip((reference, candidate), calls, strict=True)]
     one, other = (_element(said[0], said[1].slot), _element(said[1], said[0].slot))
     op = plain_op(word_of(calls[0]))  # `aten.sum.dim_IntList` has no signature, `sum` has
     is_known = is_dimension(one.slot) or is_dimension(common_name_of(op, reference.slot))
     is_along = is_known or _DIMENSION_SLOTS.get(op) == reference.slot
-    status, reason = _compare(one, other, dimensions if is_along else None)
+    status, reason = _compare(one, other, _rank_of(calls[0]) if is_along else None)
     return ValuePair(reference, candidate, status, None, reason=reason)
+
+
+def _rank_of(call: Call) -> int | None:
+    return next((len(slot.shape) for slot in call.tensors if slot.shape is not None), None)
 
 
 def is_size(value: ValuePair, calls: Calls) -> bool:
@@ -106,7 +109,8 @@ def _settle_lone(slot: Slot, name: str, calls: Calls, default: Any) -> tuple[Sta
     is_nothing = said.value is None and slot.type == "NoneType" and default is MISSING  # as good as left out
     if is_nothing or is_silent(name, said.value):
         return "equal", "changes nothing"
-    if _compare(said, PlainSlot(name, type(default).__name__, default), None)[0] == "equal":
+    dimensions = _rank_of(calls[0]) if is_dimension(name) else None
+    if _compare(said, PlainSlot(name, type(default).__name__, default), dimensions)[0] == "equal":
         return "equal", "the default"
     return ("not comparable", "not seen: the primitive was made with it") if is_made_with(calls[1], name) else None
 

@@ -44,7 +44,7 @@ class ForwardExplainer:
         """The differences, the one that comes first."""
         self._slices = {side: self._slicers[side].follow(self._starts(side, observed)) for side in self._steps}
         for side, found in self._slices.items():
-            found.beginnings = self._leave_out_proved(side, found.beginnings)
+            found.beginnings = self._pass_over_proved(side, found) or found.beginnings
         return self._explain_forward(self._slices)
 
     def find_unlike(self, differences: Sequence[Difference]) -> dict[str, list[str]]:
@@ -59,12 +59,25 @@ class ForwardExplainer:
             for side, call in named.items()
         }
 
-    def _leave_out_proved(self, side: str, calls: list[TrueCall]) -> list[TrueCall]:
-        """Without those of a line that was shown to lead to the same in another place, as in an earlier layer: it is
-        written otherwise, and behind a difference nothing shows that it means the same."""
-        listed = self._steps[side].calls.values()
-        proved = {self._place(side, call) for call in listed if self._slicers[side].is_harmless(call)}
-        return [call for call in calls if self._place(side, call) not in proved] or calls
+    def _pass_over_proved(self, side: str, found: Slice) -> list[TrueCall]:
+        """The beginnings, but not at a line that was shown to lead to the same in another place, as in an earlier
+        layer: it is written otherwise. What it leads to is looked at in its place, if all else that goes in there is
+        the same: behind a difference nothing shows that it means the same."""
+        step, slicer = self._steps[side], self._slicers[side]
+        proved = {self._place(side, call) for call in step.calls.values() if slicer.is_harmless(call)}
+        passed: set[int] = set()
+        kept: dict[str, TrueCall] = {}
+        waiting = list(found.beginnings)
+        while waiting:
+            call = waiting.pop(0)
+            if self._place(side, call) not in proved:
+                kept[call.name] = call
+                continue
+            made = set(call.outputs.values()) - passed
+            passed |= made
+            users = {user.name: user for number in made for user in step.users.get(number, ())}
+            waiting += [user for user in users.values() if user.name in found.calls and slicer.begins(user, passed)]
+        return sorted(kept.values(), key=lambda call: call.position)
 
     def _place(self, side: str, call: TrueCall) -> tuple[str, str | None]:
         line = self._arguments.line_of(side, call)

@@ -6,7 +6,7 @@ in another way) does not lead anywhere: it is passed over.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from tensorprobe.compare.truth.value_index import Counterparts, word_of
@@ -70,6 +70,10 @@ class Slicer:
     def is_harmless(self, call: TrueCall) -> bool:
         """Does the other run have nothing of what it gives, but what is made of that?"""
         return bool(call.outputs) and self._harmless.issuperset(call.outputs.values())
+
+    def begins(self, call: TrueCall, passed: Collection[int]) -> bool:
+        """Does the other run have all that goes into it, but for these values?"""
+        return all(value.number in passed for value in self._lacking(call))
 
     def _lacking(self, call: TrueCall) -> list[TrueValue]:
         values = [self._step.values[number] for number in dict.fromkeys(call.inputs.values())]
