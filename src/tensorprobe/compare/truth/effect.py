@@ -29,7 +29,7 @@ def add_effects(
         return list(differences)
     tried = []
     for one in differences[:MAX_TRIED]:
-        exchanged = dict(_find_values(one, steps))
+        exchanged = find_exchanged(one, steps)
         if exchanged:
             total = sum(float(root.array.sum()) for root in replay(exchanged).roots)
             share = 1 - abs((total - observed.reference_total) / gap)
@@ -38,8 +38,12 @@ def add_effects(
     return [*tried, *differences[MAX_TRIED:]]
 
 
+def find_exchanged(one: Difference, steps: Mapping[str, TrueStep]) -> Exchanged:
+    """What the reference's call gives, for the candidate's; empty where it cannot be put there."""
+    return dict(_find_values(one, steps))
+
+
 def _find_values(one: Difference, steps: Mapping[str, TrueStep]) -> Iterator[tuple[tuple[str, str], Array]]:
-    """What the reference's call gives, for the candidate's."""
     if one.reference is None or one.candidate is None or one.is_backward or one.leaf is not None:
         return
     reference, candidate = one.reference, one.candidate

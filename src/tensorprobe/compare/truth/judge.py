@@ -7,7 +7,7 @@ from functools import partial
 
 from tensorprobe.compare.truth.argument import Arguments
 from tensorprobe.compare.truth.difference import Difference, describe_start
-from tensorprobe.compare.truth.effect import add_effects
+from tensorprobe.compare.truth.effect import add_effects, find_exchanged
 from tensorprobe.compare.truth.explanation import explain_forward
 from tensorprobe.compare.truth.gradient_difference import GradientExplainer
 from tensorprobe.compare.truth.judgement import SIDES, Judgement
@@ -21,6 +21,8 @@ from tensorprobe.replay.true_step import Array, LeafKey
 from tensorprobe.replay.true_step_builder import KEEP_VALUES, Keeping
 from tensorprobe.run.step import Run
 
+_MAX_BEHIND = 3
+"""So many differences behind the first ones are looked for."""
 _NOT_MOVED: Mapping[str, Collection[LeafKey]] = dict.fromkeys(SIDES, ())
 
 
@@ -86,6 +88,29 @@ class _TruthJudge:
         losses = Keeping(frozenset(root.number for root in found.steps[SIDES[1]].roots))
         execute = partial(self._replaying[SIDES[1]].replay, self._replacements[SIDES[1]], (), keeping=losses)
         found.differences = add_effects(differences, found.observables, opened.steps, execute)
+        if not found.observables.has_same_loss and differences and differences[0].is_found:
+            found.differences += self._find_behind(found, opened)
+
+    def _find_behind(self, found: Judgement, opened: Counterparts) -> list[Difference]:
+        """What shows only when the differences before it are gone: with the reference's values in their places."""
+        named = {one.candidate.name for one in found.differences if one.candidate is not None}
+        exchanged: dict[tuple[str, str], Array] = {}
+        last, behind = list(found.differences), list[Difference]()
+        while len(behind) < _MAX_BEHIND:
+            put = [find_exchanged(one, opened.steps) for one in last]
+            if not put or not all(put):
+                break
+            exchanged.update(item for one in put for item in one.items())
+            again = self._replaying[SIDES[1]].replay(self._replacements[SIDES[1]], (), exchanged)
+            counterparts = Counterparts(found.steps[SIDES[0]], again)
+            observed = observe(counterparts)
+            if observed.has_same_loss:
+                break
+            differences, opened = self._explain(counterparts, observed, _NOT_MOVED)
+            last = [one for one in differences if _is_new(one, named)][:1]
+            named.update(one.candidate.name for one in last if one.candidate is not None)
+            behind += last
+        return behind
 
     def _observe_moved(self, found: Judgement) -> None:
         """The same with all parameters moved."""
@@ -122,3 +147,8 @@ class _TruthJudge:
             for side, one in self._replaying.items()
         ]
         return Counterparts(steps[0], steps[1])
+
+
+def _is_new(one: Difference, named: Collection[str]) -> bool:
+    """Is it one of two calls that can be told, and not told yet?"""
+    return one.is_found and not one.is_backward and one.candidate is not None and one.candidate.name not in named
