@@ -230,3 +230,18 @@ def test_what_a_trigger_removes_counts_no_longer_against_max_disk(tmp_path: Path
     train(debugger, 6, nan_at(0, 2, 4))
     PrecisionDebugger.reset()
     assert limit._record_bytes < 2.5 * before
+
+
+def test_a_ring_that_a_limit_of_disk_space_ends_keeps_the_last_whole_step(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "tensorprobe")
+    debugger = PrecisionDebugger(dump_path=tmp_path, level="L1", task="tensor", flight_recorder=1, max_disk="320kB")
+    for _ in range(4):
+        debugger.start()
+        for _ in range(4):
+            torch.ones(4096) * 2
+        debugger.step()
+    assert steps_of(tmp_path) == [0, 1]
+    assert run_of(tmp_path, 0)["complete"] and not run_of(tmp_path, 1)["complete"]
+    assert ". The flight recorder has up to 2 such steps on disk, about " in caplog.text

@@ -74,7 +74,7 @@ class FlightRecorder:
         self.watch = StepWatch()
 
     def judge(self, roots: Sequence[TensorLeaf]) -> dict[str, object]:
-        """All of a step is fetched: what is to be said of it in run.json. What goes on for many steps is one trigger."""
+        """All of a step is fetched: what is to be said of it in run.json. What goes on for many steps is told once."""
         loss, on = self.watch.loss(roots), self._options.on
         nonfinite = self.watch.nonfinite if "nonfinite" in on else None
         is_spike = "loss_spike" in on and loss is not None and self._is_spike(loss)
@@ -118,7 +118,8 @@ class FlightRecorder:
         return is_spike(loss, tuple(self._losses), self._options.spike_factor)
 
     def _remove_old(self) -> None:
-        while len(self._ring) > self._options.steps:
+        """Where a limit of disk space has ended the recording nothing new comes, and the last whole step is needed."""
+        while len(self._ring) > self._options.steps and not self._limit.is_reached:
             oldest = self._ring.popleft()
             remove_dump(Folder(self._dump_path), oldest.folder.path.relative_to(self._dump_path).parts)
             self._limit.give_back(oldest.size_bytes)
