@@ -57,6 +57,15 @@ def test_one_thing_that_agrees_has_the_same_value(tmp_path: Path) -> None:
     assert "has the same value " in headline, headline
 
 
+def test_one_gradient_that_differs_is_told_as_one(tmp_path: Path) -> None:
+    verdict = compare(
+        tmp_path,
+        lambda model, x: x @ model.weight,
+        lambda model, x: x @ (2 * model.weight - model.weight.detach()),
+    )
+    assert any("but 1 of 1 gradients of parameters is not (weight)" in line for line in verdict.evidence), verdict
+
+
 def test_a_parameter_that_only_the_reference_has_is_said_to_be_not_compared(tmp_path: Path) -> None:
     verdict = compare(
         tmp_path,

@@ -132,7 +132,8 @@ class TruthWords:
             return "Results that nobody takes differ."
         names = ", ".join(pair.name for pair in differing[:MAX_NAMED])
         count = f"{len(differing):,} of {len(observed.gradients):,} gradients of parameters"
-        return f"Without rounding, the loss is the same, but {count} are not ({names})."
+        verb = "is" if len(differing) == 1 else "are"
+        return f"Without rounding, the loss is the same, but {count} {verb} not ({names})."
 
     def _word_difference(self, first: Difference, others: list[Difference]) -> Verdict:
         kind: VerdictKind = first.kind
