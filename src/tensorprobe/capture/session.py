@@ -165,8 +165,7 @@ class Session:
             self._end_step(ending)
         if self._timer is not None:
             self._timer.close()
-        flight = self._flight
-        if flight is not None:
+        if (flight := self._flight) is not None:
             self._attempt("the flight recorder", lambda: flight.close(self._step))
         if self._board is not None:
             self._attempt("TensorBoard", self._board.close)
@@ -290,8 +289,7 @@ class Session:
         """Another step follows this one."""
         self.stop()
         size_bytes = self._end_step()
-        flight = self._flight
-        if flight is not None:
+        if (flight := self._flight) is not None:
             self._attempt("the flight recorder", lambda: flight.end_step(self._step, size_bytes))
 
     def _end_step(self, ending: str | None = None) -> int:
