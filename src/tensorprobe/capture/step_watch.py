@@ -11,11 +11,10 @@ from typing import Any
 from tensorprobe.capture.sink import Finished
 from tensorprobe.capture.storing import is_floating
 from tensorprobe.capture.watch import Finding, Watched, find_nonfinite, tell_finding
+from tensorprobe.config.flight_recorder import MIN_LOSSES
 from tensorprobe.model.record import TensorLeaf
 
 _INPUTS = ("input_args", "input_kwargs", "parameters", "buffers", "input")
-_MIN_LOSSES = 5
-"""Fewer than these have no median that means something."""
 _SPREAD = 3.0
 """Three median distances are two standard deviations: by the default factor four of them are no spike yet."""
 
@@ -86,7 +85,7 @@ def is_spike(loss: float, before: Sequence[float], factor: float) -> bool:
     zero have no such median: their usual distance from it counts then."""
     if not math.isfinite(loss):
         return True
-    if len(before) < _MIN_LOSSES:
+    if len(before) < MIN_LOSSES:
         return False
     middle = median(before)
     usual = _SPREAD * median(abs(one - middle) for one in before)
