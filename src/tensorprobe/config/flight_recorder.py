@@ -70,9 +70,10 @@ def _read_count(setting: Setting) -> Any:
 
 
 def _read_window(setting: Setting) -> Any:
-    if not _is_count(setting.value) or setting.value < MIN_LOSSES:
+    value: Any = setting.value
+    if not _is_count(value) or value < MIN_LOSSES:
         raise setting.error(f"is not a number from {MIN_LOSSES} up: the median of fewer losses means little")
-    return setting.value
+    return value
 
 
 def _read_factor(setting: Setting) -> Any:
