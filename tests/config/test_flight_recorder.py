@@ -25,13 +25,14 @@ def test_the_object_of_a_file_is_read(write_config: WriteConfig) -> None:
 @pytest.mark.parametrize(
     ("written", "text"),
     [
-        ("five", "flight_recorder 'five' is not an object (argument"),
-        (0, "flight_recorder 0 is not an object (argument"),
+        ("five", "flight_recorder 'five' is not a number of steps from 1 up, nor an object (argument"),
+        (0, "flight_recorder 0 is not a number of steps from 1 up, nor an object (argument"),
         ({"step": 3}, 'has the unknown key \'step\' (argument "flight_recorder"); did you mean "steps"?'),
         ({"steps": 0}, "flight_recorder.steps 0 is not a number from 1 up"),
         ({"on": ["nan"]}, "flight_recorder.on 'nan' is not one of nonfinite, loss_spike, signal"),
         ({"on": []}, "flight_recorder.on [] is not a list from nonfinite, loss_spike, signal"),
         ({"spike_factor": 1}, "flight_recorder.spike_factor 1 is not a number above 1"),
+        ({"spike_window": 4}, "flight_recorder.spike_window 4 is not a number from 5 up: the median of fewer losses"),
         ({"callback": "dumps"}, "flight_recorder.callback 'dumps' is not a function"),
         ({"callback": "json:no"}, "flight_recorder.callback 'json:no' cannot be imported: module 'json' has no"),
     ],

@@ -144,3 +144,104 @@ def test_training_with_a_flight_recorder_is_the_same_bit_for_bit(tmp_path: Path)
 def test_with_a_stride_the_ring_holds_the_last_recorded_steps(tmp_path: Path) -> None:
     train(PrecisionDebugger(dump_path=tmp_path, step="every 2", flight_recorder=2), 9)
     assert steps_of(tmp_path) == [6, 8]
+
+
+def test_a_nan_in_the_first_steps_is_one_trigger_and_nothing_fails(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[Any] = []
+    record(tmp_path, 8, nan_at(*range(8)), callback=told.append)
+    assert [(one.kind, one.step, one.steps) for one in told] == [("nonfinite", 0, (0,))]
+    assert ". Step 0 is kept. Next:" in caplog.text and "was not recorded" not in caplog.text
+    assert steps_of(tmp_path) == [0, 5, 6, 7]
+
+
+@pytest.mark.parametrize("on", [["nonfinite", "loss_spike"], ["loss_spike"]])
+def test_a_nan_that_goes_on_is_no_loss_spike_besides(tmp_path: Path, on: list[str]) -> None:
+    told: list[Any] = []
+    record(tmp_path, 12, nan_at(*range(7, 12)), on=on, callback=told.append)
+    assert [(one.kind, one.step) for one in told] == [(on[0], 7)]
+
+
+def test_a_loss_that_stays_high_is_one_spike_and_a_later_one_is_another(tmp_path: Path) -> None:
+    told: list[Any] = []
+    scale = lambda step: 5.0 if step in (7, 8, 9, 12) else 1.0  # noqa: E731
+    record(tmp_path, 14, scale, spike_factor=2, callback=told.append)
+    assert [(one.kind, one.step) for one in told] == [("loss_spike", 7), ("loss_spike", 12)]
+
+
+def test_the_ring_is_bounded_where_the_program_numbers_its_steps_itself(tmp_path: Path) -> None:
+    debugger = PrecisionDebugger(dump_path=tmp_path, level="L1", flight_recorder=2)
+    for step in range(0, 80, 10):
+        debugger.set_init_step(step)
+        debugger.start()
+        torch.ones(2).exp()
+        debugger.stop()
+    assert steps_of(tmp_path) == [50, 60, 70]
+
+
+def test_what_happened_in_a_step_that_the_program_does_not_end_is_told_when_it_closes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[Any] = []
+    debugger = PrecisionDebugger(dump_path=tmp_path, level="L1", flight_recorder={"steps": 1, "callback": told.append})
+    for step in range(3):
+        debugger.start()
+        torch.full((2,), -1.0 if step == 2 else 1.0).log()
+        debugger.stop()
+        if step < 2:
+            debugger.step()
+    PrecisionDebugger.reset()
+    assert [(one.kind, one.step) for one in told] == [("nonfinite", 2)]
+    assert "step 2: NaN came out of Tensor.log.0.forward" in caplog.text
+
+
+def test_a_program_that_breaks_off_in_a_step_keeps_the_last_whole_one_too(tmp_path: Path) -> None:
+    debugger = PrecisionDebugger(dump_path=tmp_path, level="L1", flight_recorder=1)
+    for step in range(3):
+        debugger.start()
+        torch.ones(2).exp()
+        if step < 2:
+            debugger.step()
+    PrecisionDebugger.reset()
+    assert steps_of(tmp_path) == [1, 2]
+
+
+def test_a_request_without_any_step_on_disk_says_so_and_uses_up_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def ask(step: int) -> float:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        return 1.0
+
+    debugger = PrecisionDebugger(dump_path=tmp_path, step="5-9", flight_recorder={"steps": 1, "max_kept": 1})
+    train(debugger, 6, ask)
+    PrecisionDebugger.reset()
+    assert "step 0: SIGUSR1 asked for it. No step is on disk to be kept" in caplog.text
+    assert "step 5: SIGUSR1 asked for it. Step 5 is kept" in caplog.text
+
+
+def test_what_a_trigger_removes_counts_no_longer_against_max_disk(tmp_path: Path) -> None:
+    options = {"steps": 1, "on": ["nonfinite"], "max_kept": 1}
+    debugger = PrecisionDebugger(dump_path=tmp_path, level="L1", flight_recorder=options)
+    train(debugger, 3)
+    limit = debugger._session._limit
+    before = limit._record_bytes
+    train(debugger, 6, nan_at(0, 2, 4))
+    PrecisionDebugger.reset()
+    assert limit._record_bytes < 2.5 * before
+
+
+def test_a_ring_that_a_limit_of_disk_space_ends_keeps_the_last_whole_step(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "tensorprobe")
+    debugger = PrecisionDebugger(dump_path=tmp_path, level="L1", task="tensor", flight_recorder=1, max_disk="320kB")
+    for _ in range(4):
+        debugger.start()
+        for _ in range(4):
+            torch.ones(4096) * 2
+        debugger.step()
+    assert steps_of(tmp_path) == [0, 1]
+    assert run_of(tmp_path, 0)["complete"] and not run_of(tmp_path, 1)["complete"]
+    assert ". The flight recorder has up to 2 such steps on disk, about " in caplog.text

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
 from tensorprobe.report.rank import ShowOptions, build_rank_report, read_rank_report
@@ -284,6 +285,23 @@ def test_a_narrow_window_takes_digits_and_the_middle_of_names_and_a_wide_one_not
     assert "…" in narrow and "12.3" in narrow and "12.346" not in narrow
     wide = render(tmp_path, width=200, is_terminal=True)
     assert LONG_NAME in wide and "12.346" in wide and "bfloat16" in wide
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_columns_stand_below_each_other_also_where_names_are_chinese(tmp_path: Path, width: int) -> None:
+    names = (f"Module.{'注意力头的名字' * 3}.Linear.forward.0", f"Module.{'attention' * 6}.Linear.forward.0")
+    write_rank(tmp_path, {name: forward(tensor()) for name in names})
+    lines = [line for line in render(tmp_path, width=width, is_terminal=True).splitlines() if "[" in line]
+    assert len(lines) == 2 and len({cell_len(line.partition("[")[0]) for line in lines}) == 1
+    assert max(map(cell_len, lines)) <= width and all("float32" in line or "f32" in line for line in lines)
+
+
+def test_one_record_that_carries_nan_on_is_told_as_one(tmp_path: Path) -> None:
+    nan = {"Max": float("nan"), "Min": float("nan"), "Mean": float("nan"), "Norm": float("nan"), "nan_count": 1}
+    first, second = forward(tensor(**nan)), forward(tensor(**nan))
+    second["input_args"] = [{**tensor(**nan), "source": "Torch.log.0.forward"}]
+    write_rank(tmp_path, {"Torch.log.0.forward": first, "Torch.exp.0.forward": second})
+    assert "              1 other record carries NaN on" in render(tmp_path).splitlines()
 
 
 def test_no_compiled_region_needs_no_word_on_how_to_see_inside(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from tensorprobe.capture.disk_limit import DiskLimit
 from tensorprobe.capture.signal_request import SignalRequest
@@ -61,6 +62,7 @@ class FlightRecorder:
         self._kept: Counter[str] = Counter()
         self._losses: deque[float] = deque(maxlen=options.spike_window)
         self._was_nonfinite = False
+        self._was_spike = False
         self._found: tuple[str, str] | None = None
         self.watch = StepWatch()
         self._signal = SignalRequest()
@@ -72,15 +74,17 @@ class FlightRecorder:
         self.watch = StepWatch()
 
     def judge(self, roots: Sequence[TensorLeaf]) -> dict[str, object]:
-        """All of a step is fetched: what is to be said of it in run.json."""
-        loss, nonfinite, on = self.watch.loss(roots), self.watch.nonfinite, self._options.on
-        if "nonfinite" in on and nonfinite is not None and not self._was_nonfinite:
-            self._found = ("nonfinite", nonfinite)
-        elif "loss_spike" in on and loss is not None and self._is_spike(loss):
-            before = f", and the losses before it are about {sorted(self._losses)[len(self._losses) // 2]:.6g}"
-            self._found = ("loss_spike", f"the loss is {loss:.6g}{before if self._losses else ''}")
-        self._was_nonfinite = nonfinite is not None
+        """All of a step is fetched: what is to be said of it in run.json. What goes on for many steps is told once."""
+        loss, on = self.watch.loss(roots), self._options.on
+        nonfinite = self.watch.nonfinite if "nonfinite" in on else None
+        is_spike = "loss_spike" in on and loss is not None and self._is_spike(loss)
         is_finite = loss is not None and math.isfinite(loss)
+        if nonfinite is not None and not self._was_nonfinite:
+            self._found = ("nonfinite", nonfinite)
+        elif is_spike and not self._was_spike and (is_finite or not self._was_nonfinite):
+            before = f", and the losses before it are about {median(self._losses):.6g}" if self._losses else ""
+            self._found = ("loss_spike", f"the loss is {loss:.6g}{before}")
+        self._was_nonfinite, self._was_spike = nonfinite is not None, is_spike
         if loss is not None and is_finite:
             self._losses.append(loss)
         said: dict[str, object] = {} if loss is None else {"loss": loss if is_finite else repr(loss)}
@@ -96,29 +100,41 @@ class FlightRecorder:
             self._current = None
         if self._signal.take() and self._found is None:
             self._found = ("signal", "SIGUSR1 asked for it")
-        found, self._found = self._found, None
-        if found is not None:
-            self._trigger(number, *found)
-        while len(self._ring) > self._options.steps:
-            oldest = self._ring.popleft()
-            remove_dump(oldest.folder)
-            self._limit.give_back(oldest.size_bytes)
+        if self._found is None:
+            self._remove_old()
+        else:
+            self._trigger(number)
 
-    def close(self) -> None:
+    def close(self, number: int) -> None:
+        """No step follows. One that has begun may be all that there is of what happened: nothing is removed."""
         self._signal.remove()
+        if self._current is not None:
+            self._ring.append(self._current)
+            self._current = None
+        if self._found is not None:
+            self._trigger(number)
 
     def _is_spike(self, loss: float) -> bool:
         return is_spike(loss, tuple(self._losses), self._options.spike_factor)
 
-    def _trigger(self, number: int, kind: str, reason: str) -> None:
-        self._kept[kind] += 1
+    def _remove_old(self) -> None:
+        """Where a limit of disk space has ended the recording nothing new comes, and the last whole step is needed."""
+        while len(self._ring) > self._options.steps and not self._limit.is_reached:
+            oldest = self._ring.popleft()
+            remove_dump(Folder(self._dump_path), oldest.folder.path.relative_to(self._dump_path).parts)
+            self._limit.give_back(oldest.size_bytes)
+
+    def _trigger(self, number: int) -> None:
+        assert self._found is not None
+        (kind, reason), self._found = self._found, None
         steps: tuple[int, ...] = ()
-        if self._kept[kind] <= self._options.max_kept:
-            while len(self._ring) > self._options.steps:
-                remove_dump(self._ring.popleft().folder)
+        self._remove_old()
+        may_keep = self._kept[kind] < self._options.max_kept
+        if may_keep and self._ring:
+            self._kept[kind] += 1
             steps = tuple(step.number for step in self._ring)
             self._ring.clear()
-        self._say(number, reason, steps)
+        self._say(number, reason, steps, may_keep=may_keep)
         callback = self._options.callback
         if callback is not None:
             try:
@@ -126,15 +142,16 @@ class FlightRecorder:
             except Exception as error:
                 logger.error("the callback of the flight recorder failed (%s: %s)", type(error).__name__, error)
 
-    def _say(self, number: int, reason: str, steps: tuple[int, ...]) -> None:
+    def _say(self, number: int, reason: str, steps: tuple[int, ...], *, may_keep: bool) -> None:
         if not steps:
-            logger.warning("step %d: %s. No further steps are kept because of it", number, reason)
+            why = "No step is on disk to be kept" if may_keep else "No further steps are kept because of it"
+            logger.warning("step %d: %s. %s", number, reason, why)
             return
         logger.warning(
-            "step %d: %s. The steps %s are kept. Next: tensorprobe show %s --step %d",
+            "step %d: %s. %s kept. Next: tensorprobe show %s --step %d",
             number,
             reason,
-            ", ".join(map(str, steps)),
+            f"The steps {', '.join(map(str, steps))} are" if len(steps) > 1 else f"Step {steps[0]} is",
             shlex.quote(str(self._dump_path)),
             steps[-1],
         )

@@ -124,11 +124,7 @@ class Session:
 
     def step(self) -> None:
         """End the step: everything of it is on disk, and names start anew."""
-        self.stop()
-        size_bytes = self._end_step()
-        flight = self._flight
-        if flight is not None:
-            self._attempt("the flight recorder", lambda: flight.end_step(self._step, size_bytes))
+        self._leave_step()
         self._step += 1
 
     def set_step(self, number: int) -> None:
@@ -136,8 +132,7 @@ class Session:
         if not isinstance(number, int) or isinstance(number, bool) or number < 0:
             raise UsageError(f"set_init_step(step) takes a whole number that is not negative, not {number!r}")
         if number != self._step:
-            self.stop()
-            self._end_step()
+            self._leave_step()
             self._step = number
 
     def save(self, variable: Any, name: str, save_backward: bool = True) -> None:
@@ -170,8 +165,8 @@ class Session:
             self._end_step(ending)
         if self._timer is not None:
             self._timer.close()
-        if self._flight is not None:
-            self._flight.close()
+        if (flight := self._flight) is not None:
+            self._attempt("the flight recorder", lambda: flight.close(self._step))
         if self._board is not None:
             self._attempt("TensorBoard", self._board.close)
         self._attempt("the last tensor files", self._queue.close)
@@ -289,6 +284,13 @@ class Session:
             run_id = next((place.run_id for place in self._places.values()), None)
             self._places[rank] = RunPlace(self._dump_path, rank, run_id)
         return self._places[rank]
+
+    def _leave_step(self) -> None:
+        """Another step follows this one."""
+        self.stop()
+        size_bytes = self._end_step()
+        if (flight := self._flight) is not None:
+            self._attempt("the flight recorder", lambda: flight.end_step(self._step, size_bytes))
 
     def _end_step(self, ending: str | None = None) -> int:
         """How much the step has written."""

@@ -37,11 +37,18 @@ class SignalRequest:
         self._is_installed = True
 
     def remove(self) -> None:
-        """Whoever handled it before does so again."""
+        """Whoever handled it before does so again; where another handler came later, when that one gives way."""
+        was_installed, self._is_installed = self._is_installed, False
         is_main = threading.current_thread() is threading.main_thread()
-        if self._is_installed and is_main and signal.getsignal(_NUMBER) == self._handle:
-            signal.signal(_NUMBER, self._before)
-            self._is_installed = False
+        if was_installed and is_main and signal.getsignal(_NUMBER) == self._handle:
+            signal.signal(_NUMBER, self._find_before())
+
+    def _find_before(self) -> Any:
+        """What this one has replaced, unless that was one of ours which was removed meanwhile."""
+        owner = getattr(self._before, "__self__", None)
+        if isinstance(owner, SignalRequest) and not owner._is_installed:
+            return owner._find_before()
+        return self._before
 
     def take(self) -> bool:
         """Was it asked for since the last time?"""

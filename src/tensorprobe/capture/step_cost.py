@@ -36,7 +36,10 @@ class StepCost:
         )
 
     def _describe_rest(self, step: int, size_bytes: int) -> str:
-        steps = self._config.step
+        steps, ring = self._config.step, self._config.flight_recorder
+        if ring is not None:
+            most = show_size((ring.steps + 1) * size_bytes)
+            return f". The flight recorder has up to {ring.steps + 1:,} such steps on disk, about {most}"
         if not isinstance(steps, frozenset) or not steps:
             return ", and each further step needs about as much"
         rest = sum(number > step for number in steps)

@@ -11,11 +11,12 @@ from typing import Any
 from tensorprobe.capture.sink import Finished
 from tensorprobe.capture.storing import is_floating
 from tensorprobe.capture.watch import Finding, Watched, find_nonfinite, tell_finding
+from tensorprobe.config.flight_recorder import MIN_LOSSES
 from tensorprobe.model.record import TensorLeaf
 
 _INPUTS = ("input_args", "input_kwargs", "parameters", "buffers", "input")
-_MIN_LOSSES = 5
-"""Fewer than these have no median that means something."""
+_SPREAD = 3.0
+"""Three median distances are two standard deviations: by the default factor four of them are no spike yet."""
 
 
 class StepWatch:
@@ -80,13 +81,15 @@ def iter_leaves(tree: Any, path: str) -> Iterator[tuple[TensorLeaf, str]]:
 
 
 def is_spike(loss: float, before: Sequence[float], factor: float) -> bool:
-    """Is it so many times the median of those before? Below zero, so many times as far from it."""
+    """Is it so many times the median of those before? Below zero, so many times as far from it. Losses that vary around
+    zero have no such median: their usual distance from it counts then."""
     if not math.isfinite(loss):
         return True
-    if len(before) < _MIN_LOSSES:
+    if len(before) < MIN_LOSSES:
         return False
     middle = median(before)
-    return loss - middle > (factor - 1) * abs(middle)
+    usual = _SPREAD * median(abs(one - middle) for one in before)
+    return loss - middle > (factor - 1) * max(abs(middle), usual)
 
 
 def _value_of(leaf: TensorLeaf) -> float | None:

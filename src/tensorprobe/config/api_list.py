@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tensorprobe.config.plain_yaml import plain_loader
+from tensorprobe.config.plain_yaml import describe_mistake, plain_loader
 from tensorprobe.config.setting import show_value
 from tensorprobe.config.suggestion import suggest
 from tensorprobe.config.text_file import read_text
@@ -141,12 +141,8 @@ def _read_yaml(path: Path) -> Any:
     try:
         _refuse_duplicates(yaml.compose(text, Loader=plain_loader()), path)
         return yaml.load(text, plain_loader())
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        place = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
-        raise ConfigError(f"{path} is not valid YAML: {error.problem}{place}; correct it there") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} is not valid YAML: {error}; correct it") from None
+        raise ConfigError(f"{path} is not valid YAML: {describe_mistake(error)}; correct it there") from None
 
 
 def _refuse_duplicates(document: Any, path: Path) -> None:

@@ -12,6 +12,8 @@ from tensorprobe.config.setting import Setting
 from tensorprobe.config.suggestion import suggest
 
 TRIGGERS = ("nonfinite", "loss_spike", "signal")
+MIN_LOSSES = 5
+"""Fewer than these have no median that means something."""
 
 
 @dataclass(frozen=True)
@@ -36,14 +38,19 @@ def read_flight_recorder(setting: Setting) -> FlightRecorderOptions:
     if _is_count(value):
         value = {"steps": value}
     if not isinstance(value, dict):
-        raise setting.error("is not an object", 'write the number of steps to keep, like 5, or {"steps": 5}')
+        raise setting.error("is not a number of steps from 1 up, nor an object", 'write 5, or {"steps": 5}')
     accepted = tuple(field.name for field in fields(FlightRecorderOptions))
     for key in value:
         if key not in accepted:
             advice = suggest(key, accepted) or f"accepted keys: {', '.join(accepted)}"
             raise setting.error(f"has the unknown key {key!r}", advice)
     given = {key: item for key, item in value.items() if item is not None}
-    readers = {"on": _read_triggers, "callback": _read_callback, "spike_factor": _read_factor}
+    readers = {
+        "on": _read_triggers,
+        "callback": _read_callback,
+        "spike_factor": _read_factor,
+        "spike_window": _read_window,
+    }
     return FlightRecorderOptions(
         **{
             key: readers.get(key, _read_count)(Setting(f"{setting.key}.{key}", item, setting.source))
@@ -60,6 +67,13 @@ def _read_count(setting: Setting) -> Any:
     if not _is_count(setting.value):
         raise setting.error("is not a number from 1 up")
     return setting.value
+
+
+def _read_window(setting: Setting) -> Any:
+    value: Any = setting.value
+    if not _is_count(value) or value < MIN_LOSSES:
+        raise setting.error(f"is not a number from {MIN_LOSSES} up: the median of fewer losses means little")
+    return value
 
 
 def _read_factor(setting: Setting) -> Any:

@@ -51,3 +51,12 @@ def plain_loader() -> Any:
             return super().construct_mapping(node, deep)
 
     return PlainLoader
+
+
+def describe_mistake(error: Exception) -> str:
+    """What is wrong with a YAML file, in one line, with its place."""
+    problem, mark = getattr(error, "problem", None), getattr(error, "problem_mark", None)
+    if problem is None or mark is None:
+        return str(error).partition("\n")[0]
+    advice = ": indent with spaces" if "'\\t'" in problem else ""
+    return f"{problem}{advice} (line {mark.line + 1}, column {mark.column + 1})"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensorprobe.config.plain_yaml import plain_loader
+from tensorprobe.config.plain_yaml import describe_mistake, plain_loader
 from tensorprobe.config.setting import show_value
 from tensorprobe.config.text_file import read_text
 from tensorprobe.errors import ConfigError
@@ -22,7 +22,9 @@ def read_yaml_object(file: str) -> dict[str, Any]:
     try:
         document = yaml.load(text, Loader=plain_loader())
     except (yaml.YAMLError, RecursionError) as error:
-        raise ConfigError(f"{file} cannot be read as YAML: {error}; correct it there") from None
+        raise ConfigError(f"{file} is not valid YAML: {describe_mistake(error)}; correct it there") from None
+    if document is None:  # all is commented out
+        return {}
     if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
         raise ConfigError(f"{file} holds {show_value(document)}, not keys with values; write: level: L1")
     return document

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
@@ -173,7 +174,8 @@ def _non_finite_facts(report: RankReport, quality: Quality) -> Iterator[Fact]:
     yield from _more_facts(len(groups), f"places where {quality} arises")
     carried = len(report.non_finite.of(quality)) - len(places)
     if carried:
-        yield _fact("", f"{carried:,} other records carry {quality} on", "dim")
+        told = count_noun(carried, "other record carries", "other records carry")
+        yield _fact("", f"{told} {quality} on", "dim")
 
 
 def _group_by_line(report: RankReport, places: list[NonFiniteCall]) -> Iterator[list[NonFiniteCall]]:
@@ -259,9 +261,9 @@ def _clean_line(line: Line) -> Line:
 def _column_widths(lines: list[Line]) -> list[int]:
     """The width of the tree, then of each column; a column in which nothing stands has none."""
     rows = [line for line in lines if line.cells]
-    names = max((len(line.guide) + len(line.label) for line in rows), default=0)
+    names = max((len(line.guide) + cell_len(line.label) for line in rows), default=0)
     filled = [line for line in rows if line.mark != "heading"]
-    widths = [max((len(line.cells[column]) for line in filled), default=0) for column in range(len(COLUMNS))]
+    widths = [max((cell_len(line.cells[column]) for line in filled), default=0) for column in range(len(COLUMNS))]
     titled = [max(width, len(title)) if width else 0 for width, title in zip(widths, COLUMNS, strict=True)]
     return [min(names, _MAX_NAME_WIDTH), *titled]
 
@@ -281,10 +283,23 @@ def _fit(widths: list[int], room: int, *, keeps_slots: bool) -> list[int]:
 def _shorten_name(line: Line, width: int) -> Line:
     """Without its middle: `Functional.layer_norm.12` is told by its end."""
     room = max(width - len(line.guide), _MIN_NAME_WIDTH // 2)
-    if line.mark == "place" or len(line.label) <= room:
+    if line.mark == "place" or cell_len(line.label) <= room:
         return line
     first = (room - 1) // 3
-    return replace(line, label=f"{line.label[:first]}…{line.label[first - room + 1 :]}")
+    begin, end = _take(line.label, first), _take(line.label[::-1], room - 1 - first)[::-1]
+    return replace(line, label=f"{begin}…{end}")
+
+
+def _take(text: str, room: int) -> str:
+    """As many characters as have room; a Chinese one takes two places."""
+    while cell_len(text) > room:
+        text = text[: room if len(text) > room else -1]
+    return text
+
+
+def _pad(cell: str, width: int, *, is_number: bool) -> str:
+    space = " " * (width - cell_len(cell))
+    return space + cell if is_number else cell + space
 
 
 def _table_line(line: Line, widths: list[int]) -> Text:
@@ -293,11 +308,11 @@ def _table_line(line: Line, widths: list[int]) -> Text:
     style = _STYLES[line.mark]
     name_style = style if line.mark in ("heading", "failed", "aside") else ""
     text = Text("\n" if line.mark == "heading" else "").append(line.guide, "dim").append(line.label, name_style)
-    gap = widths[0] - len(line.guide) - len(line.label)
+    gap = widths[0] - len(line.guide) - cell_len(line.label)
     cells = []
     for index, (cell, width) in enumerate(zip(line.cells, widths[1:], strict=True)):
         if width:
-            cells.append(cell.rjust(width) if index in NUMERIC_COLUMNS else cell.ljust(width))
+            cells.append(_pad(cell, width, is_number=index in NUMERIC_COLUMNS))
     text.append(" " * (max(gap, 0) + 2))
     text.append("  ".join(cells), "dim" if line.mark == "heading" else style)
     text.rstrip()

@@ -23,6 +23,7 @@ from tensorprobe.store.run_id import REPLACED, base_of, read_run_id
 
 _MAX_RUN_BYTES = 1 << 20
 _MAX_TARGETS = 1000
+_MAX_MOVES = 10
 
 
 @dataclass(frozen=True)
@@ -162,11 +163,21 @@ def remove_replaced(root: Folder, target: str) -> bool:
     return not root.exists(target)
 
 
-def remove_dump(folder: Folder) -> None:
-    """Remove the files of one process in one step, and the folders if nothing else is in them."""
-    with suppress(FileNotFoundError):
-        _remove_files(folder)
-    folder.remove()
+def remove_dump(root: Folder, places: tuple[str, ...]) -> None:
+    """Remove the files of one process in one step, and the folders if nothing else is in them. They go aside first, so
+    that nobody meets a half of them, also after a kill; the next run removes what is left there then."""
+    found = RunFolder(places, read_run(open_below(root, places)))
+    for _ in range(_MAX_MOVES):
+        try:
+            moved = move_aside(root, found)
+        except FileNotFoundError:  # another rank has just removed the folder aside, or there is nothing to remove
+            continue
+        folder = open_below(root, (moved.target, *places))
+        with suppress(FileNotFoundError):
+            folder.unlink(layout.RUN_FILE)  # first: without it nothing puts the rest back
+            _remove_files(folder)
+        folder.remove()
+        return
 
 
 def _iter_places(root: Folder) -> Iterator[tuple[str, ...]]:

@@ -117,6 +117,39 @@ def test_the_stance_of_the_program_is_in_force_again_after_stop(tmp_path: Path) 
 
 
 @needs_stance
+def test_a_stance_of_the_program_that_ends_after_the_window_does_not_bring_ours_back(tmp_path: Path) -> None:
+    from torch._dynamo import eval_frame
+
+    backend = Counted()
+    model = torch.compile(make_model(), backend=backend)
+    debugger = PrecisionDebugger(dump_path=tmp_path, compiled="eager")
+    debugger.start()
+    with torch.compiler.set_stance("eager_on_recompile"):
+        debugger.stop()
+        assert eval_frame._stance.stance == "eager_on_recompile"
+    model(torch.ones(3, 4))
+    assert backend.runs == 1 and eval_frame._stance.stance == "default"
+
+
+@needs_stance
+@pytest.mark.parametrize("ends_by", ["exception in capture", "exception before stop"])
+def test_the_stance_is_the_programs_again_after_an_exception(tmp_path: Path, ends_by: str) -> None:
+    from torch._dynamo import eval_frame
+
+    model = torch.compile(make_model(), backend=Counted())
+    if ends_by == "exception in capture":
+        with pytest.raises(RuntimeError), tensorprobe.capture(model, tmp_path, level="mix", compiled="eager"):
+            model(torch.ones(3, 5))
+    else:
+        debugger = PrecisionDebugger(dump_path=tmp_path, level="mix", compiled="eager")
+        debugger.start(model)
+        with pytest.raises(RuntimeError):
+            model(torch.ones(3, 5))
+        PrecisionDebugger.reset()
+    assert eval_frame._stance.stance == "default"
+
+
+@needs_stance
 def test_a_module_that_was_compiled_in_place_is_recorded_inside(tmp_path: Path) -> None:
     model, backend = Doubled(), Counted()
     model.compile(backend=backend)

@@ -44,6 +44,28 @@ def test_a_parameter_that_is_taken_as_a_view_has_its_gradient_compared(tmp_path:
     assert not any("not compared" in line for line in verdict.evidence)
 
 
+def test_one_thing_that_agrees_has_the_same_value(tmp_path: Path) -> None:
+    x = torch.randn(6, 8, generator=torch.Generator().manual_seed(1))
+    programs: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "r": lambda x: (x * x).mean(),
+        "c": lambda x: x.square().mean(),
+    }
+    for name, program in programs.items():
+        with tensorprobe.capture(None, tmp_path / name, level="L1", task="tensor"):
+            program(x.clone().requires_grad_()).backward()
+    headline = tensorprobe.compare(tmp_path / "r", tmp_path / "c").verdict.headline
+    assert "has the same value " in headline, headline
+
+
+def test_one_gradient_that_differs_is_told_as_one(tmp_path: Path) -> None:
+    verdict = compare(
+        tmp_path,
+        lambda model, x: x @ model.weight,
+        lambda model, x: x @ (2 * model.weight - model.weight.detach()),
+    )
+    assert any("but 1 of 1 gradients of parameters is not (weight)" in line for line in verdict.evidence), verdict
+
+
 def test_a_parameter_that_only_the_reference_has_is_said_to_be_not_compared(tmp_path: Path) -> None:
     verdict = compare(
         tmp_path,

@@ -202,3 +202,26 @@ def test_another_name_is_told_and_the_same_names_are_not(tmp_path: Path) -> None
         "2 have another name in the candidate: experts.0.weight is others.0.weight and "
         "experts.1.weight is others.1.weight"
     ]
+
+
+class Named(nn.Module):
+    """Several, each under a name of its own."""
+
+    def __init__(self, parts: dict[str, nn.Module]) -> None:
+        super().__init__()
+        self.parts = nn.ModuleDict(parts)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for part in self.parts.values():
+            x = x + part(x)[..., :16]
+        return x
+
+
+@pytest.mark.parametrize(("names", "count", "last"), [("ab", 4, "b.qkv.bias"), ("abc", 4, "3 more lines of this kind")])
+def test_a_few_kinds_of_change_are_all_said_and_many_are_counted(
+    tmp_path: Path, names: str, count: int, last: str
+) -> None:
+    parts = {name: Split() for name in names}
+    models = (Named({**parts}), Named({name: Fused(part) for name, part in parts.items()}))
+    said = weights(compare(tmp_path, models))
+    assert len(said) == count and last in said[-1], said

@@ -7,6 +7,7 @@ ones: who asks for this asks for that.
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -38,8 +39,12 @@ def run_eagerly() -> Undo:
     ours = _stance_of(eval_frame)
 
     def undo() -> None:
-        if _stance_of(eval_frame) is ours:  # not one that the program has chosen meanwhile
+        if _stance_of(eval_frame) is ours:
             switch.__exit__(None, None, None)
+            return
+        # The program has chosen one meanwhile, and may go back to ours later: that is the one before then.
+        for field in fields(ours):
+            setattr(ours, field.name, getattr(before, field.name))
 
     return undo
 

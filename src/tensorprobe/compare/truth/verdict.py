@@ -64,13 +64,14 @@ class TruthWords:
             what.append(f"the gradients of {count:,} parameters" if count > 1 else "the gradient of 1 parameter")
         error = max(observed.loss_error, observed.worst_gradient)
         proved = " and ".join(what) or "all results"
+        have = "has" if what in (["the loss"], ["the gradient of 1 parameter"]) else "have"
         points = ", also when all parameters are moved" if self._judgement.second_point is not None else ""
         points = ", by the same calls" if self._judgement.is_one_program else points
         digits = f"to {error:.0e}" if error else "exactly"
         start = " with drawn numbers" if self._judgement.is_drawn else ""
         return (
-            f"The runs agree. Both were executed again in float64{start}, and {proved} have the same value {digits}"
-            f"{points}. What is left is rounding."
+            f"The runs agree. Both were executed again in float64{start}, and {proved} {have} the same value "
+            f"{digits}{points}. What is left is rounding."
         )
 
     def _word_rounding(self) -> Iterator[str]:
@@ -131,7 +132,8 @@ class TruthWords:
             return "Results that nobody takes differ."
         names = ", ".join(pair.name for pair in differing[:MAX_NAMED])
         count = f"{len(differing):,} of {len(observed.gradients):,} gradients of parameters"
-        return f"Without rounding, the loss is the same, but {count} are not ({names})."
+        verb = "is" if len(differing) == 1 else "are"
+        return f"Without rounding, the loss is the same, but {count} {verb} not ({names})."
 
     def _word_difference(self, first: Difference, others: list[Difference]) -> Verdict:
         kind: VerdictKind = first.kind

@@ -56,7 +56,7 @@ def describe_weights(observables: Observables, counterparts: Counterparts) -> li
     ]
     lines = [*_word_wholes(_find_wholes(pairs)), *_word_unparted(pairs, counterparts.steps)]
     left = len(lines) - _MAX_LINES
-    return lines if left <= 0 else [*lines[:_MAX_LINES], f"weights: {left} more lines of this kind are left out"]
+    return lines if left <= 1 else [*lines[:_MAX_LINES], f"weights: {left} more lines of this kind are left out"]
 
 
 def _iter_frozen_pieces(observables: Observables, counterparts: Counterparts) -> Iterator[GradientPair]:
