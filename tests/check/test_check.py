@@ -110,6 +110,32 @@ def test_what_is_returned_counts_although_no_call_takes_it() -> None:
     assert not found
 
 
+@pytest.mark.parametrize(
+    ("reference", "candidate"),
+    [
+        (lambda x: x.long() // 2, lambda x: x.long() // 3),
+        (lambda x: (x * 2, x > 0), lambda x: (x * 2, x > 1)),
+        (lambda x: x.sum().item(), lambda x: x.sum().item() + 1),
+        (lambda x: {"scores": x * 2, "count": 3}, lambda x: {"scores": x * 2, "count": 4}),
+        (lambda x: [x * 2], lambda x: [x * 2, x * 2]),
+    ],
+    ids=["integers", "booleans", "a Python number", "a number beside a tensor", "one result more"],
+)
+def test_results_that_no_replay_computes_count_too(reference: Any, candidate: Any) -> None:
+    x = torch.linspace(-4, 9, 12)
+    assert tensorprobe.check(reference, reference, x)
+    assert not tensorprobe.check(reference, candidate, x)
+
+
+def test_a_python_number_may_have_the_rounding_of_its_run() -> None:
+    model, x = torch.nn.Linear(16, 8), torch.randn(4, 16)
+
+    def loss_of(network: Any, x: Any) -> float:
+        return float(network(x).square().mean().item())
+
+    assert tensorprobe.check(loss_of, loss_of, model, x, dtype=torch.bfloat16)
+
+
 def test_a_result_that_is_a_number_is_the_loss() -> None:
     def step(model: nn.Module, x: torch.Tensor) -> dict[str, torch.Tensor]:
         logits = model(x)
