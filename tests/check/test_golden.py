@@ -124,7 +124,7 @@ def test_an_update_that_changes_nothing_leaves_a_record_with_nan_alone(tmp_path:
 
 def test_a_run_without_tensors_is_refused_when_its_record_is_to_be_written(tmp_path: Path) -> None:
     runs = GoldenRun(tmp_path / "test_network.py", "test_forward")
-    with pytest.raises(UsageError, match="test_forward recorded no tensor, so there is nothing to compare. Give "):
+    with pytest.raises(UsageError, match="test_forward recorded no tensor, so there is nothing to compare"):
         runs.update("test_forward", lambda x: None, (torch.zeros(3),), {})
     assert not path_in(tmp_path).exists()
 
