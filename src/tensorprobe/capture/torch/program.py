@@ -6,6 +6,7 @@ torch.compile traces what is put in the place of its functions: each of these ha
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import wraps
@@ -49,12 +50,13 @@ class TorchProgram:
     def await_root(self, listener: ProgramListener) -> Undo:
         original = torch.nn.Module.__call__
         is_awaited = True
+        hand_on = KeptCall()
 
         def call_root(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or not is_awaited:  # a class may have taken it: __call__ = Module.__call__
+            if torch.compiler.is_compiling() or is_traced() or torch.utils.data.get_worker_info() is not None:
                 return original(module, *args, **kwargs)
-            if is_traced() or torch.utils.data.get_worker_info() is not None:
-                return original(module, *args, **kwargs)
+            if not is_awaited:
+                return hand_on(original, module, *args, **kwargs)
             after = listener.before_root(module)
             if torch.nn.Module.__call__ is call_root:  # somebody else is in the middle of it
                 return original(module, *args, **kwargs)
@@ -71,6 +73,25 @@ class TorchProgram:
             undo()
 
         return stop_waiting
+
+
+class KeptCall:
+    """A call of modules that was replaced for a time, and that somebody has kept: `forward = model.__call__`, as
+    generate() of transformers does, or a class with `__call__ = Module.__call__`. It is handed on to what is there now.
+    """
+
+    def __init__(self) -> None:
+        self._under_way: set[tuple[int, int]] = set()
+
+    def __call__(self, original: Callable[..., Any], module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        key = threading.get_ident(), id(module)
+        if key in self._under_way:  # what is there now has been put around the kept one, and calls it
+            return original(module, *args, **kwargs)
+        self._under_way.add(key)
+        try:
+            return torch.nn.Module.__call__(module, *args, **kwargs)
+        finally:
+            self._under_way.discard(key)
 
 
 def _watch_optimizers(tell: Callable[[], None]) -> Undo:
