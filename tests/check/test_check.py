@@ -110,6 +110,32 @@ def test_what_is_returned_counts_although_no_call_takes_it() -> None:
     assert not found
 
 
+@pytest.mark.parametrize(
+    ("reference", "candidate"),
+    [
+        (lambda x: x.long() // 2, lambda x: x.long() // 3),
+        (lambda x: (x * 2, x > 0), lambda x: (x * 2, x > 1)),
+        (lambda x: x.sum().item(), lambda x: x.sum().item() + 1),
+        (lambda x: {"scores": x * 2, "count": 3}, lambda x: {"scores": x * 2, "count": 4}),
+        (lambda x: [x * 2], lambda x: [x * 2, x * 2]),
+    ],
+    ids=["integers", "booleans", "a Python number", "a number beside a tensor", "one result more"],
+)
+def test_results_that_no_replay_computes_count_too(reference: Any, candidate: Any) -> None:
+    x = torch.linspace(-4, 9, 12)
+    assert tensorprobe.check(reference, reference, x)
+    assert not tensorprobe.check(reference, candidate, x)
+
+
+def test_a_python_number_may_have_the_rounding_of_its_run() -> None:
+    model, x = torch.nn.Linear(16, 8), torch.randn(4, 16)
+
+    def loss_of(network: Any, x: Any) -> float:
+        return float(network(x).square().mean().item())
+
+    assert tensorprobe.check(loss_of, loss_of, model, x, dtype=torch.bfloat16)
+
+
 def test_a_result_that_is_a_number_is_the_loss() -> None:
     def step(model: nn.Module, x: torch.Tensor) -> dict[str, torch.Tensor]:
         logits = model(x)
@@ -154,6 +180,49 @@ def test_a_training_step_that_runs_its_own_backward_is_not_differentiated_again(
 
     assert tensorprobe.check(train, train, make_input())
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def _train(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loss = model(x).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss
+
+
+def _differentiate_input(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    loss = (x.requires_grad_() * 2).square().sum()
+    loss.backward()
+    return loss
+
+
+def _ask_for_gradients(model: nn.Module, x: torch.Tensor) -> Any:
+    loss = model(x).square().mean()
+    return loss, torch.autograd.grad(loss, list(model.parameters()))
+
+
+@pytest.mark.parametrize("function", [_train, _differentiate_input, _ask_for_gradients])
+def test_a_backward_pass_of_the_functions_own_is_known_wherever_its_gradients_are(function: Any) -> None:
+    assert tensorprobe.check(function, function, make_network(), make_input())
+
+
+def test_a_gradient_on_the_way_to_the_loss_is_not_the_end() -> None:
+    """As in a gradient penalty, and where an input is moved along its gradient first."""
+
+    def penalty(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        (gradient,) = torch.autograd.grad(model(x.requires_grad_()).sum(), x, create_graph=True)
+        (other,) = torch.autograd.grad(model(x).sum(), x)
+        return (model(x + other.sign()) + gradient.sum(1, keepdim=True)).square().mean()
+
+    model = nn.Sequential(nn.Linear(8, 4), nn.Tanh())
+    calls = tensorprobe.check(penalty, penalty, model, make_input()).ranks[0].calls
+    assert any(call.name == "Tensor.mean.0.backward" for call in calls)
+
+
+def test_a_model_without_numbers_raises_nothing() -> None:
+    model = nn.Linear(4, 4, device="meta")
+    assert not tensorprobe.check(model, model, torch.empty(2, 4, device="meta"))
 
 
 def test_the_callers_models_inputs_gradients_and_random_states_are_left_as_they_were() -> None:

@@ -116,6 +116,26 @@ def test_an_update_that_changes_nothing_leaves_the_file_alone(tmp_path: Path, ru
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
+def test_an_update_that_changes_nothing_leaves_a_record_with_nan_alone(tmp_path: Path) -> None:
+    runs = GoldenRun(tmp_path / "test_network.py", "test_forward")
+    assert runs.update("test_forward", lambda x: x / x, (torch.zeros(3),), {})
+    assert not runs.update("test_forward", lambda x: x / x, (torch.zeros(3),), {})
+
+
+def test_a_run_without_tensors_is_refused_when_its_record_is_to_be_written(tmp_path: Path) -> None:
+    runs = GoldenRun(tmp_path / "test_network.py", "test_forward")
+    with pytest.raises(UsageError, match="test_forward recorded no tensor, so there is nothing to compare"):
+        runs.update("test_forward", lambda x: None, (torch.zeros(3),), {})
+    assert not path_in(tmp_path).exists()
+
+
+def test_a_record_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    (tmp_path / "__tensorprobe__").write_text("a file where the folder should be")
+    runs = GoldenRun(tmp_path / "test_network.py", "test_forward")
+    with pytest.raises(DumpError, match=r"the golden record .*test_forward.json cannot be written"):
+        runs.update("test_forward", torch.exp, (torch.zeros(3),), {})
+
+
 def test_a_failure_says_with_which_version_the_record_was_written(tmp_path: Path, runs: GoldenRun) -> None:
     path = path_in(tmp_path)
     path.write_text(path.read_text().replace(torch.__version__, "1.0"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -371,6 +372,29 @@ def test_a_loop_around_a_model_of_transformers_is_recorded_and_its_loss_is_the_s
     recorded = run_recorded(python, tmp_path, "-o", "dump", script)
     assert recorded.stdout == plain and list(names_of(tmp_path / "dump")) == STEPS
     assert "Module.BertForSequenceClassification.backward.0" in names_of(tmp_path / "dump")["step2/rank"]
+
+
+GENERATION = """
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+torch.manual_seed(0)
+sizes = dict(n_embd=8, n_layer=1, n_head=2, vocab_size=16, n_positions=8, bos_token_id=0, eos_token_id=0)
+model = GPT2LMHeadModel(GPT2Config(**sizes)).eval()
+options = dict(max_new_tokens=3, min_new_tokens=3, do_sample=True, pad_token_id=0)
+print(model.generate(torch.tensor([[1, 2]]), attention_mask=torch.ones(1, 2), **options))
+"""
+
+
+def test_each_token_that_transformers_generates_is_one_call_of_the_model(python: Path, tmp_path: Path) -> None:
+    script = write(tmp_path, GENERATION)
+    plain = run_program(python, tmp_path, script).stdout
+    for options, calls in (((), [3]), (("--step-at", "call", "--step", "all"), [1, 1, 1])):
+        recorded = run_recorded(python, tmp_path, "--level", "L0", "-o", "dump", *options, script)
+        assert recorded.stdout == plain and len(messages(recorded)) == 1, recorded.stderr
+        names = names_of(tmp_path / "dump").values()
+        assert [sum(name.startswith("Module.GPT2LMHeadModel.forward") for name in found) for found in names] == calls
+        shutil.rmtree(tmp_path / "dump")
 
 
 def test_without_the_start_file_a_program_and_its_children_are_recorded_and_find_their_path_as_it_was(

@@ -39,6 +39,12 @@ def build_golden(folder: Path, test: str) -> Golden:
     if len(ranks) != 1:
         raise UsageError(f"a golden record holds one step of one process, and {test} recorded {len(ranks)} of them.")
     rank = ranks[0]
+    folded = _fold_records(rank)
+    if not any(map(_holds_tensor, folded.values())):
+        raise UsageError(
+            f"{test} recorded no tensor, so there is nothing to compare. Give golden_run a function that computes with "
+            "tensors while it runs, or that returns them."
+        )
     versions = rank.run.get("versions")
     known = versions if isinstance(versions, dict) else {}
     return {
@@ -46,7 +52,7 @@ def build_golden(folder: Path, test: str) -> Golden:
         "test": test,
         **{key: rank.header.get(key) for key in _HEADER},
         "versions": {name: known[name] for name in ("torch", "mindspore") if name in known},
-        **_fold_records(rank),
+        **folded,
     }
 
 
@@ -97,17 +103,33 @@ def _round(value: Any, dtype: Any) -> Any:
 def write_golden(path: Path, golden: Golden) -> bool:
     """False if the same is there already, whichever version of the framework wrote it."""
     try:
-        if {**read_golden(path, golden["test"]), "versions": None} == {**golden, "versions": None}:
+        if _text_without_versions(read_golden(path, golden["test"])) == _text_without_versions(golden):
             return False
     except DumpError:
         pass  # it is not there, or damaged: that is what an update mends
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")  # another process may read it now
-    with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-        file.write("\n".join(_lines(golden, "")) + "\n")
-    Path(name).chmod(0o666 & ~_umask())  # it is reviewed and committed like the test beside it
-    Path(name).replace(path)
+    try:
+        _replace_file(path, "\n".join(_lines(golden, "")) + "\n")
+    except OSError as error:
+        raise DumpError(f"the golden record {path} cannot be written ({error}). Make its folder writable.") from error
     return True
+
+
+def _text_without_versions(golden: Golden) -> str:
+    """As text: a NaN does not equal itself."""
+    return json.dumps({**golden, "versions": None})
+
+
+def _replace_file(path: Path, text: str) -> None:
+    """In one go: another process may read it now."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+        Path(name).chmod(0o666 & ~_umask())  # it is reviewed and committed like the test beside it
+        Path(name).replace(path)
+    finally:
+        Path(name).unlink(missing_ok=True)  # where it did not come that far
 
 
 def _umask() -> int:

@@ -139,16 +139,24 @@ def is_implied(gradient: Any) -> bool:
 
 def find_leaves(roots: Any) -> list[torch.Tensor]:
     """The leaves that gradients of the roots reach, in the order of the graph."""
+    return [node.variable for node in find_nodes(roots) if is_leaf_node(node)]
+
+
+def is_leaf_node(node: Any) -> bool:
+    return type(node) is _AccumulateGrad
+
+
+def find_nodes(roots: Any) -> list[Any]:
+    """The graph of the roots, each node once."""
     seen: set[Any] = set()
-    found: list[torch.Tensor] = []
+    found: list[Any] = []
     waiting = [node for node in (node_of(root) for root in reversed(tuple(roots))) if node is not None]
     while waiting:
         node = waiting.pop()
         if node in seen:
             continue
         seen.add(node)
-        if type(node) is _AccumulateGrad:
-            found.append(node.variable)
+        found.append(node)
         waiting.extend(parent for parent, _ in reversed(node.next_functions) if parent is not None)
     return found
 

@@ -6,6 +6,7 @@ torch.compile traces what is put in the place of its functions: each of these ha
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import wraps
@@ -16,11 +17,10 @@ import torch.utils.data
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from tensorprobe.capture.framework import Undo
-from tensorprobe.capture.patch import nothing, replace, run_all
+from tensorprobe.capture.patch import nothing, replace
 from tensorprobe.capture.program import ProgramListener
 from tensorprobe.capture.torch.call_mode import is_traced
-
-_RUN = "_engine_run_backward"
+from tensorprobe.capture.torch.engine_watch import watch_engine
 
 
 class TorchProgram:
@@ -44,15 +44,19 @@ class TorchProgram:
             undos.callback(handle.remove)
             undos.callback(_watch_optimizers(listener.note_optimizer))
             undos.callback(_watch_scaler(listener.note_update))
-            undos.callback(_watch_engine(listener.note_backward))
+            undos.callback(watch_engine(lambda args, kwargs: listener.note_backward()))
             return undos.pop_all().close
 
     def await_root(self, listener: ProgramListener) -> Undo:
         original = torch.nn.Module.__call__
+        is_awaited = True
+        hand_on = KeptCall()
 
         def call_root(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling() or is_traced() or torch.utils.data.get_worker_info() is not None:
                 return original(module, *args, **kwargs)
+            if not is_awaited:
+                return hand_on(original, module, *args, **kwargs)
             after = listener.before_root(module)
             if torch.nn.Module.__call__ is call_root:  # somebody else is in the middle of it
                 return original(module, *args, **kwargs)
@@ -61,7 +65,33 @@ class TorchProgram:
             finally:
                 after()
 
-        return replace(torch.nn.Module, "__call__", call_root)
+        undo = replace(torch.nn.Module, "__call__", call_root)
+
+        def stop_waiting() -> None:
+            nonlocal is_awaited
+            is_awaited = False
+            undo()
+
+        return stop_waiting
+
+
+class KeptCall:
+    """A call of modules that was replaced for a time, and that somebody has kept: `forward = model.__call__`, as
+    generate() of transformers does, or a class with `__call__ = Module.__call__`. It is handed on to what is there now.
+    """
+
+    def __init__(self) -> None:
+        self._under_way: set[tuple[int, int]] = set()
+
+    def __call__(self, original: Callable[..., Any], module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        key = threading.get_ident(), id(module)
+        if key in self._under_way:  # what is there now has been put around the kept one, and calls it
+            return original(module, *args, **kwargs)
+        self._under_way.add(key)
+        try:
+            return torch.nn.Module.__call__(module, *args, **kwargs)
+        finally:
+            self._under_way.discard(key)
 
 
 def _watch_optimizers(tell: Callable[[], None]) -> Undo:
@@ -89,27 +119,3 @@ def _watch_scaler(tell: Callable[[], None]) -> Undo:
         return result
 
     return replace(scaler, "step", step)
-
-
-def _watch_engine(tell: Callable[[], None]) -> Undo:
-    """Where torch has no such function, backward passes end no step."""
-    original = getattr(torch.autograd, _RUN, None)
-    if original is None:
-        return nothing
-    depth = 0
-
-    @wraps(original)
-    def run_backward(*args: Any, **kwargs: Any) -> Any:
-        nonlocal depth
-        if torch.compiler.is_compiling():
-            return original(*args, **kwargs)
-        depth += 1
-        try:
-            return original(*args, **kwargs)
-        finally:
-            depth -= 1
-            if not depth:
-                tell()
-
-    undos = [replace(module, _RUN, run_backward) for module in (torch.autograd, torch.autograd.graph)]
-    return lambda: run_all(undos)

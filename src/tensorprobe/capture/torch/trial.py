@@ -4,13 +4,17 @@ models: their weights, buffers, gradients and modes are afterwards what they wer
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any
 
 import torch
 from torch.nn.parameter import is_lazy
 
+from tensorprobe.capture.framework import Undo
+from tensorprobe.capture.patch import nothing
+from tensorprobe.capture.torch.backward_pass import find_leaves, find_nodes, is_leaf_node
+from tensorprobe.capture.torch.engine_watch import watch_engine
 from tensorprobe.capture.torch.hiding import hidden
 from tensorprobe.capture.torch.seed import seed_all
 from tensorprobe.model.tree import map_tree
@@ -97,7 +101,7 @@ def _restore_content(tensor: torch.Tensor, content: torch.Tensor) -> None:
     now = tensor.data
     if (now.shape, now.dtype, now.device) != (content.shape, content.dtype, content.device):
         tensor.data = content
-    elif not torch.equal(now, content):
+    elif not now.is_meta and not torch.equal(now, content):
         now.copy_(content)
 
 
@@ -107,16 +111,47 @@ def run(call: Callable[[], Any], backward: bool, kept: Kept) -> None:
     A result that is one number is the loss. Otherwise every floating-point result takes part, each element with a fixed
     weight: the plain sum of a softmax or of a layer norm has no gradient.
     """
-    results = [tensor for tensor in _tensors_in(call()) if tensor.requires_grad]
-    if not backward or not results or kept.has_gradients:
-        return
+    with _OwnPasses() as own:
+        results = [tensor for tensor in _tensors_in(call()) if tensor.requires_grad]
     losses = [tensor for tensor in results if tensor.ndim == 0]
     roots = losses[:1] or results
+    if not backward or not roots or kept.has_gradients or own.have_used(roots):
+        return
     with hidden():
-        for leaf in _leaves_of(roots):
+        for leaf in find_leaves(roots):
             kept.keep_gradient(leaf)
         gradients = [None if root.ndim == 0 else _weights_like(root) for root in roots]
     torch.autograd.backward(roots, gradients)
+
+
+class _OwnPasses:
+    """The backward passes that a function runs itself. A gradient that it asks for on its way (`torch.autograd.grad`)
+    is part of what it computes, unless that has freed the graph of its results."""
+
+    def __init__(self) -> None:
+        self._has_accumulated = False
+        self._freed: set[Any] = set()
+        self._undo: Undo = nothing
+
+    def __enter__(self) -> _OwnPasses:
+        self._undo = watch_engine(self._note)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._undo()
+
+    def _note(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        self._has_accumulated |= bool(kwargs.get("accumulate_grad"))
+        roots, _, keeps_graph = (*args, None, None)[:3]
+        if not keeps_graph:
+            self._freed.update(find_nodes(roots))
+
+    def have_used(self, roots: Iterable[torch.Tensor]) -> bool:
+        """Is there nothing left to differentiate?"""
+        nodes = (node for node in find_nodes(roots) if not is_leaf_node(node))
+        return self._has_accumulated or not self._freed.isdisjoint(nodes)
 
 
 def _tensors_in(tree: Any) -> list[torch.Tensor]:
@@ -134,17 +169,3 @@ def _weights_like(tensor: torch.Tensor) -> torch.Tensor:
     """From -17/16 to 15/16, none of them 0: exact in every floating-point dtype of 16 bits or more."""
     index = torch.arange(tensor.numel(), device=tensor.device)
     return ((index * 7 % 17 * 2 - 17) / 16).to(tensor.dtype).reshape(tensor.shape)
-
-
-def _leaves_of(roots: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """The leaves that a backward pass gives a gradient to."""
-    waiting = [root.grad_fn for root in roots if root.grad_fn is not None]
-    seen = set(waiting)
-    while waiting:
-        node = waiting.pop()
-        leaf = getattr(node, "variable", None)
-        if leaf is not None:
-            yield leaf
-        found = [one for one, _ in node.next_functions if one is not None and one not in seen]
-        seen.update(found)
-        waiting += found

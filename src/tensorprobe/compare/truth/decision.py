@@ -21,6 +21,7 @@ from tensorprobe.compare.step import RankPair
 from tensorprobe.compare.truth.call_match import match_calls
 from tensorprobe.compare.truth.judgement import Judgement, find_obstacle
 from tensorprobe.compare.truth.lending import lend_leaves
+from tensorprobe.compare.truth.saved_value import has_unseen_difference
 from tensorprobe.compare.truth.settlement import settle_pairs
 from tensorprobe.compare.truth.start import EarlierStep, Origins, find_moved_otherwise
 from tensorprobe.compare.truth.verdict import TruthWords
@@ -134,6 +135,8 @@ class TruthDecision:
         if judgement.is_equal and grown.kind == "entered" and _writes_state(grown, judgement):
             return grown  # nor is what a call writes, such as running statistics
         if grown.kind == "incomplete" and (judgement.gaps or not judgement.is_equal):
+            return grown
+        if judgement.is_equal and grown.kind in ("source", "entered") and has_unseen_difference(finding.pairs):
             return grown
         if judgement.unequal and judgement.is_equal and self._earlier is not None:
             moved = self._find_moved(judgement, finding)

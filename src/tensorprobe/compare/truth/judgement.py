@@ -92,7 +92,14 @@ class Judgement:
                 return f"{lost.maker} of the {side} gives the loss, and could not be executed again"
         if self.observables.tolerance > _LEAST_TELLING:
             return f"{len(self.gaps)} calls could not be executed again"
+        if not self._has_results():
+            return "they compute no floating-point result, and integers and booleans are not judged by truth"
         return None
+
+    def _has_results(self) -> bool:
+        """Is there anything that both could agree in?"""
+        is_trained = self.observables.losses or self.observables.gradients
+        return bool(is_trained) or any(step.is_end(value) for step in self.steps.values() for value in step.values)
 
     @property
     def gaps(self) -> dict[str, str]:
