@@ -149,7 +149,7 @@ def test_layers_of_one_framework_agree_with_single_calls_of_the_other_and_of_the
 
 MISTAKES = [
     ("epsilon", "NN_LayerNorm_0_forward", ""),
-    ("activation", "NN_ReLU_0_forward", "the candidate with NN_ReLU_0_forward"),
+    ("activation", "NN_ReLU_0_forward", "each does something else with it"),
     ("scale", "Tensor___mul___0_forward", "only the candidate calls it before"),
     ("detached", "Tensor___add___0_backward", "no gradient goes from it to input.1, as one does in the reference"),
     ("residual", "NN_Dense_2_forward", "only the reference calls it before"),

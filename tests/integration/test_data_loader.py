@@ -102,4 +102,4 @@ def test_workers_that_start_in_a_window_record_nothing_and_the_parents_records_a
         assert files and all(torch.load(rank.tensor_path(name), weights_only=True) is not None for name in files)
         assert rank.run["pid"] == parent["parent"] and not rank.run["coverage"]["failed"]
     assert sorted(path.name for path in (tmp_path / "dump").iterdir()) == ["step0", "step1"]
-    assert len(messages(ended)) == 2
+    assert len(messages(ended)) == 3  # two steps, and what the first one wrote
