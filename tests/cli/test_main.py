@@ -211,7 +211,7 @@ def test_the_old_spelling_of_json_still_works(
     assert json.loads(run_here(capsys, "compare", tmp_path, tmp_path, *spelling).stdout)["verdict"]
 
 
-@pytest.mark.skipif(os.name == "nt", reason="terminals")
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no pseudo-terminals")
 @pytest.mark.parametrize("arguments", [["--help"], ["show"]])
 def test_no_color_means_no_escape_sequence_on_a_terminal(tmp_path: Path, arguments: list[str]) -> None:
     write_rank(tmp_path, {"Torch.add.0.forward": forward()})

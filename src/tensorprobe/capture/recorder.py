@@ -61,7 +61,7 @@ class Recorder:
         """The models of a program that names none, where they are to be found."""
         self.after_backward_pass: Callable[[], None] = lambda: None
         self._describer = describer
-        self._selector = self.selector = Selector(config)
+        self.selector = Selector(config)
         self._watch = Watch(config.on_nonfinite, describer, reader)
         self.counts = CallCounts()
         self._threads = ThreadState()
@@ -89,14 +89,14 @@ class Recorder:
         call = self._name_call(stem, index, parent)
         for region in state.regions:
             region.add(call)
-        is_wanted = self._selector.select(call)
-        self.coverage.count_kept(call.keeps_forward, is_over=self._selector.is_over)
+        is_wanted = self.selector.select(call)
+        self.coverage.count_kept(call.keeps_forward, is_over=self.selector.is_over)
         if is_wanted:
             if state.functions:
                 call.fields["inside"] = state.functions[-1]
             call.stack = self.stacks.capture(frame, parent.stack if parent is not None else None)
             return call
-        self._selector.end(call.forward_name)
+        self.selector.end(call.forward_name)
         return None
 
     def begin_module(
@@ -116,12 +116,12 @@ class Recorder:
             index = self.counts.next(stem)
             call = Call(stem, f"{stem}.forward.{index}", f"{stem}.backward.{index}", parent)
             call.is_pinned, call.is_passed_on = False, True
-            self._selector.select(call)
-            self.coverage.count_kept(call.keeps_forward, is_over=self._selector.is_over)
+            self.selector.select(call)
+            self.coverage.count_kept(call.keeps_forward, is_over=self.selector.is_over)
         else:
             call = Call(stem, stem, stem, parent)
             call.is_recorded = False
-            call.note_listed(self._selector.is_listed)
+            call.note_listed(self.selector.is_listed)
         call.module_path = module_path
         call.stack = self.stacks.capture(frame, parent.stack if parent is not None else None)
         for region in state.regions:
@@ -142,10 +142,10 @@ class Recorder:
 
     def add_inputs(self, call: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """What the call is given, before it runs: it may change it in place."""
-        if not call.keeps_forward or not self._selector.keeps_inputs:
+        if not call.keeps_forward or not self.selector.keeps_inputs:
             return
         self._running[call] = None
-        stores = self._selector.storing(call.forward_name)
+        stores = self.selector.storing(call.forward_name)
         describe, slot = self._describer.describe, self._slot
         listen, name = self._watch.listen(call.watched), call.forward_name
         call.fields["input_args"] = describe(args, slot(name, "input"), stores=stores, listen=listen)
@@ -158,14 +158,14 @@ class Recorder:
 
     def add_state(self, call: Call, role: str, tensors: Mapping[str, Any]) -> None:
         """The parameters or buffers that a module call finds."""
-        if call.keeps_forward and self._selector.keeps_inputs:
-            stores = self._selector.storing(call.forward_name)
+        if call.keeps_forward and self.selector.keeps_inputs:
+            stores = self.selector.storing(call.forward_name)
             slot, listen = self._slot(call.forward_name, role), self._watch.listen(call.watched)
             call.fields[role] = self._describer.describe(dict(tensors), slot, stores=stores, listen=listen)
 
     def add_settings(self, call: Call, settings: Mapping[str, Any], tuples: Sequence[str]) -> None:
         """What the object that is called was made with, and where in it tuples are."""
-        if settings and call.keeps_forward and self._selector.keeps_inputs:
+        if settings and call.keeps_forward and self.selector.keeps_inputs:
             call.fields["settings"] = settings
             if tuples:
                 call.fields["tuples"] = [*call.fields.get("tuples", ()), *tuples]
@@ -177,7 +177,7 @@ class Recorder:
 
     def stores_tensors(self, call: Call) -> bool:
         """Do tensors of this call get files?"""
-        return call.keeps_forward and bool(self._selector.storing(call.forward_name))
+        return call.keeps_forward and bool(self.selector.storing(call.forward_name))
 
     def add_draw(self, call: Call, role: str, tensor: Any) -> None:
         """What a replay needs to draw the same random numbers: the state of the generator, or the mask it drew."""
@@ -188,7 +188,7 @@ class Recorder:
     def add_written(self, call: Call, tensors: Mapping[str, Any]) -> None:
         """What the call has written to and does not return, by the names of the places where it was given. Only a
         replay asks for it."""
-        if self.stores_tensors(call) and self._selector.keeps_outputs:
+        if self.stores_tensors(call) and self.selector.keeps_outputs:
             name, stores = call.forward_name, self._storing_of_results(call)
             call.fields["written"] = {
                 place: self._describer.describe_tensor(tensor, self._slot(name, f"written.{place}"), name, stores)
@@ -203,10 +203,10 @@ class Recorder:
     def finish(self, call: Call, output: Any, note: str | None = None) -> None:
         """The call has returned."""
         if not call.keeps_forward:
-            self._selector.end(call.forward_name)
+            self.selector.end(call.forward_name)
             return
         outputs: list[Watched] = []
-        if self._selector.keeps_outputs:
+        if self.selector.keeps_outputs:
             stores = self._storing_of_results(call)
             call.fields["output"] = self._describe_results(call, output, stores, self._watch.listen(outputs))
         finding = None
@@ -224,7 +224,7 @@ class Recorder:
             call.fields["failed"] = f"{type(error).__name__}: {error}"[:_MAX_ERROR_TEXT]
             self._emit_forward(call)
         else:
-            self._selector.end(call.forward_name)
+            self.selector.end(call.forward_name)
 
     def break_off(self, call: Call, note: str) -> None:
         """What is around this call ends inside of it: it has inputs, and no result."""
@@ -237,7 +237,7 @@ class Recorder:
     def begin_backward(self, record: GradientRecord) -> None:
         """The first gradient of a call has come."""
         call = record.call
-        call.keeps_backward = self._selector.begin(call.backward_name) and call.keeps_backward
+        call.keeps_backward = self.selector.begin(call.backward_name) and call.keeps_backward
         self._open_backwards[record] = None
 
     def end_backward(self, record: GradientRecord) -> None:
@@ -246,9 +246,9 @@ class Recorder:
         call = record.call
         if call.keeps_backward:
             fields: dict[str, Any] = {}
-            if self._selector.keeps_inputs:
+            if self.selector.keeps_inputs:
                 fields["input"] = slots_to_leaves(record.inputs)
-            if self._selector.keeps_outputs:
+            if self.selector.keeps_outputs:
                 fields["output"] = slots_to_leaves(record.outputs)
                 if record.outputs_by_keyword:
                     fields["output_kwargs"] = slots_to_leaves(record.outputs_by_keyword)
@@ -260,7 +260,7 @@ class Recorder:
             record.watched = ([], [])
             self._emit(call.backward_name, fields, call.parent.backward_name if call.parent is not None else None, None)
             self._watch.act(finding, call.stack)
-        self._selector.end(call.backward_name)
+        self.selector.end(call.backward_name)
 
     def add_gradients(self, first: Any, second: Any) -> Any:
         return self.reader.add(first, second)
@@ -268,10 +268,10 @@ class Recorder:
     def describe_gradient(self, record: GradientRecord, slot: Slot) -> Any:
         """A leaf for a gradient that is complete."""
         call, is_input = record.call, slot.path.startswith("input")
-        role_is_kept = self._selector.keeps_inputs if is_input else self._selector.keeps_outputs
+        role_is_kept = self.selector.keeps_inputs if is_input else self.selector.keeps_outputs
         if not call.keeps_backward or not role_is_kept:
             return None
-        stores = self._selector.storing(call.backward_name)
+        stores = self.selector.storing(call.backward_name)
         if stores is Storing.LEAVES:  # those of a call that is executed again are computed again
             is_needed = call.is_pinned or (call.has_own_backward and not is_input)
             stores = Storing.ALL if is_needed and self.reader.traces_values else Storing.NONE
@@ -286,9 +286,9 @@ class Recorder:
     def add_parameter_gradient(self, stem: str, parameter: str, gradient: Any) -> None:
         """The gradient of a parameter is complete for this backward pass."""
         name = f"{stem}.{PARAMETERS_GRAD}"
-        is_wanted = self._selector.keeps_backward and self._selector.keeps_outputs and self._selector.is_listed(name)
-        if self._selector.begin(name) and is_wanted:
-            stores = self._selector.storing(name)
+        is_wanted = self.selector.keeps_backward and self.selector.keeps_outputs and self.selector.is_listed(name)
+        if self.selector.begin(name) and is_wanted:
+            stores = self.selector.storing(name)
             if stores is Storing.LEAVES:
                 stores = Storing.NONE
             leaf = self._describer.describe_tensor(gradient, f"{name}.{parameter}", None, stores)
@@ -298,7 +298,7 @@ class Recorder:
     def keep_tensor(self, tensor: Any, slot: str, *, is_made: bool = False) -> str | None:
         """The file of a tensor that belongs to no record; None where it gets none. `is_made`: it can be computed
         again."""
-        stores = self._selector.storing(slot)
+        stores = self.selector.storing(slot)
         if stores is Storing.NONE or (is_made and stores is not Storing.ALL):
             return None
         return self._describer.describe_tensor(tensor, slot, None, Storing.ALL).data_name
@@ -331,7 +331,7 @@ class Recorder:
         self.counts.clear()
         self._undefined.clear()
         self._describer.begin_step()
-        self._selector.restart()
+        self.selector.restart()
 
     def end_step(self) -> None:
         """Write what is open, and let go of the step."""
@@ -371,7 +371,7 @@ class Recorder:
         return f"{name}.{path}"
 
     def _storing_of_results(self, call: Call) -> Storing:
-        stores = self._selector.storing(call.forward_name)
+        stores = self.selector.storing(call.forward_name)
         if stores is not Storing.LEAVES:
             return stores
         return storing_of_results(call.fields, is_pinned=call.is_pinned, is_passed_on=call.is_passed_on)
@@ -392,10 +392,9 @@ class Recorder:
         elif self._threads.regions:
             call.kept_fields = fields
         self._emit(call.forward_name, fields, container_of(call), call)
-        self._selector.end(call.forward_name)
+        self.selector.end(call.forward_name)
 
     def _emit(self, name: str, fields: dict[str, Any], parent: str | None, call: Call | None) -> None:
-        sink = self.sink
-        if sink is not None:
+        if self.sink is not None:
             self.coverage.recorded += 1
-            sink.add_record(name, fields, parent, call.stack if call is not None else None)
+            self.sink.add_record(name, fields, parent, call.stack if call is not None else None)

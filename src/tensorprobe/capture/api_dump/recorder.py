@@ -23,12 +23,12 @@ from tensorprobe.model.tree import map_tree, tuple_paths
 class LayerRecorder(Recorder):
     """Writes `NN_Conv2d_0_forward`, `Functional_relu_0_backward`, `Tensor___add___3_forward`."""
 
-    _selector: ApiDumpSelector  # type: ignore[assignment]
+    selector: ApiDumpSelector  # type: ignore[assignment]
     _describer: ApiDumpDescriber
 
     def use_selector(self, selector: ApiDumpSelector) -> None:
         """What the window that begins wants."""
-        self._selector = selector
+        self.selector = selector
 
     def begin_api(self, stem: str, frame: FrameType | None) -> Call | None:
         if self._is_in_layer():
@@ -109,7 +109,7 @@ class LayerRecorder(Recorder):
         call = self._name_call(stem, self.counts.next(stem), parent)
         if module_path is not None:
             call.module_path = module_path
-        if self._selector.select(call):
+        if self.selector.select(call):
             call.stack = self.stacks.capture(frame, parent.stack if parent is not None else None)
         self.coverage.filtered += not call.keeps_forward
         for region in state.regions:
