@@ -42,11 +42,15 @@ class Arguments:
         told = [value for value in plain if not (has_same_shape and is_size(value, calls))]
         return describe_arguments(find_changed(told))
 
-    def line_of(self, side: str, call: TrueCall) -> str | None:
-        """Where the program makes it."""
+    def place_of(self, side: str, call: TrueCall) -> tuple[str, str] | None:
+        """Where the program makes it, and with what besides tensors: one line may give each layer its own number."""
         run = self._runs[side == "candidate"]
         recorded = run.by_name.get(call.inside or call.name)
-        return None if recorded is None else run.location(recorded)
+        line = None if recorded is None else run.location(recorded)
+        if recorded is None or line is None:
+            return None
+        given = {slot.slot: slot.value for slot in recorded.slots if isinstance(slot, PlainSlot) and slot.is_input}
+        return line, repr(given if call.inside is None else call.arguments)
 
     def _find(self, reference: TrueCall, candidate: TrueCall) -> tuple[Call, Call] | None:
         found = [run.by_name.get(call.name) for run, call in zip(self._runs, (reference, candidate), strict=True)]

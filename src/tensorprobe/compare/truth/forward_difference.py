@@ -43,8 +43,9 @@ class ForwardExplainer:
     def explain(self, observed: Observables) -> list[Difference]:
         """The differences, the one that comes first."""
         self._slices = {side: self._slicers[side].follow(self._starts(side, observed)) for side in self._steps}
-        for side, found in self._slices.items():
-            found.beginnings = self._pass_over_proved(side, found) or found.beginnings
+        if self._likeness is self._counterparts:  # what is the same but for a factor shows nothing of what comes of it
+            for side, found in self._slices.items():
+                found.beginnings = self._pass_over_proved(side, found) or found.beginnings
         return self._explain_forward(self._slices)
 
     def find_unlike(self, differences: Sequence[Difference]) -> dict[str, list[str]]:
@@ -61,7 +62,7 @@ class ForwardExplainer:
 
     def _pass_over_proved(self, side: str, found: Slice) -> list[TrueCall]:
         """The beginnings, but not at a line that was shown to lead to the same in another place, as in an earlier
-        layer: it is written otherwise. What it leads to is looked at in its place, if all else that goes in there is
+        layer, where it was given the same numbers: it is written otherwise. What it leads to is looked at in its place, if all else that goes in there is
         the same: behind a difference nothing shows that it means the same."""
         step, slicer = self._steps[side], self._slicers[side]
         proved = {self._place(side, call) for call in step.calls.values() if slicer.is_harmless(call)}
@@ -79,9 +80,9 @@ class ForwardExplainer:
             waiting += [user for user in users.values() if user.name in found.calls and slicer.begins(user, passed)]
         return sorted(kept.values(), key=lambda call: call.position)
 
-    def _place(self, side: str, call: TrueCall) -> tuple[str, str | None]:
-        line = self._arguments.line_of(side, call)
-        return (word_of(call), line) if line is not None else ("", call.name)
+    def _place(self, side: str, call: TrueCall) -> tuple[str, ...]:
+        place = self._arguments.place_of(side, call)
+        return (word_of(call), *place) if place is not None else ("", call.name)
 
     def _starts(self, side: str, observed: Observables) -> list[TrueValue]:
         step = self._steps[side]
@@ -152,6 +153,8 @@ class ForwardExplainer:
 
     def _find_namesake(self, call: TrueCall, reference: Slice) -> TrueCall | None:
         """The call of the reference's slice that does the same, in the same module, and as near to the end."""
+        if not self._slicers["candidate"].begins(call, ()):
+            return None  # behind what is passed over, where nothing shows that both stand in one place
         own = [one for one in self._steps["candidate"].calls.values() if _is_alike(one, call)]
         listed = [one for one in self._steps["reference"].calls.values() if one.name in reference.calls]
         others = [one for one in listed if _is_alike(one, call)]
