@@ -62,8 +62,8 @@ class ForwardExplainer:
 
     def _pass_over_proved(self, side: str, found: Slice) -> list[TrueCall]:
         """The beginnings, but not at a line that was shown to lead to the same in another place, as in an earlier
-        layer, where it was given the same numbers: it is written otherwise. What it leads to is looked at in its place, if all else that goes in there is
-        the same: behind a difference nothing shows that it means the same."""
+        layer, where it was given the same numbers: it is written otherwise. What it leads to is looked at in its place,
+        if all else that goes in there is the same: behind a difference nothing shows that it means the same."""
         step, slicer = self._steps[side], self._slicers[side]
         proved = {self._place(side, call) for call in step.calls.values() if slicer.is_harmless(call)}
         passed: set[int] = set()
