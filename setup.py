@@ -1,12 +1,12 @@
 """What pyproject.toml cannot say: tensorprobe.pth goes beside the package, where Python looks for such files when it
-starts. It does nothing unless a variable asks for a recording (docs/run.md)."""
+starts. It does nothing unless a variable asks for a recording (docs/run.md). And the compiled part of capture."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from setuptools import setup
+from setuptools import Extension, setup
 from setuptools.command.build_py import build_py
 from setuptools.command.editable_wheel import editable_wheel
 
@@ -34,4 +34,17 @@ class EditableWithStartFile(editable_wheel):
         return super()._run_build_commands(name, unpacked_wheel, *rest)
 
 
-setup(cmdclass={"build_py": BuildWithStartFile, "editable_wheel": EditableWithStartFile})
+setup(
+    cmdclass={"build_py": BuildWithStartFile, "editable_wheel": EditableWithStartFile},
+    ext_modules=[
+        Extension(
+            "tensorprobe.capture._native",
+            ["src/tensorprobe/capture/_native.c"],
+            extra_compile_args=["-O3"],
+            extra_link_args=["-pthread"],
+            py_limited_api=True,
+            optional=True,  # without a compiler numpy and torch do the same
+        )
+    ],
+    options={"bdist_wheel": {"py_limited_api": "cp310"}},
+)

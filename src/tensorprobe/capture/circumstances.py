@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tensorprobe._version import __version__
+from tensorprobe.capture import native
 from tensorprobe.store.run_place import describe_process
 
 # Variables that change numbers, or which device and algorithm computes them. Others are not written: they may hold
@@ -43,6 +44,7 @@ def describe_circumstances(framework: str, details: dict[str, Any]) -> dict[str,
     return {
         "tensorprobe": __version__,
         "framework": framework,
+        "reduced_by": "compiled code" if native.is_compiled() else "numpy and torch",
         "versions": {
             "python": platform.python_version(),
             "numpy": np.__version__,

@@ -17,6 +17,7 @@ from tensorprobe.capture.mindspore import digest
 from tensorprobe.capture.mindspore.content import array_of
 from tensorprobe.capture.mindspore.digest import crc32_digest, hash_digest
 from tests.capture.mindspore.test_statistics import ALL_DTYPES, make_tensor
+from tests.capture.way import way  # noqa: F401
 
 Digest = Callable[[np.ndarray[Any, Any]], str]
 DIGESTS = (crc32_digest, hash_digest)

@@ -17,6 +17,7 @@ from mindspore import Tensor
 from tensorprobe.capture.mindspore.reader import MindSporeReader
 from tensorprobe.capture.mindspore.statistics import _CHUNK, reduce_array
 from tensorprobe.model.record import Stats
+from tests.capture.way import way  # noqa: F401
 
 NAN, INF = math.nan, math.inf
 FLOATS = (mindspore.float16, mindspore.bfloat16, mindspore.float32, mindspore.float64)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tensorprobe.capture.torch import digest
 from tensorprobe.capture.torch.digest import crc32_digest, hash_digest
+from tests.capture.way import way  # noqa: F401
 
 DIGESTS = (crc32_digest, hash_digest)
 Digest = Callable[[torch.Tensor], str]

@@ -13,6 +13,7 @@ from tensorprobe.capture.torch.statistics import DeviceBuffer, Extent
 from tensorprobe.model.record import Stats
 from tensorprobe.store.sketch import BLOCK, COUNT, sketch_array
 from tests.capture.torch.reference import ALL_DTYPES, INF, NAN, make_tensor
+from tests.capture.way import way  # noqa: F401
 
 SIZES = (1, 7, 4096, 4097, 20 * BLOCK, 200_001, 600_000, 1_300_000)
 

@@ -32,6 +32,7 @@ from tests.capture.torch.reference import (
     make_tensor,
     numbers_of,
 )
+from tests.capture.way import way  # noqa: F401
 
 SHAPES = ((), (1,), (7,), (3, 5), (512,), (513,), (2, 3, 1024), (1, 1300))
 

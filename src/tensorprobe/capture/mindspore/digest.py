@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from tensorprobe.capture import native
+
 Array = np.ndarray[Any, Any]
 
 _A = np.uint64(0x9E3779B97F4A7C15)
@@ -25,8 +27,12 @@ def crc32_digest(array: Array) -> str:
 
 def hash_digest(array: Array) -> str:
     """The positional hash, 16 hex digits."""
+    flat = _as_words(array)
+    found = native.hash_memory(flat.__array_interface__["data"][0], flat.size, 8 * flat.itemsize, 0)
+    if found is not None:
+        return f"{found:016x}"
     total, start = 0, 0
-    for words in _words(array):
+    for words in _iter_wide(flat):
         product = mix(words, _A) * _weights(start, start + words.size)
         total += int(np.add.reduce(product))  # modulo 2**64, as the sum of the whole is
         start += words.size
@@ -43,8 +49,12 @@ def mix(words: Array, factor: np.uint64) -> Array:
     return product ^ (product >> np.uint64(32))
 
 
-def _words(array: Array) -> Iterator[Array]:
-    flat = np.ascontiguousarray(array).reshape(-1).view(_WORDS[array.dtype.itemsize])
+def _as_words(array: Array) -> Array:
+    words: Array = np.ascontiguousarray(array).reshape(-1).view(_WORDS[array.dtype.itemsize])
+    return words
+
+
+def _iter_wide(flat: Array) -> Iterator[Array]:
     for start in range(0, flat.size, _CHUNK):
         yield flat[start : start + _CHUNK].astype(np.uint64)
 

@@ -11,12 +11,19 @@ from typing import Any
 
 import numpy as np
 
+from tensorprobe.capture import native
 from tensorprobe.model.record import Stats
-from tensorprobe.store.sketch import BLOCK, Fold, sketch_array
+from tensorprobe.store.sketch import BLOCK, Fold, finite_sketch, sketch_array
 
 Array = np.ndarray[Any, Any]
 
 _CHUNK = 16 * BLOCK
+_KINDS = {
+    "float32": native.FLOAT32,
+    "float64": native.FLOAT64,
+    "bfloat16": native.BFLOAT16,
+    "float16": native.FLOAT16,
+}
 _TINY = 1e-280  # squares below this have lost digits
 
 
@@ -25,11 +32,24 @@ def reduce_array(array: Array) -> Stats:
     if array.size == 0:
         return Stats(reason="empty")
     flat = array.reshape(-1)
-    if flat.dtype.kind == "f":
-        found = _reduce_finite(flat)
+    if flat.dtype.kind == "f" or flat.dtype.name in _KINDS:
+        found = _reduce_compiled(flat) or (_reduce_finite(flat) if flat.dtype.kind == "f" else None)
         if found is not None:
             return found
     return _reduce_any(flat).reordered(sketch_array(flat))
+
+
+def _reduce_compiled(flat: Array) -> Stats | None:
+    """None where there is no compiled code for it, or all numbers are NaN, or squares leave the range of float64."""
+    kind = _KINDS.get(flat.dtype.name)
+    if kind is None or not flat.dtype.isnative:
+        return None
+    line = np.ascontiguousarray(flat)
+    found = native.reduce_memory(line.__array_interface__["data"][0], line.size, kind, 1)
+    if found is None or found[4] == line.size:
+        return None
+    largest, smallest, total, norm, nans, infs, *sketch = found
+    return Stats(largest, smallest, total / (line.size - nans), norm, nans, infs, sketch=finite_sketch(sketch))
 
 
 def _reduce_any(flat: Array) -> Stats:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from tensorprobe.capture import native
 from tensorprobe.capture.torch.array_statistics import is_in_memory, reduce_array, sketch_flat, sketch_small
 from tensorprobe.capture.torch.sketch import sketch_into
 from tensorprobe.model.record import Stats
@@ -40,6 +41,13 @@ _INT64_MIN = -(1 << 63)
 
 _SMALLEST = {dtype: 1e4 * math.sqrt(torch.finfo(dtype).tiny) for dtype in (torch.float32, torch.float64)}
 """The dtypes that are summed as they are, and the size below which their squares lose digits."""
+_KINDS = {
+    torch.float32: native.FLOAT32,
+    torch.float64: native.FLOAT64,
+    torch.bfloat16: native.BFLOAT16,
+    torch.float16: native.FLOAT16,
+}
+"""What compiled code can read."""
 _OVERFLOWING = (torch.float64, torch.complex128)
 """Squares of these can leave the range of float64."""
 
@@ -116,6 +124,13 @@ class DeviceBuffer:
 def reduce_on_host(tensor: torch.Tensor, count: int) -> Row:
     """The numbers of a CPU tensor of `count` elements, at once."""
     tensor = in_order(tensor)
+    kind = _KINDS.get(tensor.dtype)
+    if kind is not None:
+        threads = torch.get_num_threads() if count >= _THREADED else 1
+        line = tensor.contiguous()
+        found = native.reduce_memory(line.data_ptr(), count, kind, threads)
+        if found is not None:
+            return found
     if count <= _SMALL and not tensor.is_complex():
         small = reduce_small(tensor, count)
         if small is not None:

@@ -1,0 +1,53 @@
+"""Statistics and hashes in one read of a tensor's memory, by compiled code (`_native.c`), where that was built.
+
+Without it, or with TENSORPROBE_NATIVE=0, numpy and torch compute the same, slower. run.json says which it was.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from types import ModuleType
+from typing import Any
+
+FLOAT32, FLOAT64, BFLOAT16, FLOAT16 = range(4)
+VARIABLE = "TENSORPROBE_NATIVE"
+_TINY = 1e-280  # squares of float64 below this have lost digits
+
+
+def _load() -> ModuleType | None:
+    if os.environ.get(VARIABLE) == "0":
+        return None
+    try:
+        from tensorprobe.capture import _native
+    except ImportError:  # there was no compiler when the package was installed
+        return None
+    return _native
+
+
+_compiled: Any = _load()
+
+
+def is_compiled() -> bool:
+    return _compiled is not None
+
+
+def reduce_memory(address: int, count: int, kind: int, threads: int) -> list[Any] | None:
+    """Max, min, sum, norm, NaN count, Inf count and the sketch of `count` numbers that lie one after another; NaN is
+    left out of the first four, what is not finite of the sketch. None where there is no compiled code, or squares
+    leave the range of float64."""
+    if _compiled is None or not address:
+        return None
+    largest, smallest, total, squares, nans, infs, *sketch = _compiled.reduce(address, count, kind, threads)
+    if kind == FLOAT64 and not infs and (squares == math.inf or (squares < _TINY and (largest or smallest))):
+        return None
+    return [largest, smallest, total, math.sqrt(squares), nans, infs, *sketch]
+
+
+def hash_memory(address: int, count: int, width: int, start: int) -> int | None:
+    """The part of the positional hash (torch/digest.py) that `count` words of `width` bits have, the first of which is
+    number `start`. None where there is no compiled code."""
+    if _compiled is None or not address:
+        return None
+    found: int = _compiled.hash_words(address, count, width, start)
+    return found
