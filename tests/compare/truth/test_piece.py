@@ -65,3 +65,16 @@ def test_a_transposed_piece_is_found_although_numbers_in_the_whole_are_alike() -
     part = np.ascontiguousarray(whole[1].T)
     places = locate(part, whole)
     assert places is not None and np.array_equal(whole.reshape(-1)[places], part.reshape(-1))
+
+
+def test_a_few_numbers_are_found_in_the_gap_that_other_pieces_leave() -> None:
+    joined = np.concatenate([WHOLE[0], [0.25, 0.5], WHOLE[1], [0.75]])
+    parts = [make_leaf(array) for array in (np.array([0.75]), WHOLE[0], np.array([0.25, 0.5]), WHOLE[1])]
+    places = {tuple(piece.part.array): piece.places.tolist() for piece in find_pieces(parts, [make_leaf(joined)])}
+    assert places[0.75,] == [18] and places[0.25, 0.5] == [8, 9]
+
+
+def test_a_few_numbers_alone_are_no_piece_and_neither_are_those_that_fit_two_gaps() -> None:
+    assert locate(WHOLE[0, :2], WHOLE) is None
+    joined = np.concatenate([[0.5], WHOLE[0], [0.5]])
+    assert len(list(find_pieces([make_leaf(WHOLE[0]), make_leaf(np.array([0.5]))], [make_leaf(joined)]))) == 1

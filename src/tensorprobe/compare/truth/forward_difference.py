@@ -224,7 +224,7 @@ class ForwardExplainer:
             right = self._walker.find_maker(reference, candidate, rearranged) or reference
             return Difference("source", right, movers[0], because, is_clear=True, suspects=tuple(movers[1:]))
         words = ", ".join(operands[:4])
-        return Difference("entered", reference, candidate, f"it is given another value as {words}")
+        return Difference("entered", reference, candidate, f"it is given another value as {words}", is_operand=True)
 
     def _find_movers_before(self, call: TrueCall, slot: str) -> Iterator[TrueCall]:
         """The calls that have only moved the numbers of an operand, the last one first."""

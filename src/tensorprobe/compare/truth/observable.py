@@ -27,7 +27,8 @@ class GradientPair:
     """Of the difference, relative to the gradient; 0 where both are zero in exact arithmetic."""
     tolerance: float = TOLERANCE
     places: Array | None = None
-    """Where the elements of the smaller one are in the larger one, if they are not of one size."""
+    """Where the elements of the smaller one are in the larger one (those of the reference in the candidate's, if they
+    are of one size), unless they lie there in the order of the axes."""
 
     def find_origin(self) -> Origin | None:
         """Where the numbers of the candidate's are in the reference."""
@@ -35,7 +36,7 @@ class GradientPair:
         numbers = np.arange(first.size)
         if self.reference.parameter is None:
             return None
-        if self.places is not None and first.size < second.size:
+        if self.places is not None and first.size <= second.size:
             return Origin(self.reference.parameter, numbers, self.places)
         if self.places is not None:
             return Origin(self.reference.parameter, self.places, np.arange(second.size))

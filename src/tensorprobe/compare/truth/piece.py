@@ -25,16 +25,27 @@ class Piece:
 
 
 def find_pieces(parts: Sequence[TrueValue], wholes: Sequence[TrueValue], bound: float = TOLERANCE) -> Iterator[Piece]:
-    """For each part the whole that it is cut from. `bound`: by how much of their size elements may differ."""
-    for part in parts:
-        if part.array.size < _MIN_SIZE or not part.is_floating:
-            continue
+    """For each part the whole that it is cut from. `bound`: by how much of their size elements may differ. A few numbers
+    are anywhere by chance: they are looked for where other parts have left a gap."""
+    floating = [part for part in parts if part.is_floating]
+    is_left: dict[int, Array] = {}
+    for part in (one for one in floating if one.array.size >= _MIN_SIZE):
         for whole in wholes:
             if whole.array.size >= part.array.size and whole.is_floating:
                 places = _locate(part.array, whole.array, bound)
                 if places is not None:
+                    is_left.setdefault(whole.number, np.ones(whole.array.size, dtype=bool))[places] = False
                     yield Piece(part, whole, places)
                     break
+    for part in (one for one in floating if 0 < one.array.size < _MIN_SIZE):
+        for whole in (one for one in wholes if one.number in is_left):
+            gaps = np.flatnonzero(is_left[whole.number])
+            starts = _find_starts(part.array.reshape(-1), whole.array.reshape(-1)[gaps], bound)
+            if len(starts) == 1:
+                places = gaps[starts[0] : starts[0] + part.array.size]
+                is_left[whole.number][places] = False
+                yield Piece(part, whole, places)
+                break
 
 
 def _locate(part: Array, whole: Array, bound: float) -> Array | None:
@@ -43,9 +54,9 @@ def _locate(part: Array, whole: Array, bound: float) -> Array | None:
     numbered = np.arange(whole.size).reshape(whole.shape)
     for order in (numbered, numbered.swapaxes(-1, -2)) if whole.ndim > 1 else (numbered,):
         flat_order = order.reshape(-1)
-        found = _locate_flat(part.reshape(-1), whole.reshape(-1)[flat_order], bound)
-        if found is not None:
-            return flat_order[found : found + part.size]
+        starts = _find_starts(part.reshape(-1), whole.reshape(-1)[flat_order], bound)
+        if starts:
+            return flat_order[starts[0] : starts[0] + part.size]
     flat = whole.reshape(-1)
     order = np.argsort(flat)
     if not np.all(np.diff(flat[order]) > 2 * bound * np.abs(flat[order][1:])):
@@ -58,10 +69,8 @@ def _locate(part: Array, whole: Array, bound: float) -> Array | None:
     return places if is_found and len(np.unique(places)) == part.size else None
 
 
-def _locate_flat(part: Array, whole: Array, bound: float) -> int | None:
+def _find_starts(part: Array, whole: Array, bound: float) -> list[int]:
     """Where all elements of one lie in the other, one behind the other."""
     allowed = bound * np.abs(part) + 1e-38
-    for start in np.flatnonzero(np.abs(whole[: whole.size - part.size + 1] - part[0]) <= allowed[0]):
-        if np.all(np.abs(whole[start : start + part.size] - part) <= allowed):
-            return int(start)
-    return None
+    near = np.flatnonzero(np.abs(whole[: max(whole.size - part.size + 1, 0)] - part[0]) <= allowed[0])
+    return [int(start) for start in near if np.all(np.abs(whole[start : start + part.size] - part) <= allowed)]
