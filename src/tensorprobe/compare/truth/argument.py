@@ -31,16 +31,18 @@ class Arguments:
             if isinstance(first, TensorSlot) and isinstance(second, TensorSlot)
         }
 
-    def describe_differing(self, reference: TrueCall, candidate: TrueCall, has_same_shape: bool) -> str:
+    def describe_differing(
+        self, reference: TrueCall, candidate: TrueCall, *, has_same_shape: bool, or_left_out: bool
+    ) -> str:
         """What is no tensor and not the same, in words. `has_same_shape`: so have the results, and a size says no
-        more."""
+        more. `or_left_out`: also what only one is given."""
         calls = self._find(reference, candidate)
         if calls is None:
             return _describe_inside(reference, candidate)
         values = make_values(pair_slots(*calls), calls)
         plain = [value for value in values if value.is_input and not value.is_tensor and not _is_dtype(value)]
         told = [value for value in plain if not (has_same_shape and is_size(value, calls))]
-        return describe_arguments(find_changed(told))
+        return describe_arguments(find_changed(told, or_left_out))
 
     def place_of(self, side: str, call: TrueCall) -> tuple[str, str] | None:
         """Where the program makes it, and with what besides tensors: one line may give each layer its own number."""

@@ -39,8 +39,6 @@ class Difference:
     """The share of the loss's difference that vanishes when the reference's value is put in its place."""
     is_clear: bool = False
     """These two calls say it all."""
-    is_operand: bool = False
-    """Both do the same, and are given other values."""
     region: Region | None = None
     """Where one call stands against several."""
     suspects: tuple[TrueCall, ...] = ()

@@ -13,7 +13,6 @@ from tensorprobe.compare.truth.opening import Opener, Opening
 from tensorprobe.compare.truth.proportional import Proportional
 from tensorprobe.compare.truth.region import add_region
 from tensorprobe.compare.truth.scattered import Scattered
-from tensorprobe.compare.truth.slice import Slicer
 from tensorprobe.compare.truth.value_index import Counterparts
 from tensorprobe.replay.true_step import TrueCall
 
@@ -26,15 +25,14 @@ def explain_forward(
     that the other run has but for a factor, or in parts."""
     opening = Opening(counterparts, observed, arguments, inside)
     differences, counterparts = opening.explain()
-    scattered = Scattered(counterparts)
-    is_passed = bool(differences) and _leads_to_the_same(differences[0], scattered, counterparts)
-    if differences and differences[0].is_found and not is_passed:
+    if differences and differences[0].is_found:
         return opening.name(differences), counterparts
-    multiples = [] if is_passed else _explain_multiples(counterparts, observed, arguments)
+    multiples = _explain_multiples(counterparts, observed, arguments)
     if multiples and multiples[0].is_found:
         return multiples, counterparts
+    scattered = Scattered(counterparts)
     found = opening.name(differences)
-    if not found or is_passed or not _is_telling(found[0], scattered):
+    if not found or not _is_telling(found[0], scattered):
         others = ForwardExplainer(counterparts, scattered, arguments).explain(observed)
         others.sort(key=lambda one: (not _is_telling(one, scattered), _only_moves(one, scattered), _position(one)))
         if others and others[0].reference is not None and others[0].candidate is not None:
@@ -49,14 +47,6 @@ def _explain_multiples(counterparts: Counterparts, observed: Observables, argume
     proportional = Proportional(counterparts)
     found = ForwardExplainer(counterparts, proportional, arguments).explain(observed)
     return [*((proportional.explain(one) or one) for one in found[:1]), *found[1:]]
-
-
-def _leads_to_the_same(one: Difference, scattered: Scattered, counterparts: Counterparts) -> bool:
-    """Are two calls not given the same, and does the other run have what comes of it, in parts? Then one of them only
-    stands for another way to compute it."""
-    if not one.is_operand or one.candidate is None:
-        return False
-    return Slicer("candidate", counterparts, scattered.exists).is_harmless(one.candidate)
 
 
 def _position(one: Difference) -> int:

@@ -201,10 +201,10 @@ class ForwardExplainer:
         if word_of(reference) != word_of(candidate):
             because = "both take the same value, and each does something else with it"
             return Difference("source", reference, candidate, because)
-        arguments = self._walker.describe_arguments(reference, candidate)
+        operands = [slot for slot in candidate.inputs if not self._walker.is_same_operand(reference, candidate, slot)]
+        arguments = self._walker.describe_arguments(reference, candidate, or_left_out=not operands)
         if arguments:
             return Difference("entered", reference, candidate, f"called with {arguments}")
-        operands = [slot for slot in candidate.inputs if not self._walker.is_same_operand(reference, candidate, slot)]
         if operands:
             return self._describe_operands(reference, candidate, operands)
         values = self._steps["candidate"].values
@@ -224,7 +224,7 @@ class ForwardExplainer:
             right = self._walker.find_maker(reference, candidate, rearranged) or reference
             return Difference("source", right, movers[0], because, is_clear=True, suspects=tuple(movers[1:]))
         words = ", ".join(operands[:4])
-        return Difference("entered", reference, candidate, f"it is given another value as {words}", is_operand=True)
+        return Difference("entered", reference, candidate, f"it is given another value as {words}")
 
     def _find_movers_before(self, call: TrueCall, slot: str) -> Iterator[TrueCall]:
         """The calls that have only moved the numbers of an operand, the last one first."""

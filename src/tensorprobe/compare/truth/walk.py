@@ -61,8 +61,9 @@ class Walker:
                     inserted += found or ([Parting(*makers)] if is_order else [])  # both only move the same numbers
         return next(iter(inserted), None)
 
-    def describe_arguments(self, reference: TrueCall, candidate: TrueCall) -> str:
-        """What both are called with, besides tensors, and is not the same; in words."""
+    def describe_arguments(self, reference: TrueCall, candidate: TrueCall, *, or_left_out: bool = True) -> str:
+        """What both are called with, besides tensors, and is not the same; in words. `or_left_out`: also what only one
+        is given."""
         calls = (("reference", reference), ("candidate", candidate))
         given, shapes = (
             [[self._value(side, number).array.shape for number in numbers] for side, numbers in chosen]
@@ -73,7 +74,10 @@ class Walker:
         )
         if any(call.inside is not None for _, call in calls) and given[0] != given[1]:
             return ""  # axes of what is shaped otherwise
-        return self._arguments.describe_differing(reference, candidate, has_same_shape=shapes[0] == shapes[1])
+        has_same_shape = shapes[0] == shapes[1]
+        return self._arguments.describe_differing(
+            reference, candidate, has_same_shape=has_same_shape, or_left_out=or_left_out
+        )
 
     def _find_inserted(
         self, calls: tuple[TrueCall, TrueCall], makers: tuple[TrueCall, TrueCall], slot: str, is_order: bool
