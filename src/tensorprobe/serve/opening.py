@@ -11,9 +11,6 @@ from tensorprobe.serve.shown import Shown, ShownComparison, ShownRun
 from tensorprobe.serve.tensor_source import TensorSource
 from tensorprobe.store.reader import open_dump
 
-COMPARISON_FILE = "compare.json"
-_PAGE_FILE = "report.html"
-
 Progress = Callable[[int, int], None]
 
 
@@ -29,15 +26,13 @@ class Part:
 
 def open_shown(path: Path, candidate: Path | None, part: Part, progress: Progress) -> Shown:
     """`path` is a saved comparison or a run; with a candidate, it is the reference."""
+    from tensorprobe.report.page.saved import find_saved
+
     if candidate is not None:
         return _open_pair(path, candidate, part, progress)
-    if path.name == COMPARISON_FILE or (path / COMPARISON_FILE).is_file():
-        return _open_saved(path if path.name == COMPARISON_FILE else path / COMPARISON_FILE, part)
-    if (path / _PAGE_FILE).is_file():
-        raise UsageError(
-            f"{path} has a {_PAGE_FILE}, which opens without a server, and no {COMPARISON_FILE}. Write one with: "
-            "tensorprobe compare REFERENCE CANDIDATE -o DIR --files html,json"
-        )
+    saved = find_saved(path)
+    if saved is not None:
+        return _open_saved(saved, part)
     return _open_run(path, part, progress)
 
 
@@ -51,11 +46,11 @@ def _open_pair(reference: Path, candidate: Path, part: Part, progress: Progress)
 
 
 def _open_saved(file: Path, part: Part) -> Shown:
-    from tensorprobe.report.page_file import read_page
-
     if part.step is not None or part.rank is not None:
         raise UsageError(f"{file} is a comparison that was made: --step and --rank are for runs. Leave them out.")
-    return ShownComparison(read_page(file), file.parent)
+    from tensorprobe.report.page.saved import build_saved_page
+
+    return ShownComparison(build_saved_page(file), file.parent)
 
 
 def _open_run(path: Path, part: Part, progress: Progress) -> Shown:

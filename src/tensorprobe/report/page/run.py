@@ -11,7 +11,7 @@ from tensorprobe.model.record import Number
 from tensorprobe.replay.result import Truth
 from tensorprobe.report.console import Fact
 from tensorprobe.report.json import make_strict
-from tensorprobe.report.page.column import NOTHING, Strings, make_number
+from tensorprobe.report.page.column import Strings, make_number
 from tensorprobe.report.page.run_finding import find_gradients, find_lost_digits, find_nonfinite, find_overflow
 from tensorprobe.report.page.run_table import RunTable
 from tensorprobe.report.rank import RankReport, ShowOptions, report_run
@@ -100,18 +100,17 @@ def _build_rows(table: RunTable, strings: Strings) -> dict[str, Any]:
         "is_input": [slot.is_input for slot in slots],
         "parameter_s": strings.add_all(slot.parameter for slot in slots),
         "data_name_s": strings.add_all(slot.data_name for slot in slots),
-        "source": list(_iter_sources(table)),
+        "source_s": strings.add_all(_iter_sources(table)),
     }
 
 
-def _iter_sources(table: RunTable) -> Iterator[int]:
-    """For each row the number of the call that made its value."""
-    flows: dict[int, Flow] = {}
+def _iter_sources(table: RunTable) -> Iterator[str | None]:
+    """For each row the call that made its value, where that was recorded."""
+    flows = [Flow(run) for run in table.runs]
     for number, slot in table.values:
-        place, run, call = table.entries[number]
-        flow = flows[place] if place in flows else flows.setdefault(place, Flow(run))
-        producer = flow.producer(slot) if slot.is_input else None
-        yield NOTHING if producer is None or producer is call else table.find(place, producer.name)
+        place, _, call = table.entries[number]
+        producer = flows[place].producer(slot) if slot.is_input else None
+        yield None if producer is None or producer is call else producer.name
 
 
 def _locate(run: Run, call: Call) -> str | None:

@@ -15,6 +15,8 @@ class RunTable:
     """Every call and every tensor of a run, numbered through all steps and ranks."""
 
     places: list[str] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
+    """The step of each place."""
     entries: list[tuple[int, Run, Call]] = field(default_factory=list)
     """The number of its place, the step that it is in, and the call."""
     values: list[tuple[int, TensorSlot]] = field(default_factory=list)
@@ -26,6 +28,7 @@ class RunTable:
         """All calls of one step of one process, in the order in which they ended."""
         place = len(self.places)
         self.places.append(run.rank.name)
+        self.runs.append(run)
         for call in run.calls:
             number = self._numbers[place, call.name] = len(self.entries)
             self.entries.append((place, run, call))
