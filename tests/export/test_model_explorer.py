@@ -159,6 +159,12 @@ def open_calls(path: Path) -> list[Any]:
     return read_run(next(iter(open_dump(path).ranks()))).calls
 
 
+def test_two_runs_of_one_name_are_not_mixed_up(tmp_path: Path) -> None:
+    file = _write_comparison(tmp_path / "compare.json", reference="/x/dump", candidate="/y/dump")
+    with pytest.raises(UsageError, match="is neither"):
+        read_errors(file, tmp_path / "dump")
+
+
 def test_a_comparison_of_other_runs_is_refused(tmp_path: Path) -> None:
     file = _write_comparison(tmp_path / "compare.json", reference="/x/good", candidate="/x/bad")
     with pytest.raises(UsageError) as caught:

@@ -65,12 +65,12 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _find_side(content: dict[str, Any], file: Path, dump_path: Path) -> str:
-    """By the path, and where the dumps have been moved, by the name of the folder."""
+    """By the path, and where the dumps have been moved, by the name of the folder, if only one of them has it."""
     named = {side: Path(str(content.get(side))) for side in _SIDES}
-    for is_same in (lambda path: path.resolve() == dump_path.resolve(), lambda path: path.name == dump_path.name):
-        sides = [side for side, path in named.items() if is_same(path)]
-        if sides:
-            return sides[0]
+    same = [side for side, path in named.items() if path.resolve() == dump_path.resolve()]
+    alike = [side for side, path in named.items() if path.name == dump_path.resolve().name]
+    if same or len(alike) == 1:
+        return (same or alike)[0]
     raise UsageError(
         f"--compare {file} compares {named['reference']} with {named['candidate']}, and {dump_path} is neither. "
         "Export one of the two."

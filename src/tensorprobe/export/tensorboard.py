@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from tensorprobe.errors import DumpError, UsageError
+from tensorprobe.errors import UsageError
 from tensorprobe.report.page.detail import describe_array
 from tensorprobe.run.call import Call
+from tensorprobe.run.saved_tensor import open_saved
 from tensorprobe.run.step import Run, read_run
 from tensorprobe.store.disk import writing
 from tensorprobe.store.layout import make_folder
 from tensorprobe.store.reader import Dump, RankDump
 from tensorprobe.store.slot import TensorSlot
-from tensorprobe.store.tensor_file import open_tensor
 
 _STATISTICS = ("norm", "max", "min", "mean")
 _COUNTS = ("nan_count", "inf_count")
@@ -83,7 +83,7 @@ def _iter_summaries(run: Run) -> Iterator[Any]:
                 yield scalar_pb(f"{statistic}/{name}", value)
             if slot.norm is not None:
                 norms.setdefault(_kind_of(call), []).append(float(slot.norm))
-            values = _open(run.rank, slot)
+            values = open_saved(run.rank, slot)
             if values is not None:
                 yield _make_histogram(f"values/{name}", values)
     for kind, found in norms.items():
@@ -105,14 +105,6 @@ def _kind_of(call: Call) -> str:
     if call.kind == "parameters_grad":
         return "parameter gradients"
     return f"{call.direction or 'saved'} results"
-
-
-def _open(rank: RankDump, slot: TensorSlot) -> np.ndarray[Any, Any] | None:
-    """The tensor, where it was saved and can be read."""
-    try:
-        return None if slot.data_name is None else open_tensor(rank.tensor_path(slot.data_name), slot.dtype)
-    except DumpError:
-        return None
 
 
 def _make_histogram(tag: str, values: np.ndarray[Any, Any]) -> Any:

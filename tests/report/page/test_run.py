@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tensorprobe.replay.result import CallTruth, Coverage, Error, Truth
@@ -202,3 +203,22 @@ def test_hostile_names_stay_plain_text(tmp_path: Path) -> None:
     name = "Module.<script>alert('x')</script>.Linear.forward.0"
     page = _build(write_rank(tmp_path, {name: forward()}))
     assert name in page["strings"]
+
+
+def test_the_tensors_of_a_nan_and_of_what_is_near_overflow_are_drawn_in_advance(tmp_path: Path) -> None:
+    bad = tensor(math.nan, data_name="bad.npy") | {"nan_count": 1, "inf_count": 0}
+    records = {
+        "Torch.add.0.forward": forward(output=tensor(data_name="plain.npy")),
+        "Torch.log.0.forward": forward(tensor(data_name="gone.npy"), output=bad),
+        "Torch.mul.0.forward": forward(output=tensor(60000.0, data_name="large.npy", **HALF)),
+    }
+    folder = write_rank(tmp_path / "step0" / "rank", records) / "dump_tensor_data"
+    folder.mkdir()
+    for name in ("plain", "bad", "large"):
+        np.save(folder / f"{name}.npy", np.array([[1.0, math.nan]]))
+
+    page = _build(tmp_path)
+
+    slots = {row: page["strings"][page["calls"]["name_s"][call]] for row, call in enumerate(page["rows"]["call"])}
+    assert [slots[int(row)] for row in page["details"]] == ["Torch.log.0.forward", "Torch.mul.0.forward"]
+    assert next(iter(page["details"].values()))["heat"]["reference"] == [[1.0, "NaN"]]

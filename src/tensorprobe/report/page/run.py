@@ -12,7 +12,13 @@ from tensorprobe.replay.result import Truth
 from tensorprobe.report.console import Fact
 from tensorprobe.report.json import make_strict
 from tensorprobe.report.page.column import Strings, make_number
-from tensorprobe.report.page.run_finding import find_gradients, find_lost_digits, find_nonfinite, find_overflow
+from tensorprobe.report.page.run_finding import (
+    draw_rows,
+    find_gradients,
+    find_lost_digits,
+    find_nonfinite,
+    find_overflow,
+)
 from tensorprobe.report.page.run_table import RunTable
 from tensorprobe.report.rank import RankReport, ShowOptions, report_run
 from tensorprobe.report.text import iter_finding_facts, iter_state_facts
@@ -38,6 +44,8 @@ def build_run_page(dump: Dump, truths: Sequence[Truth] = ()) -> dict[str, Any]:
         table.add(run)
         reports.append(report_run(run, ShowOptions()))
     strings = Strings()
+    nonfinite, overflow = find_nonfinite(table, reports), find_overflow(table)
+    named = [nonfinite["row"], *nonfinite["fed_by"]] if nonfinite else []
     return {
         "version": VERSION,
         "kind": "run",
@@ -47,13 +55,13 @@ def build_run_page(dump: Dump, truths: Sequence[Truth] = ()) -> dict[str, Any]:
         "places": table.places,
         "calls": _build_calls(table, strings),
         "rows": _build_rows(table, strings),
-        "details": {},
+        "details": draw_rows(table, [*named, *(one["row"] for one in overflow)]),
         "problems": [f"{report.name}: {problem}" for report in reports for problem in report.problems],
         "run": make_strict(
             {
-                "nonfinite": find_nonfinite(table, reports),
+                "nonfinite": nonfinite,
                 "gradients": find_gradients(table, reports),
-                "overflow": find_overflow(table),
+                "overflow": overflow,
                 "lost_digits": find_lost_digits(table, truths) if truths else None,
                 "statements": [one for report in reports for one in _iter_statements(report, len(reports) > 1)],
                 "settings": _describe_settings(reports[0].run) if reports else {},

@@ -4,23 +4,28 @@ digits that rounding took."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from tensorprobe.compare.judge.precision import unit_roundoff
 from tensorprobe.model.dtype import short_dtype
 from tensorprobe.model.name import FORWARD
 from tensorprobe.replay.result import Truth
 from tensorprobe.report.nonfinite import QUALITIES, NonFiniteCall, Quality, describe_count, holds
+from tensorprobe.report.page.detail import describe_array
 from tensorprobe.report.page.run_table import RunTable
 from tensorprobe.report.rank import RankReport
 from tensorprobe.run.call import Call
+from tensorprobe.run.saved_tensor import open_saved
 from tensorprobe.store.slot import TensorSlot
 
 _LARGEST = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38}
 _NEAR = 0.25
 """Of the largest number: two more doublings, and it overflows."""
-_ROUNDING = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 _MAX_LISTED = 200
+_MAX_DETAILS = 40
+_MAX_ELEMENTS = 1 << 26
+"""Of all tensors that are drawn in advance: a page must not take longer than reading the run."""
 
 
 def find_nonfinite(table: RunTable, reports: Sequence[RankReport]) -> dict[str, Any] | None:
@@ -106,10 +111,25 @@ def find_lost_digits(table: RunTable, truths: Sequence[Truth]) -> list[dict[str,
         place = table.places.index(truth.name)
         for row in truth.rows:
             number = table.find(place, row.record)
-            rounding = _ROUNDING.get(short_dtype(row.dtype))
+            rounding = unit_roundoff(row.dtype)
             if number < 0 or row.accumulated is None or rounding is None:
                 continue
             relative = row.accumulated.relative
             digits = math.log10(relative / rounding) if relative > rounding else 0.0
             lost[number] = max(digits, lost.get(number, 0.0))
     return [{"call": number, "digits": digits} for number, digits in sorted(lost.items())]
+
+
+def draw_rows(table: RunTable, rows: Iterable[int]) -> dict[str, Any]:
+    """The pictures of the first so many of these rows that have tensors, by the number of the row."""
+    drawn: dict[str, Any] = {}
+    left = _MAX_ELEMENTS
+    for row in dict.fromkeys(rows):
+        number, slot = table.values[row]
+        values = open_saved(table.entries[number][1].rank, slot)
+        if values is not None and values.size <= left:
+            left -= values.size
+            drawn[str(row)] = describe_array(values)
+        if len(drawn) == _MAX_DETAILS:
+            break
+    return drawn
