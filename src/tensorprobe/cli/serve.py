@@ -18,7 +18,7 @@ Shown = Annotated[
     ),
 ]
 Candidate = Annotated[
-    Path | None, typer.Argument(metavar="[CANDIDATE]", help="The other dump: the two are compared first.")
+    Path | None, typer.Argument(metavar="CANDIDATE", help="The other dump: the two are compared first.")
 ]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Where to listen on this machine; 0 takes a free port.")]
 Open = Annotated[bool, typer.Option("--open", help="Open it in the browser of this machine.")]
@@ -38,19 +38,18 @@ def serve(
 ) -> None:
     """Show the report in a browser, with every tensor behind it.
 
-    The page is that of `tensorprobe report`. Histogram and heat map of any pair are read from the dumps when you open
-    it; what task "replay" left out is computed. Only this machine is answered, and only with the token in the address.
-    Ctrl-C ends it.
+    The page is that of `tensorprobe report`. The pictures of any tensor are made when you open it: from its file, or
+    computed where task "replay" left it out. Only this machine is answered, and only with the token in the address.
 
-    tensorprobe serve result                        a saved comparison: compare … -o result --files html,json
+    tensorprobe serve result                 a saved comparison, with compare.json
 
-    tensorprobe serve good bad                      two dumps, compared now
+    tensorprobe serve good bad               two dumps, compared now
 
-    tensorprobe serve dump_path --truth             one run, and where it loses its digits
+    tensorprobe serve dump_path --truth      one run, and where it loses digits
 
-    tensorprobe serve result --port 8000            on a cluster; then on your own machine:
+    tensorprobe serve result --port 8000     on a cluster; on your own machine:
 
-    ssh -L 8000:127.0.0.1:8000 cluster              and open the address that was printed
+    ssh -L 8000:127.0.0.1:8000 cluster       then open the printed address
     """
     from tensorprobe.serve.opening import Part, open_shown
     from tensorprobe.serve.server import check_packages, serve_page
