@@ -45,8 +45,9 @@ def test_an_argument_that_is_no_tensor_says_so(tmp_path: Path) -> None:
 
 def test_a_call_without_a_partner_says_so(tmp_path: Path) -> None:
     shown = _show(tmp_path)
-    shown.page["rows"]["reference_name_s"][3] = -1
-    assert shown.describe_row(3)["reason"] == "The reference has no partner for it: there is nothing to draw."
+    assert shown.describe_row(3)["reason"] == "The candidate has nothing that stands against it."
+    del shown.page["rows"]["reference_name_s"]
+    assert shown.describe_row(3)["reason"] == "The reference has nothing that stands against it."
 
 
 def test_a_dump_that_is_gone_leaves_the_page_and_a_reason(tmp_path: Path) -> None:

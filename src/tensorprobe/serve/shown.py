@@ -22,6 +22,7 @@ from tensorprobe.store.reader import RankDump, open_dump
 Page = dict[str, Any]
 Sides = dict[str, dict[str, Any] | None]
 
+_SIDES = ("reference", "candidate")
 _JOINT = " + "
 """Between the names of several calls in one cell of a page."""
 
@@ -81,20 +82,25 @@ class ShownComparison:
     def __init__(self, page: Page, folder: Path | None = None) -> None:
         self.page = page
         self._sources: dict[str, TensorSource | TensorprobeError] = {
-            side: _open_source(page[side], folder) for side in ("reference", "candidate")
+            side: _open_source(page[side], folder) for side in _SIDES
         }
         self._ranks = self._pair_ranks()
 
     def describe_row(self, row: int) -> dict[str, Any]:
         """The pair of tensors of a row."""
+        rows = self.page["rows"]
+        names = {side: _text(self.page, _cell(rows, f"{side}_name_s", row)) for side in _SIDES}
         try:
-            return describe_pair(*(self._open(side, row) for side in ("reference", "candidate")))
+            for side, name in names.items():
+                if not name:
+                    raise DumpError(f"The {side} has nothing that stands against it.")
+            return describe_pair(*(self._open(side, name, rows["place"][row]) for side, name in names.items()))
         except TensorprobeError as error:
             return _describe_absence(error)
 
     def describe_call(self, call: int) -> Sides:
         """Where the calls of both sides were made."""
-        return {side: self._describe_side(side, call) for side in ("reference", "candidate")}
+        return {side: self._describe_side(side, call) for side in _SIDES}
 
     def close(self) -> None:
         """Remove what was computed for it."""
@@ -102,12 +108,8 @@ class ShownComparison:
             if isinstance(source, TensorSource):
                 source.close()
 
-    def _open(self, side: str, row: int) -> Array:
-        rows = self.page["rows"]
-        name = _text(self.page, rows.get(f"{side}_name_s", {row: -1})[row])
-        if not name:
-            raise DumpError(f"The {side} has no partner for it: there is nothing to draw.")
-        source, rank = self._find(side, rows["place"][row])
+    def _open(self, side: str, name: str, place: int) -> Array:
+        source, rank = self._find(side, place)
         return source.open_value(rank, name)
 
     def _find(self, side: str, place: int) -> tuple[TensorSource, RankDump]:
@@ -174,6 +176,11 @@ def _find_recorded(run: Run, call: Call) -> Call:
     """The call whose stack tells where it was made: a backward call's forward, where it has none of its own."""
     forward = None if run.rank.stack(call.name) else run.by_name.get(call.in_direction(FORWARD))
     return forward or call
+
+
+def _cell(columns: dict[str, Any], name: str, row: int) -> int:
+    """A column that is empty in all rows is left out of a page."""
+    return int(columns[name][row]) if name in columns else -1
 
 
 def _text(page: Page, number: int) -> str:
