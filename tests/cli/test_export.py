@@ -32,7 +32,8 @@ def test_graphs_for_model_explorer_and_the_next_command(
     names = ["graph.json", "norm.json", "nonfinite.json"]
     assert done.stdout.splitlines() == [
         *(f"written: {tmp_path / 'out' / name}" for name in names),
-        f"next: model-explorer {tmp_path / 'out' / 'graph.json'}",
+        f"next: model-explorer {tmp_path / 'out' / names[0]} --node_data_paths="
+        + ",".join(str(tmp_path / "out" / name) for name in names[1:]),
     ]
 
 

@@ -70,6 +70,11 @@ def test_calls_are_nodes_in_the_namespaces_of_their_modules(tmp_path: Path) -> N
     assert all(set(node) == NODE_KEYS for node in nodes.values())
 
 
+def test_what_the_framework_calls_itself_is_a_layer_of_its_own(tmp_path: Path) -> None:
+    path = _write(tmp_path, {"Tensor.add_.0.forward": forward(caller="optimizer")})
+    assert _nodes(_export(path, tmp_path / "out"))["Tensor.add_.0.forward"]["namespace"] == "optimizer"
+
+
 def test_edges_are_the_data_flow(tmp_path: Path) -> None:
     nodes = _nodes(_export(_write(tmp_path, _records(), PARENTS), tmp_path / "out"))
     assert nodes[LINEAR]["incomingEdges"] == []

@@ -72,10 +72,11 @@ def export(
         following = f"tensorboard --logdir {shlex.quote(str(output))}"
     else:
         from tensorprobe.export.compared_error import read_errors
-        from tensorprobe.export.model_explorer import GRAPH_FILE, write_model_explorer
+        from tensorprobe.export.model_explorer import write_model_explorer
 
         written = write_model_explorer(dump, output, read_errors(compare, path) if compare else None)
-        following = f"model-explorer {shlex.quote(str(output / GRAPH_FILE))}"
+        graph, *data = (shlex.quote(str(file)) for file in written)
+        following = f"model-explorer {graph} --node_data_paths={','.join(data)}"
     for file in written:
         typer.echo(f"written: {clean(str(file))}")
     typer.echo(f"next: {clean(following)}")

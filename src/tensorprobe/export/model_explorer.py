@@ -96,8 +96,9 @@ def _label(call: Call) -> str:
 
 
 def _namespace(run: Run, call: Call) -> str:
-    """`blocks/0/attention`; what happened in the backward pass is beside the model, not among its layers."""
-    path = run.context_path(call) or ""
+    """`blocks/0/attention`; what happened in the backward pass is beside the model, not among its layers, and what the
+    framework called itself is with whoever called it."""
+    path = run.context_path(call) or call.caller or ""
     segments = path.rpartition(".")[0].split(".") if call.kind == "module" else path.split(".")
     first = ["backward"] if call.phase == BACKWARD else []
     return "/".join([*first, *(segment.replace("/", "∕") for segment in segments if segment)])
