@@ -9,7 +9,6 @@ from unittest import mock
 import numpy as np
 import pytest
 
-import tensorprobe
 from tensorprobe.errors import UsageError
 from tensorprobe.replay import truth
 from tensorprobe.replay.completion import NotRepeatedError
@@ -19,22 +18,16 @@ from tensorprobe.serve.shown import ShownRun
 from tensorprobe.serve.tensor_source import TensorSource
 from tensorprobe.store.reader import open_dump
 from tests.replay.program import make_program
+from tests.replay.test_completion import record
 
 NAME = "Functional.linear.0.forward.output.0"
-
-
-def _record(folder: Path, task: str) -> Path:
-    model, step = make_program("attention")
-    with tensorprobe.capture(model, folder / task, level="mix", task=task):
-        step().backward()
-    return folder / task
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("dumps")
     for task in ("tensor", "replay", "statistics"):
-        _record(path, task)
+        record(path, "attention", task)
     return path
 
 
