@@ -15,6 +15,7 @@ from tests.serve.recorded import NAME, VALUES, write_run
 Opener = Callable[[str, str], Page]
 
 _ROW = "#pair=1"
+_ASKING = "Reading the tensors"
 
 
 @pytest.fixture
@@ -77,7 +78,10 @@ def test_a_pair_that_the_page_does_not_hold_is_loaded_when_it_is_opened(open_ser
 def test_a_pair_without_saved_tensors_says_why(open_served: Opener, tmp_path: Path) -> None:
     with serving(write_run(tmp_path)) as (_, address):
         page = open_served(address, "#pair=0")
-        page.locator("#detail", has_text='which was recorded with task "statistics"').wait_for()
+        notes = page.locator("#detail .note")
+        notes.first.wait_for()
+        notes.filter(has_text=_ASKING).wait_for(state="detached")
+        assert 'which was recorded with task "statistics"' in page.locator("#detail").inner_text()
 
 
 def test_the_stacks_of_a_call_are_loaded_when_it_is_opened(open_served: Opener, tmp_path: Path) -> None:
