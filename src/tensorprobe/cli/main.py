@@ -13,11 +13,13 @@ from tensorprobe._version import __version__
 from tensorprobe.cli.compare import compare
 from tensorprobe.cli.compare_dirs import compare_dirs
 from tensorprobe.cli.convert import convert
+from tensorprobe.cli.export import export
 from tensorprobe.cli.init import init
 from tensorprobe.cli.recover import recover
 from tensorprobe.cli.replay import replay
 from tensorprobe.cli.repro import repro
 from tensorprobe.cli.run import PARSING, run
+from tensorprobe.cli.serve import serve
 from tensorprobe.cli.show import show
 from tensorprobe.cli.tensor import tensor
 from tensorprobe.cli.truth import truth
@@ -53,6 +55,8 @@ app.command(context_settings=PARSING)(run)
 app.command()(show)
 app.command()(compare)
 app.command()(truth)
+app.command()(serve)
+app.command()(export)
 app.command()(replay)
 app.command()(repro)
 app.command()(tensor)

@@ -43,7 +43,7 @@ def write_tensors(dump: Dump, names: Sequence[str], folder: Path, device: str = 
             for one in wanted:
                 source = whole.tensor_path(one.file_name)
                 if not source.is_file():
-                    raise UsageError(_describe_missing(one, rank))
+                    raise UsageError(describe_missing(one, rank))
                 _copy(source, target / one.file_name)
                 written.append(target / one.file_name)
     return written
@@ -56,7 +56,8 @@ def _copy(source: Path, target: Path) -> None:
             shutil.copyfileobj(content, file)
 
 
-def _describe_missing(one: WantedTensor, rank: RankDump) -> str:
+def describe_missing(one: WantedTensor, rank: RankDump) -> str:
+    """Why there is no file of it, although the step was executed again."""
     what = f"{rank.name} has no content of {one.call.name}.{one.slot.slot}"
     if one.slot.is_undefined:
         return f"{what}: it is memory that nobody had written to."
@@ -65,16 +66,14 @@ def _describe_missing(one: WantedTensor, rank: RankDump) -> str:
 
 def find_wanted(rank: RankDump, names: Sequence[str]) -> Iterator[WantedTensor]:
     """The tensors that are meant: `Torch.add.0.forward`, all of a record; `Torch.add.0.forward.output.0`, one."""
-    suffix = "npy" if rank.header.get("framework") == "mindspore" else "pt"
     found: dict[str, list[WantedTensor]] = {name: [] for name in names}
     known: list[str] = []
     for call, _ in read_calls(rank):
         known.append(call.name)
         for slot in call.tensors:
-            place = f"{call.name}.{slot.slot}"
+            place, suffix = f"{call.name}.{slot.slot}", _suffix_of(rank)
             for name in {call.name, place, f"{place}.{suffix}"} & found.keys():
-                file_name = slot.data_name or slot_file_name(place, suffix)
-                found[name].append(WantedTensor(call, slot, file_name))
+                found[name].append(make_wanted(rank, call, slot))
     for name, tensors in found.items():
         if not tensors:
             advice = suggest(name, known) or "`tensorprobe show` lists the records."
@@ -82,17 +81,21 @@ def find_wanted(rank: RankDump, names: Sequence[str]) -> Iterator[WantedTensor]:
         yield from tensors
 
 
+def make_wanted(rank: RankDump, call: Call, slot: TensorSlot) -> WantedTensor:
+    """One tensor of a call, with the name that its file has, or would have."""
+    return WantedTensor(call, slot, slot.data_name or slot_file_name(f"{call.name}.{slot.slot}", _suffix_of(rank)))
+
+
+def _suffix_of(rank: RankDump) -> str:
+    return "npy" if rank.header.get("framework") == "mindspore" else "pt"
+
+
 def _compute(dump: Dump, rank: RankDump, wanted: Sequence[WantedTensor], folder: Path, device: str) -> RankDump:
     """The rank with files of all that is wanted."""
     missing = [one for one in wanted if not rank.tensor_path(one.file_name).is_file()]
     if not missing:
         return rank
-    if rank.header.get("task") != "replay":
-        raise UsageError(
-            f"there is no file of {missing[0].call.name}.{missing[0].slot.slot} in {rank.folder}, which was recorded "
-            f'with task "{rank.header.get("task")}": only what task "replay" left out can be computed. '
-            'Record with task "replay" or "tensor".'
-        )
+    check_computable(missing[0], rank)
     from tensorprobe.replay import iter_executions
 
     last = max((one.call for one in missing), key=lambda call: call.position).name
@@ -100,3 +103,13 @@ def _compute(dump: Dump, rank: RankDump, wanted: Sequence[WantedTensor], folder:
         check_repeated(done)
     (whole,) = open_dump(folder).ranks()
     return whole
+
+
+def check_computable(one: WantedTensor, rank: RankDump) -> None:
+    """UsageError if a tensor without a file cannot be computed either."""
+    if rank.header.get("task") != "replay":
+        raise UsageError(
+            f"there is no file of {one.call.name}.{one.slot.slot} in {rank.folder}, which was recorded "
+            f'with task "{rank.header.get("task")}": only what task "replay" left out can be computed. '
+            'Record with task "replay" or "tensor".'
+        )

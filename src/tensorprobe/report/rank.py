@@ -12,7 +12,7 @@ from tensorprobe.model.name import FORWARD
 from tensorprobe.report.nonfinite import NonFinite, find_non_finite
 from tensorprobe.report.tree import Row, build_rows, build_saved_rows, filter_rows, limit_depth
 from tensorprobe.run.call import Call
-from tensorprobe.run.step import read_run
+from tensorprobe.run.step import Run, read_run
 from tensorprobe.store.frame import describe_frame
 from tensorprobe.store.reader import RankDump
 from tensorprobe.store.slot import TensorSlot
@@ -38,6 +38,8 @@ class Gradient:
     norm: float
     is_finite: bool
     """False: the norm is only that of the elements that are numbers."""
+    record: str
+    """The call that it stands in."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +98,12 @@ def build_rank_report(
     rank: RankDump, options: ShowOptions | None = None, on_record: OnRecord = lambda: None
 ) -> RankReport:
     """Read one step of one process. `on_record` is told of each record, for a progress bar."""
-    options = options or ShowOptions()
-    run = read_run(rank, on_record)
+    return report_run(read_run(rank, on_record), options or ShowOptions())
+
+
+def report_run(run: Run, options: ShowOptions) -> RankReport:
+    """The same of a step that has been read."""
+    rank = run.rank
     calls, saved = run.calls[: rank.record_count], run.calls[rank.record_count :]
     non_finite = find_non_finite(run.calls, rank.parents)
     failed = tuple(call for call in calls if call.failed)
@@ -160,4 +166,4 @@ def _iter_gradients(calls: Sequence[Call]) -> Iterator[Gradient]:
             for slot in call.tensors:
                 if isinstance(slot.norm, float) and not slot.is_undefined:
                     name = f"{call.path}.{slot.slot}" if call.path else slot.slot
-                    yield Gradient(name, slot.norm, not (slot.has_nan or slot.has_inf))
+                    yield Gradient(name, slot.norm, not (slot.has_nan or slot.has_inf), call.name)

@@ -76,9 +76,9 @@ def print_report(console: Console, report: RankReport, has_filter: bool = False)
     if report.error:
         print_facts(console, [_fact("unreadable", report.error)])
         return
-    print_facts(console, _state_facts(report))
+    print_facts(console, iter_state_facts(report))
     if not has_filter:
-        print_facts(console, _finding_facts(report))
+        print_facts(console, iter_finding_facts(report))
     elif not report.rows and not report.saved_rows:
         print_facts(console, [_fact("filter", "no record has this text in its name, module path, caller or error")])
     _print_rows(console, report, has_filter)
@@ -108,7 +108,8 @@ def _title_lines(report: RankReport) -> Iterator[Text]:
     )
 
 
-def _state_facts(report: RankReport) -> Iterator[Fact]:
+def iter_state_facts(report: RankReport) -> Iterator[Fact]:
+    """Is all of it there, and what does it cover?"""
     if report.is_recovered:
         yield _fact(
             "incomplete", "the run was killed and its files were recovered; what it still held in memory is missing"
@@ -150,7 +151,8 @@ def _count_of(coverage: Mapping[str, Any], key: str, words: str) -> str:
     return f"{count:,} {words}" if is_count(count) else ""
 
 
-def _finding_facts(report: RankReport) -> Iterator[Fact]:
+def iter_finding_facts(report: RankReport) -> Iterator[Fact]:
+    """NaN and Inf, failed calls, the last numbers, gradients."""
     for quality in QUALITIES:
         yield from _non_finite_facts(report, quality)
     for label, call in zip(_labels("failed"), report.failed[:_MAX_LISTED], strict=False):

@@ -1,0 +1,1 @@
+"""Dumps in the formats of other tools: TensorBoard, Model Explorer."""
