@@ -55,12 +55,10 @@ def _describe(comparison: Comparison) -> dict[str, Any]:
             "obstacles": summary.obstacles,
             "fallbacks": summary.fallbacks,
         },
-        "coverage": _describe_coverage(summary.coverage),
-        "matrix": _describe_matrix(summary.matrix),
+        "coverage": describe_coverage(summary.coverage),
+        "matrix": describe_matrix(summary.matrix),
         "sources": [_describe_source(source) for source in summary.sources],
-        "unpaired": [
-            _describe_unpaired(one) for one in (*summary.unpaired, *summary.idle, *summary.framework_unpaired)
-        ],
+        "unpaired": [describe_unpaired(one) for one in (*summary.unpaired, *summary.idle, *summary.framework_unpaired)],
         "problems": summary.problems,
         "ranks": [_describe_rank(rank) for rank in comparison.ranks],
     }
@@ -97,7 +95,7 @@ def _describe_source(source: Source) -> dict[str, Any]:
     return {"place": source.place, **_describe_call(source.call), **numbers}
 
 
-def _describe_coverage(coverage: Coverage) -> dict[str, Any]:
+def describe_coverage(coverage: Coverage) -> dict[str, Any]:
     return {
         "share": coverage.share,
         "value_share": coverage.value_share,
@@ -115,12 +113,12 @@ def _describe_coverage(coverage: Coverage) -> dict[str, Any]:
     }
 
 
-def _describe_matrix(matrix: Matrix) -> dict[str, Any]:
+def describe_matrix(matrix: Matrix) -> dict[str, Any]:
     kinds = [[matrix.kind(step, rank) for rank in matrix.ranks] for step in matrix.steps]
     return {"steps": matrix.steps, "ranks": matrix.ranks, "kinds": kinds}
 
 
-def _describe_unpaired(one: UnpairedCall) -> dict[str, Any]:
+def describe_unpaired(one: UnpairedCall) -> dict[str, Any]:
     call, nearest = one.found.call, one.found.nearest
     return {
         "place": one.place,
@@ -139,7 +137,7 @@ def _describe_rank(rank: RankResult) -> dict[str, Any]:
         "reference_name": rank.reference_name,
         "candidate_name": rank.candidate_name,
         "verdict": _describe_verdict(rank.verdict),
-        "coverage": _describe_coverage(rank.coverage),
+        "coverage": describe_coverage(rank.coverage),
         "counts": {"values": dict(rank.value_counts), "calls": dict(rank.role_counts), "bases": dict(rank.bases)},
         "is_cut_short": rank.is_cut_short,
         "problems": rank.problems,

@@ -1,0 +1,83 @@
+"""A comparison as the one document that its page is made of: plain data, with all texts as the dumps have them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tensorprobe._version import __version__
+from tensorprobe.compare.result import Comparison
+from tensorprobe.compare.row import Row, build_rows
+from tensorprobe.report.compare_json import describe_coverage, describe_matrix, describe_unpaired
+from tensorprobe.report.compare_statement import iter_statements
+from tensorprobe.report.compare_summary import Summary, summarize
+from tensorprobe.report.json import make_strict
+from tensorprobe.report.page.call_table import CallTable
+from tensorprobe.report.page.column import Strings, build_row_columns
+from tensorprobe.report.page.verdict import describe_others, describe_verdict
+
+VERSION = 1
+"""Of the document."""
+
+
+def build_comparison_page(
+    comparison: Comparison, rows: Sequence[Row] | None = None, summary: Summary | None = None
+) -> dict[str, Any]:
+    """The whole document. `rows` and `summary` are made here if they were not made before."""
+    found = build_rows(comparison) if rows is None else rows
+    return add_rows(build_page_head(comparison, summary or summarize(comparison)), found)
+
+
+def build_page_head(comparison: Comparison, summary: Summary) -> dict[str, Any]:
+    """All but the rows: what is saved beside them, so that a page can be made without the dumps."""
+    strings, table = Strings(), CallTable(comparison)
+    head = {
+        "version": VERSION,
+        "kind": "comparison",
+        "tensorprobe": __version__,
+        "title": f"{comparison.verdict.kind}: {comparison.reference} against {comparison.candidate}",
+        "reference": comparison.reference,
+        "candidate": comparison.candidate,
+        "verdict": describe_verdict(summary, table),
+        "others": describe_others(summary, table),
+        "statements": [
+            {"label": one.label, "text": one.text, "mark": one.mark}
+            for one in iter_statements(summary, "they are in the table of all pairs")
+        ],
+        "places": table.places,
+        "matrix": describe_matrix(summary.matrix) if summary.has_several_ranks else None,
+        "calls": table.build_columns(strings),
+        "graph": None,
+        "details": {},
+        "coverage": describe_coverage(summary.coverage),
+        "unpaired": [describe_unpaired(one) for one in (*summary.unpaired, *summary.idle, *summary.framework_unpaired)],
+        "problems": list(summary.problems),
+        "circumstances": _describe_circumstances(summary),
+        "counts": _describe_counts(summary),
+        "row_calls": table.row_calls,
+        "row_places": table.row_places,
+        "strings": strings.listed,
+    }
+    strict: dict[str, Any] = make_strict(head)
+    return strict
+
+
+def add_rows(head: dict[str, Any], rows: Iterable[Row]) -> dict[str, Any]:
+    """The document: its head with every pair of values, and every call without a partner."""
+    strings = Strings(head["strings"])
+    calls, places = head["row_calls"], head["row_places"]
+    kept = {key: value for key, value in head.items() if key not in ("row_calls", "row_places")}
+    columns = build_row_columns(list(rows), calls, places, strings)
+    return {**kept, "rows": columns, "strings": strings.listed}
+
+
+def _describe_circumstances(summary: Summary) -> list[dict[str, Any]]:
+    return [
+        {"key": one.key, "reference": one.reference, "candidate": one.candidate, "places": list(one.places)}
+        for one in summary.circumstances
+    ]
+
+
+def _describe_counts(summary: Summary) -> dict[str, Any]:
+    names = ("calls", "framework_calls", "tensors", "arguments", "bases", "obstacles", "fallbacks")
+    return {name: dict(getattr(summary, name)) for name in names}
