@@ -142,6 +142,15 @@ class CallResult:
 
 
 @dataclass(frozen=True)
+class OtherDifference:
+    """A difference besides the first one, found by executing both runs again."""
+
+    call: CallResult
+    effect: float | None
+    """The share of the loss's difference that vanishes when the reference's value is put in its place."""
+
+
+@dataclass(frozen=True)
 class Verdict:
     """The sentence, and what supports it. Plain text: no markup, names from the dump not yet escaped."""
 
@@ -156,6 +165,14 @@ class Verdict:
     """The pair that is named; None when all agree, or when only unpaired calls are to blame."""
     suspects: tuple[Call, ...] = ()
     """Calls without a counterpart that the difference came through."""
+    effect: float | None = None
+    """The share of the loss's difference that it explains, where the runs were executed again."""
+    losses: tuple[float, float] | None = None
+    """The loss of the reference and of the candidate without rounding, where the runs were executed again."""
+    others: tuple[OtherDifference, ...] = ()
+    """What else differs, where the runs were executed again; the first ones matter most."""
+    region: tuple[Call, ...] = ()
+    """Where several calls of one run stand against one of the other: those calls, in their order."""
 
 
 @dataclass(frozen=True)
@@ -217,6 +234,9 @@ class RankResult:
     """What is wrong with the dumps: a step that was cut off, lines that cannot be read."""
     is_cut_short: bool = False
     """`first` ended the comparison at the first source: what follows was not compared."""
+    truth_errors: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """For each side, how far the results of a call are from their truth, relative to it, by the name of the call; only
+    where the step was executed again."""
 
     @property
     def value_counts(self) -> Counter[str]:

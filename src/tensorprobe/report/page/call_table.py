@@ -27,6 +27,7 @@ class CallTable:
     """For each row the number of its call; NOTHING for a call without a partner."""
     row_places: list[int] = field(default_factory=list)
     _numbers: dict[tuple[int, str, str], int] = field(default_factory=dict)
+    _calls: dict[tuple[int, str], dict[str, Call]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         ranks = self.comparison.ranks
@@ -71,6 +72,38 @@ class CallTable:
         """The number of the pair in which a call of one side stands."""
         return self._numbers.get((place, side, call.name))
 
+    def find_pair(self, place: int, side: str, call: Call) -> CallResult | None:
+        number = self.find_call(place, side, call)
+        return None if number is None else self.entries[number][1]
+
+    def has_call(self, place: int, side: str, call: Call) -> bool:
+        """Was it one of this run that was recorded?"""
+        return self.list_calls(place, side).get(call.name) is call
+
+    def list_calls(self, place: int, side: str) -> dict[str, Call]:
+        """All calls of one run in one step and rank, by their names."""
+        key = place, side
+        if key not in self._calls:
+            rank = self.comparison.ranks[place]
+            is_reference = side == "reference"
+            paired = (call for pair in rank.calls for call in (pair.reference if is_reference else pair.candidate))
+            lone = (one.call for one in (rank.only_reference if is_reference else rank.only_candidate))
+            self._calls[key] = {call.name: call for call in (*paired, *lone)}
+        return self._calls[key]
+
+    def iter_values(self, numbers: Iterable[int | None]) -> Iterator[ValuePair]:
+        """The pairs of values of some pairs of calls."""
+        return (value for number in numbers if number is not None for value in self.entries[number][1].values)
+
+    def _list_errors(self, side: str) -> list[float | None]:
+        """Each run's own error against its truth, where it was executed again."""
+        found: list[float | None] = []
+        for place, pair in self.entries:
+            errors = self.comparison.ranks[place].truth_errors.get(side, {})
+            calls = pair.reference if side == "reference" else pair.candidate
+            found.append(make_number(errors.get(calls[-1].name)))
+        return found
+
     def build_columns(self, strings: Strings) -> dict[str, Any]:
         """The columns of `calls` in the page."""
         pairs = [pair for _, pair in self.entries]
@@ -91,8 +124,8 @@ class CallTable:
             "error": [make_number(value.error) if value else None for value in worst],
             "tolerance": [make_number(value.tolerance) if value else None for value in worst],
             "input_error": [make_number(value.error) if value else None for value in given],
-            "truth_reference": [None] * len(pairs),
-            "truth_candidate": [None] * len(pairs),
+            "truth_reference": self._list_errors("reference"),
+            "truth_candidate": self._list_errors("candidate"),
             "location_reference_s": strings.add_all(_describe(pair.reference_location) for pair in pairs),
             "location_candidate_s": strings.add_all(_describe(pair.candidate_location) for pair in pairs),
             "first_row": _find_first_rows(self.comparison.ranks),
