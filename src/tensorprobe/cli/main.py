@@ -16,6 +16,7 @@ from tensorprobe.cli.convert import convert
 from tensorprobe.cli.init import init
 from tensorprobe.cli.recover import recover
 from tensorprobe.cli.replay import replay
+from tensorprobe.cli.report import report
 from tensorprobe.cli.repro import repro
 from tensorprobe.cli.run import PARSING, run
 from tensorprobe.cli.show import show
@@ -53,6 +54,7 @@ app.command(context_settings=PARSING)(run)
 app.command()(show)
 app.command()(compare)
 app.command()(truth)
+app.command()(report)
 app.command()(replay)
 app.command()(repro)
 app.command()(tensor)
@@ -91,6 +93,12 @@ def describe(
     [bold]Two runs[/bold], and the first call that went wrong:
 
         tensorprobe compare good_dump bad_dump
+
+    [bold]A page[/bold] to look at, of two runs or of one:
+
+        tensorprobe compare good_dump bad_dump -o result
+
+        tensorprobe report dump_path
 
     [bold]Two folders[/bold] of .npy files, pair by pair:
 

@@ -26,7 +26,8 @@ _SHOWN_ROWS = 20
 Sort = Annotated[str | None, typer.Option(help="Order of the table: order (as the calls ran), own, error or effect.")]
 Filter = Annotated[str | None, typer.Option("--filter", help="Only calls with this text in their name.")]
 Output = Annotated[
-    Path | None, typer.Option("-o", "--output", metavar="DIR", help="Write truth.csv and truth.json there.")
+    Path | None,
+    typer.Option("-o", "--output", metavar="DIR", help="Write report.html, truth.csv and truth.json there."),
 ]
 Memory = Annotated[
     float | None,
@@ -62,7 +63,7 @@ def truth(
 
     tensorprobe truth dump_path --filter layers.3    only some calls
 
-    tensorprobe truth dump_path -o result            every value, as CSV and JSON
+    tensorprobe truth dump_path -o result            a page to look at, and every value as CSV and JSON
 
     Exit codes: 0 nothing is wrong, 1 something is wrong, 2 the run could not be replayed.
     """
@@ -82,7 +83,7 @@ def truth(
 
 
 def _find_truths(path: Path, dump: Dump, output: Path | None, device: str, limit: MemoryLimit) -> list[Truth]:
-    from tensorprobe.report.truth_file import prepared_truth_folder, write_truth_files
+    from tensorprobe.report.truth_file import prepared_truth_folder, write_truth_files, write_truth_page
 
     with ExitStack() as stack:
         if output is not None:
@@ -91,6 +92,7 @@ def _find_truths(path: Path, dump: Dump, output: Path | None, device: str, limit
             truths = list(iter_truths(dump, device, reach, limit))
         if output is not None:
             write_truth_files(output, truths)
+            write_truth_page(output, dump, truths)
     return truths
 
 

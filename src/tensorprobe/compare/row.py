@@ -118,8 +118,9 @@ def iter_rows(comparison: Comparison) -> Iterator[Row]:
     """The same, one at a time: a run has a hundred thousand values."""
     for rank in comparison.ranks:
         for call in rank.calls:
+            common = _call_columns(rank, call)
             for value in call.values:
-                yield _value_row(rank, call, value)
+                yield _value_row(call, value, common)
         for found in rank.only_reference:
             yield _unpaired_row(rank, found, "reference")
         for found in rank.only_candidate:
@@ -134,25 +135,32 @@ def count_rows(comparison: Comparison) -> int:
     )
 
 
-def _value_row(rank: RankResult, call: CallResult, value: ValuePair) -> Row:
+def _call_columns(rank: RankResult, call: CallResult) -> dict[str, Any]:
+    """What is the same for all values of a call."""
+    return {
+        "step": rank.step,
+        "rank": _folder(rank.reference_name),
+        "role": call.role,
+        "because": call.because or None,
+        "rule": call.rule,
+        "reference_location": describe_frame(call.reference_location) if call.reference_location else None,
+        "candidate_location": describe_frame(call.candidate_location) if call.candidate_location else None,
+    }
+
+
+def _value_row(call: CallResult, value: ValuePair, common: dict[str, Any]) -> Row:
     holder, other = find_holder(call.reference, value.reference), find_holder(call.candidate, value.candidate)
     return Row(
-        step=rank.step,
-        rank=_folder(rank.reference_name),
+        **common,
         reference_name=_slot_name(holder, value.reference),
         candidate_name=_slot_name(other, value.candidate),
         status=value.status,
-        role=call.role,
         error=value.error,
         tolerance=value.tolerance,
         reason=value.reason or (value.measurement.problem if value.measurement else None) or None,
-        because=call.because or None,
-        rule=call.rule,
         module_path=holder.module_path,
         direction=holder.direction or None,
         caller=holder.caller or other.caller,
-        reference_location=describe_frame(call.reference_location) if call.reference_location else None,
-        candidate_location=describe_frame(call.candidate_location) if call.candidate_location else None,
         **_leaf_columns("reference", value.reference),
         **_leaf_columns("candidate", value.candidate),
         **_measured_columns(value.measurement),

@@ -5,26 +5,27 @@ One document, written in pieces: the verdict and the summary, then every row on 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, BinaryIO
 
 from tensorprobe._version import __version__
-from tensorprobe.compare.result import CallResult, Comparison, Coverage, RankResult, Verdict
+from tensorprobe.compare.result import CallResult, Coverage, RankResult, Verdict
 from tensorprobe.compare.row import COLUMNS, Row
-from tensorprobe.report.compare_summary import Matrix, Source, UnpairedCall, summarize
+from tensorprobe.report.compare_summary import Matrix, Source, Summary, UnpairedCall
 from tensorprobe.report.json import encode
 from tensorprobe.store.frame import describe_frame
 
 
-def write_json(file: BinaryIO, comparison: Comparison, rows: Iterable[Row]) -> None:
+def write_json(file: BinaryIO, summary: Summary, rows: Iterable[Row], more: Mapping[str, Any] | None = None) -> None:
     """The document as a file."""
-    for piece in iter_compare_json(comparison, rows):
+    for piece in iter_compare_json(summary, rows, more):
         file.write(piece.encode("ascii"))
 
 
-def iter_compare_json(comparison: Comparison, rows: Iterable[Row]) -> Iterator[str]:
-    """The document, piece by piece."""
-    yield "{" + ",\n".join(f"{encode(key)}: {encode(value)}" for key, value in _describe(comparison).items())
+def iter_compare_json(summary: Summary, rows: Iterable[Row], more: Mapping[str, Any] | None = None) -> Iterator[str]:
+    """The document, piece by piece; `more` is what else stands in it."""
+    head = {**_describe(summary), **(more or {})}
+    yield "{" + ",\n".join(f"{encode(key)}: {encode(value)}" for key, value in head.items())
     yield ',\n"rows": ['
     separator = "\n"
     for row in rows:
@@ -33,8 +34,8 @@ def iter_compare_json(comparison: Comparison, rows: Iterable[Row]) -> Iterator[s
     yield "\n]}\n"
 
 
-def _describe(comparison: Comparison) -> dict[str, Any]:
-    summary = summarize(comparison)
+def _describe(summary: Summary) -> dict[str, Any]:
+    comparison = summary.comparison
     return {
         "tensorprobe": __version__,
         "reference": comparison.reference,

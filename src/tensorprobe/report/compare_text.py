@@ -27,15 +27,16 @@ _DIFFERENT_STYLE = "red"
 _MARK_STYLES = {"bad": "red", "doubtful": "yellow", "aside": "dim", "": ""}
 
 
-def print_comparison(
-    console: Console,
-    comparison: Comparison,
-    where_more: str = "-o DIR writes all of them",
-    summary: Summary | None = None,
-) -> None:
-    """All that `compare` prints; `where_more` says where what does not fit here can be seen. `summary` is that of the
-    comparison, if it was made before."""
-    summary = summary or summarize(comparison)
+WHERE_MORE = "-o DIR writes all of them"
+
+
+def print_comparison(console: Console, comparison: Comparison, where_more: str = WHERE_MORE) -> None:
+    """All that `compare` prints; `where_more` says where what does not fit here can be seen."""
+    print_summary(console, summarize(comparison), where_more)
+
+
+def print_summary(console: Console, summary: Summary, where_more: str = WHERE_MORE) -> None:
+    """The same of a comparison that was summed up before."""
     _print_verdict(console, summary)
     print_facts(console, map(_fact, iter_statements(summary, where_more)))
     if summary.has_several_ranks:

@@ -16,15 +16,25 @@ from tensorprobe.replay.truth_summary import summarize_truth
 from tensorprobe.report.cell import defuse, make_cell
 from tensorprobe.report.compare_file import prepared_folder
 from tensorprobe.report.json import encode
+from tensorprobe.report.page_file import write_page_file
 from tensorprobe.report.truth_row import COLUMNS, build_truth_rows
 from tensorprobe.store import disk
+from tensorprobe.store.reader import Dump
 
-CSV_FILE, JSON_FILE = "truth.csv", "truth.json"
+CSV_FILE, JSON_FILE, HTML_FILE = "truth.csv", "truth.json", "report.html"
 
 
 def prepared_truth_folder(folder: Path, dump: Path) -> AbstractContextManager[None]:
     """Refused at once where nothing can be written."""
-    return prepared_folder(folder, (dump,), (CSV_FILE, JSON_FILE))
+    return prepared_folder(folder, (dump,), (CSV_FILE, JSON_FILE, HTML_FILE))
+
+
+def write_truth_page(folder: Path, dump: Dump, truths: Sequence[Truth]) -> Path:
+    """report.html: the run, and how many digits each of its calls has lost."""
+    from tensorprobe.report.page.run import build_run_page
+
+    write_page_file(folder / HTML_FILE, build_run_page(dump, truths))
+    return folder / HTML_FILE
 
 
 def write_truth_files(folder: Path, truths: Sequence[Truth]) -> tuple[Path, ...]:

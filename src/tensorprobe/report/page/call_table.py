@@ -23,6 +23,8 @@ class CallTable:
     places: list[str] = field(init=False)
     entries: list[tuple[int, CallResult]] = field(init=False)
     """The number of its place, and the pair."""
+    first_rows: list[int] = field(init=False)
+    """For each call the number of its first row."""
     row_calls: list[int] = field(default_factory=list)
     """For each row the number of its call; NOTHING for a call without a partner."""
     row_places: list[int] = field(default_factory=list)
@@ -33,6 +35,7 @@ class CallTable:
         ranks = self.comparison.ranks
         self.places = [rank.reference_name for rank in ranks]
         self.entries = [(place, call) for place, rank in enumerate(ranks) for call in rank.calls]
+        self.first_rows = _find_first_rows(ranks)
         self._number_rows()
         for number, (place, pair) in enumerate(self.entries):
             for side, calls in (("reference", pair.reference), ("candidate", pair.candidate)):
@@ -128,7 +131,7 @@ class CallTable:
             "truth_candidate": self._list_errors("candidate"),
             "location_reference_s": strings.add_all(_describe(pair.reference_location) for pair in pairs),
             "location_candidate_s": strings.add_all(_describe(pair.candidate_location) for pair in pairs),
-            "first_row": _find_first_rows(self.comparison.ranks),
+            "first_row": self.first_rows,
             "row_count": counts,
             "is_framework_made": [pair.is_framework_made for pair in pairs],
         }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
+from operator import attrgetter
 from typing import Any
 
 from tensorprobe.compare.row import Row
@@ -67,13 +68,18 @@ def build_row_columns(
     columns: dict[str, Any] = {"call": list(calls), "place": list(places)}
     for field in _ROW_COLUMNS:
         name = field.name
-        found = [getattr(row, name) for row in rows]
-        if not any(value is not None for value in found):
+        found = list(map(attrgetter(name), rows))
+        kinds = set(map(type, found)) - {type(None)}
+        if not kinds:
             continue
         if name in _TEXTS:
             columns[f"{name}_s"] = strings.add_all(map(_make_text, found))
+        elif kinds == {bool} or (
+            kinds == {float} and all(map(math.isfinite, (one for one in found if one is not None)))
+        ):
+            columns[name] = found
         else:
-            columns[name] = [value if value is None else make_number(value) for value in found]
+            columns[name] = [make_number(value) for value in found]
     return columns
 
 

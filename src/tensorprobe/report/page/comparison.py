@@ -14,7 +14,7 @@ from tensorprobe.report.compare_summary import Summary, summarize
 from tensorprobe.report.json import make_strict
 from tensorprobe.report.page.call_table import CallTable
 from tensorprobe.report.page.column import Strings, build_row_columns
-from tensorprobe.report.page.picked_detail import choose_rows, describe_rows
+from tensorprobe.report.page.picked_detail import describe_details
 from tensorprobe.report.page.recorded import Recorded
 from tensorprobe.report.page.region import build_region
 from tensorprobe.report.page.verdict import describe_others, describe_verdict
@@ -28,10 +28,10 @@ def build_comparison_page(
 ) -> dict[str, Any]:
     """The whole document. `rows` and `summary` are made here if they were not made before."""
     found = build_rows(comparison) if rows is None else rows
-    return add_rows(build_page_head(comparison, found, summary or summarize(comparison)), found)
+    return add_rows(build_page_head(comparison, summary or summarize(comparison)), found)
 
 
-def build_page_head(comparison: Comparison, rows: Sequence[Row], summary: Summary) -> dict[str, Any]:
+def build_page_head(comparison: Comparison, summary: Summary) -> dict[str, Any]:
     """All but the rows: what is saved beside them, so that a page can be made without the dumps."""
     strings, table, recorded = Strings(), CallTable(comparison), Recorded(comparison)
     verdict, others = describe_verdict(summary, table, recorded), describe_others(summary, table)
@@ -50,20 +50,17 @@ def build_page_head(comparison: Comparison, rows: Sequence[Row], summary: Summar
         ],
         "places": table.places,
         "matrix": describe_matrix(summary.matrix) if summary.has_several_ranks else None,
-        "calls": table.build_columns(strings),
         "graph": build_region(summary.verdict, table),
-        "details": _describe_details(rows, (table, recorded), [verdict, *others]),
+        "details": describe_details(table, [one["call"] for one in (verdict, *others)], recorded),
         "coverage": describe_coverage(summary.coverage),
         "unpaired": [describe_unpaired(one) for one in (*summary.unpaired, *summary.idle, *summary.framework_unpaired)],
         "problems": list(summary.problems),
         "circumstances": _describe_circumstances(summary),
         "counts": _describe_counts(summary),
-        "row_calls": table.row_calls,
-        "row_places": table.row_places,
-        "strings": strings.listed,
     }
-    strict: dict[str, Any] = make_strict(head)
-    return strict
+    columns = table.build_columns(strings)
+    rows = {"row_calls": table.row_calls, "row_places": table.row_places}
+    return {**make_strict(head), "calls": columns, **rows, "strings": strings.listed}
 
 
 def add_rows(head: dict[str, Any], rows: Iterable[Row]) -> dict[str, Any]:
@@ -73,16 +70,6 @@ def add_rows(head: dict[str, Any], rows: Iterable[Row]) -> dict[str, Any]:
     kept = {key: value for key, value in head.items() if key not in ("row_calls", "row_places")}
     columns = build_row_columns(list(rows), calls, places, strings)
     return {**kept, "rows": columns, "strings": strings.listed}
-
-
-def _describe_details(
-    rows: Sequence[Row], behind: tuple[CallTable, Recorded], named: Iterable[dict[str, Any]]
-) -> dict[str, Any]:
-    """Of the calls that are named, and of the worst pairs."""
-    table, recorded = behind
-    calls = dict.fromkeys(one["call"] for one in named)
-    first = [number for call in calls for number, owner in enumerate(table.row_calls) if owner == call]
-    return describe_rows(rows, table.row_places, choose_rows(rows, first), recorded)
 
 
 def _describe_circumstances(summary: Summary) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ import numpy as np
 from tensorprobe.compare.result import Comparison
 from tensorprobe.errors import DumpError
 from tensorprobe.store.reader import RankDump, open_dump
+from tensorprobe.store.slot import TensorSlot
 from tensorprobe.store.tensor_file import open_tensor
 
 Array = np.ndarray[Any, Any]
@@ -28,11 +29,13 @@ class Recorded:
         rank = self.find_rank(side, place)
         return () if rank is None else rank.stack(name)
 
-    def open_value(self, side: str, place: int, data_name: str, dtype: str | None) -> Array | None:
+    def open_value(self, side: str, place: int, slot: TensorSlot) -> Array | None:
         """A saved tensor; None if it cannot be read."""
         rank = self.find_rank(side, place)
+        if rank is None or slot.data_name is None:
+            return None
         try:
-            return None if rank is None else open_tensor(rank.tensor_path(data_name), dtype)
+            return open_tensor(rank.tensor_path(slot.data_name), slot.dtype)
         except DumpError:
             return None  # the row of this pair says why
 
