@@ -263,7 +263,7 @@ class Comparison:
         return self.verdict.kind == "agree"
 
     def __repr__(self) -> str:
-        """What a notebook shows: the sentence, not the hundred thousand values behind it."""
+        """What a prompt shows: the sentence, not the hundred thousand values behind it."""
         return f"<Comparison of {self.reference!r} and {self.candidate!r}: {self.verdict.headline!r}>"
 
     def __str__(self) -> str:
@@ -275,6 +275,12 @@ class Comparison:
             calls = f"{covered.paired_reference:,} of {covered.reference_calls:,} calls paired"
             lines.append(f"  {rank.reference_name}: {calls}; values: {values or 'none'}")
         return clean_lines("\n".join([*lines, *(f"  {problem}" for problem in self.problems)]))
+
+    def _repr_html_(self) -> str | None:
+        """What a notebook shows, where jinja2 is installed."""
+        from tensorprobe.compare.notebook import render_comparison
+
+        return render_comparison(self)
 
     def __iter__(self) -> Iterator[RankResult]:
         return iter(self.ranks)
