@@ -13,8 +13,9 @@ import torch.nn.functional as F
 
 from tensorprobe.compare.result import Comparison
 from tensorprobe.report.page.comparison import build_comparison_page
+from tests.cli.command import run_here
 from tests.integration.fused_case import Weights
-from tests.integration.test_truth_inside import compare, fused_convolution, written_convolution
+from tests.integration.test_truth_inside import compare, fused_convolution, record, written_convolution
 
 
 @pytest.fixture(scope="module")
@@ -110,3 +111,17 @@ def test_without_the_dumps_there_are_no_stacks_and_no_tensors_and_all_else_stays
     assert again["verdict"]["sides"]["candidate"]["stack"] == []
     assert again["graph"] == page["graph"]
     assert again["rows"] == page["rows"]
+
+
+def test_truth_writes_a_page_with_the_digits_that_each_call_has_lost(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    dump, folder = record(tmp_path / "dump", program), tmp_path / "result"
+    done = run_here(capfd, "truth", dump, "-o", folder)
+    assert done.returncode == 0
+    names = ["truth.csv", "truth.json", "report.html"]
+    assert done.stdout.splitlines()[-3:] == [f"written: {folder / name}" for name in names]
+    assert sorted(path.name for path in folder.iterdir()) == sorted(names)
+    done = run_here(capfd, "truth", dump, "-o", folder, "--json")
+    assert json.loads(done.stdout)["is_right"] is True
+    assert done.stderr.count("written: ") == 3

@@ -67,6 +67,7 @@ def truth(
 
     Exit codes: 0 nothing is wrong, 1 something is wrong, 2 the run could not be replayed.
     """
+    from tensorprobe.report.truth_file import FILES
     from tensorprobe.report.truth_row import ORDERS
 
     if sort is not None and sort not in ORDERS:
@@ -75,15 +76,18 @@ def truth(
     for file in meaning or ():
         load_meanings(file)
     truths = _find_truths(path, open_dump(path).select(step, rank), output, device, limit)
+    wants_json = as_json or output_format is Format.JSON
     with suppress(BrokenPipeError):
-        _print(truths, as_json or output_format is Format.JSON, sort, text)
+        _print(truths, wants_json, sort, text)
+        for name in FILES if output is not None else ():
+            typer.echo(f"written: {clean(str(output / name))}", err=wants_json)
     if any(found.findings for found in truths):
         raise typer.Exit(_WRONG)
     raise typer.Exit(_NOTHING_WRONG if all(found.is_checked for found in truths) else _NOT_CHECKED)
 
 
 def _find_truths(path: Path, dump: Dump, output: Path | None, device: str, limit: MemoryLimit) -> list[Truth]:
-    from tensorprobe.report.truth_file import prepared_truth_folder, write_truth_files, write_truth_page
+    from tensorprobe.report.truth_file import prepared_truth_folder, write_truth_files
 
     with ExitStack() as stack:
         if output is not None:
@@ -91,8 +95,7 @@ def _find_truths(path: Path, dump: Dump, output: Path | None, device: str, limit
         with total_progress_bar("replaying") as reach:
             truths = list(iter_truths(dump, device, reach, limit))
         if output is not None:
-            write_truth_files(output, truths)
-            write_truth_page(output, dump, truths)
+            write_truth_files(output, dump, truths)
     return truths
 
 
