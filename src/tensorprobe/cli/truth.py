@@ -79,8 +79,8 @@ def truth(
     wants_json = as_json or output_format is Format.JSON
     with suppress(BrokenPipeError):
         _print(truths, wants_json, sort, text)
-        for name in FILES if output is not None else ():
-            typer.echo(f"written: {clean(str(output / name))}", err=wants_json)
+        for path in [] if output is None else [output / name for name in FILES]:
+            typer.echo(f"written: {clean(str(path))}", err=wants_json)
     if any(found.findings for found in truths):
         raise typer.Exit(_WRONG)
     raise typer.Exit(_NOTHING_WRONG if all(found.is_checked for found in truths) else _NOT_CHECKED)
