@@ -23,7 +23,7 @@ from tests.report.dump_files import forward, tensor, write_rank
 
 pytest.importorskip("xlsxwriter")
 
-FILES = ["compare.csv", "compare.json", "compare.xlsx"]
+FILES = ["compare.csv", "report.html"]
 STACKS = {"0": [["Functional.gelu.0.forward"], ["File /x/model.py, line 18, in forward, \n y = F.gelu(x)"]]}
 
 
@@ -86,23 +86,44 @@ def test_files_are_written_and_named(tmp_path: Path) -> None:
     folder = tmp_path / "the result"
     done = run_command("compare", *write_runs(tmp_path), "-o", folder)
     assert done.returncode == 1
-    assert done.stdout.splitlines()[-3:] == [
-        f"written: {folder / name}" for name in ("compare.csv", "compare.xlsx", "compare.json")
-    ]
+    assert done.stdout.splitlines()[-2:] == [f"written: {folder / name}" for name in FILES]
     assert sorted(path.name for path in folder.iterdir()) == FILES
     with (folder / "compare.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["role"] for row in rows if row["reference_name"] == "Functional.gelu.0.forward.output.0"] == ["source"]
+
+
+def test_the_files_that_are_asked_for_are_written(tmp_path: Path) -> None:
+    folder = tmp_path / "result"
+    done = run_command("compare", *write_runs(tmp_path), "-o", folder, "--files", "json,xlsx")
+    assert done.returncode == 1
+    assert sorted(path.name for path in folder.iterdir()) == ["compare.json", "compare.xlsx"]
     assert json.loads((folder / "compare.json").read_text())["verdict"]["kind"] == "source"
 
 
+def test_files_that_there_are_not_and_files_without_a_folder_are_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    paths = write_runs(tmp_path)
+    done = run_here(capfd, "compare", *paths, "-o", tmp_path / "result", "--files", "csv,pdf")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "'pdf' is not one of csv, html, xlsx, json" in done.stderr
+    assert not (tmp_path / "result").exists()
+    done = run_here(capfd, "compare", *paths, "--files", "csv")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: --files 'csv' says what -o writes. Give a folder, too: -o result\n"
+
+
 def test_with_format_json_the_document_is_all_that_goes_to_stdout(tmp_path: Path) -> None:
-    done = run_command("compare", *write_runs(tmp_path), "--format", "json", "-o", tmp_path / "result")
+    done = run_command(
+        "compare", *write_runs(tmp_path), "--format", "json", "-o", tmp_path / "result", "--files", "json"
+    )
     assert done.returncode == 1
     content = json.loads(done.stdout)
     assert content["verdict"]["call"]["reference"] == ["Functional.gelu.0.forward"]
-    assert done.stderr.count("written: ") == 3
-    assert (tmp_path / "result" / "compare.json").read_text() == done.stdout
+    assert done.stderr.count("written: ") == 1
+    written = json.loads((tmp_path / "result" / "compare.json").read_text())
+    assert {key: value for key, value in written.items() if key != "page"} == content
 
 
 @pytest.mark.parametrize("is_different", [False, True])

@@ -226,7 +226,7 @@ def test_a_place_that_cannot_be_written_to_is_said(tmp_path: Path, capsys: pytes
         assert done.returncode == 2
         assert done.stderr == f"error: -o {tmp_path / 'file'} cannot be written to (Not a directory).\n"
     done = run_here(capsys, "truth", dump, "-o", tmp_path / "file")
-    assert "is a file. Give a folder; truth.csv, truth.json are written into it." in done.stderr
+    assert "is a file. Give a folder; truth.csv, truth.json, report.html are written into it." in done.stderr
 
 
 def test_a_file_that_is_gone_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

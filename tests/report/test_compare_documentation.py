@@ -13,6 +13,7 @@ from tensorprobe.cli.compare import compare
 from tensorprobe.compare.result import ROLES, STATUSES, VerdictKind
 from tensorprobe.compare.row import COLUMNS
 from tensorprobe.report.compare_json import iter_compare_json
+from tensorprobe.report.compare_summary import summarize
 from tests.report.comparison import gelu_fault
 from tests.report.dump_files import forward, tensor, write_rank
 
@@ -61,7 +62,7 @@ def test_every_option_is_explained() -> None:
 
 
 def test_every_key_of_the_json_is_explained() -> None:
-    content = json.loads("".join(iter_compare_json(gelu_fault(), [])))
+    content = json.loads("".join(iter_compare_json(summarize(gelu_fault()), [])))
     assert set(words_of_first_cells(section("JSON"))) == set(content) - {"tensorprobe"}
 
 

@@ -15,6 +15,7 @@ import pytest
 from tensorprobe.compare.measure.measurement import Measurement
 from tensorprobe.compare.result import Comparison
 from tensorprobe.compare.row import COLUMNS, build_rows
+from tensorprobe.report.compare_summary import summarize
 from tensorprobe.report.compare_xlsx import write_xlsx
 from tests.length import PATIENCE_SECONDS
 from tests.report.comparison import (
@@ -36,7 +37,7 @@ INJECTED_CELL = "<r><t>x</t></r></is></c><c r='B9' t='str'><f>1+1</f><v>2</v></c
 
 def render(found: Comparison, folder: Path, **more: Any) -> bytes:
     file = io.BytesIO()
-    write_xlsx(file, found, found.rows, folder, **more)
+    write_xlsx(file, summarize(found), found.rows, folder, **more)
     return file.getvalue()
 
 
@@ -119,7 +120,7 @@ def test_numbers_that_a_cell_cannot_hold_are_text(tmp_path: Path) -> None:
 
 def test_rows_beyond_what_a_sheet_holds_are_left_out_with_a_word(tmp_path: Path) -> None:
     file = io.BytesIO()
-    left_out = write_xlsx(file, gelu_fault(), gelu_fault().rows, tmp_path, max_rows=4)
+    left_out = write_xlsx(file, summarize(gelu_fault()), gelu_fault().rows, tmp_path, max_rows=4)
     assert left_out == "a sheet holds 4 rows: the last 5 of 9 are only in compare.csv and compare.json"
     book = openpyxl.load_workbook(file)
     assert book["values"].max_row == 5

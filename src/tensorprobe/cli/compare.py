@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -17,11 +18,11 @@ from tensorprobe.compare.option import CompareOptions
 from tensorprobe.compare.result import NO_ANSWER, Comparison
 from tensorprobe.compare.row import iter_rows
 from tensorprobe.errors import UsageError
-from tensorprobe.report.compare_file import Written, prepared_folder, write_files
+from tensorprobe.report.compare_file import FILES, Written, prepared_folder, read_files, write_files
 from tensorprobe.report.compare_json import iter_compare_json
 from tensorprobe.report.compare_statement import format_share
-from tensorprobe.report.compare_summary import find_lowest_coverage, find_lowest_value_coverage
-from tensorprobe.report.compare_text import print_comparison
+from tensorprobe.report.compare_summary import Summary, find_lowest_coverage, find_lowest_value_coverage, summarize
+from tensorprobe.report.compare_text import WHERE_MORE, print_summary
 from tensorprobe.report.console import make_console
 from tensorprobe.report.escape import clean
 
@@ -45,7 +46,11 @@ Reference = Annotated[
 Candidate = Annotated[Path, typer.Argument(metavar="CANDIDATE", help="The run that is in doubt.")]
 Output = Annotated[
     Path | None,
-    typer.Option("-o", "--output", metavar="DIR", help="Write compare.csv, compare.xlsx and compare.json there."),
+    typer.Option("-o", "--output", metavar="DIR", help="Write report.html and compare.csv there; see --files."),
+]
+Files = Annotated[
+    str | None,
+    typer.Option(metavar="LIST", help="What -o writes: some of csv, html, xlsx, json. By default csv,html."),
 ]
 Mapping = Annotated[
     Path | None, typer.Option(metavar="FILE", help="YAML: which calls, modules and tensors belong together.")
@@ -83,6 +88,7 @@ def compare(
     reference: Reference,
     candidate: Candidate,
     output: Output = None,
+    files: Files = None,
     mapping: Mapping = None,
     step: Step = None,
     rank: Rank = None,
@@ -100,7 +106,9 @@ def compare(
 
     tensorprobe compare good bad                         the verdict
 
-    tensorprobe compare good bad -o result               every value, in files
+    tensorprobe compare good bad -o result               a page to look at, and every value as CSV
+
+    tensorprobe compare good bad -o result --files csv,xlsx,json
 
     tensorprobe compare good/step0 bad/step0 --rank 3    one step of one rank
 
@@ -113,25 +121,43 @@ def compare(
     Exit codes: 0 the runs agree, 1 they differ, 2 they could not be compared.
     """
     options = CompareOptions(mapping, step, rank, rtol, atol, first, processes, by.value, allow_uncompared)
-    comparison = _compare_and_report(reference, candidate, options, output, as_json or output_format is Format.JSON)
+    if files is not None and output is None:
+        raise UsageError(f"--files {files!r} says what -o writes. Give a folder, too: -o result")
+    wanted = _Wanted(output, read_files(files), as_json or output_format is Format.JSON)
+    comparison = _compare_and_report(reference, candidate, options, wanted)
     _check_coverage(comparison, require_coverage)
     raise typer.Exit(_exit_code(comparison))
 
 
-def _compare_and_report(
-    reference: Path, candidate: Path, options: CompareOptions, output: Path | None, as_json: bool
-) -> Comparison:
+@dataclass(frozen=True)
+class _Wanted:
+    """What is to be said, and where."""
+
+    output: Path | None
+    files: tuple[str, ...]
+    as_json: bool
+
+    @property
+    def where_more(self) -> str:
+        """Where what does not fit into the terminal can be seen."""
+        return WHERE_MORE if self.output is None else f"see {self.output / FILES[self.files[0]]}"
+
+
+def _compare_and_report(reference: Path, candidate: Path, options: CompareOptions, wanted: _Wanted) -> Comparison:
+    output = wanted.output
     with ExitStack() as stack:
         if output is not None:
-            stack.enter_context(prepared_folder(output, (reference, candidate)))
+            names = [FILES[name] for name in wanted.files]
+            stack.enter_context(prepared_folder(output, (reference, candidate), names))
         comparison = _compare(reference, candidate, options)
+        summary = summarize(comparison)
         with suppress(BrokenPipeError):  # who has seen enough still gets the files and the exit code
-            _print(comparison, as_json, output)
+            _print(summary, wanted)
         if output is not None:
             with total_progress_bar("writing") as reach:
-                written = write_files(output, comparison, reach)
+                written = write_files(output, summary, wanted.files, reach)
             with suppress(BrokenPipeError):
-                _print_written(written, to_stderr=as_json)
+                _print_written(written, to_stderr=wanted.as_json)
     return comparison
 
 
@@ -140,14 +166,12 @@ def _compare(reference: Path, candidate: Path, options: CompareOptions) -> Compa
         return compare_runs(reference, candidate, options, reach)
 
 
-def _print(comparison: Comparison, as_json: bool, output: Path | None) -> None:
-    if as_json:
-        for piece in iter_compare_json(comparison, iter_rows(comparison)):
+def _print(summary: Summary, wanted: _Wanted) -> None:
+    if wanted.as_json:
+        for piece in iter_compare_json(summary, iter_rows(summary.comparison)):
             sys.stdout.write(piece)
-    elif output is None:
-        print_comparison(make_console(), comparison)
     else:
-        print_comparison(make_console(), comparison, where_more=f"see {output / 'compare.csv'}")
+        print_summary(make_console(), summary, wanted.where_more)
     sys.stdout.flush()
 
 

@@ -17,6 +17,7 @@ from tensorprobe.cli.export import export
 from tensorprobe.cli.init import init
 from tensorprobe.cli.recover import recover
 from tensorprobe.cli.replay import replay
+from tensorprobe.cli.report import report
 from tensorprobe.cli.repro import repro
 from tensorprobe.cli.run import PARSING, run
 from tensorprobe.cli.serve import serve
@@ -54,6 +55,7 @@ app.command()(init)
 app.command(context_settings=PARSING)(run)
 app.command()(show)
 app.command()(compare)
+app.command()(report)
 app.command()(truth)
 app.command()(serve)
 app.command()(export)
@@ -95,6 +97,12 @@ def describe(
     [bold]Two runs[/bold], and the first call that went wrong:
 
         tensorprobe compare good_dump bad_dump
+
+    [bold]A page[/bold] to look at, of two runs or of one:
+
+        tensorprobe compare good_dump bad_dump -o result
+
+        tensorprobe report dump_path
 
     [bold]Two folders[/bold] of .npy files, pair by pair:
 

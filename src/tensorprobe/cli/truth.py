@@ -26,7 +26,8 @@ _SHOWN_ROWS = 20
 Sort = Annotated[str | None, typer.Option(help="Order of the table: order (as the calls ran), own, error or effect.")]
 Filter = Annotated[str | None, typer.Option("--filter", help="Only calls with this text in their name.")]
 Output = Annotated[
-    Path | None, typer.Option("-o", "--output", metavar="DIR", help="Write truth.csv and truth.json there.")
+    Path | None,
+    typer.Option("-o", "--output", metavar="DIR", help="Write report.html, truth.csv and truth.json there."),
 ]
 Memory = Annotated[
     float | None,
@@ -62,10 +63,11 @@ def truth(
 
     tensorprobe truth dump_path --filter layers.3    only some calls
 
-    tensorprobe truth dump_path -o result            every value, as CSV and JSON
+    tensorprobe truth dump_path -o result            a page to look at, and every value as CSV and JSON
 
     Exit codes: 0 nothing is wrong, 1 something is wrong, 2 the run could not be replayed.
     """
+    from tensorprobe.report.truth_file import FILES
     from tensorprobe.report.truth_row import ORDERS
 
     if sort is not None and sort not in ORDERS:
@@ -74,8 +76,11 @@ def truth(
     for file in meaning or ():
         load_meanings(file)
     truths = _find_truths(path, open_dump(path).select(step, rank), output, device, limit)
+    wants_json = as_json or output_format is Format.JSON
     with suppress(BrokenPipeError):
-        _print(truths, as_json or output_format is Format.JSON, sort, text)
+        _print(truths, wants_json, sort, text)
+        for path in [] if output is None else [output / name for name in FILES]:
+            typer.echo(f"written: {clean(str(path))}", err=wants_json)
     if any(found.findings for found in truths):
         raise typer.Exit(_WRONG)
     raise typer.Exit(_NOTHING_WRONG if all(found.is_checked for found in truths) else _NOT_CHECKED)
@@ -90,7 +95,7 @@ def _find_truths(path: Path, dump: Dump, output: Path | None, device: str, limit
         with total_progress_bar("replaying") as reach:
             truths = list(iter_truths(dump, device, reach, limit))
         if output is not None:
-            write_truth_files(output, truths)
+            write_truth_files(output, dump, truths)
     return truths
 
 

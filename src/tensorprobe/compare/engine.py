@@ -167,7 +167,8 @@ def _compare_ranks(
     verdict = history.truth.decide(pair, aligned.runs, finding, verdict)
     verdict = replace(note_same_run(verdict, pair), step=pair.step, rank_name=pair.reference.name)
     history.past = course.end()
-    return _make_result(pair, finding, verdict)
+    errors = history.truth.find_errors(pair, aligned.runs)
+    return replace(_make_result(pair, finding, verdict), truth_errors=errors)
 
 
 @dataclass(frozen=True)

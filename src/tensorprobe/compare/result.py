@@ -142,6 +142,15 @@ class CallResult:
 
 
 @dataclass(frozen=True)
+class OtherDifference:
+    """A difference besides the first one, found by executing both runs again."""
+
+    call: CallResult
+    effect: float | None
+    """The share of the loss's difference that vanishes when the reference's value is put in its place."""
+
+
+@dataclass(frozen=True)
 class Verdict:
     """The sentence, and what supports it. Plain text: no markup, names from the dump not yet escaped."""
 
@@ -156,6 +165,14 @@ class Verdict:
     """The pair that is named; None when all agree, or when only unpaired calls are to blame."""
     suspects: tuple[Call, ...] = ()
     """Calls without a counterpart that the difference came through."""
+    effect: float | None = None
+    """The share of the loss's difference that it explains, where the runs were executed again."""
+    losses: tuple[float, float] | None = None
+    """The loss of the reference and of the candidate without rounding, where the runs were executed again."""
+    others: tuple[OtherDifference, ...] = ()
+    """What else differs, where the runs were executed again; the first ones matter most."""
+    region: tuple[Call, ...] = ()
+    """Where several calls of one run stand against one of the other: those calls, in their order."""
 
 
 @dataclass(frozen=True)
@@ -217,6 +234,9 @@ class RankResult:
     """What is wrong with the dumps: a step that was cut off, lines that cannot be read."""
     is_cut_short: bool = False
     """`first` ended the comparison at the first source: what follows was not compared."""
+    truth_errors: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """For each side, how far the results of a call are from their truth, relative to it, by the name of the call; only
+    where the step was executed again."""
 
     @property
     def value_counts(self) -> Counter[str]:
@@ -243,7 +263,7 @@ class Comparison:
         return self.verdict.kind == "agree"
 
     def __repr__(self) -> str:
-        """What a notebook shows: the sentence, not the hundred thousand values behind it."""
+        """What a prompt shows: the sentence, not the hundred thousand values behind it."""
         return f"<Comparison of {self.reference!r} and {self.candidate!r}: {self.verdict.headline!r}>"
 
     def __str__(self) -> str:
@@ -255,6 +275,12 @@ class Comparison:
             calls = f"{covered.paired_reference:,} of {covered.reference_calls:,} calls paired"
             lines.append(f"  {rank.reference_name}: {calls}; values: {values or 'none'}")
         return clean_lines("\n".join([*lines, *(f"  {problem}" for problem in self.problems)]))
+
+    def _repr_html_(self) -> str | None:
+        """What a notebook shows, where jinja2 is installed."""
+        from tensorprobe.compare.notebook import render_comparison
+
+        return render_comparison(self)
 
     def __iter__(self) -> Iterator[RankResult]:
         return iter(self.ranks)

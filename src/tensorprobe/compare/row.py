@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any
 
 from tensorprobe.compare.match.alignment import Unpaired, find_holder
@@ -19,10 +20,9 @@ from tensorprobe.store.frame import describe_frame
 from tensorprobe.store.slot import PlainSlot, Slot, TensorSlot
 
 _MAX_VALUE_TEXT = 1000
-_STATISTICS = ("max", "min", "mean", "norm")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # not frozen: that makes each take several times as long, and there are many
 class Row:
     """One line of the table; None is an empty cell."""
 
@@ -106,7 +106,13 @@ class Row:
 
 COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(Row))
 
+_EMPTY: dict[str, Any] = dict.fromkeys(COLUMNS)
 _MEASURED = tuple(name for name in Measurement.__slots__ if name in COLUMNS)
+_get_measured = attrgetter(*_MEASURED)
+_STATISTIC_COLUMNS = tuple(
+    (f"reference_{name}", f"candidate_{name}", f"{name}_difference", f"{name}_relative_difference")
+    for name in ("max", "min", "mean", "norm")
+)
 
 
 def build_rows(comparison: Comparison) -> list[Row]:
@@ -118,8 +124,9 @@ def iter_rows(comparison: Comparison) -> Iterator[Row]:
     """The same, one at a time: a run has a hundred thousand values."""
     for rank in comparison.ranks:
         for call in rank.calls:
+            common = _call_columns(rank, call)
             for value in call.values:
-                yield _value_row(rank, call, value)
+                yield _value_row(call, value, common)
         for found in rank.only_reference:
             yield _unpaired_row(rank, found, "reference")
         for found in rank.only_candidate:
@@ -134,30 +141,40 @@ def count_rows(comparison: Comparison) -> int:
     )
 
 
-def _value_row(rank: RankResult, call: CallResult, value: ValuePair) -> Row:
+def _call_columns(rank: RankResult, call: CallResult) -> dict[str, Any]:
+    """What is the same for all values of a call."""
+    return {
+        "step": rank.step,
+        "rank": _folder(rank.reference_name),
+        "role": call.role,
+        "because": call.because or None,
+        "rule": call.rule,
+        "reference_location": describe_frame(call.reference_location) if call.reference_location else None,
+        "candidate_location": describe_frame(call.candidate_location) if call.candidate_location else None,
+    }
+
+
+def _value_row(call: CallResult, value: ValuePair, common: dict[str, Any]) -> Row:
     holder, other = find_holder(call.reference, value.reference), find_holder(call.candidate, value.candidate)
-    return Row(
-        step=rank.step,
-        rank=_folder(rank.reference_name),
-        reference_name=_slot_name(holder, value.reference),
-        candidate_name=_slot_name(other, value.candidate),
-        status=value.status,
-        role=call.role,
-        error=value.error,
-        tolerance=value.tolerance,
-        reason=value.reason or (value.measurement.problem if value.measurement else None) or None,
-        because=call.because or None,
-        rule=call.rule,
-        module_path=holder.module_path,
-        direction=holder.direction or None,
-        caller=holder.caller or other.caller,
-        reference_location=describe_frame(call.reference_location) if call.reference_location else None,
-        candidate_location=describe_frame(call.candidate_location) if call.candidate_location else None,
+    measurement = value.measurement
+    columns = {
+        **_EMPTY,  # in the order of the fields: what is given by position is taken up several times as fast
+        **common,
+        "reference_name": _slot_name(holder, value.reference),
+        "candidate_name": _slot_name(other, value.candidate),
+        "status": value.status,
+        "error": value.error,
+        "tolerance": value.tolerance,
+        "reason": value.reason or (measurement.problem if measurement else None) or None,
+        "module_path": holder.module_path,
+        "direction": holder.direction or None,
+        "caller": holder.caller or other.caller,
         **_leaf_columns("reference", value.reference),
         **_leaf_columns("candidate", value.candidate),
-        **_measured_columns(value.measurement),
+        **(dict(zip(_MEASURED, _get_measured(measurement), strict=True)) if measurement else {}),
         **_statistics_columns(value),
-    )
+    }
+    return Row(*columns.values())
 
 
 def _unpaired_row(rank: RankResult, found: Unpaired, side: str) -> Row:
@@ -225,27 +242,23 @@ def safe_repr(value: Any) -> str:
         return "…"
 
 
-def _measured_columns(measurement: Measurement | None) -> dict[str, Any]:
-    return {name: getattr(measurement, name) for name in _MEASURED} if measurement else {}
-
-
 def _statistics_columns(value: ValuePair) -> dict[str, Any]:
+    if not value.is_tensor:
+        return {}
     columns: dict[str, Any] = {}
-    for statistic in _STATISTICS:
-        reference, candidate = _statistic(value, "reference", statistic), _statistic(value, "candidate", statistic)
-        columns[f"reference_{statistic}"], columns[f"candidate_{statistic}"] = reference, candidate
+    references, candidates = _statistics(value, value.reference), _statistics(value, value.candidate)
+    for names, reference, candidate in zip(_STATISTIC_COLUMNS, references, candidates, strict=True):
         difference = _subtract(candidate, reference)
-        columns[f"{statistic}_difference"] = difference
-        columns[f"{statistic}_relative_difference"] = _divide(difference, reference)
+        columns.update(zip(names, (reference, candidate, difference, _divide(difference, reference)), strict=True))
     return columns
 
 
-def _statistic(value: ValuePair, side: str, statistic: str) -> Number:
-    """As the dump has it; a norm that it lacks may have been measured on the tensor."""
-    slot = getattr(value, side)
-    found: Number = getattr(slot, statistic) if isinstance(slot, TensorSlot) else None
-    if found is None and statistic == "norm" and value.measurement:
-        found = getattr(value.measurement, f"norm_{side}")
+def _statistics(value: ValuePair, slot: Slot | None) -> tuple[Number, ...]:
+    """As the dump has them; a norm that it lacks may have been measured on the tensor."""
+    found = (slot.max, slot.min, slot.mean, slot.norm) if isinstance(slot, TensorSlot) else (None,) * 4
+    if found[3] is None and value.measurement:
+        norm = value.measurement.norm_reference if slot is value.reference else value.measurement.norm_candidate
+        return (*found[:3], norm)
     return found
 
 

@@ -5,26 +5,27 @@ One document, written in pieces: the verdict and the summary, then every row on 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, BinaryIO
 
 from tensorprobe._version import __version__
-from tensorprobe.compare.result import CallResult, Comparison, Coverage, RankResult, Verdict
+from tensorprobe.compare.result import CallResult, Coverage, RankResult, Verdict
 from tensorprobe.compare.row import COLUMNS, Row
-from tensorprobe.report.compare_summary import Matrix, Source, UnpairedCall, summarize
+from tensorprobe.report.compare_summary import Matrix, Source, Summary, UnpairedCall
 from tensorprobe.report.json import encode
 from tensorprobe.store.frame import describe_frame
 
 
-def write_json(file: BinaryIO, comparison: Comparison, rows: Iterable[Row]) -> None:
+def write_json(file: BinaryIO, summary: Summary, rows: Iterable[Row], more: Mapping[str, Any] | None = None) -> None:
     """The document as a file."""
-    for piece in iter_compare_json(comparison, rows):
+    for piece in iter_compare_json(summary, rows, more):
         file.write(piece.encode("ascii"))
 
 
-def iter_compare_json(comparison: Comparison, rows: Iterable[Row]) -> Iterator[str]:
-    """The document, piece by piece."""
-    yield "{" + ",\n".join(f"{encode(key)}: {encode(value)}" for key, value in _describe(comparison).items())
+def iter_compare_json(summary: Summary, rows: Iterable[Row], more: Mapping[str, Any] | None = None) -> Iterator[str]:
+    """The document, piece by piece; `more` is what else stands in it."""
+    head = {**_describe(summary), **(more or {})}
+    yield "{" + ",\n".join(f"{encode(key)}: {encode(value)}" for key, value in head.items())
     yield ',\n"rows": ['
     separator = "\n"
     for row in rows:
@@ -33,8 +34,8 @@ def iter_compare_json(comparison: Comparison, rows: Iterable[Row]) -> Iterator[s
     yield "\n]}\n"
 
 
-def _describe(comparison: Comparison) -> dict[str, Any]:
-    summary = summarize(comparison)
+def _describe(summary: Summary) -> dict[str, Any]:
+    comparison = summary.comparison
     return {
         "tensorprobe": __version__,
         "reference": comparison.reference,
@@ -55,12 +56,10 @@ def _describe(comparison: Comparison) -> dict[str, Any]:
             "obstacles": summary.obstacles,
             "fallbacks": summary.fallbacks,
         },
-        "coverage": _describe_coverage(summary.coverage),
-        "matrix": _describe_matrix(summary.matrix),
+        "coverage": describe_coverage(summary.coverage),
+        "matrix": describe_matrix(summary.matrix),
         "sources": [_describe_source(source) for source in summary.sources],
-        "unpaired": [
-            _describe_unpaired(one) for one in (*summary.unpaired, *summary.idle, *summary.framework_unpaired)
-        ],
+        "unpaired": [describe_unpaired(one) for one in (*summary.unpaired, *summary.idle, *summary.framework_unpaired)],
         "problems": summary.problems,
         "ranks": [_describe_rank(rank) for rank in comparison.ranks],
     }
@@ -97,7 +96,7 @@ def _describe_source(source: Source) -> dict[str, Any]:
     return {"place": source.place, **_describe_call(source.call), **numbers}
 
 
-def _describe_coverage(coverage: Coverage) -> dict[str, Any]:
+def describe_coverage(coverage: Coverage) -> dict[str, Any]:
     return {
         "share": coverage.share,
         "value_share": coverage.value_share,
@@ -115,12 +114,12 @@ def _describe_coverage(coverage: Coverage) -> dict[str, Any]:
     }
 
 
-def _describe_matrix(matrix: Matrix) -> dict[str, Any]:
+def describe_matrix(matrix: Matrix) -> dict[str, Any]:
     kinds = [[matrix.kind(step, rank) for rank in matrix.ranks] for step in matrix.steps]
     return {"steps": matrix.steps, "ranks": matrix.ranks, "kinds": kinds}
 
 
-def _describe_unpaired(one: UnpairedCall) -> dict[str, Any]:
+def describe_unpaired(one: UnpairedCall) -> dict[str, Any]:
     call, nearest = one.found.call, one.found.nearest
     return {
         "place": one.place,
@@ -139,7 +138,7 @@ def _describe_rank(rank: RankResult) -> dict[str, Any]:
         "reference_name": rank.reference_name,
         "candidate_name": rank.candidate_name,
         "verdict": _describe_verdict(rank.verdict),
-        "coverage": _describe_coverage(rank.coverage),
+        "coverage": describe_coverage(rank.coverage),
         "counts": {"values": dict(rank.value_counts), "calls": dict(rank.role_counts), "bases": dict(rank.bases)},
         "is_cut_short": rank.is_cut_short,
         "problems": rank.problems,

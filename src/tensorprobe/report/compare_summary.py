@@ -77,8 +77,9 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Summary:
-    """All that is printed beneath the verdict."""
+    """All that is said about a comparison, beside its rows: made once, laid out many times."""
 
+    comparison: Comparison
     reference: str
     candidate: str
     verdict: Verdict
@@ -124,6 +125,7 @@ def summarize(comparison: Comparison) -> Summary:
     calls = [call for rank in ranks for call in rank.calls]
     values = [value for call in calls if not call.is_framework_made for value in call.values]
     return Summary(
+        comparison=comparison,
         reference=comparison.reference,
         candidate=comparison.candidate,
         verdict=comparison.verdict,

@@ -6,8 +6,6 @@ they are, without control characters, and no text of them is taken for markup.
 
 from __future__ import annotations
 
-import re
-import shlex
 from collections.abc import Iterator
 
 from rich.console import Console
@@ -18,21 +16,27 @@ from tensorprobe.report.compare_statement import Statement, iter_statements
 from tensorprobe.report.compare_summary import Matrix, Summary, summarize
 from tensorprobe.report.console import Fact, print_command, print_facts, print_lines
 from tensorprobe.report.escape import clean, shorten
+from tensorprobe.report.next_command import iter_show_commands
 
 _LABEL_WIDTH = 14
 _MAX_LINE_TEXT = 2000
-_MAX_FILTER_TEXT = 200
 _MAX_RANK_TEXT = 24
 _MAX_STEPS = 40
 _KIND_STYLES: dict[str, str] = {"agree": "green", **dict.fromkeys(NO_ANSWER, "yellow")}
 _DIFFERENT_STYLE = "red"
-_PLACE = re.compile(r"(?:step(?P<step>\d+)/)?(?:rank(?P<rank>\d*)|.*)", re.ASCII | re.DOTALL)
 _MARK_STYLES = {"bad": "red", "doubtful": "yellow", "aside": "dim", "": ""}
 
 
-def print_comparison(console: Console, comparison: Comparison, where_more: str = "-o DIR writes all of them") -> None:
+WHERE_MORE = "-o DIR writes all of them"
+
+
+def print_comparison(console: Console, comparison: Comparison, where_more: str = WHERE_MORE) -> None:
     """All that `compare` prints; `where_more` says where what does not fit here can be seen."""
-    summary = summarize(comparison)
+    print_summary(console, summarize(comparison), where_more)
+
+
+def print_summary(console: Console, summary: Summary, where_more: str = WHERE_MORE) -> None:
+    """The same of a comparison that was summed up before."""
     _print_verdict(console, summary)
     print_facts(console, map(_fact, iter_statements(summary, where_more)))
     if summary.has_several_ranks:
@@ -101,23 +105,10 @@ def _blocks(columns: list[tuple[str, int]], room: int | None) -> Iterator[list[t
 
 def _print_next(console: Console, summary: Summary) -> None:
     """The commands to run next, with the paths filled in."""
-    call = summary.verdict.call
-    if call is None:
-        return
-    print_lines(console, [Text()])
-    sides = ((summary.reference, call.reference), (summary.candidate, call.candidate))
-    label = "next"
-    for (path, calls), place in zip(sides, map(_place_options, summary.verdict_places), strict=True):
-        name = shlex.quote(clean(calls[-1].name)[:_MAX_FILTER_TEXT])  # a filter looks for a part of the name
-        print_command(console, _label(label), f"tensorprobe show {shlex.quote(_line(path))}{place} --filter {name}")
-        label = ""
-
-
-def _place_options(rank_name: str) -> str:
-    """` --step 0 --rank 3` for `step0/rank3`; outside distributed runs there is no rank to ask for."""
-    found = _PLACE.fullmatch(rank_name)
-    options = {"--step": found["step"], "--rank": found["rank"]} if found else {}
-    return "".join(f" {option} {number}" for option, number in options.items() if number)
+    for number, one in enumerate(iter_show_commands(summary)):
+        if not number:
+            print_lines(console, [Text()])
+        print_command(console, _label("" if number else "next"), one.command)
 
 
 def _style_of(kind: str) -> str:

@@ -12,12 +12,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tensorprobe.compare.result import Comparison
 from tensorprobe.compare.row import COLUMNS, Row, count_rows
 from tensorprobe.errors import UsageError
 from tensorprobe.report.cell import Cell, make_cell
 from tensorprobe.report.compare_statement import iter_statements
-from tensorprobe.report.compare_summary import Summary, summarize
+from tensorprobe.report.compare_summary import Summary
 from tensorprobe.report.escape import clean, shorten
 
 MAX_ROWS = 1_048_575
@@ -60,18 +59,18 @@ def check_xlsx() -> None:
 
 
 def write_xlsx(
-    file: BinaryIO, comparison: Comparison, rows: Iterable[Row], folder: Path, max_rows: int = MAX_ROWS
+    file: BinaryIO, summary: Summary, rows: Iterable[Row], folder: Path, max_rows: int = MAX_ROWS
 ) -> str | None:
     """The workbook; what did not fit into it, in words. `folder` holds what is not yet in the file."""
     import xlsxwriter
     from xlsxwriter.exceptions import XlsxWriterException
 
-    left_out = _describe_left_out(count_rows(comparison), max_rows)
+    left_out = _describe_left_out(count_rows(summary.comparison), max_rows)
     with tempfile.TemporaryDirectory(prefix=".compare-", dir=folder, ignore_cleanup_errors=True) as temporary:
         workbook = xlsxwriter.Workbook(file, {"constant_memory": True, "tmpdir": temporary})
         workbook.use_zip64()
         summary_sheet, value_sheet = (workbook.add_worksheet(title) for title in ("verdict", "values"))
-        _Summary(workbook, summary_sheet).write(summarize(comparison), left_out)
+        _Summary(workbook, summary_sheet).write(summary, left_out)
         _write_values(workbook, value_sheet, islice(rows, max_rows))
         try:
             workbook.close()

@@ -16,19 +16,23 @@ from tensorprobe.replay.truth_summary import summarize_truth
 from tensorprobe.report.cell import defuse, make_cell
 from tensorprobe.report.compare_file import prepared_folder
 from tensorprobe.report.json import encode
+from tensorprobe.report.page_file import write_page_file
 from tensorprobe.report.truth_row import COLUMNS, build_truth_rows
 from tensorprobe.store import disk
+from tensorprobe.store.reader import Dump
 
-CSV_FILE, JSON_FILE = "truth.csv", "truth.json"
+CSV_FILE, JSON_FILE, HTML_FILE = FILES = "truth.csv", "truth.json", "report.html"
 
 
 def prepared_truth_folder(folder: Path, dump: Path) -> AbstractContextManager[None]:
     """Refused at once where nothing can be written."""
-    return prepared_folder(folder, (dump,), (CSV_FILE, JSON_FILE))
+    return prepared_folder(folder, (dump,), FILES)
 
 
-def write_truth_files(folder: Path, truths: Sequence[Truth]) -> tuple[Path, ...]:
-    """truth.csv and truth.json."""
+def write_truth_files(folder: Path, dump: Dump, truths: Sequence[Truth]) -> tuple[Path, ...]:
+    """truth.csv and truth.json, and report.html: the run, and how many digits each of its calls has lost."""
+    from tensorprobe.report.page.run import build_run_page
+
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("step_and_rank", *COLUMNS))
@@ -43,7 +47,8 @@ def write_truth_files(folder: Path, truths: Sequence[Truth]) -> tuple[Path, ...]
                 file.write(content.encode("utf-8", "backslashreplace"))
         except OSError as error:
             raise UsageError(f"{folder / name} could not be written ({error.strerror or error}).") from error
-    return tuple(folder / name for name in contents)
+    write_page_file(folder / HTML_FILE, build_run_page(dump, truths))
+    return tuple(folder / name for name in FILES)
 
 
 def write_truth_json(write: Callable[[str], Any], truths: Sequence[Truth]) -> None:

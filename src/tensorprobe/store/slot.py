@@ -30,7 +30,7 @@ _MAX_NAME_CHARACTERS = 250
 """Every leaf repeats the keys above it: one long key and many leaves would be more than memory holds."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # not frozen: that makes each take several times as long, and there are many
 class TensorSlot:
     """One tensor in one place of a record."""
 
@@ -82,7 +82,7 @@ class TensorSlot:
         return None if self.shape is None else math.prod(self.shape)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # not frozen: that makes each take several times as long, and there are many
 class PlainSlot:
     """One argument or result that is no tensor."""
 
@@ -125,28 +125,38 @@ def iter_slots(tree: Any, slot: str, is_input: bool = False) -> Iterator[Slot]:
             yield PlainSlot(place, type(node).__name__, node, is_input)
 
 
+_TEXTS = ("dtype", "hash", "md5", "data_name", "source", "reason", "note", "parameter")
+_NUMBERS = ("Max", "Min", "Mean", "Norm")
+
+
 def _read_tensor(slot: str, leaf: dict[str, Any], is_input: bool) -> TensorSlot:
+    """Most of the time of reading a dump is spent here: what is usual is told by its type, without a call."""
+    get = leaf.get
     has_counts = "nan_count" in leaf or "inf_count" in leaf
+    texts = [value if type(value) is str else None for value in map(get, _TEXTS)]
+    largest, smallest, mean, norm = [value if type(value) is float else _number(value) for value in map(get, _NUMBERS)]
+    requires_grad, sketch = get("requires_grad"), get("Sketch")
+    dtype, digest, md5, data_name, source, reason, note, parameter = texts
     return TensorSlot(
-        slot=slot,
-        type=leaf["type"],
-        dtype=_text(leaf.get("dtype")),
-        shape=_shape(leaf.get("shape")),
-        max=_number(leaf.get("Max")),
-        min=_number(leaf.get("Min")),
-        mean=_number(leaf.get("Mean")),
-        norm=_number(leaf.get("Norm")),
-        nan_count=_count(leaf.get("nan_count"), has_counts),
-        inf_count=_count(leaf.get("inf_count"), has_counts),
-        requires_grad=leaf["requires_grad"] if isinstance(leaf.get("requires_grad"), bool) else None,
-        checksum=_text(leaf.get("hash")) or _text(leaf.get("md5")),
-        data_name=_text(leaf.get("data_name")),
-        source=_text(leaf.get("source")),
-        reason=_text(leaf.get("reason")),
-        note=_text(leaf.get("note")),
+        slot,
+        leaf["type"],
+        dtype,
+        _shape(get("shape")),
+        largest,
+        smallest,
+        mean,
+        norm,
+        nan_count=_count(get("nan_count")) if has_counts else None,
+        inf_count=_count(get("inf_count")) if has_counts else None,
+        requires_grad=requires_grad if isinstance(requires_grad, bool) else None,
+        checksum=digest or md5,
+        data_name=data_name,
+        source=source,
+        reason=reason,
+        note=note,
         is_input=is_input,
-        sketch=_sketch(leaf.get("Sketch")),
-        parameter=_text(leaf.get("parameter")),
+        sketch=None if sketch is None else _sketch(sketch),
+        parameter=parameter,
     )
 
 
@@ -156,10 +166,6 @@ def _join(place: str, key: str) -> str:
         return name
     digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
     return f"{name[: _MAX_NAME_CHARACTERS - 20]}~{digest}"
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
 
 
 def _number(value: Any) -> Number:
@@ -183,10 +189,9 @@ def is_within(number: Any) -> bool:
     return isinstance(number, int) and abs(number) <= _MAX_INTEGER
 
 
-def _count(value: Any, has_counts: bool) -> int | None:
-    if is_count(value):
-        return int(value)
-    return 0 if has_counts else None
+def _count(value: Any) -> int:
+    """None of them where the dump says nothing of this kind."""
+    return int(value) if is_count(value) else 0
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:

@@ -9,7 +9,7 @@ Basis = Literal["tensor", "statistics", "checksum", "structure"]
 """By what the pair was compared: what both sides have, the first of these."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # not frozen: that makes each take several times as long, and there are many
 class Measurement:
     """None: not known on this basis, or not defined for these values."""
 

@@ -41,7 +41,10 @@ def loudest(noises: Iterable[Noise]) -> Noise:
     """The largest of each measure."""
     norm = peak = 0.0
     for noise in noises:
-        norm, peak = max(norm, noise.norm), max(peak, noise.peak)
+        if noise.norm > norm:
+            norm = noise.norm
+        if noise.peak > peak:
+            peak = noise.peak
     return Noise(norm, peak)
 
 

@@ -12,7 +12,7 @@ from tensorprobe.store.reader import RankDump
 from tensorprobe.store.slot import TensorSlot
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # not frozen: that makes each take several times as long, and there are many
 class MeasureTask:
     """One pair of tensors: their records, and their files where there are any."""
 

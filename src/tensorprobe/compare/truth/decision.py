@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,8 +19,9 @@ from tensorprobe.compare.option import CompareOptions
 from tensorprobe.compare.result import NO_ANSWER, CallResult, ValuePair, Verdict
 from tensorprobe.compare.step import RankPair
 from tensorprobe.compare.truth.call_match import match_calls
-from tensorprobe.compare.truth.judgement import Judgement, find_obstacle
+from tensorprobe.compare.truth.judgement import SIDES, Judgement, find_obstacle
 from tensorprobe.compare.truth.lending import lend_leaves
+from tensorprobe.compare.truth.recorded_error import find_recorded_errors
 from tensorprobe.compare.truth.saved_value import has_unseen_difference
 from tensorprobe.compare.truth.settlement import settle_pairs
 from tensorprobe.compare.truth.start import EarlierStep, Origins, find_moved_otherwise
@@ -111,6 +112,14 @@ class TruthDecision:
         if self._options.by == "truth":
             raise UsageError(f"the runs cannot be compared by truth: {attempt.obstacle}")
         return grown
+
+    def find_errors(self, pair: RankPair, runs: tuple[Run, Run]) -> Mapping[str, Mapping[str, float]]:
+        """For each side, how far the results of its calls are from their truth, by the calls' names; nothing where the
+        step was not executed again."""
+        attempt = self._attempt
+        if attempt is None or attempt.pair is not pair or attempt.judgement is None or attempt.obstacle:
+            return {}
+        return find_recorded_errors(attempt.judgement, dict(zip(SIDES, runs, strict=True)))
 
     def _has_same_parameters(self) -> bool:
         """Two programs that start from the same parameters are one, however differently they are written."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from tensorprobe.compare.result import CallResult, Role, Verdict, VerdictKind
+from tensorprobe.compare.result import CallResult, OtherDifference, Role, Verdict, VerdictKind
 from tensorprobe.compare.truth.difference import Difference, describe_call
 from tensorprobe.compare.truth.judgement import SIDES, Judgement
 from tensorprobe.compare.truth.precision import PrecisionLoss
@@ -37,6 +38,12 @@ class TruthWords:
         self._runs = {SIDES[0]: reference, SIDES[1]: candidate}
 
     def give_verdict(self) -> Verdict:
+        observed = self._judgement.observables
+        is_known = bool(observed.losses) and not self._judgement.is_drawn
+        losses = (observed.reference_total, observed.candidate_total) if is_known else None
+        return replace(self._choose_verdict(), losses=losses)
+
+    def _choose_verdict(self) -> Verdict:
         judgement = self._judgement
         if judgement.differences:
             return self._word_difference(judgement.differences[0], judgement.differences[1:])
@@ -148,15 +155,49 @@ class TruthWords:
         evidence = [self._word_observables(), *_word_effect(first), *self._lines(calls), *self._word_region(first)]
         evidence += [f"also: {_describe_other(one)}" for one in others[:MAX_NAMED]]
         evidence += [*self._word_weights(), *self._coverage()]
-        role: Role = "discontinuity" if kind == "discontinuity" else "source" if kind == "source" else "entered"
-        result = self._result(calls, role, first.because)
+        result = self._result(calls, _role_of(first), first.because)
         suspects = [call for one in first.suspects for call in self._find_calls(SIDES[1], one, is_backward=False)]
         if suspects:
             names = ", ".join(call.name for call in suspects[:MAX_NAMED])
             last = first.candidate.position if first.candidate is not None else 0
             where = "before" if first.suspects[0].position < last else "after"
             evidence.insert(1, f"or at one of the calls {where} it, which only move its numbers: {names}")
-        return Verdict(kind, headline, tuple(evidence), call=result, suspects=tuple(suspects))
+        return Verdict(
+            kind,
+            headline,
+            tuple(evidence),
+            call=result,
+            suspects=tuple(suspects),
+            effect=first.effect,
+            others=tuple(self._find_others(others)),
+            region=self._find_region(first),
+        )
+
+    def _find_others(self, others: list[Difference]) -> Iterator[OtherDifference]:
+        for one in others:
+            calls = {side: self._find_calls(side, call, one.is_backward) for side, call in self._calls_of(one)}
+            result = self._result(calls, _role_of(one), one.because)
+            if result is not None:
+                yield OtherDifference(result, one.effect)
+
+    def _find_region(self, one: Difference) -> tuple[Call, ...]:
+        """The calls through which what goes into the first of several calls comes out of the last."""
+        named = one.call(one.region.side) if one.region is not None else None
+        if one.region is None or named is None:
+            return ()
+        step = self._judgement.steps[one.region.side]
+        first, last = step.calls.get(named.name), step.calls.get(one.region.last.name)
+        if first is None or last is None:
+            return ()
+        wanted = step.find_before({*last.outputs.values()}) | {*last.outputs.values()}
+        reached, found = set(first.inputs.values()), list[Call]()
+        for call in sorted(step.calls.values(), key=lambda call: call.position):
+            is_between = first.position <= call.position <= last.position
+            makes = {*call.outputs.values()}
+            if is_between and not makes.isdisjoint(wanted) and not reached.isdisjoint(call.inputs.values()):
+                reached |= makes
+                found += self._find_calls(one.region.side, call, is_backward=False)
+        return tuple(dict.fromkeys(found))
 
     def _word_finding(self, side: str, finding: Finding) -> Verdict:
         words = _KERNELS[finding.kind]
@@ -236,6 +277,10 @@ class TruthWords:
         call = self._runs[side].by_name.get(record)
         path = call.module_path if call is not None else None
         return f"{record} in module {path}" if path else record
+
+
+def _role_of(one: Difference) -> Role:
+    return "discontinuity" if one.kind == "discontinuity" else "source" if one.kind == "source" else "entered"
 
 
 def _describe_place(calls: dict[str, tuple[Call, ...]]) -> str:

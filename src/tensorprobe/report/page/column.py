@@ -1,0 +1,88 @@
+"""Tables of a page: a list for each column, and one list of the texts that repeat.
+
+A page of fifty thousand rows is a file of a few megabytes only this way. Numbers that JSON lacks are strings.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from operator import attrgetter
+from typing import Any
+
+from tensorprobe.compare.row import Row
+
+NOTHING = -1
+"""In place of the number of a text."""
+
+_OF_CALL = frozenset(
+    {
+        *("step", "rank", "role", "because", "rule", "module_path", "direction", "caller"),
+        *("reference_location", "candidate_location"),
+    }
+)
+"""Columns of a row that are those of its call."""
+_ROW_COLUMNS = tuple(field for field in fields(Row) if field.name not in _OF_CALL)
+_TEXTS = frozenset(field.name for field in _ROW_COLUMNS if "str" in str(field.type) or "tuple" in str(field.type))
+_LARGEST_EXACT = 2**53
+"""A script reads whole numbers beyond it as another one."""
+
+
+class Strings:
+    """Texts, each once, known by their numbers."""
+
+    def __init__(self, listed: Iterable[str] = ()) -> None:
+        self.listed = list(listed)
+        self._numbers = {text: number for number, text in enumerate(self.listed)}
+
+    def add(self, text: str | None) -> int:
+        """The number of a text; NOTHING for none."""
+        if text is None:
+            return NOTHING
+        number = self._numbers.get(text)
+        if number is None:
+            number = self._numbers[text] = len(self.listed)
+            self.listed.append(text)
+        return number
+
+    def add_all(self, texts: Iterable[str | None]) -> list[int]:
+        return [self.add(text) for text in texts]
+
+
+def make_number(value: Any) -> Any:
+    """As JSON can hold it: `"NaN"`, `"Infinity"`, and as text what is no real number."""
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return value
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, int) and not -_LARGEST_EXACT <= value <= _LARGEST_EXACT:
+        return float(value)
+    return str(value) if isinstance(value, complex) else value
+
+
+def build_row_columns(
+    rows: Sequence[Row], calls: Sequence[int], places: Sequence[int], strings: Strings
+) -> dict[str, Any]:
+    """All rows; columns that are empty in all of them are left out."""
+    columns: dict[str, Any] = {"call": list(calls), "place": list(places)}
+    for field in _ROW_COLUMNS:
+        name = field.name
+        found = list(map(attrgetter(name), rows))
+        kinds = set(map(type, found)) - {type(None)}
+        if not kinds:
+            continue
+        if name in _TEXTS:
+            columns[f"{name}_s"] = strings.add_all(map(_make_text, found))
+        elif kinds == {bool} or (
+            kinds == {float} and all(map(math.isfinite, (one for one in found if one is not None)))
+        ):
+            columns[name] = found
+        else:
+            columns[name] = [make_number(value) for value in found]
+    return columns
+
+
+def _make_text(value: Any) -> str | None:
+    """`[2, 3]` for a shape or an index."""
+    return value if value is None or isinstance(value, str) else str(list(value))
