@@ -25,8 +25,8 @@ class Piece:
 
 
 def find_pieces(parts: Sequence[TrueValue], wholes: Sequence[TrueValue], bound: float = TOLERANCE) -> Iterator[Piece]:
-    """For each part the whole that it is cut from. `bound`: by how much of their size elements may differ. A few numbers
-    are anywhere by chance: they are looked for where other parts have left a gap."""
+    """For each part the whole that it is cut from. `bound`: by how much of their size elements may differ. A few
+    numbers are anywhere by chance: they are looked for where other parts have left a gap."""
     floating = [part for part in parts if part.is_floating]
     is_left: dict[int, Array] = {}
     for part in (one for one in floating if one.array.size >= _MIN_SIZE):
