@@ -99,7 +99,7 @@ def _compare_dumps(
             if unknown and pair is pairs[-1]:
                 raise next(iter(unknown.values())) from None
             continue
-        here = aligned.alignment.unknown_names
+        here = aligned[1].unknown_names
         unknown = here if unknown is None else {name: unknown[name] for name in unknown if name in here}
         if unknown and pair is pairs[-1]:  # no step and no rank has it
             raise next(iter(unknown.values()))
@@ -129,12 +129,8 @@ class _History:
     past: Past = field(default_factory=Past)
 
 
-@dataclass(frozen=True)
-class _Aligned:
-    """Both runs of one step and rank, read and aligned."""
-
-    runs: tuple[Run, Run]
-    alignment: Alignment
+_Aligned = tuple[tuple[Run, Run], Alignment]
+"""Both runs of one step and rank, read and aligned."""
 
 
 def _align(pair: RankPair, mapping: NameMapping, truth: TruthDecision) -> _Aligned:
@@ -144,15 +140,14 @@ def _align(pair: RankPair, mapping: NameMapping, truth: TruthDecision) -> _Align
             restore_sources(run.calls)
         if is_across_frameworks(*(run.framework for run in runs)):
             forget_data_calls(run.calls)
-    return _Aligned(runs, align_calls(*runs, mapping, truth.prove(pair, runs)))
+    return runs, align_calls(*runs, mapping, truth.prove(pair, runs))
 
 
 def _compare_ranks(
     pair: RankPair, aligned: _Aligned, history: _History, options: CompareOptions, progress: Progress | None
 ) -> RankResult:
-    alignment = aligned.alignment
-    reference = RunSide(aligned.runs[0], alignment.only_reference)
-    candidate = RunSide(aligned.runs[1], alignment.only_candidate)
+    runs, alignment = aligned
+    reference, candidate = RunSide(runs[0], alignment.only_reference), RunSide(runs[1], alignment.only_candidate)
     pairs = pair_calls(reference, candidate, alignment)
     for paired in pairs:
         calls = paired.reference, paired.candidate
@@ -164,7 +159,7 @@ def _compare_ranks(
     if not is_cut_short and not options.has_fixed_tolerance and dissolve_pairs(finding):
         course.forget_differences(finding.pairs)
     verdict = doubt_verdict(give_verdict(finding), relate_runs(pairs, alignment))
-    verdict = history.truth.decide(pair, aligned.runs, finding, verdict)
+    verdict = history.truth.decide(pair, runs, finding, verdict)
     verdict = replace(note_same_run(verdict, pair), step=pair.step, rank_name=pair.reference.name)
     history.past = course.end()
     errors = history.truth.find_errors(pair, aligned.runs)

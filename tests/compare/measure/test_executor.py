@@ -104,12 +104,6 @@ def test_a_problem_of_a_linked_file_names_the_file_that_was_asked_for(tmp_path: 
     assert [one.problem for one in found] == ["first.npy is cut off", "second.npy is cut off"]
 
 
-def test_progress_is_told_of_every_task(tasks: list[MeasureTask]) -> None:
-    calls: list[int] = []
-    for number, _ in enumerate(run_tasks([*tasks[:5], *tasks[:5]], progress=lambda: calls.append(1))):
-        assert len(calls) == number + 1
-
-
 def test_a_missing_file_is_one_row_and_not_the_end(tasks: list[MeasureTask], tmp_path: Path) -> None:
     tasks[1] = task(tasks[0].reference_path, tmp_path / "gone.npy")
     found = list(run_tasks(tasks[:3]))

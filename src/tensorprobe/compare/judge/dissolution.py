@@ -14,7 +14,7 @@ from tensorprobe.compare.judge.evidence import Finding
 from tensorprobe.compare.judge.status import DISSOLVED, leave_out
 from tensorprobe.compare.match.pairing import PairedCall, RunSide
 from tensorprobe.compare.result import ValuePair
-from tensorprobe.model.name import BACKWARD, FORWARD
+from tensorprobe.model.name import BACKWARD, FORWARD, module_stem
 from tensorprobe.model.undefined import UNDEFINED_MEMORY
 from tensorprobe.run.call import Call
 from tensorprobe.store.slot import TensorSlot
@@ -141,8 +141,7 @@ def _find_behind(side: RunSide, call: Call) -> list[Call]:
     """The backward of a call, and the gradients of the parameters of a module."""
     found = [side.flow.backward_of(call)] if call.direction == FORWARD else []
     if call.kind == "module":
-        stem = f"{call.prefix}.{call.path}.{call.op}" if call.path else f"{call.prefix}.{call.op}"
-        found.append(side.run.by_name.get(f"{stem}.parameters_grad"))
+        found.append(side.run.by_name.get(f"{module_stem(call.prefix, call.path, call.op)}.parameters_grad"))
     return [one for one in found if one is not None]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorprobe.compare.judge.course import Past
-from tensorprobe.compare.match.alignment import Alignment, Unpaired
+from tensorprobe.compare.match.alignment import Alignment
 from tensorprobe.compare.match.pairing import PairedCall, RunSide
 from tensorprobe.compare.result import ValuePair
 from tensorprobe.run.call import Call
@@ -158,15 +158,12 @@ def describe_not_compared(pair: PairedCall, finding: Finding) -> list[str]:
     """What the verdict cannot speak for: what of this step, before this call, has no partner or no numbers."""
     earlier = [found for found in finding.pairs if found.place < pair.place]
     values = sum(value.status == "not comparable" for found in earlier for value in found.values if value.is_tensor)
+    sides = (finding.alignment.only_reference, pair.reference), (finding.alignment.only_candidate, pair.candidate)
     lone = [
         unpaired.call.name
-        for unpaired in finding.alignment.only_reference
-        if unpaired.call.position < pair.reference.position and not _needs_no_partner(unpaired)
-    ]
-    lone += [
-        unpaired.call.name
-        for unpaired in finding.alignment.only_candidate
-        if unpaired.call.position < pair.candidate.position and not _needs_no_partner(unpaired)
+        for lonely, call in sides
+        for unpaired in lonely
+        if unpaired.call.position < call.position and not (unpaired.is_idle or unpaired.call.caller is not None)
     ]
     here = "" if finding.past.is_empty else " in this step"
     if not values and not lone:
@@ -179,10 +176,6 @@ def describe_not_compared(pair: PairedCall, finding: Finding) -> list[str]:
         calls = "1 call" if len(lone) == 1 else f"{len(lone):,} calls"
         words.append(f"{calls} without a counterpart ({shown}{', …' if len(lone) > MAX_NAMES else ''})")
     return [f"not compared before it{here}: {' and '.join(words)}"]
-
-
-def _needs_no_partner(unpaired: Unpaired) -> bool:
-    return unpaired.is_idle or unpaired.call.caller is not None
 
 
 def _number(value: float | None) -> str:

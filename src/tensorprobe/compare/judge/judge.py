@@ -24,7 +24,7 @@ from tensorprobe.compare.match.pairing import MAX_SUSPECTS, PairedCall
 from tensorprobe.compare.measure.noise import Noise, loudest
 from tensorprobe.compare.measure.statistic_measure import sees_order
 from tensorprobe.compare.result import ValuePair
-from tensorprobe.model.name import BACKWARD
+from tensorprobe.model.name import BACKWARD, module_stem
 from tensorprobe.model.undefined import is_undefined, is_undefined_result
 from tensorprobe.run.call import Call
 from tensorprobe.store.slot import TensorSlot
@@ -184,7 +184,7 @@ class Judge:
     def _gradients_of_module(self, call: Call) -> list[TensorSlot]:
         found = []
         for index in range(64):  # the calls of one module in one step; more of them make no larger norm
-            stem = f"{call.prefix}.{call.path}.{call.op}" if call.path else f"{call.prefix}.{call.op}"
+            stem = module_stem(call.prefix, call.path, call.op)
             behind = self._course.reference.run.by_name.get(f"{stem}.{BACKWARD}.{index}")
             if behind is None:
                 break

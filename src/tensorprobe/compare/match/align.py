@@ -18,7 +18,7 @@ from tensorprobe.compare.match.alignment import Alignment, Match, SlotPair, Unpa
 from tensorprobe.compare.match.fingerprint import Fingerprint, Fingerprinter
 from tensorprobe.compare.match.group import GroupFinder
 from tensorprobe.compare.match.group_match import GroupMatcher
-from tensorprobe.compare.match.idle import find_idle
+from tensorprobe.compare.match.idle import IdleFinder
 from tensorprobe.compare.match.mapped_name import MappedNames
 from tensorprobe.compare.match.mapping import Mapping as MappingFile
 from tensorprobe.compare.match.module_match import ModuleMatcher
@@ -353,7 +353,7 @@ class Aligner:
     def _lonely(
         self, side: Side, other: Side, partner: Mapping[int, int], other_partner: Mapping[int, int]
     ) -> Iterator[Unpaired]:
-        idle = find_idle(side, partner, other) if self._is_across else {}
+        idle = IdleFinder(side, partner, other).find() if self._is_across else {}
         for found in find_nearest(side, other, partner, other_partner):
             known = idle.get(side.number_of[found.call.name])
             if known is not None:

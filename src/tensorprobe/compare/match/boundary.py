@@ -96,14 +96,14 @@ def backward_boundary_slots(
     """
     pairs: list[SlotPair] = []
     for (call, result), (other_call, other_result) in pair_results(exits):
-        gradient = _gradient_of_result(backward_of(call), result)
-        other_gradient = _gradient_of_result(other_backward_of(other_call), other_result)
+        gradient = _gradient_of(backward_of(call), result)
+        other_gradient = _gradient_of(other_backward_of(other_call), other_result)
         if gradient is not None and other_gradient is not None:
             pairs.append((gradient, other_gradient))
     for place, other in inputs:
         if uses[0][_identity(place[1])] == 1 == uses[1][_identity(other[1])]:
-            gradient = _gradient_slot(backward_of(place[0]), place[1])
-            other_gradient = _gradient_slot(other_backward_of(other[0]), other[1])
+            gradient = _gradient_of(backward_of(place[0]), place[1])
+            other_gradient = _gradient_of(other_backward_of(other[0]), other[1])
             if gradient is not None and other_gradient is not None:
                 pairs.append((gradient, other_gradient))
     return pairs
@@ -141,18 +141,15 @@ def _comes_from_same(reference: TensorSlot, candidate: TensorSlot, is_partner: C
     return is_partner(reference.source, candidate.source)
 
 
-def _gradient_slot(backward: Call | None, slot: TensorSlot) -> TensorSlot | None:
-    """Where the gradient of an argument stands in the backward record."""
-    wanted = "output" + slot.slot.removeprefix("input") if slot.slot.startswith("input.") else slot.slot
+def _gradient_of(backward: Call | None, slot: TensorSlot) -> TensorSlot | None:
+    """Where the gradient of an argument leaves a backward call, or that of a result goes into it."""
+    wanted = slot.slot
+    if not slot.is_input:
+        wanted = slot.slot.replace("output", "input", 1)
+    elif slot.slot.startswith("input."):
+        wanted = slot.slot.replace("input", "output", 1)
     tensors = backward.tensors if backward is not None else []
-    return next((one for one in tensors if one.slot == wanted and not one.is_input), None)
-
-
-def _gradient_of_result(backward: Call | None, result: TensorSlot) -> TensorSlot | None:
-    """Where the gradient of a result goes into the backward record."""
-    wanted = result.slot.replace("output", "input", 1)
-    tensors = backward.tensors if backward is not None else []
-    return next((one for one in tensors if one.slot == wanted and one.is_input), None)
+    return next((one for one in tensors if one.slot == wanted and one.is_input != slot.is_input), None)
 
 
 def _content(slot: TensorSlot) -> Hashable:

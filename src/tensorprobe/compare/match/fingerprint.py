@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
@@ -33,19 +34,17 @@ _NO_MEAN = 1e-6
 _MIXING = np.uint64(0x9E3779B97F4A7C15)
 
 
+@dataclass(slots=True, eq=False)
 class Fingerprint:
     """Numbers for one call; equal numbers mean equal things on both sides."""
 
-    __slots__ = ("leaves", "op", "shape", "values")
-
-    def __init__(self, op: int, shape: int, values: Values, leaves: Values) -> None:
-        self.op = op
-        self.shape = shape
-        """Operation and shapes."""
-        self.values = values
-        """One number for each tensor; UNKNOWN_VALUE where the dump does not say or the value tells nothing."""
-        self.leaves = leaves
-        """The same, of parameters and data only, which no call made: they stay what they are when calls change."""
+    op: int
+    shape: int
+    """Operation and shapes."""
+    values: Values
+    """One number for each tensor; UNKNOWN_VALUE where the dump does not say or the value tells nothing."""
+    leaves: Values
+    """The same, of parameters and data only, which no call made: they stay what they are when calls change."""
 
 
 class Fingerprinter:

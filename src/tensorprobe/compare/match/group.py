@@ -88,7 +88,14 @@ class GroupFinder:
             return []
         if self._reference.has_flow and self._candidate.has_flow:
             layers = self._find_layers() if self._is_across else []
-            groups = self._merge(self._grow(*found) for found in self._exits(layers))
+            groups = self._merge(
+                Group(
+                    closure(self._reference, end, self._free),
+                    closure(self._candidate, other, self._other_free),
+                    [(end, other)],
+                )
+                for end, other in self._exits(layers)
+            )
             groups = [*layers, *(group for group in groups if self._fits(group))]
             parts = [part for group in groups for part in self._split(group)]
             # Where the first calls of a group give its whole result, the rest stands against nothing.
@@ -118,16 +125,13 @@ class GroupFinder:
     def _exits(self, layers: list[Group]) -> Iterator[tuple[int, int]]:
         """Free calls on both sides whose results go to the same place of a pair of calls or layers, or to the end."""
         found: dict[tuple[int, int], None] = {}
-        used: set[int] = set()
-        other_used: set[int] = set()
-        for number in self._reference.forward:
-            used.update(self._reference.sources(number))
-        for number in self._candidate.forward:
-            other_used.update(self._candidate.sources(number))
-        for number, other in self._partner.items():
-            sources = self._reference.sources(number)
-            if any(source in self._free for source in sources):
-                found.update(dict.fromkeys(self._both_free(sources, self._candidate.sources(other))))
+        used, other_used = (
+            {source for number in side.forward for source in side.sources(number)}
+            for side in (self._reference, self._candidate)
+        )
+        for number, other in self._partner.items():  # those that stand in the same place of it
+            both = zip(self._reference.sources(number), self._candidate.sources(other), strict=False)
+            found.update(dict.fromkeys(pair for pair in both if pair[0] in self._free and pair[1] in self._other_free))
         for layer in layers:
             found.update(dict.fromkeys(self._layer_sources(layer)))
         last, other_last = max(self._free, default=-1), max(self._other_free, default=-1)
@@ -140,18 +144,6 @@ class GroupFinder:
         sources = [one for one in sources_of(self._reference, layer.reference) if one in self._free]
         others = [one for one in sources_of(self._candidate, layer.candidate) if one in self._other_free]
         return list(zip(sources, others, strict=True)) if len(sources) == len(others) else []
-
-    def _both_free(self, sources: tuple[int, ...], other_sources: tuple[int, ...]) -> list[tuple[int, int]]:
-        """Which of the free calls before a pair stand in the same place of it."""
-        pairs = zip(sources, other_sources, strict=False)
-        return [(one, other) for one, other in pairs if one in self._free and other in self._other_free]
-
-    def _grow(self, exit_call: int, other_exit: int) -> Group:
-        return Group(
-            closure(self._reference, exit_call, self._free),
-            closure(self._candidate, other_exit, self._other_free),
-            [(exit_call, other_exit)],
-        )
 
     def _merge(self, groups: Iterable[Group]) -> list[Group]:
         """Groups that share a call are one, with several results; each call is the end of one at most."""

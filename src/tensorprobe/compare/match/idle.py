@@ -36,13 +36,8 @@ MAKES_DATA = Idle("makes a tensor of the program's data")
 INSIDE = Idle("inside a module that is one piece in the other run")
 
 
-def find_idle(side: Side, paired: Mapping[int, int], other: Side) -> dict[int, Idle]:
-    """The calls without a partner that need none, and why."""
-    return IdleFinder(side, paired, other).find()
-
-
 class IdleFinder:
-    """`paired` has the partners, calls of the other run."""
+    """Finds the calls without a partner that need none, and why. `paired` has the partners, calls of the other run."""
 
     def __init__(self, side: Side, paired: Mapping[int, int], other: Side) -> None:
         self._side = side

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,8 @@ from tensorprobe.run.step import Run
 from tensorprobe.word.layer_word import word_of
 
 NodePair = tuple[ModuleNode, ModuleNode]
+_Shares = dict[tuple[int, int], float]
+"""By the places of two siblings."""
 
 _ENOUGH_ALIKE = 0.3
 _MAX_STEPS = 64
@@ -28,17 +31,15 @@ _NAME_SCORE = 1.0
 _VALUE_SCORE = 6.0
 
 
+@dataclass(slots=True, eq=False)
 class NodeContent:
     """What a module and all below it do."""
 
-    __slots__ = ("calls", "class_name", "kind")
-
-    def __init__(self, class_name: str | None, calls: list[int], kind: int) -> None:
-        self.class_name = class_name
-        self.calls = calls
-        """Operation and shapes of each call, as numbers."""
-        self.kind = kind
-        """Equal for equal `calls`, in any order."""
+    class_name: str | None
+    calls: list[int]
+    """Operation and shapes of each call, as numbers."""
+    kind: int
+    """Equal for equal `calls`, in any order."""
 
     @property
     def type(self) -> Hashable:
@@ -154,7 +155,7 @@ class ModuleMatcher:
             pairs = [(child, by_name[child.name]) for child in reference]
             if all(self._does_the_same(*pair) for pair in pairs):
                 return pairs
-        return self._align(reference, candidate)
+        return self._align_scored(reference, candidate)[1]
 
     def _does_the_same(self, reference: ModuleNode, candidate: ModuleNode) -> bool:
         one, other = self._reference[reference], self._candidate[candidate]
@@ -175,9 +176,6 @@ class ModuleMatcher:
                 break
             reference, candidate = best
         return pairs
-
-    def _align(self, reference: list[ModuleNode], candidate: list[ModuleNode]) -> list[NodePair]:
-        return self._align_scored(reference, candidate)[1]
 
     def _align_scored(self, reference: list[ModuleNode], candidate: list[ModuleNode]) -> tuple[float, list[NodePair]]:
         """In order, so that what is alike stands against each other; values and names break ties. And how well."""
@@ -210,32 +208,20 @@ class ModuleMatcher:
         alike = np.array(of_types)[np.ix_(rows, columns)]
         has_same_name = np.equal.outer([node.name for node in reference], [node.name for node in candidate])
         scores: npt.NDArray[np.float64] = _KIND_SCORE * alike + _NAME_SCORE * has_same_name
-        for pair, share in self._shared_values(reference, candidate).items():
-            scores[pair] += _VALUE_SCORE * share
+        values, parameters = self._share_values(reference, candidate)
+        for pair in values.keys() | parameters.keys():
+            scores[pair] += _VALUE_SCORE * max(values.get(pair, 0.0), parameters.get(pair, 0.0))
         # The same parameters make the same module, whatever the calls inside it are called.
-        for pair, share in self._shared_parameters(reference, candidate).items():
+        for pair, share in parameters.items():
             alike[pair] = max(alike[pair], share)
         scores[alike < _ENOUGH_ALIKE] = 0.0
         return scores
 
-    def _shared_parameters(
-        self, reference: list[ModuleNode], candidate: list[ModuleNode]
-    ) -> dict[tuple[int, int], float]:
-        return _shares(
-            [self._reference.values(node)[1] for node in reference],
-            [self._candidate.values(node)[1] for node in candidate],
-        )
-
-    def _shared_values(self, reference: list[ModuleNode], candidate: list[ModuleNode]) -> dict[tuple[int, int], float]:
-        """The share of values, or of parameters, that two siblings have in common and no other sibling has."""
+    def _share_values(self, reference: list[ModuleNode], candidate: list[ModuleNode]) -> list[_Shares]:
+        """The share of values, and of parameters, that two siblings have in common and no other sibling has."""
         values = [self._reference.values(node) for node in reference]
         other_values = [self._candidate.values(node) for node in candidate]
-        shares: dict[tuple[int, int], float] = {}
-        for which in (0, 1):
-            found = _shares([one[which] for one in values], [one[which] for one in other_values])
-            for pair, share in found.items():
-                shares[pair] = max(share, shares.get(pair, 0.0))
-        return shares
+        return [_shares([one[kind] for one in values], [one[kind] for one in other_values]) for kind in (0, 1)]
 
     def _likeness(self, reference: ModuleNode, candidate: ModuleNode) -> float:
         """0 to 1: do they do the same operations on the same shapes, and are they of one class?"""
@@ -298,7 +284,7 @@ def _distinct(types: list[Hashable]) -> tuple[list[int], list[int]]:
     return [types.index(kind) for kind in number_of], [number_of[kind] for kind in types]
 
 
-def _shares(values: list[set[int]], other_values: list[set[int]]) -> dict[tuple[int, int], float]:
+def _shares(values: list[set[int]], other_values: list[set[int]]) -> _Shares:
     places, other_places = _only_places(values), _only_places(other_values)
     counts = Counter((row, other_places[value]) for value, row in places.items() if value in other_places)
     sizes, other_sizes = Counter(places.values()), Counter(other_places.values())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,8 @@ _SECONDS_PER_PROCESS = 0.3
 """Work that is worth the start of a process."""
 
 
-def run_tasks(
-    tasks: Sequence[MeasureTask],
-    processes: int | None = None,
-    progress: Callable[[], None] | None = None,
-) -> Generator[Measurement, None, None]:
-    """The measurements in the order of the tasks, each as soon as it is there; `progress` is called for each.
+def run_tasks(tasks: Sequence[MeasureTask], processes: int | None = None) -> Generator[Measurement, None, None]:
+    """The measurements in the order of the tasks, each as soon as it is there.
 
     The same two files are measured once, under however many names they are linked. Stopping early stops the work.
     """
@@ -40,8 +36,6 @@ def run_tasks(
             first = plan.first[index]
             if first == index:
                 known[index] = next(measured) if task.has_file else measure_task(task)
-            if progress is not None:
-                progress()
             yield _reuse(known[first], tasks[first], task)
 
 

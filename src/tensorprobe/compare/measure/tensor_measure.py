@@ -28,12 +28,13 @@ from tensorprobe.compare.measure.metric import (
 
 Array = np.ndarray[Any, Any]
 
-_MANTISSA_BITS = {
+MANTISSA_BITS = {
     "float64": 52,
     "complex128": 52,
     "float32": 23,
     "complex64": 23,
     "float16": 10,
+    "complex32": 10,
     "bfloat16": 7,
     "float8_e4m3fn": 3,
     "float8_e4m3fnuz": 3,
@@ -51,7 +52,7 @@ def measure_arrays(reference: Array, candidate: Array, rtol: float, atol: float)
     if reference.shape != candidate.shape:
         return other_shape("tensor", reference.shape, candidate.shape)
     for dtype in (reference.dtype, candidate.dtype):
-        if dtype.kind not in "biufc" and dtype.name not in _MANTISSA_BITS:
+        if dtype.kind not in "biufc" and dtype.name not in MANTISSA_BITS:
             return Measurement("tensor", problem=f"elements of the type {dtype} are not compared")
     pair = ChunkedPair(reference, candidate)
     total = ErrorTotal(_kind_of_pair(reference.dtype, candidate.dtype), pair.largest_piece, rtol, atol)
@@ -296,9 +297,9 @@ def _in_native_order(raw: Array) -> Array:
 def _less_precise(reference: np.dtype[Any], candidate: np.dtype[Any]) -> np.dtype[Any] | None:
     """The dtype whose steps are counted; None unless both are floats."""
     names = reference.name, candidate.name
-    if not all(name in _MANTISSA_BITS for name in names):
+    if not all(name in MANTISSA_BITS for name in names):
         return None
-    found = min((reference, candidate), key=lambda dtype: _MANTISSA_BITS[dtype.name])
+    found = min((reference, candidate), key=lambda dtype: MANTISSA_BITS[dtype.name])
     is_complex = "c" in (reference.kind, candidate.kind)
     if is_complex and found.kind != "c":
         found = np.dtype(np.complex128 if found.itemsize == 8 else np.complex64)

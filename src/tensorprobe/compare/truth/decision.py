@@ -23,7 +23,7 @@ from tensorprobe.compare.truth.judgement import SIDES, Judgement, find_obstacle
 from tensorprobe.compare.truth.lending import lend_leaves
 from tensorprobe.compare.truth.recorded_error import find_recorded_errors
 from tensorprobe.compare.truth.saved_value import has_unseen_difference
-from tensorprobe.compare.truth.settlement import settle_pairs
+from tensorprobe.compare.truth.settlement import is_same_value, settle_pairs
 from tensorprobe.compare.truth.start import EarlierStep, Origins, find_moved_otherwise
 from tensorprobe.compare.truth.verdict import TruthWords
 from tensorprobe.errors import DumpError, UsageError
@@ -245,15 +245,10 @@ def _is_in_order(value: ValuePair) -> bool:
 
 def _compare_truths(pair: CallResult | PairedCall, judgement: Judgement) -> list[tuple[ValuePair, bool | None]]:
     """The tensors of two calls, and whether both mean the same."""
-    if isinstance(pair, PairedCall):
-        names = pair.reference.name, pair.candidate.name
-    else:
-        names = pair.reference[-1].name, pair.candidate[-1].name
-    return [
-        (value, judgement.is_same_value((names[0], value.reference.slot), (names[1], value.candidate.slot)))
-        for value in pair.values
-        if value.is_tensor and value.reference is not None and value.candidate is not None
-    ]
+    one = pair.match if isinstance(pair, PairedCall) else pair
+    calls = one.reference[-1], one.candidate[-1]
+    tensors = [value for value in pair.values if value.is_tensor and None not in (value.reference, value.candidate)]
+    return [(value, is_same_value(value, calls, judgement)) for value in tensors]
 
 
 def _has_no_effect(grown: Verdict, judgement: Judgement) -> bool:

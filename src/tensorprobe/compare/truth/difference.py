@@ -10,7 +10,7 @@ from tensorprobe.compare.truth.start import LeafPair
 from tensorprobe.compare.truth.value_index import word_of
 from tensorprobe.replay.true_step import TrueCall, TrueStep, TrueValue
 
-Kind = Literal["source", "entered", "unequal start", "random", "discontinuity", "missing"]
+Kind = Literal["source", "entered", "unequal start", "random", "discontinuity"]
 
 
 @dataclass(frozen=True)

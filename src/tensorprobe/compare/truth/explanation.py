@@ -12,9 +12,9 @@ from tensorprobe.compare.truth.observable import Observables
 from tensorprobe.compare.truth.opening import Opener, Opening
 from tensorprobe.compare.truth.proportional import Proportional
 from tensorprobe.compare.truth.region import add_region
-from tensorprobe.compare.truth.scattered import Scattered
+from tensorprobe.compare.truth.scattered import Scattered, only_moves
 from tensorprobe.compare.truth.value_index import Counterparts
-from tensorprobe.replay.true_step import TrueCall
+from tensorprobe.replay.true_step import TrueCall, TrueStep
 
 
 def explain_forward(
@@ -34,9 +34,10 @@ def explain_forward(
     found = opening.name(differences)
     if not found or not _is_telling(found[0], scattered):
         others = ForwardExplainer(counterparts, scattered, arguments).explain(observed)
-        others.sort(key=lambda one: (not _is_telling(one, scattered), _only_moves(one, scattered), _position(one)))
+        step = counterparts.steps["candidate"]
+        others.sort(key=lambda one: (not _is_telling(one, scattered), *_rank(one.candidate, step)))
         if others and others[0].reference is not None and others[0].candidate is not None:
-            found = [replace(one, suspects=tuple(_find_movers(one.candidate, scattered))) for one in others]
+            found = [replace(one, suspects=tuple(_find_movers(one.candidate, step))) for one in others]
         found = found or others
     return [*(add_region(one, counterparts) for one in found[:1]), *found[1:]], counterparts
 
@@ -49,8 +50,9 @@ def _explain_multiples(counterparts: Counterparts, observed: Observables, argume
     return [*((proportional.explain(one) or one) for one in found[:1]), *found[1:]]
 
 
-def _position(one: Difference) -> int:
-    return one.candidate.position if one.candidate is not None else -1
+def _rank(call: TrueCall | None, step: TrueStep) -> tuple[bool, int]:
+    """Numbers are chosen and put elsewhere in many ways: what is computed of the same, and otherwise, says more."""
+    return (False, -1) if call is None else (only_moves(step, call), call.position)
 
 
 def _is_telling(one: Difference, scattered: Scattered) -> bool:
@@ -64,16 +66,10 @@ def _is_telling(one: Difference, scattered: Scattered) -> bool:
     )
 
 
-def _only_moves(one: Difference, scattered: Scattered) -> bool:
-    """Numbers are chosen and put elsewhere in many ways: what is computed of the same, and otherwise, says more."""
-    return one.candidate is not None and scattered.only_moves("candidate", one.candidate)
-
-
-def _find_movers(call: TrueCall | None, scattered: Scattered) -> Iterator[TrueCall]:
+def _find_movers(call: TrueCall | None, step: TrueStep) -> Iterator[TrueCall]:
     """The calls after this one that only move what it gives: any of them may be meant."""
-    step = scattered.steps["candidate"]
-    while call is not None and scattered.only_moves("candidate", call):
+    while call is not None and only_moves(step, call):
         users = [user for number in call.outputs.values() for user in step.users.get(number, [])]
         call = users[0] if len(users) == 1 else None
-        if call is not None and scattered.only_moves("candidate", call):
+        if call is not None and only_moves(step, call):
             yield call

@@ -12,7 +12,7 @@ from tensorprobe.compare.truth.observable import Observables
 from tensorprobe.compare.truth.scattered import only_moves
 from tensorprobe.compare.truth.slice import Slice, Slicer
 from tensorprobe.compare.truth.start import pair_lone_leaves
-from tensorprobe.compare.truth.value_index import Counterparts, other_side, unlikeness, word_of
+from tensorprobe.compare.truth.value_index import Counterparts, find_alike, other_side, unlikeness, word_of
 from tensorprobe.compare.truth.walk import Walker
 from tensorprobe.replay.true_step import TrueCall, TrueValue
 
@@ -155,11 +155,8 @@ class ForwardExplainer:
         """The call of the reference's slice that does the same, in the same module, and as near to the end."""
         if not self._slicers["candidate"].begins(call, ()):
             return None  # behind what is passed over, where nothing shows that both stand in one place
-        own = [one for one in self._steps["candidate"].calls.values() if _is_alike(one, call)]
         listed = [one for one in self._steps["reference"].calls.values() if one.name in reference.calls]
-        others = [one for one in listed if _is_alike(one, call)]
-        place = len(own) - own.index(call)
-        return others[-place] if place <= len(others) else None
+        return find_alike(call, self._steps["candidate"].calls.values(), listed)
 
     def _share_inputs(self, reference: TrueCall, candidate: TrueCall) -> bool:
         given = {"reference": set(reference.inputs.values()), "candidate": set(candidate.inputs.values())}
@@ -234,7 +231,3 @@ class ForwardExplainer:
             yield maker
             moved = (step.values[number] for number in maker.inputs.values())
             value, last = next(one for one in moved if one.is_floating), maker
-
-
-def _is_alike(first: TrueCall, second: TrueCall) -> bool:
-    return word_of(first) == word_of(second) and first.module_path == second.module_path

@@ -122,9 +122,7 @@ class Judgement:
             numbers[side] = self.steps[side].values[number]
         first, second = numbers[SIDES[0]].array, numbers[SIDES[1]].array
         tolerance = self.observables.tolerance
-        return is_same(first, second, tolerance) or (
-            first.size == second.size and is_laid_out(first, second, tolerance)
-        )
+        return is_same(first, second, tolerance) or is_laid_out(first, second, tolerance)
 
     def lone_findings(self, side: str) -> Iterator[Finding]:
         """What is wrong in one run and not in the other."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tensorprobe.compare.truth.piece import Piece, find_pieces
+from tensorprobe.compare.truth.piece import Piece, pair_pieces
 from tensorprobe.compare.truth.start import Origin
 from tensorprobe.compare.truth.value_index import TOLERANCE, Counterparts, is_same, permutations
 from tensorprobe.replay.true_step import Array, TrueValue
@@ -133,16 +133,10 @@ def pair_gradients(counterparts: Counterparts) -> tuple[list[GradientPair], list
         for step, known in zip((reference, candidate), paired, strict=True)
     )
     found: set[int] = set()
-    for piece in find_pieces(lone, others):
-        found.add(piece.part.number)
-        pairs.append(
-            GradientPair(piece.part, piece.whole, _piece_error(piece, largest), counterparts.tolerance, piece.places)
-        )
-    for piece in find_pieces(others, [value for value in lone if value.number not in found]):
-        found.add(piece.whole.number)
-        pairs.append(
-            GradientPair(piece.whole, piece.part, _piece_error(piece, largest), counterparts.tolerance, piece.places)
-        )
+    for value, partner, piece in pair_pieces(lone, others):
+        found.add(value.number)
+        error = _piece_error(piece, largest)
+        pairs.append(GradientPair(value, partner, error, counterparts.tolerance, piece.places))
     return pairs, [value for value in lone if value.number not in found]
 
 
@@ -162,12 +156,8 @@ def _pair_leaves(counterparts: Counterparts, largest: float) -> list[GradientPai
                     for one, other in ((value, partner), (partner, value))
                 ):
                     continue
-                pair = GradientPair(
-                    value,
-                    partner,
-                    _gradient_error(value, partner, largest, counterparts.tolerance),
-                    counterparts.tolerance,
-                )
+                error = _gradient_error(value, partner, largest, counterparts.tolerance)
+                pair = GradientPair(value, partner, error, counterparts.tolerance)
                 if pair.is_equal or not has_same_gradient:
                     found[value.number] = pair
                     taken.add(partner.number)

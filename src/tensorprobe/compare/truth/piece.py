@@ -48,6 +48,19 @@ def find_pieces(parts: Sequence[TrueValue], wholes: Sequence[TrueValue], bound: 
                 break
 
 
+def pair_pieces(
+    references: Sequence[TrueValue], candidates: Sequence[TrueValue]
+) -> Iterator[tuple[TrueValue, TrueValue, Piece]]:
+    """Those of the reference that are cut from one of the candidate, and the reverse: the leaf of each run, and where
+    the smaller one lies."""
+    cut: set[int] = set()
+    for piece in find_pieces(references, candidates):
+        cut.add(piece.part.number)
+        yield piece.part, piece.whole, piece
+    for piece in find_pieces(candidates, [value for value in references if value.number not in cut]):
+        yield piece.whole, piece.part, piece
+
+
 def _locate(part: Array, whole: Array, bound: float) -> Array | None:
     """One behind the other, also with the last two axes of the whole in the other order; else wherever they are, if no
     two numbers of the whole are alike: every third head, gates in another order."""

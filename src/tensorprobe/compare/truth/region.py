@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from tensorprobe.compare.truth.difference import Difference, Region
 from tensorprobe.compare.truth.scattered import only_moves
-from tensorprobe.compare.truth.value_index import Counterparts, other_side, word_of
+from tensorprobe.compare.truth.value_index import Counterparts, find_alike, other_side
 from tensorprobe.replay.true_step import TrueCall, TrueStep
 
 
@@ -40,21 +40,9 @@ def _find_last(single: TrueCall, step: TrueStep, first: TrueCall, other: TrueSte
     user = _find_user(single, step)
     if user is None:
         return None
-    own, others = (
-        [
-            call
-            for call in listed.calls.values()
-            if word_of(call) == word_of(user) and call.module_path == user.module_path
-        ]
-        for listed in (step, other)
-    )
-    place = len(own) - own.index(user)
-    taker = others[-place] if place <= len(others) else None
-    makers = (
-        []
-        if taker is None
-        else [_find_computing(other.values[number].maker, other) for number in taker.inputs.values()]
-    )
+    taker = find_alike(user, step.calls.values(), other.calls.values())
+    taken = [] if taker is None else taker.inputs.values()
+    makers = [_find_computing(other.values[number].maker, other) for number in taken]
     later = [call for call in makers if call is not None and call.position > first.position]
     return max(later, key=lambda call: call.position, default=None)
 

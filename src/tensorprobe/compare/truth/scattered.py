@@ -87,17 +87,14 @@ class Scattered:
         if not self.of(side, value):
             return False
         maker = self.steps[side].maker(value)
-        return maker is None or not self.only_moves(side, maker)
+        return maker is None or not only_moves(self.steps[side], maker)
 
     def kind_of(self, side: str, call: TrueCall) -> str:
         """Does it compute numbers, only move them, or make what says nothing: zeros, a mask?"""
         results = [self.steps[side].values[number] for number in call.outputs.values()]
         if all(self._says_nothing(side, value) for value in results):
             return "plain"
-        return "moving" if self.only_moves(side, call) else "computing"
-
-    def only_moves(self, side: str, call: TrueCall) -> bool:
-        return only_moves(self.steps[side], call)
+        return "moving" if only_moves(self.steps[side], call) else "computing"
 
     def _says_nothing(self, side: str, value: TrueValue) -> bool:
         return self._counterparts.is_plain(side, value) and not (

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 from tensorprobe.compare.match.pairing import PairedCall
 from tensorprobe.compare.result import ValuePair
 from tensorprobe.compare.truth.judgement import Judgement
+from tensorprobe.run.call import Call
 
 SAME_TRUTH = "the same without rounding"
 COMPUTED_OTHERWISE = "another value in each run, computed in another way"
@@ -19,7 +20,7 @@ def settle_pairs(pairs: Iterable[PairedCall], judgement: Judgement, named: Colle
     for pair in pairs:
         for value in pair.values:
             if value.is_tensor and value.is_bad:
-                _settle_value(value, _is_same(value, pair, judgement), is_equal)
+                _settle_value(value, is_same_value(value, (pair.reference, pair.candidate), judgement), is_equal)
         is_named = pair.reference.name in named or pair.candidate.name in named
         is_bad = any(value.is_bad for value in pair.outputs)
         if is_named or pair.is_framework_made:
@@ -31,12 +32,11 @@ def settle_pairs(pairs: Iterable[PairedCall], judgement: Judgement, named: Colle
             pair.role, pair.because = "propagated", "what goes into it differs"
 
 
-def _is_same(value: ValuePair, pair: PairedCall, judgement: Judgement) -> bool | None:
+def is_same_value(value: ValuePair, calls: tuple[Call, Call], judgement: Judgement) -> bool | None:
+    """Have both tensors of two calls the same truth? None where that of one is not known."""
     if value.reference is None or value.candidate is None:
         return None
-    return judgement.is_same_value(
-        (pair.reference.name, value.reference.slot), (pair.candidate.name, value.candidate.slot)
-    )
+    return judgement.is_same_value((calls[0].name, value.reference.slot), (calls[1].name, value.candidate.slot))
 
 
 def _settle_value(value: ValuePair, is_same: bool | None, is_equal: bool) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -287,6 +287,19 @@ def is_made_alike(first_step: TrueStep, first: TrueValue, second_step: TrueStep,
 def word_of(call: TrueCall) -> str:
     """What it does, in the words that all frameworks share: `add` for `add_`, `__add__` and `aten.add.Tensor`."""
     return common_word(call.framework, call.prefix, call.op)
+
+
+def is_alike(first: TrueCall, second: TrueCall) -> bool:
+    """Do they do the same, in the same module?"""
+    return word_of(first) == word_of(second) and first.module_path == second.module_path
+
+
+def find_alike(call: TrueCall, own: Iterable[TrueCall], others: Iterable[TrueCall]) -> TrueCall | None:
+    """Of the calls of the other run the one that does the same, in the same module, and as near to the end."""
+    alike = [one for one in own if is_alike(one, call)]
+    others_alike = [one for one in others if is_alike(one, call)]
+    place = len(alike) - alike.index(call)
+    return others_alike[-place] if place <= len(others_alike) else None
 
 
 def unlikeness(call: TrueCall, other: TrueCall) -> tuple[bool, bool, int]:

@@ -144,7 +144,7 @@ class TruthWords:
 
     def _word_difference(self, first: Difference, others: list[Difference]) -> Verdict:
         kind: VerdictKind = first.kind
-        calls = {side: self._find_calls(side, call, first.is_backward) for side, call in self._calls_of(first)}
+        calls = {side: self._find_calls(side, first.call(side), first.is_backward) for side in SIDES}
         place = _describe_inside(first) or _describe_place(calls)
         if first.kind == "unequal start":
             headline = f"The runs did not start equal: {first.because}, first used by {place}."
@@ -203,10 +203,8 @@ class TruthWords:
         words = _KERNELS[finding.kind]
         place = self._describe_record(side, finding.record)
         headline = f"Both runs mean the same, but in the {side} {place} goes wrong: {words} ({finding.slot})."
-        call = self._runs[side].by_name.get(finding.record)
-        other = self._runs[SIDES[side == SIDES[0]]].by_name.get(finding.record)
-        calls: dict[str, tuple[Call, ...]] = {side: (call,) if call is not None else ()}
-        calls[SIDES[side == SIDES[0]]] = (other,) if other is not None else ()
+        found = {one: run.by_name.get(finding.record) for one, run in self._runs.items()}
+        calls: dict[str, tuple[Call, ...]] = {one: () if call is None else (call,) for one, call in found.items()}
         evidence = [*self._lines(calls), *self._coverage()]
         if finding.judgement is not None:
             judged = finding.judgement
@@ -230,10 +228,6 @@ class TruthWords:
         return Verdict("drift", headline, evidence, call=self._result(calls, "drift", because))
 
     # -- pieces --------------------------------------------------------------------------------------------------------
-
-    def _calls_of(self, difference: Difference) -> Iterator[tuple[str, TrueCall | None]]:
-        yield SIDES[0], difference.reference
-        yield SIDES[1], difference.candidate
 
     def _find_calls(self, side: str, call: TrueCall | None, is_backward: bool) -> tuple[Call, ...]:
         if call is None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tensorprobe.compare.truth.observable import GradientPair, Observables
-from tensorprobe.compare.truth.piece import find_pieces
+from tensorprobe.compare.truth.piece import pair_pieces
 from tensorprobe.compare.truth.value_index import Counterparts, is_same, other_side
 from tensorprobe.replay.true_step import Array, TrueStep, TrueValue
 
@@ -71,10 +71,8 @@ def _iter_frozen_pieces(observables: Observables, counterparts: Counterparts) ->
         ]
         for side, step in counterparts.steps.items()
     }
-    for piece in find_pieces(lone["reference"], lone["candidate"]):
-        yield GradientPair(piece.part, piece.whole, 0.0, places=piece.places)
-    for piece in find_pieces(lone["candidate"], lone["reference"]):
-        yield GradientPair(piece.whole, piece.part, 0.0, places=piece.places)
+    for value, partner, piece in pair_pieces(lone["reference"], lone["candidate"]):
+        yield GradientPair(value, partner, 0.0, places=piece.places)
 
 
 # -- in parts ----------------------------------------------------------------------------------------------------------
