@@ -74,7 +74,7 @@ class Session:
         self._limit = DiskLimit(config, self._dump_path, self._queue)
         self._limit.when_reached = lambda: setattr(self.recorder.selector, "is_over", True)
         self._board = make_board(config)
-        self._queue.limit = self._limit if config.level != "api_dump" else None
+        self._queue.limit = self._limit
         self._cost = StepCost(config, self._limit)
         options = config.flight_recorder
         self._flight = None if options is None else FlightRecorder(options, self._dump_path, self._limit)
@@ -297,7 +297,6 @@ class Session:
         sink = self._sink
         if sink is None:
             return 0
-        ending = ending or self._limit.ending
         with self._work:
             self._attempt("the saved variables of this step", self._points.end_step)
             self._attempt("the end of this step", self.recorder.end_step)
@@ -314,6 +313,7 @@ class Session:
         return size_bytes
 
     def _end_place(self, sink: Sink, ending: str | None) -> None:
+        ending = ending or self._limit.ending
         if self._place is not None:
             self._place.end_step(is_complete=ending is None and not sink.lost_count and sink.writer.has_records)
 
@@ -325,6 +325,7 @@ class Session:
         with self._work:
             self._attempt("the last tensor files", self._queue.drain)
             self._attempt("the last records", sink.flush)  # what fails here is counted in what is written next
+            ending = ending or self._limit.ending
             run = self._run(is_complete=is_finished and ending is None)
             if ending is not None:
                 run["ended"] = ending
@@ -373,8 +374,7 @@ class Session:
 
     def _fetch(self) -> None:
         self._reader.fetch()
-        if self._queue.limit is not None:
-            self._limit.check()
+        self._limit.check()
 
     def _report(self, sink: Sink) -> None:
         coverage = self.recorder.coverage
