@@ -16,6 +16,7 @@ from torch.nn import functional as F
 import tensorprobe
 from tensorprobe.errors import UsageError
 from tests.check.network import make_input, make_network
+from tests.cli.command import run_here
 
 
 def test_a_model_agrees_with_itself_bit_for_bit_although_it_draws_random_numbers() -> None:
@@ -378,3 +379,19 @@ def test_two_dumps_can_be_asserted_to_agree(tmp_path: Path) -> None:
 def test_a_dump_and_a_function_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"takes two dumps \(paths\) and no inputs, or two models or functions"):
         tensorprobe.assert_runs_agree(tmp_path, torch.exp)
+
+
+def test_of_one_call_and_one_value_everything_is_said_in_the_singular(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("reference", "candidate"):
+        with tensorprobe.capture(None, tmp_path / name, level="L1", task="tensor"):
+            torch.full((3,), 2.0)
+    told = run_here(capsys, "compare", tmp_path / "reference", tmp_path / "candidate").stdout
+    told += run_here(capsys, "show", tmp_path / "reference").stdout
+    told += run_here(capsys, "truth", tmp_path / "reference").stdout
+    assert "The runs agree: 1 call is paired, and 1 value agrees, bit for bit." in told
+    assert "1 call of the reference and 1 of the candidate have a partner" in told
+    assert "1 tensor was compared" in told
+    assert "1 call seen" in told
+    assert "nothing is wrong. The 1 call computes what it should." in told

@@ -31,6 +31,7 @@ from tensorprobe.capture.storing import Storing
 from tensorprobe.capture.tensor_queue import ASYNC_QUEUE_BYTES, QUEUE_BYTES, TensorQueue
 from tensorprobe.config import CaptureConfig
 from tensorprobe.errors import UsageError
+from tensorprobe.model.count import count_noun
 from tensorprobe.model.unseen import advise
 from tensorprobe.store import layout
 from tensorprobe.store.folder import Folder
@@ -392,8 +393,3 @@ class Session:
         if advice is not None and advice not in self._given_advice:
             self._given_advice.add(advice)
             logger.info("not seen: %s; %s", ", ".join(coverage.unseen), advice)
-
-
-def count_noun(number: int, noun: str) -> str:
-    """`1 record`, `2,000 records`"""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -15,12 +15,13 @@ from tensorprobe.capture.api_dump.selector import ApiDumpSelector
 from tensorprobe.capture.describe import Describer
 from tensorprobe.capture.framework import Framework
 from tensorprobe.capture.recorder import Recorder
-from tensorprobe.capture.session import Session, count_noun
+from tensorprobe.capture.session import Session
 from tensorprobe.capture.sink import Sink
 from tensorprobe.capture.stack import StackTable
 from tensorprobe.config import CaptureConfig
 from tensorprobe.config.api_dump import ApiDumpOptions
 from tensorprobe.errors import UsageError
+from tensorprobe.model.count import count_noun
 from tensorprobe.store.api_dump_layout import layout_of
 from tensorprobe.store.api_dump_writer import ApiDumpWriter
 from tensorprobe.store.folder import Folder

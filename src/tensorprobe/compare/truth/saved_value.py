@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from tensorprobe.compare.judge.precision import unit_roundoff
 from tensorprobe.compare.match.pairing import PairedCall
 from tensorprobe.compare.result import ValuePair
-from tensorprobe.compare.truth.judgement import SIDES, Judgement
+from tensorprobe.compare.truth.judgement import Judgement
 from tensorprobe.replay.true_step import TrueStep
 from tensorprobe.store.slot import PlainSlot, Slot, TensorSlot
 
@@ -28,8 +28,9 @@ def has_unseen_difference(pairs: Sequence[PairedCall], judgement: Judgement) -> 
 
 def _has_other_truth(value: ValuePair, judgement: Judgement) -> bool:
     """Is it known to be the result of calls that mean different things?"""
-    found = [_find_result(slot, judgement.steps[side]) for side, slot in zip(SIDES, (value.reference, value.candidate), strict=True)]
-    return found[0] is not None and found[1] is not None and judgement.is_same_value(found[0], found[1]) is False
+    first = _find_result(value.reference, judgement.steps["reference"])
+    second = _find_result(value.candidate, judgement.steps["candidate"])
+    return first is not None and second is not None and judgement.is_same_value(first, second) is False
 
 
 def _find_result(slot: Slot | None, step: TrueStep) -> tuple[str, str] | None:
