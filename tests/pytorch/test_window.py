@@ -194,8 +194,9 @@ def test_a_call_of_the_model_that_was_kept_in_one_window_is_recorded_in_the_next
     debugger.step()
     assert torch.equal(forward(x), expected)
     debugger.start(model)
-    assert torch.equal(forward(x), expected)
+    result = forward(x)
     debugger.step()
+    assert torch.equal(result, expected)
     first, second = dump_of(0), dump_of(1)
     assert "Module.Net.forward.0" in first.records
     assert second.records.keys() == first.records.keys() and second.parents == first.parents
