@@ -40,6 +40,8 @@ from tensorprobe.store.writer import RankWriter
 
 logger = logging.getLogger("tensorprobe")
 
+_NOTHING_WRITTEN = "Nothing of it is on disk: make that folder writable, or choose another dump_path"
+
 
 class Session:
     """What `PrecisionDebugger` and `tensorprobe.capture` are faces of."""
@@ -379,15 +381,16 @@ class Session:
 
     def _report(self, sink: Sink) -> None:
         coverage = self.recorder.coverage
-        failed = coverage.failed + self._failures.count
+        failed, folder = coverage.failed + self._failures.count, sink.writer.folder.path
+        is_written = sink.writer.has_records or not failed
         logger.info(
-            "step %d: %s%s in %.2f s, in %s. Next: tensorprobe show %s",
+            "step %d: %s%s in %.2f s, in %s. %s",
             self._step,
             count_noun(coverage.recorded - sink.lost_count, "record"),
             f" and {count_noun(failed, 'failure')}" if failed else "",
             self._clock.seconds,
-            sink.writer.folder.path,
-            shlex.quote(str(sink.writer.folder.path)),
+            folder,
+            f"Next: tensorprobe show {shlex.quote(str(folder))}" if is_written else _NOTHING_WRITTEN,
         )
         advice = advise(coverage.unseen)
         if advice is not None and advice not in self._given_advice:
