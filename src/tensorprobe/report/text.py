@@ -147,7 +147,7 @@ def _coverage_fact(report: RankReport) -> Fact:
 
 
 def _count_of(coverage: Mapping[str, Any], key: str, words: str) -> str:
-    count = coverage.get(key)
+    count: Any = coverage.get(key)
     return (
         count_noun(count, words.replace("calls", "call").replace("values", "value"), words) if is_count(count) else ""
     )

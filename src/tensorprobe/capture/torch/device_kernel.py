@@ -43,7 +43,7 @@ def _signed_sum(columns, bits, index: tl.constexpr):  # type: ignore[no-untyped-
     return tl.sum(tl.where(((bits >> index) & 1) != 0, -columns, columns), 0)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _store_sketch(place, folded, column):  # type: ignore[no-untyped-def]
     """The four numbers, of the sums over all rows of each column."""
     bits = (_HADAMARD >> (4 * (column & 3))).to(tl.uint32) ^ _mix(column >> 2)

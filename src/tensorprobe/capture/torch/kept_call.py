@@ -25,7 +25,7 @@ def mark_direct(stand_in: Callable[..., Any], original: Any) -> None:
 
 def find_present(kept: Callable[..., Any]) -> Callable[..., Any] | None:
     """What a kept stand-in, whose time is over, hands its calls on to; None if that is nothing of ours."""
-    present = torch.nn.Module.__call__
+    present: Callable[..., Any] = torch.nn.Module.__call__
     if present is kept or torch.compiler.is_compiling() or not getattr(present, _MARK, False):
         return None
     return present
