@@ -143,7 +143,7 @@ def test_where_nothing_could_be_written_the_message_says_so_and_names_no_command
     folder = tmp_path / "step0" / "rank"
     assert first.startswith("step 0: 0 records and ")
     assert first.endswith(
-        f"in {folder}. Nothing of it is on disk: make that folder writable, or choose another dump_path"
+        f"in {folder}. Nothing of it is on disk: make that folder writable, free space, or choose another dump_path"
     )
     assert second.endswith(f"Next: tensorprobe show {tmp_path / 'step1' / 'rank'}")
 

@@ -40,7 +40,7 @@ from tensorprobe.store.writer import RankWriter
 
 logger = logging.getLogger("tensorprobe")
 
-_NOTHING_WRITTEN = "Nothing of it is on disk: make that folder writable, or choose another dump_path"
+_NOTHING_WRITTEN = "Nothing of it is on disk: make that folder writable, free space, or choose another dump_path"
 
 
 class Session:
