@@ -110,14 +110,23 @@ class Program:
 
     def report(self) -> None:
         """The process ends: say what was recorded, or why nothing was."""
-        if os.getpid() != self._pid or _is_own_command():  # a forked child
+        if os.getpid() != self._pid or _is_own_command() or _is_started_by_program():  # a forked child
             return
         launched = sys.modules.get("tensorprobe.launch.program")
         summary = launched.describe_recording() if launched is not None else None
+        if summary is None and launched is not None and self._output is not None and self._is_recorded_by_children():
+            summary = launched.describe_children(self._output)
         if summary is not None:
             say(summary)
         elif self._is_to_explain():
             say(f"nothing was recorded: {self._explain()}")
+
+    def _is_recorded_by_children(self) -> bool:
+        """Has the program started processes by `multiprocessing`, which say nothing themselves, and is there a dump?"""
+        has_started = any(
+            name in sys.modules for name in ("multiprocessing.popen_fork", "multiprocessing.popen_spawn_win32")
+        )
+        return has_started and self._output is not None and list_dumps(self._output) != self._earlier
 
     def _is_to_explain(self) -> bool:
         """Other programs run in an environment with these variables, too: only those with a framework count, unless
@@ -157,6 +166,12 @@ def refuse(problem: str, message: str) -> None:
     if program is not None and program.problem is None:
         program.problem = problem
         say(message)
+
+
+def _is_started_by_program() -> bool:
+    """Is this a child that the program has started by `multiprocessing`? The program tells of it."""
+    process = sys.modules.get("multiprocessing.process")
+    return process is not None and process.parent_process() is not None
 
 
 def _is_own_command() -> bool:

@@ -130,6 +130,24 @@ def test_a_window_that_could_not_be_installed_leaves_whole_files(tmp_path: Path)
     assert names(tmp_path) == [] and not list(tmp_path.rglob("*.part"))
 
 
+def test_where_nothing_could_be_written_the_message_says_so_and_names_no_command_that_would_fail(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "tensorprobe")
+    (tmp_path / "step0").write_text("a file where a folder should be")
+    session = make_session(tmp_path)
+    record_step(session)
+    record_step(session)
+    session.close()
+    first, second = [text for text in caplog.messages if text.startswith("step ")]
+    folder = tmp_path / "step0" / "rank"
+    assert first.startswith("step 0: 0 records and ")
+    assert first.endswith(
+        f"in {folder}. Nothing of it is on disk: make that folder writable, free space, or choose another dump_path"
+    )
+    assert second.endswith(f"Next: tensorprobe show {tmp_path / 'step1' / 'rank'}")
+
+
 def test_the_failures_of_a_step_are_its_own(tmp_path: Path) -> None:
     (tmp_path / "step0").write_text("a file where a folder should be")
     session = make_session(tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch.nn import functional as F
 import tensorprobe
 from tensorprobe.errors import UsageError
 from tests.check.network import make_input, make_network
+from tests.cli.command import run_here
 
 
 def test_a_model_agrees_with_itself_bit_for_bit_although_it_draws_random_numbers() -> None:
@@ -105,6 +107,25 @@ def test_eager_and_compiled_agree_and_a_fault_in_the_compiled_one_is_found() -> 
     assert "Jit.Network.0.forward" in found.verdict.headline
 
 
+def test_eager_agrees_with_what_the_default_backend_of_compile_makes_on_a_device_of_its_own() -> None:
+    """Its kernels round in their own order. Without a compiler for C++ there is none of them."""
+    backend = "inductor" if shutil.which("g++") else "aot_eager"
+    model, wrong = make_network().eval(), make_network(eps=0.5).eval()
+    agreed = tensorprobe.check(model, torch.compile(model, backend=backend), make_input(), device="cpu")
+    assert agreed, agreed.verdict
+    torch._dynamo.reset()
+    found = tensorprobe.check(model, torch.compile(wrong, backend=backend), make_input(), device="cpu")
+    assert found.verdict.kind == "source" and "Jit.Network.0.forward" in found.verdict.headline
+
+
+def test_on_a_device_the_candidate_is_a_copy_and_the_model_stays_where_it_is() -> None:
+    model = make_network().eval()
+    found = tensorprobe.check(model, model, make_input(), device=torch.device("cpu"))
+    assert found and found.verdict.headline.endswith("bit for bit.")
+    with pytest.raises(UsageError, match=r"^the candidate and its inputs cannot be converted to device='neverland': "):
+        tensorprobe.check(model, model, make_input(), device="neverland")
+
+
 def test_what_is_returned_counts_although_no_call_takes_it() -> None:
     found = tensorprobe.check(torch.exp, lambda x: torch.exp(x).flip(0), make_input(), by="growth")
     assert not found
@@ -118,13 +139,43 @@ def test_what_is_returned_counts_although_no_call_takes_it() -> None:
         (lambda x: x.sum().item(), lambda x: x.sum().item() + 1),
         (lambda x: {"scores": x * 2, "count": 3}, lambda x: {"scores": x * 2, "count": 4}),
         (lambda x: [x * 2], lambda x: [x * 2, x * 2]),
+        (lambda x: {"low": x * 2, "high": x * 3}, lambda x: {"low": x * 2, "top": x * 3}),
+        (lambda x: {"low": 1, "high": {"a": x}}, lambda x: {"low": 1, "high": {"b": x}}),
+        (lambda x: {"low": x * 2, "high": x * 3}, lambda x: {"high": x * 2, "low": x * 3}),
+        (lambda x: {"low": x * 2, "high": x * 2 + 1}, lambda x: {"high": x * 2, "low": x * 2 + 1}),
     ],
-    ids=["integers", "booleans", "a Python number", "a number beside a tensor", "one result more"],
+    ids=[
+        "integers",
+        "booleans",
+        "a Python number",
+        "a number beside a tensor",
+        "one result more",
+        "another key",
+        "another key inside",
+        "swapped keys",
+        "swapped keys, one made of the other",
+    ],
 )
 def test_results_that_no_replay_computes_count_too(reference: Any, candidate: Any) -> None:
     x = torch.linspace(-4, 9, 12)
     assert tensorprobe.check(reference, reference, x)
     assert not tensorprobe.check(reference, candidate, x)
+
+
+def test_the_keys_that_only_one_side_returns_are_named() -> None:
+    x = torch.linspace(-4, 9, 12)
+    found = tensorprobe.check(lambda x: {"a": x, "b": x * 3}, lambda x: {"a": x, "c": x * 3}, x)
+    assert found.verdict.headline == "The runs first differ at result.0.debug: what was saved there differs."
+    assert found.verdict.evidence[:2] == (
+        "result b: differs: only in the reference",
+        "result c: differs: only in the candidate",
+    )
+
+
+def test_a_list_may_stand_for_a_tuple_or_a_dict() -> None:
+    x = torch.linspace(-4, 9, 12)
+    assert tensorprobe.check(lambda x: (x * 2, x * 3), lambda x: [x * 2, x * 3], x)
+    assert tensorprobe.check(lambda x: (x * 2,), lambda x: {"logits": x * 2}, x)
 
 
 def test_a_python_number_may_have_the_rounding_of_its_run() -> None:
@@ -328,3 +379,19 @@ def test_two_dumps_can_be_asserted_to_agree(tmp_path: Path) -> None:
 def test_a_dump_and_a_function_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"takes two dumps \(paths\) and no inputs, or two models or functions"):
         tensorprobe.assert_runs_agree(tmp_path, torch.exp)
+
+
+def test_of_one_call_and_one_value_everything_is_said_in_the_singular(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("reference", "candidate"):
+        with tensorprobe.capture(None, tmp_path / name, level="L1", task="tensor"):
+            torch.full((3,), 2.0)
+    told = run_here(capsys, "compare", tmp_path / "reference", tmp_path / "candidate").stdout
+    told += run_here(capsys, "show", tmp_path / "reference").stdout
+    told += run_here(capsys, "truth", tmp_path / "reference").stdout
+    assert "The runs agree: 1 call is paired, and 1 value agrees, bit for bit." in told
+    assert "1 call of the reference and 1 of the candidate have a partner" in told
+    assert "1 tensor was compared" in told
+    assert "1 call seen" in told
+    assert "nothing is wrong. The 1 call computes what it should." in told

@@ -89,3 +89,19 @@ def test_a_renamed_test_a_damaged_record_and_an_exception_are_told_apart(
     assert "No test has these records any more: test_model[a_b]-" in found
     assert "TestLoss.test_raises.json is damaged (" in found
     assert "Take it from version control again, or make it anew: pytest --tensorprobe-update" in found
+
+
+def test_the_workers_of_xdist_write_and_compare_the_same_records(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytester.makepyfile(test_network=PROGRAM)
+    written = run_tests(pytester, monkeypatch, "1e-5", "-n", "2", "--tensorprobe-update")
+    records = sorted(path.name for path in pytester.path.glob("__tensorprobe__/test_network/*.json"))
+    assert len(records) == 3 and "3 passed" in written
+    lines = [line for line in written.splitlines() if line.startswith("written: ")]
+    assert lines == [f"written: __tensorprobe__/test_network/{name}" for name in records], "each is told once"
+    assert "3 passed" in run_tests(pytester, monkeypatch, "1e-5"), "one process compares what several wrote"
+
+    failed = run_tests(pytester, monkeypatch, "0.1", "-n", "2", "-k", "test_model")
+    assert "2 failed" in failed
+    assert failed.count("called with eps=0.1 where the reference had 1e-05.") == 2

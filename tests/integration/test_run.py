@@ -410,3 +410,42 @@ def test_without_the_start_file_a_program_and_its_children_are_recorded_and_find
     assert recorded.stdout == plain and list(names_of(tmp_path / "dump")) == STEPS
     assert len(messages(recorded)) == 1  # the parent, which recorded nothing itself, does not complain
     assert os.environ.get("TENSORPROBE_ROOT") is None
+
+
+SPAWNING = """
+import multiprocessing
+import sys
+import torch
+from torch import nn
+
+
+def work(seed):
+    torch.manual_seed(seed)
+    print(nn.Linear(4, 2)(torch.ones(3, 4)).sum().item().hex(), flush=True)
+
+
+if __name__ == "__main__":
+    if "first" in sys.argv:
+        work(0)
+    for seed in (1, 2):
+        child = multiprocessing.get_context("spawn").Process(target=work, args=(seed,))
+        child.start()
+        child.join()
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [(["first"], "step 0"), ([], "processes that the program started,")],
+    ids=["both", "children"],
+)
+def test_of_a_program_and_the_processes_that_it_spawns_one_line_is_said(
+    arguments: list[str], what: str, python: Path, tmp_path: Path
+) -> None:
+    script = write(tmp_path, SPAWNING)
+    plain = run_program(python, tmp_path, script, *arguments)
+    recorded = run_recorded(python, tmp_path, script, *arguments)
+    assert recorded.stdout == plain.stdout
+    ends = [text for text in messages(recorded) if "Next: tensorprobe show" in text]
+    output = tmp_path / "dump_path"
+    assert ends == [f"recorded {what} in {output}. Next: tensorprobe show {output}"]

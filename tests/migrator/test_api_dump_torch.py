@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import namedtuple
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -16,10 +17,11 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from tensorprobe.errors import UsageError
+from tensorprobe.errors import ConfigError, UsageError
 from tensorprobe.migrator import api_dump_init, api_dump_start, api_dump_stop
 from tests.capture.torch.models import MODELS
 from tests.capture.torch.training import Observed, difference, train
+from tests.cli.command import run_here
 from tests.migrator.api_dump_run import Dumped, forget_session, window
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -428,3 +430,68 @@ def test_what_cannot_be_written_does_not_reach_the_program(output: Path, caplog:
         result = net(X)
     assert torch.equal(result, net(X))
     assert "could not be written" in caplog.text or "not recorded" in caplog.text
+
+
+DiskUsage = namedtuple("DiskUsage", "total used free")
+
+
+def fill_disk(monkeypatch: pytest.MonkeyPatch, folder: Path, room_bytes: int) -> None:
+    """A disk with 10 MB free beyond which the files in `folder` may have `room_bytes`."""
+
+    def look(_: Any) -> DiskUsage:
+        used = sum(path.stat().st_size for path in folder.rglob("*.npy"))
+        return DiskUsage(10**12, 10**12 - 10**7, 10**7 + room_bytes - used)
+
+    monkeypatch.setattr(shutil, "disk_usage", look)
+
+
+def test_recording_stops_before_the_disk_is_full_and_the_program_goes_on(
+    output: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill_disk(monkeypatch, output, 1000)
+    net = Net()
+    api_dump_init(net, output, retain_backward=True, min_free="10MB")
+    for _ in range(3):
+        with window():
+            net(X).sum().backward()
+    (text,) = [text for text in caplog.messages if "recording stops" in text]
+    assert text.startswith("recording stops, and the program goes on: ")
+    assert f'are free in {output}, and "min_free" keeps 10 MB. What was recorded until now can be read' in text
+    assert text.endswith(
+        f"{output}; all later calls and windows are left out. To record more, free space, choose fewer calls, or "
+        "change that limit"
+    )
+    run = json.loads((output / "rank0" / "run.json").read_text())
+    assert run["complete"] is False and run["ended"].startswith("its limit of disk space (")
+    left_out = run["coverage"]["unseen"]["call after the limit of disk space was reached"]
+    dumped = Dumped(output, "torch")
+    assert dumped.calls and not any("backward" in call or "_1_" in call for call in dumped.calls)
+    assert run["coverage"]["seen"] == len(dumped.calls) + left_out, "of the first window; later ones are not opened"
+    files = [path.stat().st_size for path in output.rglob("*.npy")]
+    assert files and sum(files) <= 1000 + 128, "the header of the last one"
+
+
+def test_what_was_recorded_before_the_disk_was_nearly_full_can_be_shown(
+    output: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill_disk(monkeypatch, output, 1000)
+    dump(Net(), output)
+    forget_session()
+    shown = run_here(capsys, "show", output)
+    assert shown.returncode == 0
+    printed = " ".join(shown.stdout.split())
+    assert "NN_Linear_0" in printed
+    assert "call after the limit of disk space was reached" in printed and "incomplete" in printed
+
+
+def test_with_min_free_0_the_disk_is_not_looked_at(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill_disk(monkeypatch, output, -(10**7))
+    api_dump_init(Net(), output, min_free=0)
+    with window():
+        Net()(X)
+    assert json.loads((output / "rank0" / "run.json").read_text())["complete"] is True
+
+
+def test_a_min_free_that_is_no_size_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"min_free 'much' is not a size .*; write a number of bytes, or a text like"):
+        api_dump_init(Net(), min_free="much")

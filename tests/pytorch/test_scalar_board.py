@@ -2,90 +2,106 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
+import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 
 from tensorprobe.errors import ConfigError
 from tensorprobe.pytorch import PrecisionDebugger
+from tests.length import PATIENCE_SECONDS
+
+WITHOUT_TENSORBOARD = """
+import sys
+
+for name in ("tensorboard", "tensorboardX"):
+    sys.modules[name] = None  # an import of it fails, as it does where it is not installed
+
+from tensorprobe.pytorch import PrecisionDebugger
+
+PrecisionDebugger(dump_path="dump", level="mix", tensorboard="board")
+"""
 
 
-class Board:
-    """The writer of tensorboardX, as far as it is used."""
-
-    written: ClassVar[list[tuple[str, str, float, int]]] = []
-
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-
-    def add_scalar(self, tag: str, value: float, step: int) -> None:
-        Board.written.append((self._folder, tag, value, step))
-
-    def flush(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
-def without(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
-    for name in names:
-        monkeypatch.setitem(sys.modules, name, None)
-
-
-def train(**options: Any) -> tuple[nn.Linear, torch.Tensor]:
+def train(debugger: PrecisionDebugger | None, steps: int = 2) -> list[torch.Tensor]:
+    """The loss and all gradients of every step, and the random numbers that come next."""
     torch.manual_seed(0)
-    model = nn.Linear(4, 2)
-    x = torch.randn(3, 4)
-    debugger = PrecisionDebugger(dump_path="dump", level="mix", tensorboard="board", **options)
-    for _ in range(2):
-        model.zero_grad()
-        debugger.start(model)
-        model(x).sum().backward()
-        debugger.stop()
-        debugger.step()
+    model = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5), nn.Linear(3, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    seen = []
+    for _ in range(steps):
+        if debugger is not None:
+            debugger.start(model)
+        loss = model(torch.randn(3, 4)).square().sum()
+        optimizer.zero_grad()
+        loss.backward()
+        if debugger is not None:
+            debugger.stop()
+            debugger.step()
+        optimizer.step()
+        seen += [loss.detach(), *(parameter.grad.clone() for parameter in model.parameters())]
+    return [*seen, *model.parameters(), torch.rand(1)]
+
+
+def record(steps: int = 2) -> list[torch.Tensor]:
+    seen = train(PrecisionDebugger(dump_path="dump", level="mix", tensorboard="board"), steps)
     PrecisionDebugger.reset()
-    return model, x
+    return seen
 
 
-def test_norms_of_activations_and_gradients_are_written_for_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    without(monkeypatch, "tensorboard", "tensorboard.summary")
-    package: Any = ModuleType("tensorboardX")
-    package.SummaryWriter = Board
-    monkeypatch.setitem(sys.modules, "tensorboardX", package)
-    Board.written = []
-    model, x = train()
-    assert model.weight.grad is not None and model.bias.grad is not None
-    gradient = torch.cat([model.weight.grad.flatten(), model.bias.grad]).norm().item()
-    folder = str(Path("board").absolute() / "rank")
-    assert [(one[0], one[1], one[3]) for one in Board.written] == [
-        (folder, tag, step) for step in (0, 1) for tag in ("activation_norm/Linear", "gradient_norm/Linear")
-    ]
-    assert [one[2] for one in Board.written[:2]] == pytest.approx([model(x).norm().item(), gradient], rel=1e-5)
-
-
-@pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="tensorboard is not installed here")
-def test_the_files_are_those_that_tensorboard_reads() -> None:
-    train()
-    loader: Any = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
-    events = loader.EventAccumulator("board/rank", size_guidance={"tensors": 0, "scalars": 0})
+def read_board(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """Steps and numbers, as TensorBoard itself reads them."""
+    events: Any = EventAccumulator(str(folder), size_guidance={"tensors": 0})
     events.Reload()
-    tags = events.Tags()
-    assert sorted([*tags["scalars"], *tags["tensors"]]) == ["activation_norm/Linear", "gradient_norm/Linear"]
+    return {
+        tag: [(event.step, event.tensor_proto.float_val[0]) for event in events.Tensors(tag)]
+        for tag in events.Tags()["tensors"]
+    }
 
 
-def test_without_a_package_for_it_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    without(monkeypatch, "tensorboard", "tensorboard.summary", "tensorboardX")
-    with pytest.raises(ConfigError) as caught:
-        train()
-    assert str(caught.value) == (
-        'the key "tensorboard" needs the package tensorboard or tensorboardX, and none of them can be imported; run: '
-        "pip install tensorboard"
+def norm_of(tensors: list[torch.Tensor]) -> float:
+    return torch.cat([tensor.flatten() for tensor in tensors]).norm().item()
+
+
+def test_tensorboard_reads_the_norms_of_activations_and_gradients_of_each_step() -> None:
+    seen = record()
+    board = read_board(Path("board/rank"))
+    assert sorted(board) == [
+        "activation_norm/0.Linear",
+        "activation_norm/1.Dropout",
+        "activation_norm/2.Linear",
+        "activation_norm/Sequential",
+        "gradient_norm/0.Linear",
+        "gradient_norm/2.Linear",
+    ]
+    for step, (loss, *gradients) in enumerate((seen[:5], seen[5:10])):
+        expected = {
+            "activation_norm/Sequential": loss.sqrt().item(),  # the loss is the sum of the squares
+            "activation_norm/2.Linear": loss.sqrt().item(),
+            "gradient_norm/0.Linear": norm_of(gradients[:2]),
+            "gradient_norm/2.Linear": norm_of(gradients[2:]),
+        }
+        for tag, number in expected.items():
+            assert board[tag][step] == (step, pytest.approx(number, rel=1e-5)), tag
+
+
+def test_training_is_bit_identical_while_tensorboard_is_written() -> None:
+    assert all(torch.equal(with_board, without) for with_board, without in zip(record(4), train(None, 4), strict=True))
+    assert read_board(Path("board/rank"))
+
+
+def test_without_a_package_for_it_the_error_says_what_to_install() -> None:
+    program = [sys.executable, "-c", WITHOUT_TENSORBOARD]
+    result = subprocess.run(program, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1] == (
+        'tensorprobe.errors.ConfigError: the key "tensorboard" needs the package tensorboard or tensorboardX, and '
+        "none of them can be imported; run: pip install tensorboard"
     )
 
 

@@ -195,7 +195,7 @@ def test_several_ranks_end_with_one_line_each(tmp_path: Path) -> None:
     lines = render(tmp_path).splitlines()
     assert lines[-2:] == [
         "  step0/rank0            10 records      8 with NaN      0 with Inf    0 failed",
-        "  step0/rank1             1 records      0 with NaN      0 with Inf    0 failed",
+        "  step0/rank1             1 record       0 with NaN      0 with Inf    0 failed",
     ]
 
 

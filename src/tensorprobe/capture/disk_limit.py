@@ -88,14 +88,22 @@ class DiskLimit:
         if reason is not None:
             self.reason = reason
             self.when_reached()
+            where, rest, choice = self._describe_rest()
             logger.error(
-                "recording stops in step %d, and the program goes on: %s. What was recorded until now can be read in "
-                "%s; the rest of this step and all later steps are left out. To record more, free space, choose fewer "
-                "steps or calls, or change that limit",
-                self._step,
+                "recording stops%s, and the program goes on: %s. What was recorded until now can be read in %s; %s "
+                "left out. To record more, free space, choose fewer %s, or change that limit",
+                where,
                 reason,
                 self._dump_path,
+                rest,
+                choice,
             )
+
+    def _describe_rest(self) -> tuple[str, str, str]:
+        """Where recording stops, what is missing therefore, and what there could be less of; api_dump has no steps."""
+        if self._config.level == "api_dump":
+            return "", "all later calls and windows are", "calls"
+        return f" in step {self._step}", "the rest of this step and all later steps are", "steps or calls"
 
     def _find_reason(self, size_bytes: int, record_bytes: int) -> str | None:
         waiting = self._queue.waiting_bytes + size_bytes

@@ -31,6 +31,7 @@ from tensorprobe.capture.storing import Storing
 from tensorprobe.capture.tensor_queue import ASYNC_QUEUE_BYTES, QUEUE_BYTES, TensorQueue
 from tensorprobe.config import CaptureConfig
 from tensorprobe.errors import UsageError
+from tensorprobe.model.count import count_noun
 from tensorprobe.model.unseen import advise
 from tensorprobe.store import layout
 from tensorprobe.store.folder import Folder
@@ -38,6 +39,8 @@ from tensorprobe.store.run_place import RunPlace
 from tensorprobe.store.writer import RankWriter
 
 logger = logging.getLogger("tensorprobe")
+
+_NOTHING_WRITTEN = "Nothing of it is on disk: make that folder writable, free space, or choose another dump_path"
 
 
 class Session:
@@ -74,7 +77,7 @@ class Session:
         self._limit = DiskLimit(config, self._dump_path, self._queue)
         self._limit.when_reached = lambda: setattr(self.recorder.selector, "is_over", True)
         self._board = make_board(config)
-        self._queue.limit = self._limit if config.level != "api_dump" else None
+        self._queue.limit = self._limit
         self._cost = StepCost(config, self._limit)
         options = config.flight_recorder
         self._flight = None if options is None else FlightRecorder(options, self._dump_path, self._limit)
@@ -297,7 +300,6 @@ class Session:
         sink = self._sink
         if sink is None:
             return 0
-        ending = ending or self._limit.ending
         with self._work:
             self._attempt("the saved variables of this step", self._points.end_step)
             self._attempt("the end of this step", self.recorder.end_step)
@@ -314,6 +316,7 @@ class Session:
         return size_bytes
 
     def _end_place(self, sink: Sink, ending: str | None) -> None:
+        ending = ending or self._limit.ending
         if self._place is not None:
             self._place.end_step(is_complete=ending is None and not sink.lost_count and sink.writer.has_records)
 
@@ -325,6 +328,7 @@ class Session:
         with self._work:
             self._attempt("the last tensor files", self._queue.drain)
             self._attempt("the last records", sink.flush)  # what fails here is counted in what is written next
+            ending = ending or self._limit.ending
             run = self._run(is_complete=is_finished and ending is None)
             if ending is not None:
                 run["ended"] = ending
@@ -373,27 +377,22 @@ class Session:
 
     def _fetch(self) -> None:
         self._reader.fetch()
-        if self._queue.limit is not None:
-            self._limit.check()
+        self._limit.check()
 
     def _report(self, sink: Sink) -> None:
         coverage = self.recorder.coverage
-        failed = coverage.failed + self._failures.count
+        failed, folder = coverage.failed + self._failures.count, sink.writer.folder.path
+        is_written = sink.writer.has_records or not failed
         logger.info(
-            "step %d: %s%s in %.2f s, in %s. Next: tensorprobe show %s",
+            "step %d: %s%s in %.2f s, in %s. %s",
             self._step,
             count_noun(coverage.recorded - sink.lost_count, "record"),
             f" and {count_noun(failed, 'failure')}" if failed else "",
             self._clock.seconds,
-            sink.writer.folder.path,
-            shlex.quote(str(sink.writer.folder.path)),
+            folder,
+            f"Next: tensorprobe show {shlex.quote(str(folder))}" if is_written else _NOTHING_WRITTEN,
         )
         advice = advise(coverage.unseen)
         if advice is not None and advice not in self._given_advice:
             self._given_advice.add(advice)
             logger.info("not seen: %s; %s", ", ".join(coverage.unseen), advice)
-
-
-def count_noun(number: int, noun: str) -> str:
-    """`1 record`, `2,000 records`"""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -7,6 +7,7 @@ import logging
 from tensorprobe.capture.disk_limit import DiskLimit
 from tensorprobe.config import CaptureConfig
 from tensorprobe.config.size import show_size
+from tensorprobe.model.count import count_noun
 
 logger = logging.getLogger("tensorprobe")
 
@@ -27,10 +28,10 @@ class StepCost:
         free_bytes = self._limit.free_bytes()
         free = "" if free_bytes is None else f"; {show_size(free_bytes)} are free"
         logger.info(
-            "step %d wrote %s in %s records%s%s",
+            "step %d wrote %s in %s%s%s",
             step,
             show_size(size_bytes),
-            f"{record_count:,}",
+            count_noun(record_count, "record"),
             self._describe_rest(step, size_bytes),
             free,
         )
@@ -43,4 +44,5 @@ class StepCost:
         if not isinstance(steps, frozenset) or not steps:
             return ", and each further step needs about as much"
         rest = sum(number > step for number in steps)
-        return f". The {rest:,} configured steps after it need about {show_size(rest * size_bytes)}" if rest else ""
+        needs = count_noun(rest, "configured step after it needs", "configured steps after it need")
+        return f". The {needs} about {show_size(rest * size_bytes)}" if rest else ""

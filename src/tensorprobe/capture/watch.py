@@ -19,6 +19,7 @@ from tensorprobe.capture.recompute import is_same
 from tensorprobe.capture.stack import Stack
 from tensorprobe.config.capture_config import OnNonfinite
 from tensorprobe.errors import NonFiniteError
+from tensorprobe.model.name import PARAMETERS_GRAD
 from tensorprobe.model.record import TensorLeaf
 from tensorprobe.model.undefined import is_undefined
 
@@ -161,7 +162,10 @@ def tell_finding(finding: Finding, stack: Stack | None) -> str:
     held = ", ".join(
         f"{watched.slot.removeprefix(f'{finding.record}.')}: {_count(watched, attribute):,}" for watched in finding.held
     )
-    if finding.is_given:
+    if finding.record.endswith(f".{PARAMETERS_GRAD}"):  # nobody's result: ranks may have added theirs up
+        text = f"{finding.quality} is in {finding.record} ({held}); no call recorded before had any"
+        text += ". In a distributed run it comes from another rank: look there"
+    elif finding.is_given:
         text = f"{finding.quality} was given to {finding.record} ({held}); no call recorded before had any"
     else:
         text = f"{finding.quality} came out of {finding.record} ({held}), which was given none"

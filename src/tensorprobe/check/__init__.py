@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tensorprobe.errors import UsageError
+from tensorprobe.model.count import count_noun
 
 if TYPE_CHECKING:
     from tensorprobe.compare.result import Comparison
@@ -41,7 +42,7 @@ def assert_runs_agree(reference: Any, candidate: Any, *inputs: Any, **options: A
     if paths[0] != paths[1] or (all(paths) and inputs):
         raise UsageError(
             "assert_runs_agree takes two dumps (paths) and no inputs, or two models or functions and their inputs, not "
-            f"{type(reference).__name__}, {type(candidate).__name__} and {len(inputs)} inputs."
+            f"{type(reference).__name__}, {type(candidate).__name__} and {count_noun(len(inputs), 'input')}."
         )
     if all(paths):
         from tensorprobe.compare import compare

@@ -24,7 +24,7 @@ def check_functions(reference: Any, candidate: Any, inputs: tuple[Any, ...], opt
     level = options.level or ("mix" if all(side.models for side in sides) else "L1")
     with _folder(options) as folder:
         record_side(sides[0].copied(), folder / SIDES[0], level, options)
-        record_side(sides[1].copied(options.dtype, options.device), folder / SIDES[1], level, options)
+        record_side(sides[1].converted(options), folder / SIDES[1], level, options)
         found = compare_runs(folder / SIDES[0], folder / SIDES[1], options.compare)
     return found if options.keep is not None else replace(found, reference=SIDES[0], candidate=SIDES[1])
 

@@ -51,6 +51,19 @@ class Side:
         inputs, kwargs = _map_containers((self.inputs, dict(self.kwargs)), copy_leaf)
         return Side(self.name, self._converted_function(copy_leaf), inputs, kwargs, self.trial)
 
+    def converted(self, options: CheckOptions) -> Side:
+        """As the candidate is called; UsageError where that dtype or device is not to be had."""
+        try:
+            return self.copied(options.dtype, options.device)
+        except Exception as error:
+            if options.dtype is None and options.device is None:
+                raise
+            asked = [f"{name}={one!r}" for name, one in (("dtype", options.dtype), ("device", options.device)) if one]
+            raise UsageError(
+                f"the {self.name} and its inputs cannot be converted to {', '.join(asked)}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
     def _converted_function(self, copy_leaf: Callable[[Any], Any]) -> Callable[..., Any]:
         owner = getattr(self.function, "__self__", None)
         if self.trial.is_model(owner) and copy_leaf(owner) is not owner:

@@ -24,6 +24,7 @@ from tensorprobe.migrator.npy_dir import (
     get_name_map_list_by_shape_edit_distance,
     warn_of_atol,
 )
+from tensorprobe.model.count import count_noun
 from tensorprobe.model.npy_row import NpyDirComparison
 from tensorprobe.regular_file import open_regular
 from tensorprobe.report.npy_dir import check_csv_place, format_table, iter_json, write_csv
@@ -123,7 +124,9 @@ def _read_name_map(path: Path) -> list[NamePair]:
         if not any(line):
             continue
         if len(line) != 2:
-            raise UsageError(f"--map {path}, line {number}: {len(line)} names. Give two: reference.npy,candidate.npy")
+            raise UsageError(
+                f"--map {path}, line {number}: {count_noun(len(line), 'name')}. Give two: reference.npy,candidate.npy"
+            )
         pairs.append((line[0] or None, line[1] or None))
     return pairs
 

@@ -13,6 +13,7 @@ from tensorprobe.cli.option import Device, DumpPath, Rank, Step
 from tensorprobe.cli.progress import total_progress_bar
 from tensorprobe.errors import UsageError
 from tensorprobe.foreign_text import clean
+from tensorprobe.model.count import count_noun
 from tensorprobe.replay import iter_executions
 from tensorprobe.replay.result import Execution, ReplayOptions
 from tensorprobe.store.reader import open_dump
@@ -85,13 +86,15 @@ def describe_execution(done: Execution, dtype: str) -> Iterator[str]:
             yield f"  {len(bits.different):,} of {bits.value_count:,} values come out otherwise than recorded, first:"
             yield from (f"    {record} {slot}" for record, slot in bits.different[:_SHOWN])
         else:
-            yield f"  All {bits.value_count:,} values come out as recorded, bit for bit."
+            values = count_noun(bits.value_count, "value comes", "values come")
+            yield f"  {'The' if bits.value_count == 1 else 'All'} {values} out as recorded, bit for bit."
         if bits.unknown:
-            yield f"  {len(bits.unknown):,} values were recorded without content: they cannot be held against it."
+            unknown = count_noun(len(bits.unknown), "value was", "values were")
+            yield f"  {unknown} recorded without content: not compared."
     if coverage.random:
-        yield f"  {coverage.random:,} calls drew random numbers: those recorded are used."
+        yield f"  {count_noun(coverage.random, 'call')} drew random numbers: those recorded are used."
     if coverage.gaps:
-        yield f"  {len(coverage.gaps):,} calls could not be executed again; their recorded results are used:"
+        yield f"  {count_noun(len(coverage.gaps), 'call')} could not be executed again; the recorded results are used:"
         yield from (f"    {name}: {reason}" for name, reason in list(coverage.gaps.items())[:_SHOWN])
     if done.folder is not None:
         yield f"  written: {done.folder}"

@@ -13,32 +13,35 @@ PARSING = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 """What comes after the script is the script's own."""
 
 
+Program = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="SCRIPT | -m MODULE [ARGUMENTS]…", help="What is to run, as after `python`."),
+]
+Level = Annotated[str | None, typer.Option(envvar=LEVEL, help="L0 (modules), L1 (calls) or mix (both; the default).")]
+Task = Annotated[str | None, typer.Option(envvar=TASK, help="statistics (the default), tensor, structure or replay.")]
+Step = Annotated[str | None, typer.Option(envvar=STEP, help='Which steps: 0-2 (the default), "0,100-102", or all.')]
+Output = Annotated[
+    str | None, typer.Option("--output", "-o", envvar=OUTPUT, help="The folder of the dump: ./dump_path.")
+]
+Config = Annotated[
+    str | None, typer.Option("--config", "-c", envvar=CONFIG, help="A config.json; the options win over it.")
+]
+StepAt = Annotated[
+    str | None,
+    typer.Option(
+        envvar=STEP_AT, help="Where a step ends: auto (the optimizer's step), backward, or call (of a model)."
+    ),
+]
+
+
 def run(
-    program: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="SCRIPT | -m MODULE [ARGUMENTS]…", help="What is to run, as after `python`."),
-    ] = None,
-    level: Annotated[
-        str | None, typer.Option(envvar=LEVEL, help="L0 (modules), L1 (calls) or mix (both; the default).")
-    ] = None,
-    task: Annotated[
-        str | None, typer.Option(envvar=TASK, help="statistics (the default), tensor, structure or replay.")
-    ] = None,
-    step: Annotated[
-        str | None, typer.Option(envvar=STEP, help='Which steps: 0-2 (the default), "0,100-102", or all.')
-    ] = None,
-    output: Annotated[
-        str | None, typer.Option("--output", "-o", envvar=OUTPUT, help="The folder of the dump: ./dump_path.")
-    ] = None,
-    config: Annotated[
-        str | None, typer.Option("--config", "-c", envvar=CONFIG, help="A config.json; the options win over it.")
-    ] = None,
-    step_at: Annotated[
-        str | None,
-        typer.Option(
-            envvar=STEP_AT, help="Where a step ends: auto (the optimizer's step), backward, or call (of a model)."
-        ),
-    ] = None,
+    program: Program = None,
+    level: Level = None,
+    task: Task = None,
+    step: Step = None,
+    output: Output = None,
+    config: Config = None,
+    step_at: StepAt = None,
 ) -> None:
     """Run a program and record what it computes. The program need not be changed.
 

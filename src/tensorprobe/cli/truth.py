@@ -13,6 +13,7 @@ from tensorprobe.cli.option import Device, DumpPath, Format, Json, OldFormat, Ra
 from tensorprobe.cli.progress import total_progress_bar
 from tensorprobe.errors import UsageError
 from tensorprobe.foreign_text import clean
+from tensorprobe.model.count import count_noun
 from tensorprobe.replay import MemoryLimit, iter_truths
 from tensorprobe.replay.meaning.registry import load_meanings
 from tensorprobe.replay.result import Truth
@@ -113,5 +114,7 @@ def _print(truths: list[Truth], as_json: bool, sort: str | None, text: str | Non
         if text is not None and not rows:
             typer.echo(f"note: no call of {clean(found.name)} has {clean(text)!r} in its name.", err=True)
         shown = rows if text is not None else rows[:_SHOWN_ROWS]
-        more = f"{len(rows) - len(shown):,} more values: -o DIR writes all" if len(shown) < len(rows) else ""
+        more = (
+            f"{count_noun(len(rows) - len(shown), 'more value')}: -o DIR writes all" if len(shown) < len(rows) else ""
+        )
         print_truth(make_console(), found, shown, more)

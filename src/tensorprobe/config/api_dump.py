@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tensorprobe.config.setting import Setting
+from tensorprobe.config.size import read_size
 from tensorprobe.config.suggestion import suggest
 from tensorprobe.errors import UsageError
 from tensorprobe.model.name import ApiName, parse_name
@@ -76,6 +78,11 @@ def read_output(output_path: Any, retain_backward: Any) -> Path:
             "name a folder, which is made if it does not exist"
         )
     return folder
+
+
+def read_min_free(min_free: Any) -> int | None:
+    """How many bytes stay free on the disk; None: as many as a capture leaves."""
+    return None if min_free is None else read_size(Setting("min_free", min_free))
 
 
 def make_keyword(text: str) -> str:

@@ -10,7 +10,7 @@ import importlib.util
 import sys
 from typing import Any
 
-from tensorprobe.integrations.training import StrPath, Training
+from tensorprobe.integrations.training import TrainingCallback
 
 _PACKAGES = ("lightning", "pytorch_lightning")
 
@@ -25,7 +25,7 @@ def _import_callback() -> Any:
     return importlib.import_module("lightning.pytorch" if name == "lightning" else name).Callback
 
 
-class TensorprobeCallback(_import_callback()):  # type: ignore[misc]
+class TensorprobeCallback(TrainingCallback, _import_callback()):  # type: ignore[misc]
     """Records the training steps of a `Trainer`: forward and backward of all batches that are accumulated into one
     optimizer step, in the folder of the trainer's `global_step` when it begins.
 
@@ -34,17 +34,7 @@ class TensorprobeCallback(_import_callback()):  # type: ignore[misc]
     it is mix. Validation, testing and prediction are not recorded.
     """
 
-    def __init__(
-        self,
-        dump_path: StrPath | None = None,
-        *,
-        level: str | None = None,
-        config_path: StrPath | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__()
-        self._training = Training(config_path, {"dump_path": dump_path, "level": level, **options})
-        self._global_step = 0
+    _global_step = 0
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self._training.begin()

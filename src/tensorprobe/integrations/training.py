@@ -12,6 +12,22 @@ from tensorprobe.pytorch.debugger import PrecisionDebugger
 StrPath = str | os.PathLike[str]
 
 
+class TrainingCallback:
+    """What all callbacks are made with: `options` are the other keys of config.json, flat, as for
+    `tensorprobe.capture`; without a level it is mix."""
+
+    def __init__(
+        self,
+        dump_path: StrPath | None = None,
+        *,
+        level: str | None = None,
+        config_path: StrPath | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self._training = Training(config_path, {"dump_path": dump_path, "level": level, **options})
+
+
 class Training:
     """What a callback tells of the training it sees. Until the training begins it holds plain values only, so that the
     callback can be sent to another process."""

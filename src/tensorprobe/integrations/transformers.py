@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensorprobe.integrations.training import StrPath, Training
+from tensorprobe.integrations.training import TrainingCallback
 
 try:
     from transformers import TrainerCallback
@@ -15,23 +15,13 @@ except ImportError as error:
     raise ImportError("tensorprobe.integrations.transformers needs transformers: pip install transformers") from error
 
 
-class TensorprobeCallback(TrainerCallback):  # type: ignore[misc]
+class TensorprobeCallback(TrainingCallback, TrainerCallback):  # type: ignore[misc]
     """Records the training steps of a `Trainer`: forward and backward of all micro-batches of one optimizer step, in
     the folder of the trainer's `global_step` when it begins.
 
     `options` are the other keys of config.json, flat, as for `tensorprobe.capture`; without a level it is mix.
     Evaluation and prediction are not recorded.
     """
-
-    def __init__(
-        self,
-        dump_path: StrPath | None = None,
-        *,
-        level: str | None = None,
-        config_path: StrPath | None = None,
-        **options: Any,
-    ) -> None:
-        self._training = Training(config_path, {"dump_path": dump_path, "level": level, **options})
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._training.begin()

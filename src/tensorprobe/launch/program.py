@@ -14,6 +14,7 @@ from tensorprobe.config.api_list import load_api_list
 from tensorprobe.launch.session import LaunchedSession
 from tensorprobe.launch.setting import LaunchSetting
 from tensorprobe.launch.step_cut import StepCut
+from tensorprobe.model.count import count_noun
 
 _launches: list[Launch] = []
 
@@ -50,8 +51,7 @@ class Launch:
             f"steps {steps[0]} to {steps[-1]}" if is_gapless else f"{len(steps)} steps from {steps[0]} to {steps[-1]}"
         )
         words = f"step {steps[0]}" if len(steps) == 1 else many
-        folder = shlex.quote(str(self.output))
-        return f"recorded {words} in {self.output}. Next: tensorprobe show {folder}"
+        return _describe_dump(words, str(self.output))
 
     def explain(self) -> str | None:
         """Why nothing was recorded."""
@@ -59,7 +59,7 @@ class Launch:
             return None
         step = self.session.current_step
         return (
-            f"the program has made {step + 1} step{'s' * (step > 0)}, and none of those that were asked for; "
+            f"the program has made {count_noun(step + 1, 'step')}, and none of those that were asked for; "
             "--step or TENSORPROBE_STEP chooses others"
         )
 
@@ -95,6 +95,15 @@ def make_watch(framework: str) -> ProgramWatch:
 def describe_recording() -> str | None:
     """What this process has recorded; None for nothing."""
     return next((text for launch in _launches if (text := launch.describe())), None)
+
+
+def describe_children(output: str) -> str:
+    """The same, where only processes that the program has started have recorded."""
+    return _describe_dump("processes that the program started,", output)
+
+
+def _describe_dump(what: str, output: str) -> str:
+    return f"recorded {what} in {output}. Next: tensorprobe show {shlex.quote(output)}"
 
 
 def explain_silence() -> str | None:

@@ -16,24 +16,30 @@ _session: ApiDumpSession | None = None
 
 
 def api_dump_init(
-    net: Any, output_path: str | os.PathLike[str] = "./ts_api_dump", *, retain_backward: bool = False
+    net: Any,
+    output_path: str | os.PathLike[str] = "./ts_api_dump",
+    *,
+    retain_backward: bool = False,
+    min_free: int | str | None = None,
 ) -> None:
     """Say what is recorded, a torch.nn.Module or a mindspore.nn.Cell, and where. `retain_backward`: gradients too.
+    `min_free`: recording stops while so much is still free on the disk, such as `"5GB"`; None: 1 GB, or 2 % of a small
+    disk; 0: the disk is not looked at.
 
     A second call begins anew: what the first has recorded is complete, and counters start at 0.
     """
     global _session
     from tensorprobe.capture.api_dump.session import ApiDumpSession
     from tensorprobe.capture.context import framework_of, make_framework
-    from tensorprobe.config.api_dump import read_output
+    from tensorprobe.config.api_dump import read_min_free, read_output
 
-    folder = read_output(output_path, retain_backward)
+    folder, min_free_bytes = read_output(output_path, retain_backward), read_min_free(min_free)
     framework = _name_framework(net, framework_of)
     existing, _session = _session, None
     if existing is not None:
         existing.close()
     adapter = make_framework(framework, writes_npy=True)
-    _session = ApiDumpSession(net, folder, adapter, retains_backward=retain_backward)
+    _session = ApiDumpSession(net, adapter, folder, retains_backward=retain_backward, min_free=min_free_bytes)
 
 
 def api_dump_start(

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensorprobe.errors import DumpError, UsageError
+from tensorprobe.model.count import count_noun
 from tensorprobe.model.name import FORWARD, LAYER_PREFIX
 from tensorprobe.replay.result import Execution, Finding, ReplayOptions, Truth
 from tensorprobe.run.call import Call
@@ -44,7 +45,7 @@ class TruthReport:
         return all(self.runs)
 
     def __repr__(self) -> str:
-        return f"<TruthReport of {len(self.runs):,} steps and ranks: {len(self.findings):,} findings>"
+        return f"<TruthReport of {len(self.runs):,} steps and ranks: {count_noun(len(self.findings), 'finding')}>"
 
     def __str__(self) -> str:
         """What `tensorprobe truth` says of each step and rank."""

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tensorprobe.errors import DumpError, UsageError
+from tensorprobe.model.count import count_noun
 from tensorprobe.replay.result import Execution, ReplayOptions
 from tensorprobe.store.reader import Dump, RankDump, open_dump
 
@@ -53,6 +54,7 @@ def check_repeated(done: Execution) -> None:
         record, slot = done.bits.different[0]
         raise NotRepeatedError(
             f"{done.name} does not come out as recorded when it is executed again here ({record} {slot} is the first "
-            f"of {len(done.bits.different):,} values that differ): its tensors can only be computed where kernels give "
+            f"of {count_noun(len(done.bits.different), 'value')} that came out differently): its tensors can only be "
+            "computed where kernels give "
             'the same bits, with as many threads. Record with task "tensor" to have them all.'
         )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from tensorprobe.foreign_text import clean_lines
+from tensorprobe.model.count import count_noun
 from tensorprobe.model.name import PARAMETERS_GRAD
 
 BACKWARD_PASS = "backward_pass."
@@ -231,7 +232,8 @@ class Truth:
 
     def __repr__(self) -> str:
         """What a notebook shows: not every value."""
-        return f"<Truth of {self.name}: {len(self.findings):,} findings, {len(self.rows):,} values>"
+        findings = count_noun(len(self.findings), "finding")
+        return f"<Truth of {self.name}: {findings}, {count_noun(len(self.rows), 'value')}>"
 
     def __str__(self) -> str:
         """What `print` shows: what `tensorprobe truth` says of it."""

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
 
+from tensorprobe.model.count import count_noun
 from tensorprobe.replay.result import CallTruth, Finding, Truth, is_leaf_record
 
 _MAX_NAMED = 5
@@ -50,7 +51,8 @@ def _headline(truth: Truth) -> str:
         return (
             f"{truth.name}: nothing wrong was found; {gaps} of {truth.coverage.call_count} calls could not be checked."
         )
-    return f"{truth.name}: nothing is wrong. All {truth.coverage.call_count} calls compute what they should."
+    calls = count_noun(truth.coverage.call_count, "call computes what it", "calls compute what they")
+    return f"{truth.name}: nothing is wrong. {'The' if truth.coverage.call_count == 1 else 'All'} {calls} should."
 
 
 def _describe(finding: Finding, truth: Truth) -> str:
@@ -172,7 +174,7 @@ def _describe_coverage(truth: Truth) -> Iterator[str]:
         yield f"replayed together: ranks {', '.join(map(str, coverage.ranks))}"
     yield from coverage.remarks
     if coverage.random:
-        yield f"{coverage.random} random results are taken as they were recorded"
+        yield f"{count_noun(coverage.random, 'random result is', 'random results are')} taken as recorded"
     for record, reason in list(truth.unchecked.items())[:_MAX_GAPS]:
         yield f"not checked: {record} ({reason})"
     if len(truth.unchecked) > _MAX_GAPS:

@@ -11,6 +11,7 @@ from typing import Literal
 
 from tensorprobe.compare.result import Coverage
 from tensorprobe.compare.row import safe_repr
+from tensorprobe.model.count import count_noun
 from tensorprobe.model.unseen import advise
 from tensorprobe.report.compare_summary import BASIS_WORDS, Circumstance, Source, Summary, UnpairedCall
 from tensorprobe.report.escape import clean, shorten
@@ -85,7 +86,7 @@ def _coverage_statements(summary: Summary) -> Iterator[Statement]:
     coverage = summary.coverage
     yield Statement(
         "",
-        f"{_of(coverage.paired_reference, coverage.reference_calls)} calls of the reference and "
+        f"{_of(coverage.paired_reference, coverage.reference_calls, 'call')} of the reference and "
         f"{_of(coverage.paired_candidate, coverage.candidate_calls)} of the candidate have a partner "
         f"({format_share(coverage.share)})",
     )
@@ -93,7 +94,8 @@ def _coverage_statements(summary: Summary) -> Iterator[Statement]:
         sides = f"{coverage.idle_reference:,} of the reference and {coverage.idle_candidate:,} of the candidate"
         yield Statement("", f"{sides} need no partner: no-ops, or modules whose inner calls are paired")
     bases = ", ".join(f"{count:,} {BASIS_WORDS.get(basis, basis)}" for basis, count in summary.bases.items())
-    compared = f"{_of(coverage.compared_values, coverage.values)} tensors were compared"
+    was = "was" if coverage.values == 1 else "were"
+    compared = f"{_of(coverage.compared_values, coverage.values, 'tensor')} {was} compared"
     yield Statement("", f"{compared}: {bases}" if bases else compared)
     for text in _not_covered(coverage, summary):
         yield Statement("", text, "doubtful")
@@ -171,7 +173,8 @@ def _unpaired_statements(summary: Summary, where_more: str) -> Iterator[Statemen
         yield Statement("", f"{shorten_name(one.found.call.name):<{width}}  {_describe_unpaired(one, summary)}")
     yield from _more_statement(len(summary.unpaired), where_more)
     if summary.framework_unpaired:
-        text = f"{len(summary.framework_unpaired):,} calls that the framework makes itself, such as an optimizer's"
+        calls = count_noun(len(summary.framework_unpaired), "call")
+        text = f"{calls} that the framework makes itself, such as an optimizer's"
         yield Statement("", text, "aside")
 
 
@@ -209,8 +212,10 @@ def _join_some(words: tuple[str, ...], limit: int = MAX_LISTED) -> str:
     return ", ".join(words[:limit]) + more
 
 
-def _of(part: int, whole: int) -> str:
-    return f"all {whole:,}" if part == whole and whole else f"{part:,} of {whole:,}"
+def _of(part: int, whole: int, noun: str = "") -> str:
+    """`3 of 4 calls`, `all 4 calls`; of one, `1 call` or `0 of 1 call`"""
+    share = "" if part == whole == 1 else "all " if part == whole and whole else f"{part:,} of "
+    return f"{share}{count_noun(whole, noun)}" if noun else f"{share}{whole:,}"
 
 
 def _value_text(value: object) -> str:

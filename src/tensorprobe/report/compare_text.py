@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tensorprobe.compare.result import NO_ANSWER, Comparison
+from tensorprobe.model.count import count_noun
 from tensorprobe.report.compare_statement import Statement, iter_statements
 from tensorprobe.report.compare_summary import Matrix, Summary, summarize
 from tensorprobe.report.console import Fact, print_command, print_facts, print_lines
@@ -67,7 +68,7 @@ def _print_matrix(console: Console, matrix: Matrix) -> None:
             line.rstrip()
         print_lines(console, lines)
     if len(steps) < len(matrix.steps):
-        print_lines(console, [Text(f"  and {len(matrix.steps) - len(steps):,} more steps", "dim")])
+        print_lines(console, [Text(f"  and {count_noun(len(matrix.steps) - len(steps), 'more step')}", "dim")])
 
 
 def _notable_steps(matrix: Matrix) -> list[int | None]:

@@ -15,6 +15,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from tensorprobe.model.count import count_noun
 from tensorprobe.model.unseen import advise
 from tensorprobe.report.console import Fact, print_facts, print_lines
 from tensorprobe.report.escape import clean
@@ -32,7 +33,6 @@ from tensorprobe.report.table import (
     iter_lines,
 )
 from tensorprobe.report.tree import fold_framework_calls
-from tensorprobe.store.recover import count_noun
 from tensorprobe.store.slot import is_count
 
 _LABEL_WIDTH = 12
@@ -85,7 +85,8 @@ def print_report(console: Console, report: RankReport, has_filter: bool = False)
 
 
 def _overview_line(report: RankReport) -> Text:
-    line = Text(f"  {clean(report.name):<{_LABEL_WIDTH + 4}}  {report.record_count:>7,} records")
+    noun = "record " if report.record_count == 1 else "records"
+    line = Text(f"  {clean(report.name):<{_LABEL_WIDTH + 4}}  {report.record_count:>7,} {noun}")
     for quality in QUALITIES:
         count = len(report.non_finite.of(quality))
         line.append(f"  {count:>5,} with {quality}", _LABEL_STYLES[quality] if count else "dim")
@@ -100,8 +101,8 @@ def _title_lines(report: RankReport) -> Iterator[Text]:
     version = versions.get(_VERSION_KEYS.get(str(framework), "")) if isinstance(versions, dict) else None
     about = [report.header.get("task"), report.header.get("level"), f"{framework} {version}" if version else framework]
     has_records = report.record_count or not report.saved_count
-    about.append(count_noun(report.record_count, "record", "records") if has_records else None)
-    about.append(count_noun(report.saved_count, "saved value", "saved values") if report.saved_count else None)
+    about.append(count_noun(report.record_count, "record") if has_records else None)
+    about.append(count_noun(report.saved_count, "saved value") if report.saved_count else None)
     yield Text()
     yield Text(clean(report.name), "bold").append(
         "  " + clean(" · ".join(str(word) for word in about if word)), "not bold"
@@ -147,8 +148,10 @@ def _coverage_fact(report: RankReport) -> Fact:
 
 
 def _count_of(coverage: Mapping[str, Any], key: str, words: str) -> str:
-    count = coverage.get(key)
-    return f"{count:,} {words}" if is_count(count) else ""
+    count: Any = coverage.get(key)
+    return (
+        count_noun(count, words.replace("calls", "call").replace("values", "value"), words) if is_count(count) else ""
+    )
 
 
 def iter_finding_facts(report: RankReport) -> Iterator[Fact]:
@@ -158,7 +161,7 @@ def iter_finding_facts(report: RankReport) -> Iterator[Fact]:
     for label, call in zip(_labels("failed"), report.failed[:_MAX_LISTED], strict=False):
         yield _fact(label, f"{call.name}  {call.failed}", "red")
         yield from _place_facts(report, call.name, None)
-    yield from _more_facts(len(report.failed), "failed calls")
+    yield from _more_facts(len(report.failed), "more failed call", "more failed calls")
     if report.scalars:
         values = "   ".join(f"{record} {format_number(value)}" for record, value in report.scalars)
         yield _fact("scalars", values)
@@ -173,7 +176,7 @@ def _non_finite_facts(report: RankReport, quality: Quality) -> Iterator[Fact]:
     for label, group in zip(_labels(quality), groups[:_MAX_LISTED], strict=False):
         yield _fact(label, _describe_place(group, quality), _LABEL_STYLES[quality])
         yield from _place_facts(report, group[0].call.name, group[0].call.told_path)
-    yield from _more_facts(len(groups), f"places where {quality} arises")
+    yield from _more_facts(len(groups), f"more place where {quality} arises", f"more places where {quality} arises")
     carried = len(report.non_finite.of(quality)) - len(places)
     if carried:
         told = count_noun(carried, "other record carries", "other records carry")
@@ -195,7 +198,7 @@ def _describe_place(group: list[NonFiniteCall], quality: Quality) -> str:
     count = describe_count(slot, quality)
     what = f"{first.call.name}  {slot.slot}  {count}{total}"
     origin = "comes in here, from outside" if first.origins[quality] == "enters" else "arises here"
-    more = f", and in {len(group) - 1:,} more calls from this line" if len(group) > 1 else ""
+    more = f", and in {count_noun(len(group) - 1, 'more call')} from this line" if len(group) > 1 else ""
     return f"{what}  {origin}{more}" + ("  (only -Inf: usual in a mask)" if count.startswith("-") else "")
 
 
@@ -207,7 +210,7 @@ def _place_facts(report: RankReport, record: str, module_path: str | None) -> It
 
 def _gradient_facts(gradients: tuple[Gradient, ...]) -> Iterator[Fact]:
     finite = [one for one in gradients if one.is_finite]
-    text = f"{len(gradients):,} parameters"
+    text = count_noun(len(gradients), "parameter")
     if len(finite) < len(gradients):
         text += f", {len(gradients) - len(finite):,} of them with NaN or Inf"
     if finite:
@@ -220,9 +223,9 @@ def _gradient_facts(gradients: tuple[Gradient, ...]) -> Iterator[Fact]:
         yield _fact("", f"all zero: {', '.join(zero[:_MAX_LISTED])}{more}", "yellow")
 
 
-def _more_facts(count: int, what: str) -> Iterator[Fact]:
+def _more_facts(count: int, singular: str, plural: str) -> Iterator[Fact]:
     if count > _MAX_LISTED:
-        yield _fact("", f"{count - _MAX_LISTED:,} more {what}; --json lists all", "dim")
+        yield _fact("", f"{count_noun(count - _MAX_LISTED, singular, plural)}; --json lists all", "dim")
 
 
 def _labels(first: str) -> Iterator[str]:

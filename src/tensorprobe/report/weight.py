@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tensorprobe.model.count import count_noun
 from tensorprobe.model.weight_row import AMBIGUOUS, AS_IT_IS, DROPPED, KEPT, MAPPED, MISFIT, UNMAPPED, WeightRow
 from tensorprobe.report.escape import clean
 
@@ -70,7 +71,7 @@ def _summary(report: WeightReport) -> str:
     mapped = report.having(MAPPED)
     rules = Counter(row.rule for row in mapped)
     by_rule = ", ".join(f"{count} by {rule}" if rule != "tied" else f"{count} tied" for rule, count in rules.items())
-    counts = [f"{len(mapped)} weights mapped" + (f" ({by_rule})" if by_rule else "")]
+    counts = [f"{count_noun(len(mapped), 'weight')} mapped" + (f" ({by_rule})" if by_rule else "")]
     for status, word in ((DROPPED, "dropped"), (KEPT, "kept as they were in the target"), (MISFIT, "of another shape")):
         if found := report.having(status):
             counts.append(f"{len(found)} {word}")

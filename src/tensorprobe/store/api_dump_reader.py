@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from tensorprobe.model.count import count_noun
 from tensorprobe.store import journal, layout
 from tensorprobe.store.api_dump_info import parse_line
 from tensorprobe.store.api_dump_layout import ApiDumpLayout
@@ -57,7 +58,8 @@ class InfoFile:
     @property
     def problems(self) -> tuple[str, ...]:
         bad = self._content[1]
-        return (f"{self.path.name}: {bad:,} lines cannot be read and are left out",) if bad else ()
+        lines = count_noun(bad, "line cannot be read and is", "lines cannot be read and are")
+        return (f"{self.path.name}: {lines} left out",) if bad else ()
 
     def __len__(self) -> int:
         return len(self._content[0])

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorprobe.errors import DumpError
+from tensorprobe.model.count import count_noun
 from tensorprobe.store import journal, layout, side_file
 from tensorprobe.store.api_dump_reader import STACK_TYPES
 from tensorprobe.store.earlier_run import put_back_unreplaced
@@ -337,11 +338,6 @@ def _data_names(tree: Any) -> Iterator[str]:
             if isinstance(name, str):
                 yield name
             waiting.extend(node.values())
-
-
-def count_noun(count: int, singular: str, plural: str) -> str:
-    """`1 entry`, `2 entries`"""
-    return f"{count:,} {singular if count == 1 else plural}"
 
 
 def write_aside(folder: Folder, name: str, like: str, pieces: Iterable[bytes]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from tensorprobe.errors import DumpError
+from tensorprobe.model.count import count_noun
 from tensorprobe.store import journal, layout
 from tensorprobe.store.record_file import load_whole
 
@@ -52,7 +53,9 @@ def read_parents(folder: Path, root: Path) -> SideFile[dict[str, str | None]]:
     path, part = _locate(folder, layout.CONSTRUCT_FILE, root)
     if part is not None:
         outline = journal.outline_part(part, journal.PARENT_TYPES)
-        problems = (f"{part.name}: {len(outline.bad_lines)} lines cannot be read",) if outline.bad_lines else ()
+        problems = (
+            (f"{part.name}: {count_noun(len(outline.bad_lines), 'line')} cannot be read",) if outline.bad_lines else ()
+        )
         return SideFile(dict(journal.iter_entries(part, outline, journal.PARENT_TYPES)), problems)
     content = _load(path)
     return SideFile({name: parent for name, parent in content.items() if parent is None or isinstance(parent, str)})
@@ -71,7 +74,9 @@ def read_stacks(folder: Path, root: Path) -> SideFile[dict[str, Frames]]:
         return SideFile(stacks)
     found = read_stack_journal(part)
     stacks.update({name: found.frames.get(number, ()) for number, name in found.calls})
-    return SideFile(stacks, (f"{part.name}: {found.bad_lines} lines cannot be read",) if found.bad_lines else ())
+    return SideFile(
+        stacks, (f"{part.name}: {count_noun(found.bad_lines, 'line')} cannot be read",) if found.bad_lines else ()
+    )
 
 
 def read_stack_journal(path: Path) -> StackJournal:

@@ -12,6 +12,7 @@ import errno
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from tensorprobe.store import layout
@@ -128,7 +129,9 @@ class RankWriter:
     @property
     def has_records(self) -> bool:
         """Are there whole files of records on disk?"""
-        return any(self.folder.is_file(name) for name in (layout.DUMP_FILE, layout.DEBUG_FILE))
+        with suppress(OSError):  # nothing is there that could hold them
+            return any(self.folder.is_file(name) for name in (layout.DUMP_FILE, layout.DEBUG_FILE))
+        return False
 
     def append_records(self, records: Iterable[tuple[str, Any]]) -> None:
         """Add calls to dump.json; also opens it when there are none."""

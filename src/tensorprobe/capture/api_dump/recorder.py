@@ -111,7 +111,7 @@ class LayerRecorder(Recorder):
             call.module_path = module_path
         if self.selector.select(call):
             call.stack = self.stacks.capture(frame, parent.stack if parent is not None else None)
-        self.coverage.filtered += not call.keeps_forward
+        self.coverage.count_kept(call.keeps_forward, is_over=self.selector.is_over)
         for region in state.regions:
             region.add(call)
         return call

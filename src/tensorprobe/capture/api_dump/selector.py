@@ -25,11 +25,12 @@ class ApiDumpSelector:
     keeps_inputs = True
     keeps_outputs = True
     is_selective = True
-    is_over = False
 
     def __init__(self, options: ApiDumpOptions, *, keeps_backward: bool) -> None:
         self.options = options
         self.keeps_backward = keeps_backward
+        self.is_over = False
+        """Is nothing more wanted, of this window or any other?"""
         self._mode = options.mode
         self._listed: dict[str, list[ScopeName]] = {}
         for name in options.names:
@@ -56,6 +57,9 @@ class ApiDumpSelector:
 
     def select(self, call: Call) -> bool:
         """A call begins: is its forward wanted, or its backward? It is told so."""
+        if self.is_over:
+            call.keeps_forward = call.keeps_backward = False
+            return False
         name = call.forward_name.removesuffix("_forward")
         call.keeps_forward, call.keeps_backward = self.choose(name, call.stem)
         return call.keeps_forward or call.keeps_backward
@@ -77,6 +81,8 @@ class ApiDumpSelector:
 
     def begin(self, name: str) -> bool:
         """The backward of a call begins: is it wanted?"""
+        if self.is_over:
+            return False
         if self._mode != "range" or self._is_range_of_calls:
             return True
         call, _, direction = name.rpartition("_")

@@ -15,12 +15,13 @@ from tensorprobe.capture.api_dump.selector import ApiDumpSelector
 from tensorprobe.capture.describe import Describer
 from tensorprobe.capture.framework import Framework
 from tensorprobe.capture.recorder import Recorder
-from tensorprobe.capture.session import Session, count_noun
+from tensorprobe.capture.session import Session
 from tensorprobe.capture.sink import Sink
 from tensorprobe.capture.stack import StackTable
 from tensorprobe.config import CaptureConfig
 from tensorprobe.config.api_dump import ApiDumpOptions
 from tensorprobe.errors import UsageError
+from tensorprobe.model.count import count_noun
 from tensorprobe.store.api_dump_layout import layout_of
 from tensorprobe.store.api_dump_writer import ApiDumpWriter
 from tensorprobe.store.folder import Folder
@@ -33,7 +34,9 @@ class ApiDumpSession(Session):
 
     recorder: LayerRecorder
 
-    def __init__(self, net: Any, output_path: Path, framework: Framework, *, retains_backward: bool) -> None:
+    def __init__(
+        self, net: Any, framework: Framework, output_path: Path, *, retains_backward: bool, min_free: int | None
+    ) -> None:
         self._net = net
         self._retains_backward = retains_backward
         self._selector: ApiDumpSelector | None = None
@@ -41,7 +44,8 @@ class ApiDumpSession(Session):
         self._is_whole = False
         """Has the last window ended? What was recorded is complete then, although another one may follow."""
         framework.check_models(net)
-        super().__init__(CaptureConfig(task="tensor", dump_path=output_path, level="api_dump"), framework)
+        config = CaptureConfig(task="tensor", dump_path=output_path, level="api_dump", min_free=min_free)
+        super().__init__(config, framework)
 
     def start_window(self, options: ApiDumpOptions) -> None:
         """Record what `options` want, from now on; a window that is open ends here."""
@@ -73,7 +77,8 @@ class ApiDumpSession(Session):
             self._attempt("the earlier run in this folder", lambda: self._end_place(sink, None))
 
     def _run(self, *, is_complete: bool) -> dict[str, Any]:
-        return super()._run(is_complete=is_complete or (self._is_whole and not self.is_closed))
+        is_whole = self._is_whole and not self.is_closed and not self._limit.is_reached
+        return super()._run(is_complete=is_complete or is_whole)
 
     def _warn_of_backward(self, options: ApiDumpOptions) -> None:
         asked = [f"{name.call}_{name.direction}" for name in options.names if name.direction == "backward"]

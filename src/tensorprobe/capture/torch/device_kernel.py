@@ -43,6 +43,30 @@ def _signed_sum(columns, bits, index: tl.constexpr):  # type: ignore[no-untyped-
     return tl.sum(tl.where(((bits >> index) & 1) != 0, -columns, columns), 0)
 
 
+@triton.jit
+def _store_sketch(place, folded, column):  # type: ignore[no-untyped-def]
+    """The four numbers, of the sums over all rows of each column."""
+    bits = (_HADAMARD >> (4 * (column & 3))).to(tl.uint32) ^ _mix(column >> 2)
+    tl.store(place, _signed_sum(folded, bits, 0))
+    tl.store(place + 1, _signed_sum(folded, bits, 1))
+    tl.store(place + 2, _signed_sum(folded, bits, 2))
+    tl.store(place + 3, _signed_sum(folded, bits, 3))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _hash(value, index, BITS: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+    """The share of each element: its bits, by its position."""
+    if BITS == 16:
+        word = value.to(tl.uint16, bitcast=True).to(tl.uint64)
+    else:
+        word = value.to(tl.uint32, bitcast=True).to(tl.uint64)
+    mixed = word * _A
+    mixed = mixed ^ (mixed >> 32)
+    weight = (2 * index + 1).to(tl.uint64) * _B
+    weight = (weight ^ (weight >> 32)) | 1
+    return mixed * weight
+
+
 @triton.jit  # type: ignore[untyped-decorator]
 def _reduce(values, rows, hashes, count, first_row, BITS: tl.constexpr, HAS_HASH: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
     """Each program adds up rows of the sketch, lane by lane; infinities are counted and left out of the sums."""
@@ -73,15 +97,7 @@ def _reduce(values, rows, hashes, count, first_row, BITS: tl.constexpr, HAS_HASH
         nans += (number != number).to(tl.int32)
         infs += (tl.abs(number) == float("inf")).to(tl.int32)
         if HAS_HASH:
-            if BITS == 16:
-                word = value.to(tl.uint16, bitcast=True).to(tl.uint64)
-            else:
-                word = value.to(tl.uint32, bitcast=True).to(tl.uint64)
-            mixed = word * _A
-            mixed = mixed ^ (mixed >> 32)
-            weight = (2 * index + 1).to(tl.uint64) * _B
-            weight = (weight ^ (weight >> 32)) | 1
-            hashed += tl.where(inside, mixed * weight, 0)
+            hashed += tl.where(inside, _hash(value, index, BITS), 0)
     row = rows + (first_row + program) * _COLUMNS
     tl.store(row, tl.max(largest, 0).to(tl.float64))
     tl.store(row + 1, tl.min(smallest, 0).to(tl.float64))
@@ -89,12 +105,7 @@ def _reduce(values, rows, hashes, count, first_row, BITS: tl.constexpr, HAS_HASH
     tl.store(row + 3, tl.sum(squares, 0))
     tl.store(row + 4, tl.sum(nans.to(tl.int64), 0).to(tl.float64))
     tl.store(row + 5, tl.sum(infs.to(tl.int64), 0).to(tl.float64))
-    column = lane.to(tl.uint32)
-    bits = (_HADAMARD >> (4 * (column & 3))).to(tl.uint32) ^ _mix(column >> 2)
-    tl.store(row + 6, _signed_sum(folded, bits, 0))
-    tl.store(row + 7, _signed_sum(folded, bits, 1))
-    tl.store(row + 8, _signed_sum(folded, bits, 2))
-    tl.store(row + 9, _signed_sum(folded, bits, 3))
+    _store_sketch(row + 6, folded, lane.to(tl.uint32))
     if HAS_HASH:
         tl.store(hashes + first_row + program, tl.sum(hashed, 0).to(tl.int64, bitcast=True))
 

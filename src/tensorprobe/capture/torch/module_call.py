@@ -25,6 +25,7 @@ from tensorprobe.capture.torch.call_mode import CallMode, CallRunner, end_raised
 from tensorprobe.capture.torch.generator import describe_generator
 from tensorprobe.capture.torch.gradient import Span
 from tensorprobe.capture.torch.hiding import hidden
+from tensorprobe.capture.torch.kept_call import find_present, mark_direct, only_hands_on
 from tensorprobe.capture.torch.mode_stack import is_on_stack
 from tensorprobe.model.name import module_stem
 
@@ -196,8 +197,6 @@ def class_name_of(module: torch.nn.Module) -> str:
     return next((kind.__name__ for kind in kinds if not kind.__module__.startswith(_CLASS_MAKERS)), kinds[0].__name__)
 
 
-_HANDED_ON_TO = ("_compiled_call_impl", "_call_impl")
-"""All that `Module.__call__` names, in torch 2.4 to 2.13."""
 _CLASS_MAKERS = ("torch.distributed.fsdp", "torch.distributed._composable", "torch.nn.utils.parametrize")
 _LIBRARY = "torch.nn.modules."
 _CONTAINERS = (
@@ -326,14 +325,16 @@ def patch_module_call(runner: ModuleRunner) -> Undo:
     """Put a function in the place of `Module.__call__`; the undo puts the original back."""
     original = torch.nn.Module.__call__
     find, recorder = runner.names.find, runner.recorder
-    only_hands_on = getattr(getattr(original, "__code__", None), "co_names", None) == _HANDED_ON_TO
+    is_torchs_own = only_hands_on(original)
 
     def call_module(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if not only_hands_on:
+        if not is_torchs_own:
             run = partial(original, module)
         else:  # what torch's own `__call__` does, in its place: nested modules take no more of the stack than before
             compiled = module._compiled_call_impl
             run = module._call_impl if compiled is None else compiled
+        if not runner.is_active and (present := find_present(call_module)) is not None:
+            return present(module, *args, **kwargs)
         if runner.is_active and room.is_short():
             return runner.calls.call_aside(run, args, kwargs)
         is_outermost = runner.is_active and recorder.current_module() is None
@@ -354,7 +355,8 @@ def patch_module_call(runner: ModuleRunner) -> Undo:
         return output
 
     recorder.stacks.set_boundary(call_module.__code__)
-    (room.stand_ins.add if only_hands_on else room.stand_ins.discard)(call_module.__code__)
+    (room.stand_ins.add if is_torchs_own else room.stand_ins.discard)(call_module.__code__)
+    mark_direct(call_module, original)
     torch.nn.Module.__call__ = call_module
 
     def undo() -> None:

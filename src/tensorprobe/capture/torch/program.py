@@ -21,6 +21,7 @@ from tensorprobe.capture.patch import nothing, replace
 from tensorprobe.capture.program import ProgramListener
 from tensorprobe.capture.torch.call_mode import is_traced
 from tensorprobe.capture.torch.engine_watch import watch_engine
+from tensorprobe.capture.torch.kept_call import mark_direct
 
 
 class TorchProgram:
@@ -65,6 +66,7 @@ class TorchProgram:
             finally:
                 after()
 
+        mark_direct(call_root, original)
         undo = replace(torch.nn.Module, "__call__", call_root)
 
         def stop_waiting() -> None:

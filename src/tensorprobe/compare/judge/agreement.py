@@ -9,6 +9,7 @@ from tensorprobe.compare.judge.evidence import MAX_NAMES, MAX_VALUES, Finding
 from tensorprobe.compare.judge.status import DISSOLVED, STRUCTURE_ONLY
 from tensorprobe.compare.judge.uncompared import Uncompared, find_uncompared, is_unfinished
 from tensorprobe.compare.result import ValuePair, Verdict
+from tensorprobe.model.count import count_noun
 
 WHAT_TO_DO = (
     "record the runs again; or, if this is of no concern, allow it: --allow-uncompared, in Python allow_uncompared=True"
@@ -23,12 +24,13 @@ def word_agreement(finding: Finding) -> Verdict:
     if not compared and not any(pair.values for pair in own):
         return Verdict("not compared", "Nothing could be compared: no call of one run has a partner in the other.")
     if not compared and all(value.reason == STRUCTURE_ONLY for value in values):
-        words = f"{len(finding.pairs):,} calls are paired, their shapes and arguments agree, no values were recorded"
+        words = count_noun(len(finding.pairs), "call is paired, its", "calls are paired, their")
+        words += " shapes and arguments agree, no values were recorded"
         return Verdict("not compared", f"Only the structure could be compared: {words}.")
     if not compared and values:
         reasons = sorted({value.reason for value in values if value.reason})[:MAX_NAMES]
         return Verdict("not compared", f"Nothing could be compared: {'; '.join(reasons) or 'no value has a partner'}.")
-    words = f"{len(own):,} calls are paired, and {_word_values(values, compared)}"
+    words = f"{count_noun(len(own), 'call is', 'calls are')} paired, and {_word_values(values, compared)}"
     sides = {"reference": finding.reference, "candidate": finding.candidate}
     cut = " and ".join(f"the {word}" for word, side in sides.items() if is_unfinished(side.run.rank))
     how_far = f" as far as {cut} {'go' if ' and ' in cut else 'goes'}, which ended early" if cut else ""
@@ -52,10 +54,14 @@ def _word_incomplete(missing: Sequence[Uncompared], rest: str) -> Verdict:
 
 
 def _word_values(values: Sequence[ValuePair], compared: Sequence[ValuePair]) -> str:
-    """`all 8 values agree, bit for bit`"""
+    """`all 8 values agree, bit for bit`; of one, `1 value agrees, bit for bit`"""
     equal = sum(value.status == "equal" for value in compared)
     worst = max((value.error or 0.0 for value in compared), default=0.0)
     detail = "bit for bit" if equal == len(compared) and _is_bitwise(compared) else f"{equal:,} of them equal"
+    if len(values) == len(compared) == 1:
+        rounding = f"within what rounding explains, at most {worst:.2g}"
+        detail = detail.removeprefix("1 of them ") if equal else rounding
+        return f"1 value agrees, {detail}{_word_exceptions(values, compared)}"
     if equal < len(compared):
         detail += f", the others within what rounding explains, at most {worst:.2g}"
     share = f"all {len(values):,}" if len(compared) == len(values) else f"{len(compared):,} of {len(values):,}"

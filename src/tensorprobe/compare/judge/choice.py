@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tensorprobe.compare.result import NO_ANSWER, RankResult, Verdict
+from tensorprobe.model.count import count_noun
 
 _FIRST_KINDS = (("unequal start",), ("source", "entered", "framework", "random", "missing"), ("discontinuity", "drift"))
 
@@ -52,7 +53,8 @@ def _word_agreement(agreeing: Sequence[RankResult], results: Sequence[RankResult
     values, known = (
         sum(getattr(result.coverage, name) for result in agreeing) for name in ("values", "compared_values")
     )
-    words = f"{len(agreeing):,} of {len(results):,} steps and ranks, {calls:,} calls, {values:,} values"
+    words = f"{len(agreeing):,} of {len(results):,} steps and ranks, "
+    words += f"{count_noun(calls, 'call')}, {count_noun(values, 'value')}"
     if known < values:
         words += f", of which {values - known:,} could not be compared"
     recorded = sum(map(_count_fallbacks, agreeing))

@@ -11,6 +11,7 @@ from tensorprobe.compare.judge.course import Past
 from tensorprobe.compare.match.alignment import Alignment
 from tensorprobe.compare.match.pairing import PairedCall, RunSide
 from tensorprobe.compare.result import ValuePair
+from tensorprobe.model.count import count_noun
 from tensorprobe.run.call import Call
 from tensorprobe.run.step import word_lines
 from tensorprobe.store.frame import describe_frame
@@ -170,11 +171,11 @@ def describe_not_compared(pair: PairedCall, finding: Finding) -> list[str]:
         return [f"everything before it{here} was compared"]
     words = []
     if values:
-        words.append(f"{values:,} values" if values > 1 else "1 value")
+        words.append(count_noun(values, "value"))
     if lone:
         shown = ", ".join(lone[:MAX_NAMES])
-        calls = "1 call" if len(lone) == 1 else f"{len(lone):,} calls"
-        words.append(f"{calls} without a counterpart ({shown}{', …' if len(lone) > MAX_NAMES else ''})")
+        shown += ", …" if len(lone) > MAX_NAMES else ""
+        words.append(f"{count_noun(len(lone), 'call')} without a counterpart ({shown})")
     return [f"not compared before it{here}: {' and '.join(words)}"]
 
 

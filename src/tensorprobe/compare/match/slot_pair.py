@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tensorprobe.compare.match.alignment import Alignment, Match, SlotPair
-from tensorprobe.model.name import BACKWARD
+from tensorprobe.model.name import BACKWARD, is_index
 from tensorprobe.run.call import Call
 from tensorprobe.store.slot import PlainSlot, Slot, TensorSlot
 from tensorprobe.word.vocabulary import common_argument, common_slot
@@ -55,7 +55,8 @@ def pair_slots(
         _pair_common_names(reference, candidate, left, chosen)
     for slot in reference.slots:
         if slot.slot not in chosen:
-            found = next((name for name, other in left.items() if _may_stand_for(slot, other)), None)
+            is_saved = reference.kind == "saved"
+            found = next((name for name, other in left.items() if _may_stand_for(slot, other, is_saved)), None)
             if found is not None:
                 chosen[slot.slot] = left.pop(found)
     pairs: list[SlotPair] = [(slot, chosen.get(slot.slot)) for slot in reference.slots]
@@ -119,8 +120,10 @@ def _pair_gradients(reference: Call, left: dict[str, Slot], chosen: dict[str, Sl
                     break
 
 
-def _may_stand_for(reference: Slot, candidate: Slot) -> bool:
+def _may_stand_for(reference: Slot, candidate: Slot, is_saved: bool) -> bool:
     """Under another name: the same part of the call, the same kind of value."""
+    if is_saved and _have_other_keys(reference.slot, candidate.slot):
+        return False
     if reference.is_input != candidate.is_input or _part(reference) != _part(candidate) or _is_setting(reference):
         return False
     if isinstance(reference, TensorSlot) and isinstance(candidate, TensorSlot):
@@ -128,6 +131,17 @@ def _may_stand_for(reference: Slot, candidate: Slot) -> bool:
     if isinstance(reference, PlainSlot) and isinstance(candidate, PlainSlot):
         return reference.type == candidate.type and reference.value == candidate.value
     return False
+
+
+def _have_other_keys(reference: str, candidate: str) -> bool:
+    """Are both in a dict of the program's, under keys that are not the same?
+
+    >>> _have_other_keys("loss", "total"), _have_other_keys("0", "loss"), _have_other_keys("a.0", "a.1")
+    (True, False, False)
+    """
+    paths = zip(reference.split("."), candidate.split("."), strict=False)
+    first = next(((one, other) for one, other in paths if one != other), ("", ""))
+    return all(key and not is_index(key) for key in first)
 
 
 def _is_setting(slot: Slot | None) -> bool:

@@ -145,7 +145,8 @@ class TruthDecision:
             return grown  # nor is what a call writes, such as running statistics
         if grown.kind == "incomplete" and (judgement.gaps or not judgement.is_equal):
             return grown
-        if judgement.is_equal and grown.kind in ("source", "entered") and has_unseen_difference(finding.pairs):
+        is_alarm = judgement.is_equal and grown.kind in ("source", "entered")
+        if is_alarm and has_unseen_difference(finding.pairs, judgement):
             return grown
         if judgement.unequal and judgement.is_equal and self._earlier is not None:
             moved = self._find_moved(judgement, finding)

@@ -12,6 +12,7 @@ from tensorprobe.compare.truth.precision import PrecisionLoss, find_precision_lo
 from tensorprobe.compare.truth.start import LeafPair, Origin
 from tensorprobe.compare.truth.value_index import Counterparts, is_laid_out, is_same
 from tensorprobe.errors import DumpError, UsageError
+from tensorprobe.model.count import count_noun
 from tensorprobe.replay import check_replayable, find_device, find_untold_layer, tells_tensors_apart
 from tensorprobe.replay.result import Finding, Truth
 from tensorprobe.replay.true_step import TrueStep
@@ -91,7 +92,7 @@ class Judgement:
             if lost is not None:
                 return f"{lost.maker} of the {side} gives the loss, and could not be executed again"
         if self.observables.tolerance > _LEAST_TELLING:
-            return f"{len(self.gaps)} calls could not be executed again"
+            return f"{count_noun(len(self.gaps), 'call')} could not be executed again"
         if not self._has_results():
             return "they compute no floating-point result, and integers and booleans are not judged by truth"
         return None

@@ -11,6 +11,7 @@ from tensorprobe.compare.truth.judgement import SIDES, Judgement
 from tensorprobe.compare.truth.precision import PrecisionLoss
 from tensorprobe.compare.truth.value_index import other_side
 from tensorprobe.compare.truth.weight_change import describe_weights
+from tensorprobe.model.count import count_noun
 from tensorprobe.model.name import FORWARD
 from tensorprobe.replay.result import Finding
 from tensorprobe.replay.true_step import TrueCall
@@ -106,11 +107,13 @@ class TruthWords:
         gaps = self._judgement.gaps
         if gaps:
             first, reason = next(iter(gaps.items()))
-            yield f"not executed again: {len(gaps):,} calls, whose recorded results were taken ({first}: {reason})"
+            calls = count_noun(len(gaps), "call")
+            yield f"not executed again: {calls}, whose recorded results were taken ({first}: {reason})"
         errors = [pair.error or 0.0 for pair in self._judgement.unequal if not self._judgement.differences]
         if errors:
+            parameters = count_noun(len(errors), "parameter is", "parameters are")
             yield (
-                f"{len(errors):,} parameters are not the same at the start of this step, by at most {max(errors):.1g}: "
+                f"{parameters} not the same at the start of this step, by at most {max(errors):.1g}: "
                 "those of the reference served both"
             )
         unpaired = self._judgement.observables.unpaired_gradients
@@ -120,7 +123,8 @@ class TruthWords:
             yield f"not compared: the gradient of what only the reference has as a parameter: {names}{more}"
         for side, count in self._judgement.replaced.items():
             if count:
-                yield f"{count:,} values of the {side} are the rounding of those of the other run, which served both"
+                values = count_noun(count, f"value of the {side} is", f"values of the {side} are")
+                yield f"{values} the rounding of those of the other run, which served both"
 
     # -- another meaning -----------------------------------------------------------------------------------------------
 
