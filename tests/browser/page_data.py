@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import random
+from itertools import pairwise
 from typing import Any
 
-HOSTILE = "<script>window.hacked = 1</script><img src=x onerror=\"window.hacked = 2\">'\"`${1}&lt;\u202e"
+HOSTILE = '<script>window.hacked = 1</script><img src=x onerror="window.hacked = 2">\'"`${1}&lt;\u202e'
 
 OPERATIONS = ("linear", "gelu", "layer_norm", "matmul", "softmax", "dropout", "add")
 STATISTICS = ("max", "min", "mean", "norm")
@@ -38,7 +39,7 @@ class Columns(dict[str, list[Any]]):
     def add(self, **cells: Any) -> None:
         for name, value in cells.items():
             is_text = isinstance(value, str) and value not in ("NaN", "Infinity", "-Infinity")
-            if is_text or f"{name}_s" in self:
+            if is_text or name == "because":
                 self.setdefault(f"{name}_s", []).append(self._texts.add(value))
             else:
                 self.setdefault(name, []).append(value)
@@ -75,14 +76,21 @@ def make_comparison(layers: int = 4, places: int = 1, prefix: str = "blocks") ->
             "loss": {"reference": 3.4996731, "candidate": 3.5013408},
             "sides": {"reference": side, "candidate": {**side, "source": {**side["source"], "lines": CANDIDATE_LINES}}},
             "commands": [
-                {"what": "show the call", "command": "tensorprobe show /data/candidate --call Functional.gelu.1.forward"},
+                {
+                    "what": "show the call",
+                    "command": "tensorprobe show /data/candidate --call Functional.gelu.1.forward",
+                },
                 {"what": "a script that repeats it", "command": "tensorprobe repro /data/candidate gelu.1 -o repro.py"},
             ],
         },
         "others": _make_others(calls, source),
         "statements": [
             {"label": "calls", "text": "1 source · 12 propagated · 42 clean", "mark": ""},
-            {"label": "coverage", "text": "all 56 calls of the reference and all 56 of the candidate have a partner", "mark": ""},
+            {
+                "label": "coverage",
+                "text": "all 56 calls of the reference and all 56 of the candidate have a partner",
+                "mark": "",
+            },
             {"label": "", "text": "not compared: the value was not recorded (2)", "mark": "doubtful"},
             {"label": "problems", "text": "step0/rank0: two files are missing", "mark": "bad"},
         ],
@@ -323,7 +331,7 @@ def make_graph(source: int, prefix: str) -> dict[str, Any]:
     other = add("candidate", "call", "gelu", (1, 0), "source")
     other_result = add("candidate", "value", "output.0", (6, 0), "different")
     path = [given, chain[0], between[0], chain[1], between[1], chain[2], result]
-    edges = [*zip(path, path[1:], strict=False), (weight, chain[0])]
+    edges = [*pairwise(path), (weight, chain[0])]
     others = [(other_given, other), (other_weight, other), (other, other_result)]
     return {
         "nodes": nodes,
@@ -419,12 +427,16 @@ def make_run(layers: int = 4) -> dict[str, Any]:
         "problems": [],
         "run": {
             "nonfinite": {
-                "headline": "NaN first arises in Functional.softmax.2.forward (step0/rank0): output.0 has 128 NaN of 131,072.",
+                "headline": "NaN first arises in Functional.softmax.2.forward (step0/rank0): output.0 has 128 NaN.",
                 "call": first_nan,
                 "fed_by": [largest_row],
             },
             "gradients": [
-                {"parameter": name, "norm": "NaN" if index > 3 else 10.0 ** -(index + 1), "call": len(steps) - 1 - index}
+                {
+                    "parameter": name,
+                    "norm": "NaN" if index > 3 else 10.0 ** -(index + 1),
+                    "call": len(steps) - 1 - index,
+                }
                 for index, name in enumerate(parameters)
             ],
             "overflow": [{"row": largest_row, "max_abs": 60000.0, "dtype": "float16", "share": 0.916}],

@@ -20,7 +20,7 @@ function colour(name) {
 }
 
 function chartLayout(change = {}) {
-  const axis = { gridcolor: colour("line"), linecolor: colour("line_strong"), zeroline: false, automargin: true, tickfont: { size: 11 } };
+  const axis = { gridcolor: colour("line"), linecolor: colour("line_strong"), zeroline: false, automargin: true, tickfont: { size: 11 }, title: { font: { size: 12 } } };
   return {
     paper_bgcolor: "rgba(0,0,0,0)",
     plot_bgcolor: "rgba(0,0,0,0)",
@@ -30,8 +30,8 @@ function chartLayout(change = {}) {
     hoverlabel: { bgcolor: colour("surface_raised"), bordercolor: colour("line_strong"), font: { color: colour("text"), size: 12 }, align: "left" },
     showlegend: false,
     ...change,
-    xaxis: { ...axis, ...change.xaxis },
-    yaxis: { ...axis, ...change.yaxis },
+    xaxis: { ...axis, ...change.xaxis, title: { ...axis.title, ...change.xaxis?.title } },
+    yaxis: { ...axis, ...change.yaxis, title: { ...axis.title, ...change.yaxis?.title } },
   };
 }
 
@@ -94,7 +94,7 @@ class LogScale {
     const powers = [];
     for (let power = this.low; power <= this.high; power += step) powers.push(power);
     const values = [...powers, ...(this.hasZero ? [this.zero] : []), ...(this.hasInfinite ? [this.infinite] : [])];
-    const texts = [...powers.map((power) => `10<sup>${power}</sup>`), ...(this.hasZero ? ["0"] : []), ...(this.hasInfinite ? ["∞"] : [])];
+    const texts = [...powers.map((power) => `10<sup>${power}</sup>`), ...(this.hasZero ? ["0"] : []), ...(this.hasInfinite ? ["NaN, ∞"] : [])];
     const bottom = (this.hasZero ? this.zero : this.low) - 0.3;
     return { tickvals: values, ticktext: texts, range: [bottom, (this.hasInfinite ? this.infinite : this.high) + 0.35] };
   }

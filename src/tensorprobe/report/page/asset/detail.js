@@ -19,7 +19,7 @@ function drawDetail() {
   const isNew = panel.hidden;
   panel.hidden = false;
   document.body.classList.add("has_detail");
-  panel.replaceChildren(drawDetailHead(call, row), make("div", { class: "detail_body" }, call >= 0 && drawCall(call, row), row !== null && isRow(row) && drawPair(row)));
+  panel.replaceChildren(drawDetailHead(call, row), make("div", { class: "detail_body" }, call >= 0 && drawValues(call, row), row !== null && isRow(row) && drawPair(row), call >= 0 && drawCall(call, row)));
   panel.scrollTop = 0;
   if (isNew && opener && opener !== document.body && !opener.closest(".pair_box, .chart")) panel.querySelector("h2")?.focus({ preventScroll: true });
 }
@@ -50,13 +50,17 @@ function drawDetailHead(call, row) {
     makeName(name));
 }
 
-function drawCall(call, row) {
+/** All values of the call, to go from one to the next. */
+function drawValues(call, row) {
   const rows = store.rowsOfCall(call);
+  return rows.length > 0 && make("section", { class: "detail_part" }, make("h4", {}, word("detail.values", { count: rows.length })),
+    make("ul", { class: "value_list" }, rows.map((one) => drawValueLine(one, row))));
+}
+
+function drawCall(call, row) {
   return make("section", { class: "detail_part" },
-    row !== null && make("h3", {}, word("detail.call")),
+    make("h3", {}, word("detail.call")),
     drawCallFacts(call),
-    rows.length > 0 && make("h4", {}, word("detail.values", { count: rows.length })),
-    rows.length > 0 && make("ul", { class: "value_list" }, rows.map((one) => drawValueLine(one, row))),
     drawSidesOfCall(call),
     drawHow(call, row));
 }

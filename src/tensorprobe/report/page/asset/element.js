@@ -16,7 +16,7 @@ function fill(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value === null || value === undefined || value === false) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-    else element.setAttribute(name, value === true ? "" : String(value));
+    else element.setAttribute(name, value === true ? "" : SPOKEN.has(name) ? visible(String(value)) : String(value));
   }
   append(element, children);
   return element;
@@ -25,8 +25,16 @@ function fill(element, attributes, children) {
 function append(element, children) {
   for (const child of children) {
     if (Array.isArray(child)) append(element, child);
-    else if (child !== null && child !== undefined && child !== false) element.append(child);
+    else if (child !== null && child !== undefined && child !== false) element.append(child instanceof Node ? child : visible(String(child)));
   }
+}
+
+const SPOKEN = new Set(["title", "aria-label"]);
+const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g;
+
+/** A name with characters that turn the writing around, or that nobody sees, shows them as their codes. */
+function visible(text) {
+  return text.replace(UNSEEN, (found) => `\\u${found.charCodeAt(0).toString(16).padStart(4, "0")}`);
 }
 
 /** A section of the page with its heading; the address of the view is `#view=…`. */
@@ -37,7 +45,8 @@ function makeView(name, title, ...children) {
 
 function makeViewLink(name, title) {
   const label = word("page.link_to", { title });
-  return make("a", { class: "anchor", href: `#view=${name}`, "aria-label": label, onclick: (event) => followView(event, name) }, "#");
+  // The contents have the same links: who listens to the page would only hear each of them twice.
+  return make("a", { class: "anchor", href: `#view=${name}`, title: label, "aria-hidden": "true", tabindex: -1, onclick: (event) => followView(event, name) }, "#");
 }
 
 function note(...children) {
@@ -106,6 +115,7 @@ const SYMBOLS = {
   discontinuity: "⚡︎",
   propagated: "↳",
   clean: "✓",
+  nonfinite: "✕",
   "not compared": "?",
 };
 

@@ -16,7 +16,7 @@ function drawGraph() {
     makeTool("+", word("graph.zoom_in"), () => camera.zoom(1.25)),
     makeTool("−", word("graph.zoom_out"), () => camera.zoom(0.8)),
     makeTool("⤢", word("graph.fit"), () => camera.fit()));
-  const view = makeView("graph", word("view.graph"), note(word("graph.hint")), make("div", { class: "graph_box" }, buttons, canvas), drawGraphLegend());
+  const view = makeView("graph", word("view.graph"), note(word("graph.hint")), make("div", { class: "graph_box" }, canvas, buttons), drawGraphLegend());
   setTimeout(() => camera.fit(), 0);
   return view;
 }
@@ -63,16 +63,16 @@ function drawEdges(graph, { byId }) {
   });
 }
 
-function drawJoins(graph, { byId }) {
+function drawJoins(graph, { byId, shift }) {
   return (graph.joins ?? []).flatMap((join) => {
     const start = byId.get(join.reference);
     const end = byId.get(join.candidate);
     if (!start || !end) return [];
-    const [x0, y0, x1, y1] = [start.x + NODE.width / 2, start.y + NODE.height, end.x + NODE.width / 2, end.y];
+    const aside = 28 + 24 * (Math.round((start.y - 28) / (NODE.height + NODE.gapY)) % 6); // joins of one column stand side by side
+    const [x0, y0, x1, y1] = [start.x + aside, start.y + NODE.height, end.x + aside, end.y];
     const state = String(join.state).replaceAll(" ", "_");
-    const bend = Math.max(30, (y1 - y0) / 2);
-    const line = makeSvg("path", { class: `join is_${state}`, d: `M${x0},${y0} C${x0},${y0 + bend} ${x1},${y1 - bend} ${x1},${y1}` });
-    const middle = { x: (x0 + x1) / 2, y: (y0 + y1) / 2 };
+    const middle = { x: (x0 + x1) / 2, y: shift - NODE.sideGap / 2 + 8 };
+    const line = makeSvg("path", { class: `join is_${state}`, d: `M${x0},${y0} L${middle.x},${middle.y} L${x1},${y1}` });
     const symbol = SYMBOLS[join.state] ?? "";
     return [line, symbol && makeSvg("circle", { class: `join_disc is_${state}`, cx: middle.x, cy: middle.y, r: 9 }), symbol && makeSvg("text", { class: "join_symbol", x: middle.x, y: middle.y + 4, "text-anchor": "middle" }, symbol)].filter(Boolean);
   });
@@ -101,8 +101,8 @@ function drawNode(node, place) {
     makeSvg("title", {}, [node.name, node.shape].filter(Boolean).join("\n")),
     makeSvg("rect", { width: NODE.width, height: NODE.height, rx: radius }),
     makeSvg("text", { class: "node_symbol", x: NODE.width - 16, y: 20, "text-anchor": "middle" }, STATE_SYMBOLS[state]),
-    makeSvg("text", { class: "node_label", x: 14, y: 19 }, shorten(node.label, 22)),
-    makeSvg("text", { class: "node_shape", x: 14, y: 36 }, shorten(node.shape || node.name || "", 27)));
+    makeSvg("text", { class: "node_label", x: 14, y: 19 }, shorten(node.label, 18)),
+    makeSvg("text", { class: "node_shape", x: 14, y: 36 }, shorten(node.shape || node.name || "", 24)));
   if (isCall) {
     group.addEventListener("click", () => chooseCall(node.call));
     group.addEventListener("keydown", (event) => {
@@ -139,9 +139,10 @@ class Camera {
   }
 
   fit() {
-    const { width, height } = this.canvas.getBoundingClientRect();
+    const { width } = this.canvas.getBoundingClientRect();
     if (!width) return;
-    this.scale = Math.max(0.45, Math.min(1.1, (width - 32) / this.size.width, (height - 32) / this.size.height));
+    this.scale = Math.max(0.6, Math.min(1.1, (width - 32) / this.size.width));
+    this.canvas.style.height = `${Math.max(180, Math.min(560, this.size.height * this.scale + 40))}px`;
     this.x = Math.max(16, (width - this.size.width * this.scale) / 2);
     this.y = 16;
     this.apply();

@@ -108,7 +108,7 @@ function drawModuleCells(module, range) {
       module.role && makePill("role", module.role)),
     make("span", { class: "tree_worst" },
       make("span", { class: "bar_track", "aria-hidden": "true" }, make("span", { class: `bar_value is_${kind}`, style: `width:${width}%` })),
-      make("span", { class: "tree_number" }, module.worst < 0 ? "" : formatNumber(module.worst))),
+      make("span", { class: "tree_number" }, module.worst < 0 ? "" : module.worst === Infinity ? "NaN, ∞" : formatNumber(module.worst))),
     make("span", { class: "tree_count" }, word("module.count", { bad: formatCount(module.badCount), all: formatCount(module.callCount) })),
   ];
 }

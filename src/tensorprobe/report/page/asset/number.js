@@ -26,7 +26,7 @@ function formatNumber(value) {
 function formatFinite(number) {
   const size = Math.abs(number);
   if (Number.isInteger(number) && size < 1e9) return formatCount(number);
-  if (size >= 1e5 || size < 1e-3) return number.toExponential(2).replace("e+", "e").replace("-", "−").replace("e-", "e−");
+  if (size >= 1e5 || size < 1e-2) return number.toExponential(2).replace("e+", "e").replace("-", "−").replace("e-", "e−");
   return String(Number(number.toPrecision(5))).replace("-", "−");
 }
 

@@ -35,7 +35,7 @@ function drawPage() {
   labelPage();
   const { data } = store;
   const sides = store.isRun ? data.path : `${data.reference} ↔ ${data.candidate}`;
-  document.getElementById("bar_title").textContent = sides ?? "";
+  document.getElementById("bar_title").textContent = visible(String(sides ?? ""));
   const views = Object.entries(VIEWS[store.isRun ? "run" : "comparison"]).map(([name, draw]) => [name, drawSafely(name, draw)]).filter(([, view]) => view);
   document.getElementById("views").replaceChildren(drawActiveFilters(), ...views.map(([, view]) => view), drawFoot());
   drawContents(views.map(([name]) => name));
@@ -69,13 +69,16 @@ let scrollWatch = null;
 
 function watchScroll() {
   scrollWatch?.disconnect();
+  const inSight = new Set();
   scrollWatch = new IntersectionObserver((entries) => {
     for (const { target, isIntersecting } of entries) {
-      const link = document.querySelector(`#contents [data-view="${target.id.replace("view_", "")}"]`);
-      if (isIntersecting) link?.setAttribute("aria-current", "true");
-      else link?.removeAttribute("aria-current");
+      if (isIntersecting) inSight.add(target.id);
+      else inSight.delete(target.id);
     }
-  }, { rootMargin: "-80px 0px -60% 0px" });
+    const links = [...document.querySelectorAll("#contents [data-view]")];
+    const current = links.find((link) => inSight.has(`view_${link.dataset.view}`));
+    for (const link of links) link.toggleAttribute("aria-current", link === current);
+  }, { rootMargin: "-100px 0px -50% 0px" });
   for (const section of document.querySelectorAll(".view")) scrollWatch.observe(section);
 }
 
@@ -151,15 +154,15 @@ async function start() {
   try {
     store = new Store(JSON.parse(await unpack("data")));
     Object.assign(selection, readAddress());
+    loading.hidden = true;
     drawPage();
     listen();
-    if (selection.view) showView(selection.view);
+    if (selection.view) setTimeout(() => showView(selection.view), 0); // the graph has its height then
   } catch (error) {
     console.error(error);
     fail(word("failure.data", { reason: error.message }));
   }
   loading.hidden = true;
-  document.body.classList.remove("is_loading");
 }
 
 start();

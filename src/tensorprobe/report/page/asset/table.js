@@ -116,8 +116,8 @@ class PairTable {
       const content = drawCell(name, row);
       const cell = document.createElement("td");
       if (this.isNumber(name)) cell.className = "is_number";
-      else if (typeof content === "string") cell.title = content;
-      cell.append(content);
+      else if (typeof content === "string") cell.title = visible(content);
+      cell.append(typeof content === "string" ? visible(content) : content);
       line.append(cell);
     }
     return line;
