@@ -44,6 +44,9 @@ class Elements(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.found.append((tag, dict(attrs)))
 
+    def handle_endtag(self, tag: str) -> None:
+        self.found.append(("", {}))
+
     def handle_data(self, data: str) -> None:
         tag, attributes = self.found[-1] if self.found else ("", {})
         if tag == "script" and data.strip():

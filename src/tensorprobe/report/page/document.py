@@ -1,7 +1,7 @@
 """The report as one HTML file: the data, the words, the styles and the scripts are all inside.
 
-It opens from disk on a machine without a network, so nothing in it may be loaded from anywhere: the browser is told so by
-a Content-Security-Policy that names every script by its hash. What a dump contributes is compressed and written in
+It opens from disk on a machine without a network, so nothing in it may be loaded from anywhere: the browser is told so
+by a Content-Security-Policy that names every script by its hash. What a dump contributes is compressed and written in
 base64, so no name can end the element it stands in.
 """
 
@@ -56,13 +56,12 @@ def check_document() -> None:
 
 
 def render(data: dict[str, Any], service: dict[str, Any] | None = None) -> bytes:
-    """The file. `service` is what a page needs that a server shows, such as its token; without it nothing is asked for."""
+    """The file. `service` is what the page of a server needs, such as its token; without it nothing is asked for."""
     check_document()
     from jinja2 import Environment, FileSystemLoader
 
     scripts = [_read(name) for name in _SCRIPTS]
     plotly, plotly_hash = _read_plotly()
-    # The file opened from disk; a server sends the same policy. 'unsafe-inline' of styles: plotly sizes its labels with it.
     hashes = " ".join(f"'sha256-{code}'" for code in (*map(_hash, scripts), plotly_hash))
     environment = Environment(loader=FileSystemLoader(_ASSET), autoescape=True, keep_trailing_newline=True)
     text = environment.get_template("report.html").render(
