@@ -1,4 +1,4 @@
-"""A report of 50,000 pairs in Chromium: how large the file is, how soon it can be read, and how long it ever stands still.
+"""A report of 50,000 pairs in Chromium: how large the file is, how soon it is read, how long it ever stands still.
 
     python benchmarks/report.py                 the table of docs/performance.md
     python benchmarks/report.py --layers 100    about 4,000 pairs
@@ -71,9 +71,8 @@ def main() -> None:
     began = time.process_time()
     content = render(data)
     seconds = time.process_time() - began
-    print(
-        f"{len(data['rows']['call']):,} pairs, {len(content) / 1e6:.1f} MB, rendered in {seconds:.1f} s of processor time"
-    )
+    count = len(data["rows"]["call"])
+    print(f"{count:,} pairs, {len(content) / 1e6:.1f} MB, rendered in {seconds:.1f} s of processor time")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         path = Path(folder) / "report.html"
         path.write_bytes(content)
@@ -105,7 +104,7 @@ def measure(browser: Browser, path: Path) -> dict[str, tuple[float, float]]:
 
 def time_opening(page: Page, session: CDPSession, path: Path) -> tuple[float, float]:
     page.goto(path.as_uri(), wait_until="commit")
-    page.wait_for_function("document.querySelector('#pair_box tbody tr[data-row]')")
+    page.locator("#pair_box tbody tr[data-row]").first.wait_for()
     return page.evaluate("performance.now()"), processor_ms(session)
 
 

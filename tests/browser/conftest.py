@@ -100,6 +100,7 @@ def page(shared_page: tuple[Page, Watched]) -> Iterator[Page]:
     """The small comparison, opened once and as if it was opened anew: nothing is chosen."""
     page, watched = shared_page
     page.evaluate("location.hash = ''; courseRange = null; drawPage(); scrollTo(0, 0)")
-    page.wait_for_function("document.querySelector('#course .main-svg') && pairTable.rows.length === 170")
+    page.locator("#course .main-svg").first.wait_for()
+    expect(page.locator("#filter_count")).to_have_text("170 of 170 rows")
     yield page
     assert watched.problems == []

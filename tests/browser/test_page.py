@@ -9,6 +9,7 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Opener
 from tests.browser.page_data import make_agreement, make_comparison
+from tests.length import wait_until
 
 SOURCE = 8
 """The number of the call of the source in the small comparison, and of its result:"""
@@ -27,7 +28,7 @@ CLICK_A_POINT = """call => {
 
 def go(page: Page, address: str) -> None:
     page.evaluate("address => { location.hash = address }", address)
-    page.wait_for_function("address => addressOf(selection) === address", arg=address)
+    wait_until(lambda: page.evaluate("addressOf(selection)") == address)
 
 
 def shown_rows(page: Page) -> list[str]:
@@ -53,7 +54,7 @@ def test_names_and_commands_are_copied(page: Page) -> None:
     expect(page.locator("#announcer")).to_have_text("Copied")
     assert page.evaluate("navigator.clipboard.readText()") == "tensorprobe repro /data/candidate gelu.1 -o repro.py"
     page.locator(".side.is_candidate .side_calls button").click()
-    page.wait_for_function("navigator.clipboard.readText().then(text => text === 'Functional.gelu.1.forward')")
+    wait_until(lambda: page.evaluate("navigator.clipboard.readText()") == "Functional.gelu.1.forward")
 
 
 def test_a_click_on_a_point_of_the_plot_opens_its_call(page: Page) -> None:
@@ -78,7 +79,7 @@ def test_a_stretch_of_the_plot_is_zoomed_by_dragging(page: Page) -> None:
     page.mouse.down()
     page.mouse.move(right, y, steps=4)
     page.mouse.up()
-    page.wait_for_function("document.getElementById('course')._fullLayout.xaxis.range[0] > 5")
+    wait_until(lambda: page.evaluate("document.getElementById('course')._fullLayout.xaxis.range[0]") > 5)
     assert page.evaluate("document.getElementById('course')._fullLayout.xaxis.range[1]") < 25
 
 

@@ -6,6 +6,7 @@ from playwright.sync_api import expect
 
 from tests.browser.conftest import Opener
 from tests.browser.page_data import make_run
+from tests.length import wait_until
 
 
 def test_a_run_shows_its_first_nan_and_what_fed_it(open_page: Opener) -> None:
@@ -22,7 +23,8 @@ def test_a_run_shows_its_first_nan_and_what_fed_it(open_page: Opener) -> None:
 def test_a_run_shows_statistics_gradients_overflow_and_lost_digits(open_page: Opener) -> None:
     page = open_page(make_run())
     page.get_by_label("Statistic").select_option("norm")
-    page.wait_for_function("document.getElementById('course')._fullLayout.yaxis.title.text === 'norm'")
+    title = "document.getElementById('course')._fullLayout.yaxis.title.text"
+    wait_until(lambda: page.evaluate(title) == "norm")
     names = page.evaluate("document.getElementById('course')._fullData.map(one => one.name)")
     assert names == ["forward", "has NaN or Inf"]
     expect(page.get_by_role("region", name="Gradient norms", exact=True).first).to_contain_text(
