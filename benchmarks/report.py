@@ -43,15 +43,16 @@ WATCH_FRAMES = """() => {
     requestAnimationFrame(watch);
 }"""
 SETTLE = "() => new Promise(done => setTimeout(() => requestAnimationFrame(() => requestAnimationFrame(done)), 200))"
-SCROLL = """async () => {
+SCROLL = """async (step) => {
     const box = document.getElementById("pair_box");
-    for (let step = 0; step < 120; step += 1) {
-        box.scrollTop = (step / 119) * box.scrollHeight;
+    for (let frame = 0; frame < 60; frame += 1) {
+        box.scrollTop += step;
         await new Promise(requestAnimationFrame);
     }
 }"""
 ACTIONS = {
-    "scroll from the first row to the last, 120 frames": SCROLL,
+    "turn the wheel: 60 frames of 100 pixels": f"() => ({SCROLL})(100)",
+    "drag the scroll bar: 60 frames of 800 rows": f"() => ({SCROLL})(22400)",
     "filter by status": "() => toggleChosen('status', 'different')",
     "filter by text": "() => choose({ filter: 'gelu' })",
     "filter by module": "() => choose({ filter: '', status: '', module: 'blocks.7' })",

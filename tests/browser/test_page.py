@@ -144,7 +144,7 @@ def test_a_pair_shows_both_sides_its_metrics_a_histogram_and_a_heat_map(page: Pa
     expect(detail.locator(".heat_maps .main-svg").first).to_be_visible()
     expect(detail).to_contain_text("[0, :, :] of 4 × 24 × 24")
     detail.get_by_role("button", name="Close").click()
-    page.locator("#pair_box tr[data-row='3']").click()
+    page.locator(f"#pair_box tr[data-row='{SOURCE_ROW + 1}']").click()
     expect(detail).to_contain_text("tensorprobe serve PATH")
 
 
@@ -259,7 +259,7 @@ def test_nothing_is_wider_than_the_screen(open_page: Opener, page_file: Path) ->
 
 
 def test_paper_gets_the_first_rows_and_nothing_to_click(page: Page) -> None:
-    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    page.evaluate("dispatchEvent(new Event('beforeprint')) && undefined")
     page.emulate_media(media="print")
     assert len(shown_rows(page)) == 170
     expect(page.locator("#contents")).to_be_hidden()

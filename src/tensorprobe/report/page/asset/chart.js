@@ -15,6 +15,11 @@ function loadPlotly() {
   return plotlyComing;
 }
 
+/** When the browser has shown what is there, and has nothing else to do. */
+function afterPaint(act) {
+  requestAnimationFrame(() => (window.requestIdleCallback ? requestIdleCallback(act, { timeout: 500 }) : setTimeout(act, 50)));
+}
+
 function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }

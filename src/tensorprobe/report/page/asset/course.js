@@ -1,7 +1,7 @@
 "use strict";
 // Along the run: every call in the order of execution, its error on a log axis. A jump, a slow drift and noise look different.
 
-const MAX_POINTS = 800; // of one series; more are reduced to the largest and the smallest of each stretch
+const MAX_POINTS = 400; // of one series; more are reduced to the largest and the smallest of each stretch
 const RUN_STATISTICS = ["max_abs", "norm", "mean", "max", "min"];
 const SETTLED = new Set(["clean", "not compared", ""]);
 
@@ -16,7 +16,7 @@ function drawCourse() {
   const choice = store.isRun && drawStatisticChoice();
   const hint = word(store.isRun ? "course.hint_run" : "course.hint");
   const view = makeView("course", word("view.course"), note(hint), choice, courseBox, make("p", { id: "course_state", class: "note" }));
-  setTimeout(drawCourseChart, 0);
+  afterPaint(drawCourseChart); // the page can be read before the library is unpacked
   return view;
 }
 
@@ -29,6 +29,27 @@ function drawStatisticChoice() {
     drawCourseChart();
   });
   return make("label", { class: "field" }, word("course.statistic"), " ", select);
+}
+
+let courseWatch = null;
+
+/** The chart is drawn when it comes into sight: a filter of the table beneath it does not wait for it. */
+function refreshCourse() {
+  courseWatch?.disconnect();
+  courseWatch = new IntersectionObserver((entries) => {
+    if (!entries.some((entry) => entry.isIntersecting)) return;
+    courseWatch.disconnect();
+    setTimeout(drawCourseChart, 0);
+  }, { rootMargin: "200px" });
+  courseWatch.observe(courseBox);
+  describeCourse(findShownCalls().reduce((sum, one) => sum + one, 0), false);
+}
+
+function describeCourse(count, isReduced) {
+  document.getElementById("course_state").textContent = [
+    word("course.count", { count: formatCount(count), all: formatCount(store.callCount) }),
+    isReduced ? word("course.reduced") : "",
+  ].filter(Boolean).join(" · ");
 }
 
 async function drawCourseChart() {
@@ -54,11 +75,7 @@ async function drawCourseChart() {
   const label = word("course.label", { count: formatCount(calls.length) });
   const plotly = await drawChart(courseBox, label, traces, layout);
   if (plotly) listenToCourse();
-  const isReduced = series.some((one) => one.isReduced);
-  document.getElementById("course_state").textContent = [
-    word("course.count", { count: formatCount(calls.length), all: formatCount(store.callCount) }),
-    isReduced ? word("course.reduced") : "",
-  ].filter(Boolean).join(" · ");
+  describeCourse(calls.length, series.some((one) => one.isReduced));
 }
 
 function comparisonSeries(calls) {
@@ -125,7 +142,7 @@ function makeTrace({ name, calls, values, look }, scale) {
   if (!calls.length) return null;
   return {
     type: "scatter",
-    mode: look.isLine ? (look.marker ? "lines+markers" : "lines") : "markers",
+    mode: look.isLine ? (look.marker && calls.length < MAX_POINTS / 2 ? "lines+markers" : "lines") : "markers",
     name,
     x: calls,
     y: values.map((value) => scale.place(value)),
@@ -185,8 +202,8 @@ function listenToCourse() {
 }
 
 async function markCourse() {
-  if (!courseBox?.dataset.isListening) return;
   const plotly = await loadPlotly();
+  if (!courseBox?.dataset.isListening) return; // it was drawn anew in the meantime
   await plotly.relayout(courseBox, { shapes: [...placeShapes(), ...selectedShape()] });
 }
 

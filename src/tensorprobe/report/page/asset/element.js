@@ -134,7 +134,7 @@ function makeTable(caption, head, rows) {
     { class: "scroll_x", tabindex: 0, role: "region", "aria-label": caption },
     make(
       "table",
-      { class: "plain_table" },
+      { class: head ? "plain_table has_head" : "plain_table" },
       make("caption", { class: "only_heard" }, caption),
       head && make("thead", {}, make("tr", {}, head.map((cell) => make("th", { scope: "col" }, cell)))),
       make("tbody", {}, rows),
@@ -144,6 +144,19 @@ function makeTable(caption, head, rows) {
 
 function makeLine(heading, ...cells) {
   return make("tr", {}, make("th", { scope: "row" }, heading), cells.map((cell) => make("td", {}, cell)));
+}
+
+/** The first of many nodes, which are made when they are wanted, with a button for the rest. */
+function fillLazily(container, items, limit, draw) {
+  container.append(...items.slice(0, limit).map(draw));
+  if (items.length <= limit) return;
+  const button = make("button", { type: "button", class: "quiet" }, word("page.show_all", { count: formatCount(items.length) }));
+  const line = make("li", { role: "none" }, button);
+  button.addEventListener("click", (event) => {
+    event.stopPropagation();
+    line.replaceWith(...items.slice(limit).map(draw));
+  });
+  container.append(line);
 }
 
 /** The first of many nodes, and a button for the rest. */

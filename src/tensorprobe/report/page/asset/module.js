@@ -2,6 +2,7 @@
 // The modules as a tree, each with the worst that is inside it; a click filters the rest of the page.
 
 const MAX_DEPTH = 40; // a hostile path may have thousands of parts
+const MAX_CHILDREN = 100; // the rest at a click
 const SEVERITY = ["", "not compared", "clean", "propagated", "discontinuity", "drift", "entered", "source"];
 
 /** The tree of all module paths; sums and worst errors are rolled up. */
@@ -60,7 +61,7 @@ function drawModules() {
   const verdictCall = store.isRun ? store.data.run?.nonfinite?.call : store.data.verdict?.call;
   const opened = selection.module || (verdictCall !== null && verdictCall !== undefined ? store.ofCall("module", verdictCall) : "") || first.path;
   const range = errorRange(root);
-  for (const child of root.children.values()) tree.append(drawModule(child, 1, opened, range));
+  fillLazily(tree, [...root.children.values()], MAX_CHILDREN, (child) => drawModule(child, 1, opened, range));
   tree.addEventListener("keydown", moveInTree);
   tree.querySelector(".tree_line")?.setAttribute("tabindex", "0");
   const head = make("div", { class: "tree_head", "aria-hidden": "true" }, make("span", {}, word("module.name")), make("span", {}, word(store.isRun ? "module.worst_run" : "module.worst")), make("span", {}, word("module.calls")));
@@ -86,7 +87,9 @@ function drawModule(module, level, opened, range) {
   const item = make("li", { role: "treeitem", "aria-level": level, "aria-expanded": isLeaf ? null : String(isOpen), "aria-selected": String(selection.module === module.path), "data-path": module.path }, line);
   item.fillChildren = () => {
     if (item.querySelector(":scope > ul") || isLeaf) return;
-    item.append(make("ul", { role: "group" }, [...module.children.values()].map((child) => drawModule(child, level + 1, opened, range))));
+    const group = make("ul", { role: "group" });
+    fillLazily(group, openedFirst(module, opened), MAX_CHILDREN, (child) => drawModule(child, level + 1, opened, range));
+    item.append(group);
   };
   if (isOpen) item.fillChildren();
   line.addEventListener("click", (event) => {
@@ -95,6 +98,13 @@ function drawModule(module, level, opened, range) {
     focusTreeLine(line);
   });
   return item;
+}
+
+/** In the order of execution; only where there are very many, what is opened comes first. */
+function openedFirst(module, opened) {
+  const children = [...module.children.values()];
+  const place = children.findIndex((child) => isInside(opened, child.path));
+  return place < MAX_CHILDREN ? children : [children[place], ...children.slice(0, place), ...children.slice(place + 1)];
 }
 
 function drawModuleCells(module, range) {

@@ -89,7 +89,7 @@ function watchSelection() {
     pairTable?.drawHead();
     pairTable?.draw();
   });
-  observe(["module", "place", "role", "filter"], () => drawCourseChart());
+  observe(["module", "place", "role", "filter"], refreshCourse);
   observe(["module"], markModules);
   observe(["module", "call"], markGraph);
   observe(["place"], () => {

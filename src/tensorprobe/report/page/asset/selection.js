@@ -54,8 +54,8 @@ function findShownCalls() {
   const { calls } = store;
   const shown = new Uint8Array(store.callCount).fill(1);
   const roles = chosenOf("role");
-  const inModule = flagStrings((text) => isInside(text, selection.module));
-  const inRole = flagStrings((text) => !roles.size || roles.has(text));
+  const inModule = selection.module ? flagStrings((text) => isInside(text, selection.module)) : null;
+  const inRole = roles.size ? flagStrings((text) => roles.has(text)) : null;
   const withText = selection.filter ? store.stringsWith(selection.filter) : null;
   const place = selection.place === "" ? -1 : Number(selection.place);
   const searched = ["name_s", "reference_s", "candidate_s", "module_s", "operation_s"].map((name) => calls[name]).filter(Boolean);
@@ -75,9 +75,9 @@ function findShownRows() {
   const roles = chosenOf("role");
   const withText = selection.filter ? store.stringsWith(selection.filter) : null;
   const place = selection.place === "" ? -1 : Number(selection.place);
-  const inStatus = flagStrings((text) => statuses.has(text));
-  const inRole = flagStrings((text) => roles.has(text));
-  const inModule = flagStrings((text) => isInside(text, selection.module));
+  const inStatus = statuses.size ? flagStrings((text) => statuses.has(text)) : null;
+  const inRole = roles.size ? flagStrings((text) => roles.has(text)) : null;
+  const inModule = selection.module ? flagStrings((text) => isInside(text, selection.module)) : null;
   const ofRow = ["reference_name_s", "candidate_name_s", "slot_s", "reason_s"].map((name) => rows[name]).filter(Boolean);
   const ofCall = ["name_s", "reference_s", "candidate_s", "module_s", "operation_s"].map((name) => calls[name]).filter(Boolean);
   const found = [];

@@ -10,11 +10,12 @@ class PairTable {
     this.rows = new Uint32Array(0);
     this.active = 0;
     this.isPrinted = false;
-    this.head = make("thead", {});
-    this.body = make("tbody", {});
-    this.columns = make("colgroup", {});
-    this.grid = make("table", { class: "pair_table", role: "grid", tabindex: 0, "aria-label": word("view.table"), "aria-describedby": "table_keys" }, this.columns, this.head, this.body);
-    this.box = make("div", { class: "pair_box", id: "pair_box" }, this.grid);
+    this.head = make("thead", { role: "rowgroup" });
+    this.body = make("tbody", { role: "rowgroup" });
+    this.drawn = new Map(); // the rows in the document, by their place
+    this.grid = make("table", { class: "pair_table", role: "grid", tabindex: 0, "aria-label": word("view.table"), "aria-describedby": "table_keys" }, this.head, this.body);
+    this.sheet = make("style", {});
+    this.box = make("div", { class: "pair_box", id: "pair_box" }, this.sheet, this.grid);
     this.box.addEventListener("scroll", () => this.redraw(), { passive: true });
     this.grid.addEventListener("keydown", (event) => this.press(event));
     this.body.addEventListener("click", (event) => this.click(event));
@@ -32,6 +33,7 @@ class PairTable {
     const text = word("table.count", { count: formatCount(this.rows.length), all: formatCount(store.rowCount) });
     document.getElementById("filter_count").textContent = text;
     announce(text);
+    performance.mark("table");
   }
 
   sort(rows) {
@@ -62,17 +64,28 @@ class PairTable {
   drawHead() {
     const names = chosenColumns();
     const [sorted, isDown] = this.sorting();
-    this.columns.replaceChildren(...names.map((name) => make("col", { style: `width:${columnWidth(name)}px` })));
-    this.grid.style.minWidth = `${names.reduce((sum, name) => sum + columnWidth(name), 0)}px`;
+    this.placeColumns(names);
     this.grid.setAttribute("aria-colcount", names.length);
     this.grid.setAttribute("aria-rowcount", this.rows.length + 1);
-    const cells = names.map((name) => {
+    const cells = names.map((name, index) => {
       const order = name !== sorted ? "none" : isDown ? "descending" : "ascending";
       const arrow = { none: "", ascending: " ▲", descending: " ▼" }[order];
       const button = make("button", { type: "button", title: columnTitle(name), "data-column": name, onclick: () => this.sortBy(name) }, columnTitle(name), make("span", { "aria-hidden": "true" }, arrow));
-      return make("th", { scope: "col", "aria-sort": order, class: this.isNumber(name) ? "is_number" : null }, button);
+      return make("th", { scope: "col", role: "columnheader", "aria-sort": order, class: `column_${index}${this.isNumber(name) ? " is_number" : ""}` }, button);
     });
-    this.head.replaceChildren(make("tr", { "aria-rowindex": 1 }, cells));
+    this.head.replaceChildren(make("tr", { role: "row", "aria-rowindex": 1 }, cells));
+  }
+
+  /** One rule a column: the browser lays out a row without measuring the others. */
+  placeColumns(names) {
+    const all = names.reduce((sum, name) => sum + columnWidth(name), 0);
+    let left = 0;
+    this.sheet.textContent = names.map((name, index) => {
+      const rule = `.column_${index} { left: ${(100 * left) / all}%; width: ${(100 * columnWidth(name)) / all}% }`;
+      left += columnWidth(name);
+      return rule;
+    }).join("\n");
+    this.grid.style.minWidth = `${all}px`;
   }
 
   isNumber(name) {
@@ -80,43 +93,59 @@ class PairTable {
   }
 
   redraw() {
-    if (!this.waiting) this.waiting = requestAnimationFrame(() => this.draw());
+    if (!this.waiting) this.waiting = requestAnimationFrame(() => this.extend());
   }
 
   heightBefore(index) {
     return index * ROW_HEIGHT;
   }
 
-  /** The rows in sight, between two empty ones that are as high as all the others. */
+  /** All rows in sight anew. */
   draw() {
-    this.waiting = 0;
-    const inSight = Math.ceil((this.box.clientHeight || 600) / ROW_HEIGHT);
-    const top = Math.max(0, Math.floor(this.box.scrollTop / ROW_HEIGHT) - MARGIN_ROWS);
-    const first = this.isPrinted ? 0 : top - (top % 2); // the stripes stay where they are
-    const last = Math.min(this.rows.length, this.isPrinted ? PRINTED_ROWS : first + inSight + 2 * MARGIN_ROWS);
-    const names = chosenColumns();
-    const lines = [this.spacer(first)];
-    for (let index = first; index < last; index += 1) lines.push(this.drawRow(index, names));
-    lines.push(this.spacer(this.isPrinted ? 0 : this.rows.length - last));
-    if (!this.rows.length) lines.push(make("tr", {}, make("td", { class: "nothing", colspan: names.length }, word("table.nothing"))));
-    this.body.replaceChildren(...lines.filter(Boolean));
+    this.drawn.clear();
+    this.body.replaceChildren();
+    this.body.style.height = `${Math.max(1, this.rows.length) * ROW_HEIGHT}px`;
+    if (!this.rows.length) this.body.append(make("tr", { role: "row", class: "nothing" }, make("td", { role: "gridcell" }, word("table.nothing"))));
     this.grid.setAttribute("aria-activedescendant", this.rows.length ? `line_${this.active}` : "");
+    this.extend();
   }
 
-  spacer(count) {
-    return count > 0 && make("tr", { class: "spacer", "aria-hidden": "true", style: `height:${count * ROW_HEIGHT}px` });
+  /** The rows that came into sight; those that left it go. */
+  extend() {
+    this.waiting = 0;
+    const inSight = Math.ceil((this.box.clientHeight || 600) / ROW_HEIGHT);
+    const first = this.isPrinted ? 0 : Math.max(0, Math.floor(this.box.scrollTop / ROW_HEIGHT) - MARGIN_ROWS);
+    const last = Math.min(this.rows.length, this.isPrinted ? PRINTED_ROWS : first + inSight + 2 * MARGIN_ROWS);
+    for (const [index, line] of this.drawn) {
+      if (index >= first && index < last) continue;
+      line.remove();
+      this.drawn.delete(index);
+    }
+    const names = chosenColumns();
+    const [above, below] = [[], []];
+    const known = this.drawn.size ? Math.min(...this.drawn.keys()) : Infinity;
+    for (let index = first; index < last; index += 1) {
+      if (this.drawn.has(index)) continue;
+      const line = this.drawRow(index, names);
+      (index < known ? above : below).push(line);
+      this.drawn.set(index, line);
+    }
+    this.body.style.paddingTop = `${this.isPrinted ? 0 : first * ROW_HEIGHT}px`;
+    this.body.prepend(...above);
+    this.body.append(...below);
   }
 
   drawRow(index, names) {
     const row = this.rows[index];
     const isChosen = selection.pair === String(row);
     const classes = [index === this.active ? "is_active" : "", index % 2 ? "is_odd" : ""].join(" ").trim();
-    const line = make("tr", { id: `line_${index}`, class: classes || null, "aria-rowindex": index + 2, "aria-selected": String(isChosen), "data-index": index, "data-row": row });
-    for (const name of names) {
+    const line = make("tr", { id: `line_${index}`, role: "row", class: classes || null, "aria-rowindex": index + 2, "aria-selected": String(isChosen), "data-index": index, "data-row": row });
+    for (const [place, name] of names.entries()) {
       const content = drawCell(name, row);
       const cell = document.createElement("td");
-      if (this.isNumber(name)) cell.className = "is_number";
-      else if (typeof content === "string") cell.title = visible(content);
+      cell.setAttribute("role", "gridcell");
+      cell.className = `column_${place}${this.isNumber(name) ? " is_number" : ""}`;
+      if (!this.isNumber(name) && typeof content === "string") cell.title = visible(content);
       cell.append(typeof content === "string" ? visible(content) : content);
       line.append(cell);
     }
