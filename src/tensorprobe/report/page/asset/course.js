@@ -75,6 +75,7 @@ async function drawCourseChart() {
   const label = word("course.label", { count: formatCount(calls.length) });
   const plotly = await drawChart(courseBox, label, traces, layout);
   if (plotly) listenToCourse();
+  performance.mark("plot");
   describeCourse(calls.length, series.some((one) => one.isReduced));
 }
 
