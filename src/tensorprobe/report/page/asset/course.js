@@ -180,7 +180,7 @@ function placeShapes() {
 function placeAnnotations() {
   const starts = placeStarts();
   if (starts.length > 12) return [];
-  return starts.map(([call, place]) => ({ x: call, xanchor: "left", yref: "paper", y: 0, yanchor: "bottom", showarrow: false, text: plain(shorten(store.placeName(place), 24)), font: { size: 10, color: colour("text_faint") } }));
+  return starts.map(([call, place]) => ({ x: call, xanchor: "left", yref: "paper", y: 1, yanchor: "top", showarrow: false, text: plain(shorten(store.placeName(place), 24)), font: { size: 10, color: colour("text_faint") } }));
 }
 
 function selectedShape() {
