@@ -5,7 +5,7 @@ from __future__ import annotations
 from playwright.sync_api import expect
 
 from tests.browser.conftest import Opener
-from tests.browser.page_data import make_run
+from tests.browser.run_data import make_run
 from tests.length import wait_until
 
 

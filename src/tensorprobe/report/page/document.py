@@ -20,7 +20,7 @@ from tensorprobe.errors import UsageError
 from tensorprobe.report.json import make_strict
 
 _ASSET = Path(__file__).parent / "asset"
-_STYLES = ("theme.css", "layout.css", "verdict.css", "view.css", "table.css", "detail.css", "print.css")
+_STYLES = ("theme.css", "layout.css", "verdict.css", "view.css", "module.css", "table.css", "detail.css", "print.css")
 _SCRIPTS = (
     "word.js",
     "element.js",

@@ -103,7 +103,8 @@ function drawSidesOfCall(call) {
       const text = store.ofCall(name, call);
       if (text) box.append(make("p", { class: "location" }, make("small", {}, columnTitle(name)), make("code", {}, text)));
     }
-    if (service && !store.isRun) askService(`api/source?call=${call}`).then((sides) => sides && box.replaceChildren(drawSides(sides.sides ?? sides) ?? ""));
+    if (service && !store.isRun) askService(`api/source?call=${call}`).then((sides) => sides && box.replaceChildren(drawSides(sides.sides ?? sides) ?? ""))
+      .catch((error) => box.append(note(error.message)));
   }
   return box;
 }
