@@ -1,0 +1,163 @@
+"use strict";
+// The data of the page: columns of calls and rows. Text columns hold indexes into one table of strings.
+
+const COLUMNS_OF_CALL = ["place", "role", "module", "direction", "operation", "because", "rule", "input_error", "truth_reference",
+  "truth_candidate", "location_reference", "location_candidate", "location", "is_framework_made"];
+const NOT_SHOWN = new Set(["call", "place"]);
+
+class Store {
+  constructor(data) {
+    this.data = data;
+    this.strings = data.strings ?? [];
+    this.calls = data.calls ?? {};
+    this.rows = data.rows ?? {};
+    this.callCount = countLines(this.calls);
+    this.rowCount = countLines(this.rows);
+    this.isRun = data.kind === "run";
+    this.details = data.details ?? {};
+    this.cache = new Map();
+  }
+
+  text(index) {
+    return index === null || index === undefined || index < 0 ? "" : this.strings[index];
+  }
+
+  has(table, column) {
+    return column in this[table] || `${column}_s` in this[table];
+  }
+
+  cell(table, column, index) {
+    const texts = this[table][`${column}_s`];
+    if (texts) return this.text(texts[index]);
+    return this[table][column]?.[index] ?? null;
+  }
+
+  ofCall(column, call) {
+    if (call < 0 || call === null) return null;
+    return column === "place" ? this.placeName(this.calls.place?.[call]) : this.cell("calls", column, call);
+  }
+
+  callOf(row) {
+    return this.rows.call?.[row] ?? -1;
+  }
+
+  /** A cell of the table of all pairs: of the row, or of the call that it belongs to. */
+  ofRow(column, row) {
+    if (column === "row") return row;
+    if (column === "place") return this.placeName(this.placeOf(row));
+    if (this.has("rows", column)) return this.cell("rows", column, row);
+    if (column === "module" && this.callOf(row) < 0) return this.cell("rows", "module_path", row);
+    if (column === "role" && this.callOf(row) < 0) return this.isRun ? null : "not compared";
+    return this.ofCall(column, this.callOf(row));
+  }
+
+  placeOf(row) {
+    return this.rows.place?.[row] ?? this.calls.place?.[this.callOf(row)] ?? 0;
+  }
+
+  placeName(place) {
+    return this.data.places?.[place] ?? "";
+  }
+
+  /** Every column that the table can show. */
+  columnNames() {
+    const ofRows = Object.keys(this.rows).map(withoutSuffix).filter((name) => !NOT_SHOWN.has(name));
+    const ofCalls = COLUMNS_OF_CALL.filter((name) => this.has("calls", name) && !ofRows.includes(name));
+    return ["row", ...(this.isRun && this.has("calls", "name") ? ["name"] : []), ...ofRows, ...ofCalls];
+  }
+
+  isText(column) {
+    if (column === "place") return true;
+    const table = this.has("rows", column) ? "rows" : "calls";
+    if (`${column}_s` in this[table]) return true;
+    return typeof this[table][column]?.find((value) => value !== null && !["NaN", "Infinity", "-Infinity"].includes(value)) === "string";
+  }
+
+  isTextCached(column) {
+    return this.remember(`is text ${column}`, () => this.isText(column));
+  }
+
+  /** Of a column, for each row: a number that sorts as the column does; NaN where there is nothing. */
+  sortKeys(column) {
+    return this.remember(`keys ${column}`, () => {
+      const ranks = this.isText(column) ? this.stringRanks(column) : null;
+      const keys = new Float64Array(this.rowCount);
+      for (let row = 0; row < this.rowCount; row += 1) {
+        const value = this.ofRow(column, row);
+        if (value === null || value === "") keys[row] = NaN;
+        else if (ranks) keys[row] = ranks.get(value);
+        else keys[row] = value === "NaN" ? Infinity : Number(value);
+      }
+      return keys;
+    });
+  }
+
+  stringRanks(column) {
+    const found = new Set();
+    for (let row = 0; row < this.rowCount; row += 1) found.add(this.ofRow(column, row));
+    return new Map([...found].sort(compareNaturally).map((text, rank) => [text, rank]));
+  }
+
+  /** Which strings of the table contain a text, as flags. */
+  stringsWith(text) {
+    const lower = this.remember("lower", () => this.strings.map((one) => one.toLowerCase()));
+    const wanted = text.toLowerCase();
+    return Uint8Array.from(lower, (one) => (one.includes(wanted) ? 1 : 0));
+  }
+
+  rowsOfCall(call) {
+    const first = this.calls.first_row?.[call] ?? 0;
+    return Array.from({ length: this.calls.row_count?.[call] ?? 0 }, (_, index) => first + index);
+  }
+
+  /** The names of a pair of calls as one: that of the reference, or of the candidate where there is none. */
+  callName(call) {
+    return this.ofCall("name", call) || this.ofCall("reference", call) || this.ofCall("candidate", call) || word("page.no_name");
+  }
+
+  rowName(row) {
+    if (this.isRun) return [this.callName(this.callOf(row)), this.ofRow("slot", row)].filter(Boolean).join(".");
+    return this.ofRow("reference_name", row) || this.ofRow("candidate_name", row) || word("page.no_name");
+  }
+
+  remember(key, compute) {
+    if (!this.cache.has(key)) this.cache.set(key, compute());
+    return this.cache.get(key);
+  }
+}
+
+function countLines(table) {
+  return Object.values(table).find(Array.isArray)?.length ?? 0;
+}
+
+function withoutSuffix(name) {
+  return name.endsWith("_s") ? name.slice(0, -2) : name;
+}
+
+/** `linear.9` before `linear.10`; cheap enough for a hundred thousand names. */
+function compareNaturally(first, second) {
+  if (first === second) return 0;
+  let index = 0;
+  const end = Math.min(first.length, second.length);
+  while (index < end && first[index] === second[index]) index += 1;
+  while (index > 0 && isDigit(first.charCodeAt(index - 1))) index -= 1;
+  const left = parseInt(first.slice(index, index + 15), 10);
+  const right = parseInt(second.slice(index, index + 15), 10);
+  if (!Number.isNaN(left) && !Number.isNaN(right) && left !== right) return left - right;
+  return first < second ? -1 : 1;
+}
+
+function isDigit(code) {
+  return code >= 48 && code <= 57;
+}
+
+/** What base64 and gzip hide: the bytes of an element of the page. */
+async function unpack(id) {
+  const element = document.getElementById(id);
+  const letters = atob(element.textContent.trim());
+  element.textContent = ""; // it is needed once, and large
+  const bytes = new Uint8Array(letters.length);
+  for (let index = 0; index < letters.length; index += 1) bytes[index] = letters.charCodeAt(index);
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(stream).text();
+}

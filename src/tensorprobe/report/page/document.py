@@ -1,0 +1,118 @@
+"""The report as one HTML file: the data, the words, the styles and the scripts are all inside.
+
+It opens from disk on a machine without a network, so nothing in it may be loaded from anywhere: the browser is told so
+by a Content-Security-Policy that names every script by its hash. What a dump contributes is compressed and written in
+base64, so no name can end the element it stands in.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import importlib.util
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from tensorprobe.errors import UsageError
+from tensorprobe.report.json import make_strict
+
+_ASSET = Path(__file__).parent / "asset"
+_STYLES = ("theme.css", "layout.css", "verdict.css", "view.css", "module.css", "table.css", "detail.css", "print.css")
+_SCRIPTS = (
+    "word.js",
+    "element.js",
+    "number.js",
+    "store.js",
+    "selection.js",
+    "address.js",
+    "chart.js",
+    "verdict.js",
+    "course.js",
+    "graph.js",
+    "module.js",
+    "icicle.js",
+    "filter.js",
+    "column.js",
+    "table.js",
+    "detail.js",
+    "distribution.js",
+    "coverage.js",
+    "run.js",
+    "page.js",
+)
+_WORDS = {"en": "word.en.json", "zh": "word.zh-CN.json"}
+_DIGITS = 7
+_LEVEL = 6  # of gzip: 9 takes three times as long for 1 % less
+
+
+def check_document() -> None:
+    """Is there what a page is made of? Asked before the long work."""
+    for module in ("jinja2", "plotly"):
+        if importlib.util.find_spec(module) is None:
+            raise UsageError(f'report.html needs {module}: pip install "tensorprobe[report]"')
+
+
+def render(data: dict[str, Any], service: dict[str, Any] | None = None) -> bytes:
+    """The file. `service` is what the page of a server needs, such as its token; without it nothing is asked for."""
+    check_document()
+    from jinja2 import Environment, FileSystemLoader
+
+    scripts = [_read(name) for name in _SCRIPTS]
+    plotly, plotly_hash = _read_plotly()
+    hashes = " ".join(f"'sha256-{code}'" for code in (*map(_hash, scripts), plotly_hash))
+    environment = Environment(loader=FileSystemLoader(_ASSET), autoescape=True, keep_trailing_newline=True)
+    text = environment.get_template("report.html").render(
+        title=str(data.get("title", "")),
+        hashes=hashes,
+        styles=[_read(name) for name in _STYLES],
+        scripts=scripts,
+        words={language: json.loads(_read(name)) for language, name in _WORDS.items()},
+        plotly=plotly,
+        data=_pack(_encode(data)),
+        service=service,
+    )
+    return text.encode("utf-8", "replace")  # half a character in a name cannot be written
+
+
+def _encode(data: dict[str, Any]) -> bytes:
+    """Compact JSON. The columns are nearly all of it: their numbers are cut to the digits that are shown."""
+    short = {key: _shorten(data[key]) for key in ("calls", "rows") if key in data}
+    try:
+        text = json.dumps({**data, **short}, allow_nan=False, separators=(",", ":"))
+    except ValueError:  # a number that JSON lacks was left
+        text = json.dumps(make_strict({**data, **short}), allow_nan=False, separators=(",", ":"))
+    return text.encode("ascii")
+
+
+def _shorten(columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    return {
+        name: [float(f"{value:.{_DIGITS}g}") if type(value) is float else value for value in column]
+        for name, column in columns.items()
+    }
+
+
+def _read(name: str) -> str:
+    return (_ASSET / name).read_text(encoding="utf-8")
+
+
+@lru_cache(maxsize=1)
+def _read_plotly() -> tuple[str, str]:
+    """The library that draws, compressed, and the hash of what it is when it is unpacked."""
+    spec = importlib.util.find_spec("plotly")
+    folders = spec.submodule_search_locations if spec is not None else None
+    path = Path(next(iter(folders or ()), "")) / "package_data" / "plotly.min.js"
+    if not path.is_file():
+        raise UsageError(f'report.html needs {path}, which is not there: pip install --force-reinstall "plotly>=5.20"')
+    source = path.read_bytes()
+    return _pack(source), _hash(source.decode("utf-8"))
+
+
+def _hash(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
+
+
+def _pack(content: bytes) -> str:
+    return base64.b64encode(gzip.compress(content, _LEVEL, mtime=0)).decode("ascii")

@@ -1,0 +1,45 @@
+"""The page of a single run."""
+
+from __future__ import annotations
+
+from playwright.sync_api import expect
+
+from tests.browser.conftest import Opener
+from tests.browser.run_data import make_run
+from tests.length import wait_until
+
+
+def test_a_run_shows_its_first_nan_and_what_fed_it(open_page: Opener) -> None:
+    page = open_page(make_run())
+    verdict = page.get_by_role("region", name="NaN or Inf")
+    expect(verdict).to_contain_text("NaN first arises in Functional.softmax.2.forward")
+    verdict.get_by_role("region", name="What went in").get_by_role("button").click()
+    expect(page.get_by_role("complementary")).to_contain_text("Functional.softmax.2.forward.input.0")
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Open the call").click()
+    expect(page.get_by_role("complementary")).to_contain_text("scores = softmax(scores)")
+
+
+def test_a_run_shows_statistics_gradients_overflow_and_lost_digits(open_page: Opener) -> None:
+    page = open_page(make_run())
+    page.get_by_label("Statistic").select_option("norm")
+    title = "document.getElementById('course')._fullLayout.yaxis.title.text"
+    wait_until(lambda: page.evaluate(title) == "norm")
+    names = page.evaluate("document.getElementById('course')._fullData.map(one => one.name)")
+    assert names == ["forward", "has NaN or Inf"]
+    expect(page.get_by_role("region", name="Gradient norms", exact=True).first).to_contain_text(
+        "blocks.0.mlp.up.weight"
+    )
+    expect(page.locator("#view_overflow")).to_contain_text("91.6 %")
+    expect(page.locator("#view_lost_digits tbody tr")).to_have_count(14)
+    expect(page.locator("#view_modules")).to_contain_text("NaN or Inf")
+    expect(page.locator("#filter_count")).to_have_text("112 of 112 rows")
+
+
+def test_a_run_without_nan_says_so(open_page: Opener) -> None:
+    data = make_run()
+    data["run"] = {"nonfinite": None, "gradients": [], "overflow": [], "lost_digits": None, "statements": []}
+    page = open_page(data)
+    expect(page.get_by_role("region", name="No NaN, no Inf")).to_contain_text("None of the 112 recorded tensors")
+    expect(page.locator("#view_overflow")).to_contain_text("No tensor comes close")
+    expect(page.locator("#view_gradients, #view_lost_digits")).to_have_count(0)
