@@ -78,7 +78,7 @@ def test_a_nan_of_one_rank_keeps_the_steps_of_all_because_its_gradient_reaches_t
     assert [one[:2] for one in first] == [one[:2] for one in second] == [[5, [4, 5]]]
     assert first[0][2] == (
         "NaN is in Module.Linear.parameters_grad (weight.0: 8, bias.0: 2); no call recorded before had any. In a "
-        "distributed run it comes from another rank: look there"
+        "distributed run it may come from another rank: look there"
     )
     assert "NaN came out of Tensor.mul.0.forward (output.0: 12)" in second[0][2]
 

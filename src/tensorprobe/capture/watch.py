@@ -164,7 +164,7 @@ def tell_finding(finding: Finding, stack: Stack | None) -> str:
     )
     if finding.record.endswith(f".{PARAMETERS_GRAD}"):  # nobody's result: ranks may have added theirs up
         text = f"{finding.quality} is in {finding.record} ({held}); no call recorded before had any"
-        text += ". In a distributed run it comes from another rank: look there"
+        text += ". In a distributed run it may come from another rank: look there"
     elif finding.is_given:
         text = f"{finding.quality} was given to {finding.record} ({held}); no call recorded before had any"
     else:

@@ -179,7 +179,7 @@ class TruthWords:
 
     def _find_others(self, others: list[Difference]) -> Iterator[OtherDifference]:
         for one in others:
-            calls = {side: self._find_calls(side, call, one.is_backward) for side, call in self._calls_of(one)}
+            calls = {side: self._find_calls(side, one.call(side), one.is_backward) for side in SIDES}
             result = self._result(calls, _role_of(one), one.because)
             if result is not None:
                 yield OtherDifference(result, one.effect)

@@ -31,7 +31,7 @@ async function fillDistribution(box, row) {
 function drawDistribution(box, detail) {
   if (detail.histogram) drawHistograms(box, detail.histogram);
   if (detail.heat) drawHeatMaps(box, detail.heat);
-  if (!detail.histogram && !detail.heat) box.append(note(word("distribution.nothing")));
+  if (!detail.histogram && !detail.heat) box.append(note(detail.reason ?? word("distribution.nothing")));
 }
 
 function drawHistograms(box, histogram) {
