@@ -40,7 +40,7 @@ from tests.store.test_recover import names, snapshot, touch, with_files
 def test_a_spoilt_line_of_the_stacks_is_left_out_and_the_recovery_finished(tmp_path: Path, line: str) -> None:
     write_killed_rank(tmp_path, model_records())
     (tmp_path / "stack.json.part").write_text(f'["stack", 1, ["good"]]\n{line}\n["call", 1, "a.0.forward"]\n')
-    assert next(open_dump(tmp_path).ranks()).problems[-1] == "stack.json.part: 1 lines cannot be read"
+    assert next(open_dump(tmp_path).ranks()).problems[-1] == "stack.json.part: 1 line cannot be read"
     recover_dump(tmp_path)
     assert json.loads((tmp_path / "stack.json").read_text()) == {"0": [["a.0.forward"], ["good"]]}
     assert not list(tmp_path.glob("*.part"))

@@ -2,10 +2,10 @@
    positional hash. What each number means: capture/torch/statistics.py, store/sketch.py, capture/torch/digest.py, which
    compute the same without this file.
 
-   Rows of the sketch are read one after another. A row whose numbers are all finite, and neither too large nor too small
-   for the squares of float32, is added up in lanes of float32; any other one element by element, in float64. Rows are
-   taken in chunks of a fixed size and the chunks are added up in their order, so that the number of threads changes no
-   bit. */
+   Rows of the sketch are read one after another. In a larger tensor, a row whose numbers are all finite, and neither too
+   large nor too small for the squares of float32, is added up in lanes of float32; any other one element by element, in
+   float64. Rows are taken in chunks of a fixed size and the chunks are added up in their order, so that the number of
+   threads changes no bit. */
 
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030A0000
@@ -16,7 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROW = 16 * 127, LANES = 16, SUMS = 4, CHUNK_ROWS = 256, FOLDED_ROWS = 16, SHORT = 512, MAX_THREADS = 64 };
+enum { ROW = 16 * 127, LANES = 16, SUMS = 4, SHORT = 512, FEW = 4096 };
+enum { FOLDED_ROWS = 16, CHUNK_ROWS = 256, MAX_THREADS = 64 };
 enum { FLOAT32, FLOAT64, BFLOAT16, FLOAT16, KINDS };
 static const int SIZES[KINDS] = {4, 8, 2, 2};
 static const float LEAST = 1e-30f; /* squares of a row that add up to less may have lost digits */
@@ -213,6 +214,22 @@ static void start_sums(Sums *sums, int width) {
 
 static int width_of(int64_t count) { return count < ROW ? (int)count : ROW; }
 
+/* Few elements are added up in float64, as the twin does: in whatever order they lie, their sums are then the same. */
+static void add_few(const char *memory, int count, int kind, Sums *sums) {
+    float room[ROW];
+    double wide[ROW];
+    start_sums(sums, width_of(count));
+    for (int start = 0; start < count; start += ROW) {
+        const char *place = memory + (size_t)start * SIZES[kind];
+        int size = width_of(count - start), whole = size - size % LANES;
+        double sign = row_sign(start / ROW);
+        const float *row = row_in_float32(place, kind, room, size);
+        for (int i = 0; i < size; i++) wide[i] = row[i];
+        int is_added = add_row64(wide, whole, sums, sign);
+        add_any((const char *)wide, FLOAT64, is_added ? whole : 0, size, sums, sign, NULL);
+    }
+}
+
 /* The elements from the row `first` on. */
 static void add_chunk(const char *memory, int64_t count, int kind, int64_t first, Sums *sums) {
     float folded[ROW], room[ROW];
@@ -267,6 +284,10 @@ static void *work_on(void *argument) {
 
 static int reduce_all(const char *memory, int64_t count, int kind, int threads, Sums *sums) {
     int64_t size = (int64_t)CHUNK_ROWS * ROW, chunks = (count + size - 1) / size;
+    if (count <= FEW && kind != FLOAT64) {
+        add_few(memory, (int)count, kind, sums);
+        return 1;
+    }
     if (chunks <= 1) {
         add_chunk(memory, count, kind, 0, sums);
         return 1;
