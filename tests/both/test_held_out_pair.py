@@ -20,13 +20,18 @@ try:
 finally:
     sys.path.remove(str(BENCHMARKS))
 
+SHORT = ("graph", "memory", "scan", "squeeze")
+"""The corpus changes seldom: all of it is checked in the long form."""
+
 
 def faults_of(name: str) -> tuple[Fault, ...]:
     faults: tuple[Fault, ...] = load_network(name, "reference").FAULTS
     return faults
 
 
-@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize(
+    "name", [name if name in SHORT else pytest.param(name, marks=pytest.mark.long) for name in PAIRS]
+)
 def test_both_networks_have_the_same_loss_and_gradients_and_each_fault_changes_what_it_says(name: str) -> None:
     assert list(check_pair(name)) == []
 

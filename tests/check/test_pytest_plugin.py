@@ -91,6 +91,7 @@ def test_a_renamed_test_a_damaged_record_and_an_exception_are_told_apart(
     assert "Take it from version control again, or make it anew: pytest --tensorprobe-update" in found
 
 
+@pytest.mark.long
 def test_the_workers_of_xdist_write_and_compare_the_same_records(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -202,11 +202,11 @@ with torch.inference_mode():
     ("program", "options", "steps"),
     [
         (TWO_OPTIMIZERS, ("--step", "all"), STEPS),
-        (TWO_OPTIMIZERS, ("--step", "2"), STEPS[2:]),
+        pytest.param(TWO_OPTIMIZERS, ("--step", "2"), STEPS[2:], marks=pytest.mark.long),
         (BY_HAND, ("--step", "all"), STEPS),
-        (BY_HAND, ("--step", "1"), STEPS[1:2]),
+        pytest.param(BY_HAND, ("--step", "1"), STEPS[1:2], marks=pytest.mark.long),
         (INFERENCE, (), STEPS[:1]),
-        (INFERENCE, ("--step-at", "call"), STEPS),
+        pytest.param(INFERENCE, ("--step-at", "call"), STEPS, marks=pytest.mark.long),
         (INFERENCE, ("--step-at", "call", "--step", "0,2"), [STEPS[0], STEPS[2]]),
     ],
     ids=["two optimizers", "two, the last", "by hand", "by hand, one", "inference", "each call", "some calls"],
@@ -364,6 +364,7 @@ for step in range(4):
 """
 
 
+@pytest.mark.long
 def test_a_loop_around_a_model_of_transformers_is_recorded_and_its_loss_is_the_same(
     python: Path, tmp_path: Path
 ) -> None:
@@ -386,6 +387,7 @@ print(model.generate(torch.tensor([[1, 2]]), attention_mask=torch.ones(1, 2), **
 """
 
 
+@pytest.mark.long
 def test_each_token_that_transformers_generates_is_one_call_of_the_model(python: Path, tmp_path: Path) -> None:
     script = write(tmp_path, GENERATION)
     plain = run_program(python, tmp_path, script).stdout
@@ -397,6 +399,7 @@ def test_each_token_that_transformers_generates_is_one_call_of_the_model(python:
         shutil.rmtree(tmp_path / "dump")
 
 
+@pytest.mark.long
 def test_without_the_start_file_a_program_and_its_children_are_recorded_and_find_their_path_as_it_was(
     python: Path, tmp_path: Path
 ) -> None:

@@ -9,8 +9,8 @@ from unittest import mock
 import numpy as np
 import pytest
 
+import tensorprobe
 from tensorprobe.errors import UsageError
-from tensorprobe.replay import truth
 from tensorprobe.replay.completion import NotRepeatedError
 from tensorprobe.report.page.run import build_run_page
 from tensorprobe.serve import tensor_source
@@ -85,7 +85,7 @@ def test_any_tensor_of_a_replayed_run_is_drawn(replayed: TensorSource) -> None:
 
 
 def test_the_page_of_a_run_says_where_it_loses_its_digits(folder: Path) -> None:
-    page = build_run_page(open_dump(folder / "tensor"), truth(folder / "tensor").runs)
+    page = build_run_page(open_dump(folder / "tensor"), tensorprobe.truth(folder / "tensor").runs)
     lost = page["run"]["lost_digits"]
     assert len(lost) > 20
     assert all(0 <= one["digits"] < 7 for one in lost)

@@ -348,7 +348,7 @@ def test_a_folder_that_cannot_be_written_is_said_and_leaves_nothing(tmp_path: Pa
         convert_weight({"a": torch.zeros(2)}, {"a": torch.ones(2)}, output="/proc/a.pt")
     result = convert_weight({"a.weight": torch.zeros(2, 2)}, output=tmp_path / "a.ckpt")
     assert [path.name for path in tmp_path.iterdir()] == ["a.ckpt"]
-    assert repr(result) == "<weights for mindspore: 1 weights mapped (1 by same name)>"
+    assert repr(result) == "<weights for mindspore: 1 weight mapped (1 by same name)>"
 
 
 def test_a_mapping_of_the_caller_comes_first() -> None:
