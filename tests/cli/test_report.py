@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
@@ -44,6 +45,34 @@ def test_the_page_goes_where_it_is_wanted(saved: Path, tmp_path: Path, capfd: py
     done = run_here(capfd, "report", saved, "-o", tmp_path / "nowhere" / "x.html")
     assert done.returncode == 2
     assert done.stderr == f"error: -o {tmp_path}/nowhere/x.html: the folder {tmp_path}/nowhere does not exist.\n"
+
+
+@pytest.mark.parametrize("name", ["compare.json", "compare.csv", "notes.txt"])
+def test_what_is_no_page_is_not_replaced(saved: Path, name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    target = saved / name
+    target.touch()
+    before = target.read_bytes()
+    done = run_here(capfd, "report", saved, "-o", target)
+    assert (done.returncode, target.read_bytes()) == (2, before)
+    assert done.stderr.startswith(f"error: -o {target} is there already, and no page")
+
+
+def test_a_link_and_a_device_stay_what_they_are(saved: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "kept.html").write_text("kept")
+    (tmp_path / "link.html").symlink_to(tmp_path / "kept.html")
+    os.mkfifo(tmp_path / "pipe.html")
+    for name in ("link.html", "pipe.html"):
+        done = run_here(capfd, "report", saved, "-o", tmp_path / name)
+        assert done.returncode == 2 and "no ordinary file" in done.stderr
+    assert (tmp_path / "link.html").is_symlink() and (tmp_path / "pipe.html").is_fifo()
+    assert (tmp_path / "kept.html").read_text() == "kept"
+
+
+def test_nothing_is_put_into_a_dump(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    good, _ = write_runs(tmp_path)
+    done = run_here(capfd, "report", good, "-o", good / "page.html")
+    assert done.returncode == 2
+    assert done.stderr == f"error: -o {good}/page.html lies in the dump {good}. Give a place of its own.\n"
 
 
 def test_a_run_has_a_page_too(

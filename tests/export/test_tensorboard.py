@@ -99,3 +99,10 @@ def test_without_the_package_it_says_what_to_install(tmp_path: Path) -> None:
         pytest.raises(UsageError, match="--to tensorboard needs the tensorboard package: pip install tensorboard"),
     ):
         write_tensorboard(dump, tmp_path / "events")
+
+
+def test_a_name_with_half_of_a_character_is_escaped(tmp_path: Path) -> None:
+    name = "Functional.sur\ud800rogate.0.forward"
+    write_rank(tmp_path / "dump/step0/rank0", {name: forward(tensor(), output=tensor(2.0))})
+    (written,) = write_tensorboard(open_dump(tmp_path / "dump"), tmp_path / "events")
+    assert any("sur\\ud800rogate" in tag for tag in _read(written).Tags()["tensors"])

@@ -91,6 +91,8 @@ def test_the_page_of_a_run_says_where_it_loses_its_digits(folder: Path) -> None:
     assert all(0 <= one["digits"] < 7 for one in lost)
     assert max(one["digits"] for one in lost) > 0
     assert {one["call"] for one in lost} <= set(range(len(page["calls"]["place"])))
+    told = page["run"]["truth"]
+    assert told["is_right"] and "loss" in told["headline"] + " ".join(told["evidence"])
 
 
 def test_the_page_of_a_run_has_the_gradient_of_every_parameter(folder: Path) -> None:

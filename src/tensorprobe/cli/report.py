@@ -47,10 +47,21 @@ def report(
     saved = find_saved(path)
     default = Path(_FILE) if saved is None else saved.parent / _FILE
     target = default if output is None else output / _FILE if output.is_dir() else output
-    if not target.parent.is_dir():
-        raise UsageError(f"-o {target}: the folder {target.parent} does not exist.")
+    _check_target(target, path if saved is None else None)
     write_page_file(target, _build_page(path, saved, step, rank))
     typer.echo(f"written: {clean(str(target))}")
+
+
+def _check_target(target: Path, run: Path | None) -> None:
+    """A page replaces an older page, and nothing else; nothing is put into a dump."""
+    if not target.parent.is_dir():
+        raise UsageError(f"-o {target}: the folder {target.parent} does not exist.")
+    if target.exists() and target.suffix.lower() not in (".html", ".htm"):
+        raise UsageError(
+            f"-o {target} is there already, and no page: its name does not end in .html. Give another name."
+        )
+    if run is not None and run.is_dir() and target.resolve().is_relative_to(run.resolve()):
+        raise UsageError(f"-o {target} lies in the dump {run}. Give a place of its own.")
 
 
 def _build_page(path: Path, saved: Path | None, step: int | None, rank: int | None) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def _iter_summaries(run: Run) -> Iterator[Any]:
         for slot in call.tensors:
             if slot.is_input or slot.is_undefined:
                 continue
-            name = f"{call.name}.{slot.slot}" if slot.slot else call.name
+            name = _writable(f"{call.name}.{slot.slot}" if slot.slot else call.name)
             for statistic, value in _iter_numbers(slot):
                 yield scalar_pb(f"{statistic}/{name}", value)
             if slot.norm is not None:
@@ -88,6 +88,11 @@ def _iter_summaries(run: Run) -> Iterator[Any]:
                 yield _make_histogram(f"values/{name}", values)
     for kind, found in norms.items():
         yield _make_histogram(f"{_OF_ALL}/norms of {kind}", np.array(found))
+
+
+def _writable(name: str) -> str:
+    """A name as an event file can hold it: a dump may have half of a character."""
+    return name.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _iter_numbers(slot: TensorSlot) -> Iterator[tuple[str, float]]:

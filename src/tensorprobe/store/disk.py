@@ -3,6 +3,7 @@ middle."""
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +27,8 @@ def write_whole(folder: Folder, name: str, text: str) -> None:
 def open_whole(path: Path) -> Iterator[BinaryIO]:
     """The same for a file of no dump, where the user wants it: it is written in pieces, appears when the block ends
     well, and replaces an older one."""
+    if path.is_symlink() or (path.exists() and not path.is_file() and not path.is_dir()):
+        raise FileExistsError(errno.EEXIST, "it is a link or a device, and no ordinary file", str(path))
     temporary = layout.temporary_path(path)
     try:
         descriptor = layout.open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)

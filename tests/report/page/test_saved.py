@@ -62,7 +62,20 @@ def change(path: Path, **changed: Any) -> Path:
 
 @pytest.mark.parametrize(
     "changed",
-    [{"version": 2}, {"row_calls": [0]}, {"strings": [1]}, {"calls": None}, {"verdict": []}, {"row_places": "x"}],
+    [
+        {"version": 2},
+        {"row_calls": [0]},
+        {"strings": [1]},
+        {"calls": None},
+        {"verdict": []},
+        {"row_places": "x"},
+        {"reference": 5},
+        {"candidate": None},
+        {"places": None},
+        {"places": [1]},
+        {"calls": {}},
+        {"calls": {"place": 3}},
+    ],
 )
 def test_a_damaged_file_is_refused(changed: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(DumpError, match=r"is damaged, or of another version than 1"):

@@ -123,7 +123,7 @@ class DeviceBuffer:
 
 def reduce_on_host(tensor: torch.Tensor, count: int) -> Row:
     """The numbers of a CPU tensor of `count` elements, at once."""
-    tensor = in_order(tensor)
+    tensor = in_order(tensor).resolve_neg()
     kind = _KINDS.get(tensor.dtype)
     if kind is not None:
         threads = torch.get_num_threads() if count >= _THREADED else 1

@@ -56,7 +56,8 @@ class CallTable:
         return self.places.index(name) if name in self.places else None
 
     def find(self, place: int | None, pair: CallResult | None) -> int | None:
-        """The number of a pair: the same one, or the one in which the candidate's call stands, or the reference's."""
+        """The number of a pair: the same one, or the one in which the candidate's call stands, or the reference's, if
+        that differs: what agrees would contradict the sentence."""
         if place is None or pair is None:
             return None
         return next(iter(self._find_alike(place, pair)), None)
@@ -69,7 +70,10 @@ class CallTable:
         both = set(numbers["reference"]) & set(numbers["candidate"])
         listed = (*numbers["candidate"], *numbers["reference"])
         yield from (number for number in listed if number is not None and number in both)
-        yield from (number for number in listed if number is not None)
+        yield from (number for number in listed if number is not None and self._differs(number))
+
+    def _differs(self, number: int) -> bool:
+        return any(value.is_bad for value in self.entries[number][1].values)
 
     def find_call(self, place: int, side: str, call: Call) -> int | None:
         """The number of the pair in which a call of one side stands."""

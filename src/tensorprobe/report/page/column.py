@@ -25,6 +25,7 @@ _OF_CALL = frozenset(
 """Columns of a row that are those of its call."""
 _ROW_COLUMNS = tuple(field for field in fields(Row) if field.name not in _OF_CALL)
 _TEXTS = frozenset(field.name for field in _ROW_COLUMNS if "str" in str(field.type) or "tuple" in str(field.type))
+_LARGEST_FLOAT = 10**308
 _LARGEST_EXACT = 2**53
 """A script reads whole numbers beyond it as another one."""
 
@@ -57,7 +58,7 @@ def make_number(value: Any) -> Any:
             return value
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, int) and not -_LARGEST_EXACT <= value <= _LARGEST_EXACT:
-        return float(value)
+        return float(value) if abs(value) <= _LARGEST_FLOAT else str(value)
     return str(value) if isinstance(value, complex) else value
 
 

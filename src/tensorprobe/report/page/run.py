@@ -9,6 +9,7 @@ from tensorprobe._version import __version__
 from tensorprobe.model.dtype import short_dtype
 from tensorprobe.model.record import Number
 from tensorprobe.replay.result import Truth
+from tensorprobe.replay.truth_summary import summarize_truth
 from tensorprobe.report.console import Fact
 from tensorprobe.report.json import make_strict
 from tensorprobe.report.page.column import Strings, make_number
@@ -63,11 +64,27 @@ def build_run_page(dump: Dump, truths: Sequence[Truth] = ()) -> dict[str, Any]:
                 "gradients": find_gradients(table, reports),
                 "overflow": overflow,
                 "lost_digits": find_lost_digits(table, truths) if truths else None,
+                "truth": _describe_truth(truths),
                 "statements": [one for report in reports for one in _iter_statements(report, len(reports) > 1)],
                 "settings": _describe_settings(reports[0].run) if reports else {},
             }
         ),
         "strings": strings.listed,
+    }
+
+
+def _describe_truth(truths: Sequence[Truth]) -> dict[str, Any] | None:
+    """What the replay says, of the first step and rank in which something is wrong, or of the first."""
+    chosen = next((truth for truth in truths if not truth), truths[0] if truths else None)
+    if chosen is None:
+        return None
+    told = summarize_truth(chosen)
+    wrong = [line.strip() for finding in told.findings for line in finding.split("\n")]
+    place = f" ({chosen.name})" if len(truths) > 1 else ""
+    return {
+        "headline": told.headline + place,
+        "is_right": bool(chosen),
+        "evidence": [*wrong, *told.observables, *told.contributions, *told.decisions, *told.coverage],
     }
 
 

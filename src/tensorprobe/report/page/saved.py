@@ -19,7 +19,16 @@ JSON_FILE, CSV_FILE = "compare.json", "compare.csv"
 _HOW = "Write it with: tensorprobe compare REFERENCE CANDIDATE -o DIR --files csv,html,json"
 _TUPLES = frozenset(field.name for field in fields(Row) if "tuple" in str(field.type))
 _TEXTS = frozenset(field.name for field in fields(Row) if "str" in str(field.type))
-_PARTS: dict[str, type] = {"verdict": dict, "calls": dict, "strings": list, "row_calls": list, "row_places": list}
+_PARTS: dict[str, type] = {
+    "reference": str,
+    "candidate": str,
+    "verdict": dict,
+    "calls": dict,
+    "places": list,
+    "strings": list,
+    "row_calls": list,
+    "row_places": list,
+}
 
 
 def find_saved(path: Path) -> Path | None:
@@ -51,7 +60,10 @@ def build_saved_page(path: Path) -> dict[str, Any]:
     rows = content.get("rows")
     if not _is_whole(head, rows):
         raise DumpError(f"{path} is damaged, or of another version than {VERSION}. {_HOW}")
-    return add_rows(head, map(_read_row, rows))
+    try:
+        return add_rows(head, map(_read_row, rows))
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise DumpError(f"{path} is damaged ({type(error).__name__}: {error}). {_HOW}") from error
 
 
 def _is_comparison(path: Path) -> bool:
@@ -68,7 +80,10 @@ def _is_whole(head: dict[str, Any], rows: Any) -> bool:
     is_table = isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
     if head.get("version") != VERSION or not has_parts or not is_table:
         return False
-    has_texts = all(isinstance(text, str) for text in head["strings"])
+    columns = head["calls"].values()
+    if not columns or any(not isinstance(one, list) for one in columns) or len({len(one) for one in columns}) > 1:
+        return False
+    has_texts = all(isinstance(text, str) for text in (*head["strings"], *head["places"]))
     return has_texts and len(rows) == len(head["row_calls"]) == len(head["row_places"])
 
 

@@ -35,7 +35,7 @@ function drawCoverage() {
 
 function drawShares(coverage) {
   if (!coverage) return null;
-  const shares = [["coverage.calls", coverage.share, coverage.paired_reference, coverage.reference_calls], ["coverage.values", coverage.value_share, coverage.compared_values, coverage.values]];
+  const shares = [["coverage.calls", coverage.share, coverage.paired_reference + coverage.paired_candidate, coverage.reference_calls + coverage.candidate_calls - coverage.idle_reference - coverage.idle_candidate], ["coverage.values", coverage.value_share, coverage.compared_values, coverage.values]];
   const facts = shares.filter(([, share]) => share !== undefined && share !== null).map(([key, share, part, all]) =>
     makeFact(word(key), formatShare(share), make("span", { class: "meter", "aria-hidden": "true" }, make("span", { style: `width:${Math.max(0, Math.min(1, Number(share))) * 100}%` })),
       part !== undefined && make("small", {}, word("coverage.of", { part: formatCount(part), all: formatCount(all) }))));

@@ -4,10 +4,13 @@
 function drawRunVerdict() {
   const run = store.data.run ?? {};
   const found = run.nonfinite;
-  const tone = found ? "bad" : "good";
+  const truth = run.truth;
+  const tone = found || (truth && !truth.is_right) ? "bad" : "good";
   return make("section", { id: "view_verdict", class: `view verdict is_${tone}`, "aria-labelledby": "heading_verdict" },
     make("h2", { id: "heading_verdict", class: "verdict_kind", tabindex: -1 }, make("span", { class: "verdict_symbol", "aria-hidden": "true" }, TONE_SYMBOLS[tone]), word(found ? "run.nonfinite" : "run.finite"), makeViewLink("verdict", word("view.verdict"))),
-    make("p", { class: "headline" }, found ? found.headline : word("run.finite_headline", { count: formatCount(store.rowCount) })),
+    truth && make("p", { class: "headline" }, truth.headline),
+    truth?.evidence?.length && make("ul", { class: "evidence" }, truth.evidence.map((line) => make("li", {}, line))),
+    make("p", { class: truth ? null : "headline" }, found ? found.headline : word("run.finite_headline", { count: formatCount(store.rowCount) })),
     found && drawNonFinite(found),
     drawStatements(run.statements));
 }
