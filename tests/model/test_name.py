@@ -128,3 +128,8 @@ def test_a_repetition_differs_from_its_forward_by_the_direction_only(
     assert parse_name(recompute_name(str(forward))) == ModuleName(prefix, path, class_name, "recompute", index)
     assert recompute_name(f"Torch.{class_name}.{index}.forward") == f"Torch.{class_name}.{index}.recompute"
     assert recompute_name(f"NN_{class_name}_{index}_forward") == f"NN_{class_name}_{index}_recompute"
+
+
+def test_half_of_a_character_is_written_by_its_number() -> None:
+    name = slot_file_name("Module.sur\ud800rogate.Linear.forward.0.output.0", "pt")
+    assert name == "Module.sur%D800rogate.Linear.forward.0.output.0.pt"

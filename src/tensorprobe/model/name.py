@@ -30,7 +30,7 @@ BACKWARD: Direction = "backward"
 RECOMPUTE: Direction = "recompute"
 _DIRECTIONS: dict[str, Direction] = {"forward": FORWARD, "backward": BACKWARD, "recompute": RECOMPUTE}
 _UNDERSCORED = re.compile(r"([A-Z][A-Za-z0-9]*)_(.+)_([0-9]+)_(forward|backward|recompute)", re.ASCII | re.DOTALL)
-_UNSAFE_IN_FILE_NAMES = re.compile(r'[/\\:*?"<>|%\x00-\x1f\x7f]')
+_UNSAFE_IN_FILE_NAMES = re.compile(r'[/\\:*?"<>|%\x00-\x1f\x7f\ud800-\udfff]')
 _MAX_INDEX_DIGITS = 18
 _MAX_FILE_NAME_BYTES = 240  # ext4 and NTFS end at 255; the suffix and a hash need room
 
