@@ -265,7 +265,7 @@ static void merge(Sums *all, const Sums *part, int width) {
 
 typedef struct {
     const char *memory;
-    int64_t count, chunks;
+    int64_t count, chunks, first; /* the number of the first chunk in the whole tensor */
     int kind;
     Sums *parts;
     int64_t next;
@@ -277,7 +277,7 @@ static void *work_on(void *argument) {
     while ((chunk = __atomic_fetch_add(&work->next, 1, __ATOMIC_RELAXED)) < work->chunks) {
         int64_t start = chunk * size, left = work->count - start;
         add_chunk(work->memory + start * SIZES[work->kind], left < size ? left : size, work->kind,
-                  chunk * CHUNK_ROWS, &work->parts[chunk]);
+                  (work->first + chunk) * CHUNK_ROWS, &work->parts[chunk]);
     }
     return NULL;
 }
@@ -297,7 +297,7 @@ static int reduce_all(const char *memory, int64_t count, int kind, int threads, 
     if (parts == NULL) return 0;
     start_sums(sums, ROW);
     for (int64_t begun = 0; begun < chunks; begun += AT_ONCE) {
-        Work work = {memory + begun * size * SIZES[kind], count - begun * size, 0, kind, parts, 0};
+        Work work = {memory + begun * size * SIZES[kind], count - begun * size, 0, begun, kind, parts, 0};
         pthread_t started[MAX_THREADS];
         int running = 0;
         work.chunks = chunks - begun < AT_ONCE ? chunks - begun : AT_ONCE;
