@@ -107,7 +107,7 @@ def test_a_variable_asks_for_the_twin_and_run_json_says_which_it_was(value: str,
 def test_the_sketch_of_a_tensor_of_many_chunks_is_that_of_its_twin() -> None:
     some = np.random.default_rng(3).normal(size=CHUNK // 2).astype(np.float16)
     array = np.tile(some, 2 * 66)
-    largest, smallest, total, norm, nans, infs, *sketch = reduce(array, threads=2)
+    largest, smallest, _, norm, nans, infs, *sketch = reduce(array, threads=2)
     assert (largest, smallest, nans, infs) == (some.max(), some.min(), 0, 0)
     assert norm == pytest.approx(np.linalg.norm(some.astype(np.float64)) * math.sqrt(2 * 66), rel=1e-6)
     assert_near(sketch, sketch_array(array) or [], norm)
