@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import tensorprobe
 from tensorprobe.compare.result import Comparison
 from tensorprobe.report.page.comparison import build_comparison_page
 from tests.cli.command import run_here
@@ -22,7 +23,8 @@ from tests.integration.test_truth_inside import compare, fused_convolution, reco
 def found(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     """One call against several, one of which has a mistake."""
     folder = tmp_path_factory.mktemp("runs")
-    return compare(folder, fused_convolution, partial(written_convolution, fault="flip"))
+    compare(folder, fused_convolution, partial(written_convolution, fault="flip"))
+    return tensorprobe.compare(folder / "reference", folder / "candidate", by="truth", own_errors=True)
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +92,12 @@ def test_the_own_errors_of_both_runs_are_those_of_rounding(page: dict[str, Any])
     for side in ("truth_reference", "truth_candidate"):
         known = [error for error in page["calls"][side] if error is not None]
         assert known and max(known) < 1e-5
+
+
+def test_own_errors_are_looked_for_only_when_they_are_asked_for(tmp_path: Path) -> None:
+    assert not compare(tmp_path, program, program).ranks[0].truth_errors
+    found = tensorprobe.compare(tmp_path / "reference", tmp_path / "candidate", by="truth", own_errors=True)
+    assert found.ranks[0].truth_errors["reference"]
 
 
 def test_the_pairs_of_the_verdict_and_the_worst_ones_are_drawn(page: dict[str, Any]) -> None:

@@ -120,10 +120,11 @@ def compare(
 
     Exit codes: 0 the runs agree, 1 they differ, 2 they could not be compared.
     """
-    options = CompareOptions(mapping, step, rank, rtol, atol, first, processes, by.value, allow_uncompared)
     if files is not None and output is None:
         raise UsageError(f"--files {files!r} says what -o writes. Give a folder, too: -o result")
     wanted = _Wanted(output, read_files(files), as_json or output_format is Format.JSON)
+    has_page = output is not None and not {"html", "json"}.isdisjoint(wanted.files)
+    options = CompareOptions(mapping, step, rank, rtol, atol, first, processes, by.value, allow_uncompared, has_page)
     comparison = _compare_and_report(reference, candidate, options, wanted)
     _check_coverage(comparison, require_coverage)
     raise typer.Exit(_exit_code(comparison))

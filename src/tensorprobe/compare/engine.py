@@ -162,7 +162,7 @@ def _compare_ranks(
     verdict = history.truth.decide(pair, runs, finding, verdict)
     verdict = replace(note_same_run(verdict, pair), step=pair.step, rank_name=pair.reference.name)
     history.past = course.end()
-    errors = history.truth.find_errors(pair, runs)
+    errors = history.truth.find_errors(pair, runs) if options.own_errors else {}
     return replace(_make_result(pair, finding, verdict), truth_errors=errors)
 
 

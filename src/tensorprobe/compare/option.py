@@ -32,6 +32,8 @@ class CompareOptions:
     """auto: by truth where both steps can be replayed, else by the growth of errors; truth; growth."""
     allow_uncompared: bool = False
     """Runs may agree although something that their results depend on could not be compared."""
+    own_errors: bool = False
+    """Also say how far each run is from its own truth, which a page shows; what was recorded is read for it again."""
 
     def __post_init__(self) -> None:
         for name in ("rtol", "atol"):
@@ -42,7 +44,7 @@ class CompareOptions:
             value = getattr(self, name)
             if value is not None and not _is_number(value, Integral):
                 raise UsageError(f"{name} is {value!r}. Give one whole number, or leave it out.")
-        for name in ("first", "allow_uncompared"):
+        for name in ("first", "allow_uncompared", "own_errors"):
             if not isinstance(getattr(self, name), bool):
                 raise UsageError(f"{name} is {getattr(self, name)!r}. Give True or False, or leave it out.")
         if self.by not in JUDGES:

@@ -236,7 +236,7 @@ class RankResult:
     """`first` ended the comparison at the first source: what follows was not compared."""
     truth_errors: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """For each side, how far the results of a call are from their truth, relative to it, by the name of the call; only
-    where the step was executed again."""
+    where the step was executed again, and `own_errors` asks for it."""
 
     @property
     def value_counts(self) -> Counter[str]:

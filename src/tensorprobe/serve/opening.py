@@ -41,7 +41,7 @@ def _open_pair(reference: Path, candidate: Path, part: Part, progress: Progress)
     from tensorprobe.compare.option import CompareOptions
     from tensorprobe.report.page.comparison import build_comparison_page
 
-    options = CompareOptions(step=part.step, rank=part.rank)
+    options = CompareOptions(step=part.step, rank=part.rank, own_errors=True)
     return ShownComparison(build_comparison_page(compare_runs(reference, candidate, options, progress)))
 
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from tensorprobe.compare.result import Comparison
 from tensorprobe.errors import DumpError
+from tensorprobe.run.saved_tensor import open_saved
 from tensorprobe.store.reader import RankDump, open_dump
 from tensorprobe.store.slot import TensorSlot
-from tensorprobe.store.tensor_file import open_tensor
 
 Array = np.ndarray[Any, Any]
 SIDES = ("reference", "candidate")
@@ -32,12 +32,7 @@ class Recorded:
     def open_value(self, side: str, place: int, slot: TensorSlot) -> Array | None:
         """A saved tensor; None if it cannot be read."""
         rank = self.find_rank(side, place)
-        if rank is None or slot.data_name is None:
-            return None
-        try:
-            return open_tensor(rank.tensor_path(slot.data_name), slot.dtype)
-        except DumpError:
-            return None  # the row of this pair says why
+        return None if rank is None else open_saved(rank, slot)
 
     def find_rank(self, side: str, place: int | None) -> RankDump | None:
         if place is None:
