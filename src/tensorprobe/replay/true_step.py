@@ -45,6 +45,8 @@ class TrueValue:
     """Gradients were asked of it."""
     is_trained: bool = False
     """A parameter, or something else that gradients were asked for."""
+    is_followed: bool = False
+    """Gradients go through it, or to it."""
     gradient: Array | None = None
     """Of a leaf: the sum over all backward passes."""
 

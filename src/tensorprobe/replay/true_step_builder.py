@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ class Keeping:
     """The values whose content is; None for all of them. A step has the same numbers each time that it is replayed."""
     has_gradients: bool = False
     """Those that calls take and give back, too."""
+    last: str | None = None
+    """The call after which nothing is wanted, its backward neither."""
 
 
 KEEP_VALUES = Keeping()
@@ -45,7 +48,9 @@ def build_true_step(
 ) -> TrueStep:
     """Replay a step in float64. `replace_leaf`: gives the content of a leaf another value."""
     builder = TrueStepBuilder(program, keeping)
-    replay = Replay(program, Precision("float64"), device, Onlookers(*onlookers, builder), replace_leaf=replace_leaf)
+    limit = math.inf if keeping.last is None else program.position_of(keeping.last)
+    everybody = Onlookers(*onlookers, builder)
+    replay = Replay(program, Precision("float64"), device, everybody, limit=limit, replace_leaf=replace_leaf)
     builder.roots = replay.roots
     replay.run()
     step = builder.finish(replay.coverage)
@@ -63,8 +68,13 @@ class Exchange(Onlooker):
     def see_results(self, operation: Operation, tensors: Tensors) -> None:
         for slot, tensor in tensors.items():
             value = self._values.get((operation.name, slot))
-            if value is not None:
+            if value is not None and not _is_spread(tensor):
                 tensor.data.copy_(torch.from_numpy(value).to(tensor).reshape(tensor.shape))
+
+
+def _is_spread(tensor: torch.Tensor) -> bool:
+    """Do several of its elements lie in one place? Then it cannot be written to."""
+    return any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 class TrueStepBuilder(Onlooker):
@@ -163,6 +173,7 @@ class TrueStepBuilder(Onlooker):
         content = to_array(tensor if is_kept else tensor.reshape(-1)[:0])
         value = TrueValue(number, content, leaf.dtype, maker, leaf.slot, leaf.parameter, leaf_key(leaf))
         value.is_trained = self._is_trained(leaf)
+        value.is_followed = tensor.requires_grad
         self._values.append(value)
         if value.is_leaf and tensor.requires_grad and tensor.grad_fn is None:  # else a view: its base has the gradient
             tensor.register_hook(partial(_add_gradient, value))

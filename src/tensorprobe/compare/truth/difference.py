@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tensorprobe.compare.truth.start import LeafPair
-from tensorprobe.compare.truth.value_index import word_of
+from tensorprobe.compare.truth.value_index import TOLERANCE, word_of
 from tensorprobe.replay.true_step import TrueCall, TrueStep, TrueValue
 
 Kind = Literal["source", "entered", "unequal start", "random", "discontinuity"]
@@ -57,6 +57,11 @@ class Difference:
         if self.reference is None or self.candidate is None:
             return False
         return word_of(self.reference) == word_of(self.candidate)
+
+    @property
+    def explains_all(self) -> bool:
+        """Is there no difference of the loss without it?"""
+        return self.effect is not None and abs(1 - self.effect) < TOLERANCE
 
     def call(self, side: str) -> TrueCall | None:
         return self.reference if side == "reference" else self.candidate

@@ -12,9 +12,17 @@ from math import isfinite
 from tensorprobe.compare.truth.difference import Difference
 from tensorprobe.compare.truth.observable import Observables
 from tensorprobe.replay.true_step import Array, TrueCall, TrueStep
+from tensorprobe.replay.true_step_builder import Keeping
 
 MAX_TRIED = 4
 Exchanged = Mapping[tuple[str, str], Array]
+
+
+def keep_losses(step: TrueStep) -> Keeping:
+    """Nothing else is kept when a step is executed to see its effect, and nothing behind the last loss is executed."""
+    makers = [maker for root in step.roots if (maker := step.maker(root)) is not None]
+    last = max(makers, key=lambda call: call.position, default=None)
+    return Keeping(frozenset(root.number for root in step.roots), last=None if last is None else last.name)
 
 
 def add_effects(

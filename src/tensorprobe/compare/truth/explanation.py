@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from tensorprobe.compare.truth.argument import Arguments
 from tensorprobe.compare.truth.difference import Difference
-from tensorprobe.compare.truth.forward_difference import ForwardExplainer
-from tensorprobe.compare.truth.observable import Observables
+from tensorprobe.compare.truth.forward_difference import ForwardExplainer, Starts
 from tensorprobe.compare.truth.opening import Opener, Opening
 from tensorprobe.compare.truth.proportional import Proportional
 from tensorprobe.compare.truth.region import add_region
@@ -18,22 +17,22 @@ from tensorprobe.replay.true_step import TrueCall, TrueStep
 
 
 def explain_forward(
-    counterparts: Counterparts, observed: Observables, arguments: Arguments, inside: Mapping[str, Opener]
+    counterparts: Counterparts, starts: Starts, arguments: Arguments, inside: Mapping[str, Opener]
 ) -> tuple[list[Difference], Counterparts]:
-    """Where the forwards part, the place that comes first, and both steps with those calls taken apart that had to be.
-    If a call stands against one that does something else, what is computed inside them is looked at, too; then values
-    that the other run has but for a factor, or in parts."""
-    opening = Opening(counterparts, observed, arguments, inside)
+    """Where the ways to these values part, the place that comes first, and both steps with those calls taken apart that
+    had to be. If a call stands against one that does something else, what is computed inside them is looked at, too;
+    then values that the other run has but for a factor, or in parts."""
+    opening = Opening(counterparts, starts, arguments, inside)
     differences, counterparts = opening.explain()
     if differences and differences[0].is_found:
         return opening.name(differences), counterparts
-    multiples = _explain_multiples(counterparts, observed, arguments)
+    multiples = _explain_multiples(counterparts, starts, arguments)
     if multiples and multiples[0].is_found:
         return multiples, counterparts
     scattered = Scattered(counterparts)
     found = opening.name(differences)
     if not found or not _is_telling(found[0], scattered):
-        others = ForwardExplainer(counterparts, scattered, arguments).explain(observed)
+        others = ForwardExplainer(counterparts, scattered, arguments).explain(starts)
         step = counterparts.steps["candidate"]
         others.sort(key=lambda one: (not _is_telling(one, scattered), *_rank(one.candidate, step)))
         if others and others[0].reference is not None and others[0].candidate is not None:
@@ -42,11 +41,11 @@ def explain_forward(
     return [*(add_region(one, counterparts) for one in found[:1]), *found[1:]], counterparts
 
 
-def _explain_multiples(counterparts: Counterparts, observed: Observables, arguments: Arguments) -> list[Difference]:
+def _explain_multiples(counterparts: Counterparts, starts: Starts, arguments: Arguments) -> list[Difference]:
     """The same where values are multiples of those of the other run: then the factor is what is wrong, if it is that
     of the first difference."""
     proportional = Proportional(counterparts)
-    found = ForwardExplainer(counterparts, proportional, arguments).explain(observed)
+    found = ForwardExplainer(counterparts, proportional, arguments).explain(starts)
     return [*((proportional.explain(one) or one) for one in found[:1]), *found[1:]]
 
 

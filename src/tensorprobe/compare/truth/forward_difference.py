@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
 from tensorprobe.compare.truth.argument import Arguments
 from tensorprobe.compare.truth.difference import Difference, describe_call, describe_start
 from tensorprobe.compare.truth.observable import Observables
+from tensorprobe.compare.truth.partial_sum import PartialSums
 from tensorprobe.compare.truth.scattered import only_moves
 from tensorprobe.compare.truth.slice import Slice, Slicer
 from tensorprobe.compare.truth.start import pair_lone_leaves
@@ -18,6 +19,22 @@ from tensorprobe.replay.true_step import TrueCall, TrueValue
 
 _MAX_OPENED = 4
 """Of the calls where one run alone begins to differ, so many are taken apart."""
+
+
+Starts = Mapping[str, Sequence[TrueValue]]
+
+
+def find_starts(counterparts: Counterparts, observed: Observables) -> Starts:
+    """The observables that differ."""
+    return {side: _find_observed(side, counterparts, observed) for side in counterparts.steps}
+
+
+def _find_observed(side: str, counterparts: Counterparts, observed: Observables) -> list[TrueValue]:
+    step = counterparts.steps[side]
+    if step.roots and not observed.has_same_loss:
+        return step.roots
+    ends = (value for value in step.values if step.is_end(value) and not value.is_leaf)
+    return [value for value in ends if not counterparts.exists(side, value)]
 
 
 class Likeness(Protocol):
@@ -36,16 +53,17 @@ class ForwardExplainer:
         self._counterparts = counterparts
         self._likeness = likeness
         self._walker = Walker(counterparts, arguments)
+        self._sums = PartialSums(counterparts)
         self._slices: dict[str, Slice] = {}
         self._slicers = {side: Slicer(side, counterparts, likeness.exists) for side in self._steps}
         self._arguments = arguments
 
-    def explain(self, observed: Observables) -> list[Difference]:
-        """The differences, the one that comes first."""
-        self._slices = {side: self._slicers[side].follow(self._starts(side, observed)) for side in self._steps}
-        if self._likeness is self._counterparts:  # what is the same but for a factor shows nothing of what comes of it
-            for side, found in self._slices.items():
-                found.beginnings = self._pass_over_proved(side, found) or found.beginnings
+    def explain(self, starts: Starts) -> list[Difference]:
+        """The differences, the one that comes first. `starts`: the values of each side that differ, and shall not."""
+        for side, step in self._steps.items():  # which may be taken apart since these were found
+            self._slices[side] = self._slicers[side].follow(step.values[value.number] for value in starts[side])
+        for side, found in self._slices.items():
+            found.beginnings = self._pass_over_spellings(side, found) or found.beginnings
         return self._explain_forward(self._slices)
 
     def find_unlike(self, differences: Sequence[Difference]) -> dict[str, list[str]]:
@@ -60,18 +78,21 @@ class ForwardExplainer:
             for side, call in named.items()
         }
 
-    def _pass_over_proved(self, side: str, found: Slice) -> list[TrueCall]:
-        """The beginnings, but not at a line that was shown to lead to the same in another place, as in an earlier
-        layer, where it was given the same numbers: it is written otherwise. What it leads to is looked at in its place,
-        if all else that goes in there is the same: behind a difference nothing shows that it means the same."""
+    def _pass_over_spellings(self, side: str, found: Slice) -> list[TrueCall]:
+        """The beginnings, but not those that are only written otherwise: a step of a sum whose terms the other run adds
+        up in another order, and a line that was shown to lead to the same in another place, as in an earlier layer,
+        where it was given the same numbers. What it leads to is looked at in its place, if all else that goes in there
+        is the same: behind a difference nothing shows that it means the same."""
         step, slicer = self._steps[side], self._slicers[side]
-        proved = {self._place(side, call) for call in step.calls.values() if slicer.is_harmless(call)}
+        proved: set[tuple[str, ...]] = set()
+        if self._likeness is self._counterparts:  # what is the same but for a factor shows nothing of what comes of it
+            proved = {self._place(side, call) for call in step.calls.values() if slicer.is_harmless(call)}
         passed: set[int] = set()
         kept: dict[str, TrueCall] = {}
         waiting = list(found.beginnings)
         while waiting:
             call = waiting.pop(0)
-            if self._place(side, call) not in proved:
+            if self._place(side, call) not in proved and not self._sums.has(side, call):
                 kept[call.name] = call
                 continue
             made = set(call.outputs.values()) - passed
@@ -83,16 +104,6 @@ class ForwardExplainer:
     def _place(self, side: str, call: TrueCall) -> tuple[str, ...]:
         place = self._arguments.place_of(side, call)
         return (word_of(call), *place) if place is not None else ("", call.name)
-
-    def _starts(self, side: str, observed: Observables) -> list[TrueValue]:
-        step = self._steps[side]
-        if step.roots and not observed.has_same_loss:
-            return step.roots
-        return [
-            value
-            for value in step.values
-            if step.is_end(value) and not value.is_leaf and not self._counterparts.exists(side, value)
-        ]  # fmt: skip
 
     def _explain_forward(self, slices: dict[str, Slice]) -> list[Difference]:
         reference, candidate = slices["reference"], slices["candidate"]

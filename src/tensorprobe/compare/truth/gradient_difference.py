@@ -51,7 +51,8 @@ class GradientExplainer:
             for one in self._describe(value):
                 found.setdefault((one.reference, one.candidate), one)
         lone = [] if found else [pair for pair in pairs if not pair.is_equal]
-        return [*found.values(), *(one for pair in lone for one in self._describe_parameter(pair))]
+        ordered = sorted(found.values(), key=lambda one: not one.is_clear)  # first what says why a gradient is missing
+        return [*ordered, *(one for pair in lone for one in self._describe_parameter(pair))]
 
     def _describe_parameter(self, pair: GradientPair) -> list[Difference]:
         """Where no other value shows it: a parameter that only one run uses twice, or one that is joined, of which each
@@ -187,12 +188,37 @@ class GradientExplainer:
     def _describe_lone(self, shares: Sequence[_Share], side: str) -> Iterator[Difference]:
         """Gradients that go in one run only."""
         for share in self._follow(shares, side):
+            stopped = self._describe_stop(share, side)
+            if stopped is not None:
+                yield stopped
+                continue
             calls = {side: share.call, other_side(side): self._find_same_call(share.call, side)}
             to = f"goes from it to {share.slot}"
             because = f"a gradient {to}, and none does in the reference"
             if side == "reference":
                 because = f"no gradient {to}, as one does in the reference"
             yield Difference("source", calls["reference"], calls["candidate"], because, is_backward=True)
+
+    def _describe_stop(self, share: _Share, side: str) -> Difference | None:
+        """A gradient that goes in one run only: the call of the other run that stops it, if there is one."""
+        other = other_side(side)
+        given = self._steps[side].values[share.call.inputs[share.slot]]
+        stop = _find_stop(self._counterparts.of(side, given), self._steps[other])
+        if stop is None:
+            return None
+        taken = [self._steps[other].values[number] for number in stop.inputs.values()]
+        passed = {one.number for value in taken if value.is_followed for one in self._counterparts.of(other, value)}
+        before = self._steps[side].find_before({given.number}) | {given.number}
+        onward = (
+            call
+            for call in self._steps[side].calls.values()
+            if not passed.isdisjoint(call.inputs.values()) and not before.isdisjoint(call.outputs.values())
+        )
+        calls = {other: stop, side: next(onward, share.call)}
+        because = "a gradient goes through it, and in the reference it is stopped there"
+        if side == "reference":
+            because = "it lets no gradient through, and in the reference one goes on there"
+        return Difference("source", calls["reference"], calls["candidate"], because, is_backward=True, is_clear=True)
 
     def _follow(self, shares: Sequence[_Share], side: str) -> Iterator[_Share]:
         """Gradients that go in one run only: follow them from value to value, on to where one arrives in both."""
@@ -289,6 +315,21 @@ def _gradient_of(value: TrueValue, step: TrueStep) -> Array | None:
     if maker is None:
         return None
     return next((maker.arriving.get(slot) for slot, number in maker.outputs.items() if number == value.number), None)
+
+
+def _find_stop(values: Sequence[TrueValue], step: TrueStep) -> TrueCall | None:
+    """On the way to values that no gradient reaches: the last call that is given something with a gradient."""
+    waiting, seen = [value for value in values if not value.is_followed], set[str]()
+    while waiting:
+        maker = step.maker(waiting.pop(0))
+        if maker is None or maker.name in seen:
+            continue
+        seen.add(maker.name)
+        given = [step.values[number] for number in maker.inputs.values() if step.values[number].is_floating]
+        if any(value.is_followed for value in given):
+            return maker
+        waiting += given
+    return None
 
 
 def _find_given_back(call: TrueCall) -> list[int]:

@@ -6,9 +6,11 @@ from collections.abc import Collection, Mapping
 from functools import partial
 
 from tensorprobe.compare.truth.argument import Arguments
+from tensorprobe.compare.truth.cut import find_cut
 from tensorprobe.compare.truth.difference import Difference, describe_start
-from tensorprobe.compare.truth.effect import add_effects, find_exchanged
+from tensorprobe.compare.truth.effect import add_effects, find_exchanged, keep_losses
 from tensorprobe.compare.truth.explanation import explain_forward
+from tensorprobe.compare.truth.forward_difference import Starts, find_starts
 from tensorprobe.compare.truth.gradient_difference import GradientExplainer
 from tensorprobe.compare.truth.judgement import SIDES, Judgement
 from tensorprobe.compare.truth.leaf import find_movable, find_replacements
@@ -84,11 +86,18 @@ class _TruthJudge:
             found.counterparts, found.observables, found.unequal = as_if, observed, pairs
 
     def _explain_difference(self, found: Judgement) -> None:
+        keeping = keep_losses(found.steps[SIDES[1]])
+        execute = partial(self._replaying[SIDES[1]].replay, self._replacements[SIDES[1]], (), keeping=keeping)
         differences, opened = self._explain(found.counterparts, found.observables, _NOT_MOVED)
-        losses = Keeping(frozenset(root.number for root in found.steps[SIDES[1]].roots))
-        execute = partial(self._replaying[SIDES[1]].replay, self._replacements[SIDES[1]], (), keeping=losses)
         found.differences = add_effects(differences, found.observables, opened.steps, execute)
-        if not found.observables.has_same_loss and differences and differences[0].is_found:
+        if found.observables.has_same_loss or any(one.explains_all for one in found.differences):
+            return
+        observed = found.observables
+        cut = find_cut(found.counterparts, observed, lambda exchanged: observed.is_healed(execute(exchanged)))
+        if cut is not None and differences and not cut.is_behind(differences[0], opened.steps):
+            differences, opened = self._explain_forward(found.counterparts, cut.starts)
+            found.differences = add_effects(differences, found.observables, opened.steps, execute)
+        if differences and differences[0].is_found:
             found.differences += self._find_behind(found, opened)
 
     def _find_behind(self, found: Judgement, opened: Counterparts) -> list[Difference]:
@@ -130,12 +139,15 @@ class _TruthJudge:
         """Where they part: in the forward, and if that is the same, in the gradients. Besides, both steps with those
         calls taken apart that had to be."""
         if not observed.has_same_loss or observed.ends:
-            inside = {side: one.look_inside() for side, one in self._replaying.items()}
-            found, opened = explain_forward(counterparts, observed, self._arguments, inside)
+            found, opened = self._explain_forward(counterparts, find_starts(counterparts, observed))
             if found:
                 return found, opened
         counterparts = self._replay(moved, dict.fromkeys(SIDES, Keeping(has_gradients=True)))
         return GradientExplainer(counterparts).explain(observed.gradients), counterparts
+
+    def _explain_forward(self, counterparts: Counterparts, starts: Starts) -> tuple[list[Difference], Counterparts]:
+        inside = {side: one.look_inside() for side, one in self._replaying.items()}
+        return explain_forward(counterparts, starts, self._arguments, inside)
 
     def _replay(
         self,

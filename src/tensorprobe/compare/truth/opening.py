@@ -13,8 +13,7 @@ from typing import Protocol
 
 from tensorprobe.compare.truth.argument import Arguments
 from tensorprobe.compare.truth.difference import Difference
-from tensorprobe.compare.truth.forward_difference import ForwardExplainer
-from tensorprobe.compare.truth.observable import Observables
+from tensorprobe.compare.truth.forward_difference import ForwardExplainer, Starts
 from tensorprobe.compare.truth.value_index import Counterparts, word_of
 from tensorprobe.replay.true_step import TrueStep
 
@@ -31,9 +30,9 @@ class Opening:
     """Takes the calls apart at which two runs part, until they are found to part at two calls of a kind."""
 
     def __init__(
-        self, counterparts: Counterparts, observed: Observables, arguments: Arguments, inside: Mapping[str, Opener]
+        self, counterparts: Counterparts, starts: Starts, arguments: Arguments, inside: Mapping[str, Opener]
     ) -> None:
-        self._counterparts, self._observed = counterparts, observed
+        self._counterparts, self._starts = counterparts, starts
         self._arguments, self._inside = arguments, inside
         self._rounds: list[Difference] = []
         """The first difference of each time that the steps were looked at."""
@@ -41,7 +40,7 @@ class Opening:
     def explain(self) -> tuple[list[Difference], Counterparts]:
         for _ in range(_MAX_ROUNDS):
             explainer = ForwardExplainer(self._counterparts, self._counterparts, self._arguments)
-            differences = explainer.explain(self._observed)
+            differences = explainer.explain(self._starts)
             self._rounds += differences[:1]
             is_found = bool(differences) and differences[0].is_found
             if is_found and not differences[0].is_inside:

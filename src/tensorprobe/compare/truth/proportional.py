@@ -37,6 +37,7 @@ class Proportional:
                 if self._is_telling(side, value):
                     self._by_size.setdefault((side, value.array.size), []).append(value)
         self._found: dict[tuple[str, int], list[tuple[TrueValue, float]]] = {}
+        self._measured: dict[tuple[str, int], Moments] = {}
 
     def of(self, side: str, value: TrueValue) -> list[TrueValue]:
         """The values of the other run that have this content, or a multiple of it. `side` is whose value it is."""
@@ -67,6 +68,12 @@ class Proportional:
                     break
 
     def _moments(self, side: str, value: TrueValue) -> Moments:
+        found = self._measured.get((side, value.number))
+        if found is None:
+            found = self._measured[side, value.number] = self._measure(side, value)
+        return found
+
+    def _measure(self, side: str, value: TrueValue) -> Moments:
         """Without what is masked, which has no size."""
         masked = value.array < MASKED
         return measure(value.array[~masked]) if masked.any() else self._counterparts.moments(side, value)

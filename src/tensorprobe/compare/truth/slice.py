@@ -80,7 +80,8 @@ class Slicer:
         return [value for value in values if value.number not in self._harmless and not self.exists(value)]
 
     def _find_harmless(self) -> frozenset[int]:
-        """Values without a counterpart that some call makes a value of that has one, and leaves nothing out."""
+        """Values without a counterpart that some call makes a value of that has one, and leaves nothing out. A result
+        that passes no gradient on to them depends on their shapes only."""
         harmless: set[int] = set()
         for call in sorted(self._step.calls.values(), key=lambda call: -call.position):
             if word_of(call) in _SELECTIONS or not call.outputs:
@@ -88,7 +89,9 @@ class Slicer:
             outputs = [self._step.values[number] for number in call.outputs.values()]
             is_told = any(self._is_telling(value) or value.number in harmless for value in outputs)
             if is_told and all(value.number in harmless or self.exists(value) for value in outputs):
+                is_followed = any(value.is_followed for value in outputs)
                 values = [self._step.values[number] for number in call.inputs.values()]
+                values = [value for value in values if is_followed or not value.is_followed]
                 harmless.update(value.number for value in values if not self.exists(value))
         return frozenset(harmless)
 

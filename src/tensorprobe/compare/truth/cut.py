@@ -1,0 +1,104 @@
+"""The value through which a difference goes: with the reference's in its place, the candidate computes the loss of the
+reference. What leads elsewhere is written otherwise and has no effect, however unlike it looks behind a difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Set
+from dataclasses import dataclass
+
+from tensorprobe.compare.truth.difference import Difference
+from tensorprobe.compare.truth.effect import Exchanged
+from tensorprobe.compare.truth.observable import Observables
+from tensorprobe.compare.truth.value_index import Counterparts
+from tensorprobe.replay.true_step import TrueStep, TrueValue
+
+_MAX_TRIED = 8
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What one run has in the place of a value of the other."""
+
+    reference: TrueValue
+    candidate: TrueValue
+
+    @property
+    def starts(self) -> Mapping[str, list[TrueValue]]:
+        return {"reference": [self.reference], "candidate": [self.candidate]}
+
+    def is_behind(self, one: Difference, steps: Mapping[str, TrueStep]) -> bool:
+        """Does a call of this difference lead to it?"""
+        return any(
+            call is not None and not self._find_before(side, step).isdisjoint(call.outputs.values())
+            for side, step in steps.items()
+            for call in [one.call(side)]
+        )
+
+    def _find_before(self, side: str, step: TrueStep) -> Set[int]:
+        numbers = {value.number for value in self.starts[side]}
+        return numbers | step.find_before(numbers)
+
+
+def find_cut(counterparts: Counterparts, observed: Observables, heals: Callable[[Exchanged], bool]) -> Cut | None:
+    """The first one, if there is any. `heals`: is the loss that of the reference with these results of calls?"""
+    tried = 0
+    for cut in _CutFinder(counterparts, observed).cuts():
+        place = _place_of(cut.candidate, counterparts.steps["candidate"])
+        if place is None:
+            continue
+        if heals({place: cut.reference.array}):
+            return cut
+        tried += 1
+        if tried == _MAX_TRIED:
+            break
+    return None
+
+
+class _CutFinder:
+    """Finds what both runs put together with a value that they share, and do not share itself."""
+
+    def __init__(self, counterparts: Counterparts, observed: Observables) -> None:
+        self._counterparts = counterparts
+        self._steps = counterparts.steps
+        self._parameters: dict[int, list[int]] = {}
+        for pair in observed.gradients:
+            self._parameters.setdefault(pair.candidate.number, []).append(pair.reference.number)
+
+    def cuts(self) -> Iterator[Cut]:
+        """As the candidate ran."""
+        others: dict[int, list[TrueValue]] = {}
+        for shared, lacking in self._meetings("reference"):
+            others.setdefault(shared.number, []).append(lacking)
+        seen: set[tuple[int, int]] = set()
+        for shared, own in self._meetings("candidate"):
+            for other in (other for number in self._partners(shared) for other in others.get(number, [])):
+                if own.array.size == other.array.size and (own.number, other.number) not in seen:
+                    seen.add((own.number, other.number))
+                    yield Cut(other, own)
+
+    def _meetings(self, side: str) -> Iterator[tuple[TrueValue, TrueValue]]:
+        """Where a call takes one value that the other run has not and that leads to the loss: each of the others."""
+        step = self._steps[side]
+        for call in sorted(step.calls.values(), key=lambda call: call.position):
+            given = [step.values[number] for number in dict.fromkeys(call.inputs.values())]
+            lacking = [one for one in given if one.is_floating and not self._is_shared(side, one)]
+            if len(lacking) == 1 and step.leads_to_loss(lacking[0]):
+                yield from ((one, lacking[0]) for one in given if one is not lacking[0])
+
+    def _is_shared(self, side: str, value: TrueValue) -> bool:
+        return value.is_trained or self._counterparts.exists(side, value)
+
+    def _partners(self, value: TrueValue) -> list[int]:
+        """Of a value of the candidate. A parameter may be a part of another one; what says nothing is everywhere."""
+        if value.number in self._parameters or self._counterparts.is_plain("candidate", value):
+            return self._parameters.get(value.number, [])
+        return [one.number for one in self._counterparts.of("candidate", value)]
+
+
+def _place_of(value: TrueValue, step: TrueStep) -> tuple[str, str] | None:
+    """The call that made it, and as which of its results; None where nothing can be put there."""
+    maker = step.maker(value)
+    if maker is None or maker.inside is not None:
+        return None
+    return next(((maker.name, slot) for slot, number in maker.outputs.items() if number == value.number), None)
