@@ -7,7 +7,7 @@
     python benchmarks/held_out.py --list
 
 The pairs are networks in PyTorch and their ports to MindSpore (held_out/network), the models come from transformers
-(held_out/third_party). What the outcomes mean: held_out/answer.py.
+and diffusers (held_out/third_party). What the outcomes mean: held_out/answer.py.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Result:
 
 def main() -> None:
     options = make_parser().parse_args()
-    subjects = options.pair or [*PAIRS, *MODELS]
+    subjects = options.pair or [*PAIRS, *find_installed()]
     if unknown := sorted(set(subjects) - {*PAIRS, *MODELS}):
         sys.exit(f"--pair {unknown[0]}: there is none of this name. There are: {', '.join((*PAIRS, *MODELS))}")
     if options.dtype != "float32":
@@ -90,6 +90,14 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def find_installed() -> list[str]:
+    """The models whose library is here; a word about the others."""
+    for name, model in MODELS.items():
+        if not model.is_installed:
+            print(f"{name} is left out: pip install {model.library}", file=sys.stderr)
+    return [name for name, model in MODELS.items() if model.is_installed]
+
+
 def run_all(subjects: list[str], options: argparse.Namespace) -> Iterator[Result]:
     setting = Setting(options.level, options.task, options.dtype)
     for subject in subjects:
@@ -109,7 +117,7 @@ def run_case(case: Case, recorder: Recorder, by: str) -> Result:
     began = time.perf_counter()
     try:
         comparison = tensorprobe.compare(reference, candidate, by=by, processes=1)
-        saying = make_saying(comparison, (reference, candidate), case.file_start)
+        saying = make_saying(comparison, (reference, candidate), case.files)
     except Exception as error:  # one case that fails is a result, too
         saying = Saying("error", f"{type(error).__name__}: {error}")
     return Result(
@@ -129,7 +137,7 @@ def run_case(case: Case, recorder: Recorder, by: str) -> Result:
     )
 
 
-def make_saying(comparison: Any, dumps: tuple[Path, Path], file_start: str) -> Saying:
+def make_saying(comparison: Any, dumps: tuple[Path, Path], files: str) -> Saying:
     """What compare said: the calls of its verdict, and those that only one run makes, where they are few."""
     verdict = comparison.verdict
     sides = ([], []) if verdict.call is None else (list(verdict.call.reference), list(verdict.call.candidate))
@@ -140,7 +148,7 @@ def make_saying(comparison: Any, dumps: tuple[Path, Path], file_start: str) -> S
     named = []
     for calls, dump in zip(sides, dumps, strict=True):
         if 0 < len(calls) <= 2 * LARGEST_GROUP:
-            lines = read_lines(dump, file_start)
+            lines = read_lines(dump, files)
             named += [make_named(call.name, call.module_path, lines) for call in calls]
     return Saying(verdict.kind, "\n".join((verdict.headline, *verdict.evidence)), tuple(named))
 

@@ -1,10 +1,14 @@
-"""Models of transformers that no other benchmark uses, tiny, with faults."""
+"""Models of transformers and diffusers that no other benchmark uses, tiny, with faults."""
 
 from __future__ import annotations
 
 from held_out.model import Model
+from held_out.third_party.expert import EXPERT_MODELS
 from held_out.third_party.image import IMAGE_MODELS
 from held_out.third_party.language import LANGUAGE_MODELS
 from held_out.third_party.sequence import SEQUENCE_MODELS
+from held_out.third_party.state import STATE_MODELS
 
-MODELS: dict[str, Model] = {one.name: one for one in (*LANGUAGE_MODELS, *SEQUENCE_MODELS, *IMAGE_MODELS)}
+MODELS: dict[str, Model] = {
+    one.name: one for one in (*LANGUAGE_MODELS, *SEQUENCE_MODELS, *IMAGE_MODELS, *EXPERT_MODELS, *STATE_MODELS)
+}
