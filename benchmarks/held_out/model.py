@@ -58,7 +58,7 @@ class Model:
         network = self._make_network(variant)
         weights = {name: torch.from_numpy(array) for name, array in draw_weights(network).items()}
         network.load_state_dict(weights, strict=False)
-        network.to(DTYPES[dtype]).train()
+        nn.Module.to(network, DTYPES[dtype]).train()  # diffusers warns in its own `to`
         variant.change(network)
         return network
 

@@ -33,8 +33,8 @@ PLAIN = Variant("")
 SDPA = Variant("sdpa", attention="sdpa")
 GROUPED = Variant("grouped experts", experts="grouped_mm")
 BATCHED = Variant("batched experts", experts="batched_mm")
-CHANNELS_LAST = Variant("channels last", change=lambda model: model.to(memory_format=torch.channels_last))
-CHECKPOINTING = Variant("checkpointing", change=lambda model: model.gradient_checkpointing_enable())
+CHANNELS_LAST = Variant("channels last", change=lambda model: nn.Module.to(model, memory_format=torch.channels_last))
+CHECKPOINTING = Variant("checkpointing", change=lambda model: enable_checkpointing(model))
 CHUNKS = Variant("longer chunks", change=lambda model: double_chunks(model))
 HALVES = Variant("two halves", parts=2)
 THREADS = Variant("two threads", threads=2)
@@ -44,6 +44,10 @@ EVERY = (THREADS, FOREACH, FUSED)
 VARIANTS = {
     one.name: one for one in (PLAIN, SDPA, GROUPED, BATCHED, CHANNELS_LAST, CHECKPOINTING, CHUNKS, HALVES, *EVERY)
 }
+
+
+def enable_checkpointing(model: nn.Module) -> None:
+    (getattr(model, "gradient_checkpointing_enable", None) or model.enable_gradient_checkpointing)()
 
 
 def double_chunks(model: nn.Module) -> None:

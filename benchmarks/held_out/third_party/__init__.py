@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from held_out.model import Model
+from held_out.third_party.diffusion import DIFFUSION_MODELS
+from held_out.third_party.encoder import ENCODER_MODELS
 from held_out.third_party.expert import EXPERT_MODELS
 from held_out.third_party.image import IMAGE_MODELS
 from held_out.third_party.language import LANGUAGE_MODELS
 from held_out.third_party.sequence import SEQUENCE_MODELS
 from held_out.third_party.state import STATE_MODELS
+from held_out.third_party.vision import VISION_MODELS
 
-MODELS: dict[str, Model] = {
-    one.name: one for one in (*LANGUAGE_MODELS, *SEQUENCE_MODELS, *IMAGE_MODELS, *EXPERT_MODELS, *STATE_MODELS)
-}
+_GROUPS = (
+    LANGUAGE_MODELS,
+    SEQUENCE_MODELS,
+    IMAGE_MODELS,
+    EXPERT_MODELS,
+    STATE_MODELS,
+    ENCODER_MODELS,
+    VISION_MODELS,
+    DIFFUSION_MODELS,
+)
+MODELS: dict[str, Model] = {one.name: one for group in _GROUPS for one in group}
