@@ -28,7 +28,7 @@ os.environ.setdefault("GLOG_v", "3")
 
 from held_out.answer import LARGEST_GROUP, OUTCOMES, Line, Named, Saying, judge, path_of
 from held_out.record import PAIRS, Case, Recorder, Setting, list_cases, read_lines
-from held_out.third_party import MODELS
+from held_out.third_party import MODELS, find_installed
 
 import tensorprobe
 
@@ -88,14 +88,6 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--list", action="store_true", help="only list the cases")
     parser.add_argument("--check", action="store_true", help="only check that the corpus itself is right")
     return parser
-
-
-def find_installed() -> list[str]:
-    """The models whose library is here; a word about the others."""
-    for name, model in MODELS.items():
-        if not model.is_installed:
-            print(f"{name} is left out: pip install {model.library}", file=sys.stderr)
-    return [name for name, model in MODELS.items() if model.is_installed]
 
 
 def run_all(subjects: list[str], options: argparse.Namespace) -> Iterator[Result]:

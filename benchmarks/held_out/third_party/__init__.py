@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
+
 from held_out.model import Model
 from held_out.third_party.diffusion import DIFFUSION_MODELS
 from held_out.third_party.encoder import ENCODER_MODELS
@@ -23,3 +26,11 @@ _GROUPS = (
     DIFFUSION_MODELS,
 )
 MODELS: dict[str, Model] = {one.name: one for group in _GROUPS for one in group}
+
+
+def find_installed(models: Mapping[str, Model] = MODELS) -> list[str]:
+    """The models whose library is here; a word about the others."""
+    for name, model in models.items():
+        if not model.is_installed:
+            print(f"{name} is left out: pip install {model.library}", file=sys.stderr)
+    return [name for name, model in models.items() if model.is_installed]

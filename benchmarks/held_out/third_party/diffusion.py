@@ -118,7 +118,7 @@ _BLOCK = "transformer_blocks.0"
 _MASK = Fault(
     "mask of the captions forgotten",
     _BLOCK,
-    "baddbmm empty scaled_dot_product_attention",
+    "repeat_interleave view baddbmm empty scaled_dot_product_attention",
     "attention_mask=encoder_attention_mask,",
     "attention_mask=None,",
     paths=f"{_BLOCK} {_BLOCK}.attn2",

@@ -63,9 +63,10 @@ _SEGFORMER_FAULTS = (
     Fault(
         "maps in another order",
         _HEAD,
-        "cat",
+        "cat conv2d",
         "torch.cat(all_hidden_states[::-1], dim=1)",
         "torch.cat(all_hidden_states, dim=1)",
+        paths=f"{_HEAD} {_HEAD}.linear_fuse",
     ),
     Fault(
         "momentum of the batch norm", f"{_HEAD}.batch_norm", "batch_norm", setting=("momentum", 0.9), has_effect=False
@@ -81,7 +82,7 @@ _SEGFORMER_FAULTS = (
     Fault(
         "batch norm of the past in the third step",
         f"{_HEAD}.batch_norm",
-        "batch_norm",
+        "batch_norm add",
         setting=("training", False),
         steps=3,
         first_step=2,
@@ -175,7 +176,7 @@ _VIT_MAE_FAULTS = (
     Fault(
         "pixels of a patch transposed",
         "",
-        "permute reshape",
+        "permute reshape mean",
         "patchified_pixel_values.permute(0, 2, 4, 3, 5, 1)",
         "patchified_pixel_values.permute(0, 2, 4, 5, 3, 1)",
         method="patchify",
@@ -224,7 +225,7 @@ _SQUEEZE = Fault(
 )
 _NORM = f"{_STAGE}.0.layers.0.layer.0.normalization"
 _REGNET_FAULTS = (
-    Fault("batch norm of the past", _NORM, "batch_norm", setting=("training", False)),
+    Fault("batch norm of the past", _NORM, "batch_norm add", setting=("training", False)),
     Fault("epsilon of a batch norm", f"{_STAGE}.0.layers.1.layer.1.normalization", "batch_norm", setting=("eps", 1e-1)),
     Fault("momentum of a batch norm", _NORM, "batch_norm", setting=("momentum", 0.9), has_effect=False),
     _SQUEEZE,
@@ -249,7 +250,7 @@ _REGNET_FAULTS = (
     Fault(
         "batch norm of the past in the third step",
         f"{_STAGE}.1.layers.0.shortcut.normalization",
-        "batch_norm",
+        "batch_norm add",
         setting=("training", False),
         steps=3,
         first_step=2,
