@@ -7,7 +7,7 @@
     python benchmarks/held_out.py --list
 
 The pairs are networks in PyTorch and their ports to MindSpore (held_out/network), the models come from transformers
-(held_out/third_party). What the outcomes mean: held_out/answer.py.
+and diffusers (held_out/third_party). What the outcomes mean: held_out/answer.py.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ os.environ.setdefault("GLOG_v", "3")
 
 from held_out.answer import LARGEST_GROUP, OUTCOMES, Line, Named, Saying, judge, path_of
 from held_out.record import PAIRS, Case, Recorder, Setting, list_cases, read_lines
-from held_out.third_party import MODELS
+from held_out.third_party import MODELS, find_installed
 
 import tensorprobe
 
@@ -52,7 +52,7 @@ class Result:
 
 def main() -> None:
     options = make_parser().parse_args()
-    subjects = options.pair or [*PAIRS, *MODELS]
+    subjects = options.pair or [*PAIRS, *find_installed()]
     if unknown := sorted(set(subjects) - {*PAIRS, *MODELS}):
         sys.exit(f"--pair {unknown[0]}: there is none of this name. There are: {', '.join((*PAIRS, *MODELS))}")
     if options.dtype != "float32":
@@ -109,7 +109,7 @@ def run_case(case: Case, recorder: Recorder, by: str) -> Result:
     began = time.perf_counter()
     try:
         comparison = tensorprobe.compare(reference, candidate, by=by, processes=1)
-        saying = make_saying(comparison, (reference, candidate), case.file_start)
+        saying = make_saying(comparison, (reference, candidate), case.files)
     except Exception as error:  # one case that fails is a result, too
         saying = Saying("error", f"{type(error).__name__}: {error}")
     return Result(
@@ -129,7 +129,7 @@ def run_case(case: Case, recorder: Recorder, by: str) -> Result:
     )
 
 
-def make_saying(comparison: Any, dumps: tuple[Path, Path], file_start: str) -> Saying:
+def make_saying(comparison: Any, dumps: tuple[Path, Path], files: str) -> Saying:
     """What compare said: the calls of its verdict, and those that only one run makes, where they are few."""
     verdict = comparison.verdict
     sides = ([], []) if verdict.call is None else (list(verdict.call.reference), list(verdict.call.candidate))
@@ -140,7 +140,7 @@ def make_saying(comparison: Any, dumps: tuple[Path, Path], file_start: str) -> S
     named = []
     for calls, dump in zip(sides, dumps, strict=True):
         if 0 < len(calls) <= 2 * LARGEST_GROUP:
-            lines = read_lines(dump, file_start)
+            lines = read_lines(dump, files)
             named += [make_named(call.name, call.module_path, lines) for call in calls]
     return Saying(verdict.kind, "\n".join((verdict.headline, *verdict.evidence)), tuple(named))
 

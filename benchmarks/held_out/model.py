@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,38 +14,67 @@ import torch
 from torch import nn
 
 from held_out.patch import Fault, Patch, plant
-from held_out.variant import PLAIN, Inputs, Variant, make_optimizer, set_threads, split_inputs
+from held_out.variant import PLAIN, Inputs, Variant, choose_processors, make_optimizer, set_threads, split_inputs
 from held_out.weight import Step, draw_weights
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
+def take_loss(network: nn.Module, inputs: Inputs) -> torch.Tensor:
+    """The loss that a model computes itself."""
+    loss: torch.Tensor = network(**inputs).loss
+    return loss
+
+
 @dataclass(frozen=True)
 class Model:
     name: str
     network: str
-    """The class in transformers."""
+    """The class in the library."""
     config: str
+    """The class of its configuration; `""`: it takes the settings itself."""
     settings: dict[str, Any]
     make_inputs: Callable[[np.random.Generator], Inputs]
     variants: tuple[Variant, ...]
     faults: tuple[Fault, ...]
     has_attention: bool = True
     """It can be told which implementation of attention to use."""
+    has_experts: bool = False
+    """… and which one of experts."""
+    library: str = "transformers"
+    compute_loss: Callable[[nn.Module, Inputs], torch.Tensor] = take_loss
+
+    @property
+    def is_installed(self) -> bool:
+        return importlib.util.find_spec(self.library) is not None
+
+    @property
+    def files(self) -> str:
+        """A pattern of the files in which the library defines its models."""
+        return "*/modeling_*.py" if self.library == "transformers" else f"*/{self.library}/models/*.py"
 
     def build(self, dtype: str, variant: Variant = PLAIN) -> nn.Module:
-        import transformers
-
-        config = getattr(transformers, self.config)(**self.settings)
-        if self.has_attention:
-            config._attn_implementation = variant.attention or "eager"
-        network = getattr(transformers, self.network)(config)
+        network = self._make_network(variant)
         weights = {name: torch.from_numpy(array) for name, array in draw_weights(network).items()}
         network.load_state_dict(weights, strict=False)
-        network.to(DTYPES[dtype]).train()
+        nn.Module.to(network, DTYPES[dtype]).train()  # diffusers warns in its own `to`
         variant.change(network)
         return network
+
+    def _make_network(self, variant: Variant) -> nn.Module:
+        library = importlib.import_module(self.library)
+        network = getattr(library, self.network)
+        if not self.config:
+            made: nn.Module = network(**self.settings)
+            choose_processors(made, variant.attention)
+            return made
+        config = getattr(library, self.config)(**self.settings)
+        if self.has_attention:
+            config._attn_implementation = variant.attention or "eager"
+        if self.has_experts:
+            config._experts_implementation = variant.experts or "eager"
+        return network(config)
 
     def make_batch(self, step: int, dtype: str) -> Inputs:
         inputs = self.make_inputs(np.random.default_rng(50 + step))
@@ -91,7 +122,8 @@ class Training:
             debugger.start(model=network)
         losses = []
         for inputs in parts:
-            loss = network(**inputs).loss / len(parts) if len(parts) > 1 else network(**inputs).loss
+            loss = self.model.compute_loss(network, inputs)
+            loss = loss / len(parts) if len(parts) > 1 else loss
             loss.backward()
             losses.append(loss)
         optimizer.step()

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import MethodType
 from typing import Any
 
+import torch
 from torch import nn
 
 
@@ -49,6 +50,13 @@ class Fault:
     def modules(self) -> frozenset[str]:
         return frozenset(self.paths.split() or [self.module])
 
+    @property
+    def buffer(self) -> str:
+        """The path of a buffer that is wrong from the start, which is a right answer too; `""`: there is none."""
+        if self.setting is None or not isinstance(self.setting[1], torch.Tensor):
+            return ""
+        return f"{self.module}.{self.setting[0]}".strip(".")
+
 
 @dataclass(frozen=True)
 class Patch:
@@ -73,7 +81,7 @@ def plant(model: nn.Module, fault: Fault) -> Patch:
 
 def _set(module: nn.Module, name: str, value: Any) -> Patch:
     right = getattr(module, name)
-    setattr(module, name, value)
+    setattr(module, name, value.to(right.dtype) if isinstance(value, torch.Tensor) else value)
     return Patch(lambda: setattr(module, name, right), frozenset())
 
 

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +46,9 @@ class Case:
         return self.subject in PAIRS
 
     @property
-    def file_start(self) -> str:
-        """How the names of its files start; frames of other files say nothing of where a call is."""
-        return f"{self.subject}_" if self.is_pair else "modeling_"
+    def files(self) -> str:
+        """A pattern of its files; frames of other files say nothing of where a call is."""
+        return f"*/{self.subject}_*.py" if self.is_pair else MODELS[self.subject].files
 
 
 def list_cases(subject: str) -> list[Case]:
@@ -152,25 +153,26 @@ def make_model_answer(fault: patch.Fault, lines: frozenset[Line]) -> Answer:
         modules=fault.modules,
         words=frozenset(fault.words.split()),
         is_setting=fault.setting is not None,
+        parameter=fault.buffer,
         has_effect=fault.has_effect,
         second=second,
     )
 
 
-def read_lines(folder: Path, file_start: str) -> dict[str, Line]:
-    """Of each record of a dump, all steps of it: its innermost line in a file whose name starts so."""
+def read_lines(folder: Path, files: str) -> dict[str, Line]:
+    """Of each record of a dump, all steps of it: its innermost line in a file whose path fits the pattern."""
     found: dict[str, Line] = {}
     for path in sorted(folder.glob("step*/*/stack.json")):
         for names, frames in json.loads(path.read_text()).values():
-            line = _find_line(frames, file_start)
+            line = _find_line(frames, files)
             if line is not None:
                 found.update(dict.fromkeys(names, line))
     return found
 
 
-def _find_line(frames: list[str], file_start: str) -> Line | None:
+def _find_line(frames: list[str], files: str) -> Line | None:
     for frame in frames:
         match = _FRAME.match(frame)
-        if match is not None and (name := Path(match[1]).name).startswith(file_start):
-            return name, int(match[2])
+        if match is not None and fnmatch(match[1], files):
+            return Path(match[1]).name, int(match[2])
     return None

@@ -19,6 +19,8 @@ class Variant:
     steps: int = 1
     attention: str = ""
     """This implementation of attention in the place of the eager one."""
+    experts: str = ""
+    """This implementation of a mixture of experts in the place of a loop over them."""
     parts: int = 1
     """Into how many parts the batch is split, whose gradients add up."""
     threads: int = 1
@@ -29,14 +31,40 @@ class Variant:
 
 PLAIN = Variant("")
 SDPA = Variant("sdpa", attention="sdpa")
-CHANNELS_LAST = Variant("channels last", change=lambda model: model.to(memory_format=torch.channels_last))
-CHECKPOINTING = Variant("checkpointing", change=lambda model: model.gradient_checkpointing_enable())
+GROUPED = Variant("grouped experts", experts="grouped_mm")
+BATCHED = Variant("batched experts", experts="batched_mm")
+CHANNELS_LAST = Variant("channels last", change=lambda model: nn.Module.to(model, memory_format=torch.channels_last))
+CHECKPOINTING = Variant("checkpointing", change=lambda model: enable_checkpointing(model))
+CHUNKS = Variant("longer chunks", change=lambda model: double_chunks(model))
 HALVES = Variant("two halves", parts=2)
 THREADS = Variant("two threads", threads=2)
 FOREACH = Variant("foreach", steps=2, optimizer="foreach")
 FUSED = Variant("fused", steps=2, optimizer="fused")
 EVERY = (THREADS, FOREACH, FUSED)
-VARIANTS = {one.name: one for one in (PLAIN, SDPA, CHANNELS_LAST, CHECKPOINTING, HALVES, *EVERY)}
+VARIANTS = {
+    one.name: one for one in (PLAIN, SDPA, GROUPED, BATCHED, CHANNELS_LAST, CHECKPOINTING, CHUNKS, HALVES, *EVERY)
+}
+
+
+def enable_checkpointing(model: nn.Module) -> None:
+    (getattr(model, "gradient_checkpointing_enable", None) or model.enable_gradient_checkpointing)()
+
+
+def double_chunks(model: nn.Module) -> None:
+    """Of a state space model that is computed by chunks of the sequence: their length changes no result."""
+    for module in model.modules():
+        if hasattr(module, "chunk_size"):
+            module.chunk_size *= 2
+
+
+def choose_processors(model: nn.Module, attention: str) -> None:
+    """Of a model of diffusers, whose layers of attention take the way to compute it as an object."""
+    from diffusers.models import attention_processor
+
+    name = "AttnProcessor2_0" if attention == "sdpa" else "AttnProcessor"
+    for module in model.modules():
+        if isinstance(module, attention_processor.Attention):
+            module.set_processor(getattr(attention_processor, name)())
 
 
 @contextmanager

@@ -22,11 +22,16 @@ class Step:
 def draw_weights(network: torch.nn.Module, seed: int = 7) -> Weights:
     """Numbers of a sensible size for each parameter; buffers stay as they are."""
     random = np.random.default_rng(seed)
-    weights = {name: buffer.numpy().copy() for name, buffer in network.named_buffers() if buffer.is_floating_point()}
+    weights = {
+        name: (buffer.float() if buffer.dtype == torch.bfloat16 else buffer).numpy().copy()  # numpy has no bfloat16
+        for name, buffer in network.named_buffers()
+        if buffer.is_floating_point()
+    }
     for name, parameter in network.named_parameters():
         numbers = np.asarray(random.normal(size=tuple(parameter.shape)))
         if parameter.ndim > 1:
-            numbers *= float(np.prod(parameter.shape[1:])) ** -0.5
+            terms = parameter.shape[1:] if "experts." not in name else parameter.shape[-1:]  # a stack of matrices
+            numbers *= float(np.prod(terms)) ** -0.5
         elif name.endswith(("weight", "scale")):
             numbers = 1 + 0.2 * numbers
         else:

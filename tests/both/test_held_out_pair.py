@@ -53,7 +53,7 @@ def test_there_are_twelve_pairs_or_more_with_four_faults_or_more_and_faults_of_a
 def test_each_answer_has_a_line_at_which_a_call_is_recorded_and_no_mark_is_recorded(name: str, tmp_path: Path) -> None:
     recorder = Recorder(tmp_path, Setting("L1", "statistics"))
     reference, candidate, answer = recorder.record(Case(name, "right"))
-    lines = {*read_lines(reference, f"{name}_").values(), *read_lines(candidate, f"{name}_").values()}
+    lines = {*read_lines(reference, f"*/{name}_*.py").values(), *read_lines(candidate, f"*/{name}_*.py").values()}
 
     assert answer is None
     assert [fault.name for fault in faults_of(name) if not find_pair_answer(name, fault).lines & lines] == []
@@ -65,7 +65,7 @@ def test_a_recorded_fault_has_its_answer_and_the_lines_of_the_faulty_file(tmp_pa
     _, candidate, answer = Recorder(tmp_path, Setting("mix", "tensor")).record(case)
 
     assert answer is not None
-    named = [name for name, line in read_lines(candidate, "graph_").items() if line in answer.lines]
+    named = [name for name, line in read_lines(candidate, "*/graph_*.py").items() if line in answer.lines]
     assert any(".mse_loss." in name for name in named)
 
 

@@ -146,7 +146,7 @@ def test_a_verdict_is_read_with_the_lines_of_its_calls_and_a_backward_has_the_li
     )
     comparison = SimpleNamespace(verdict=verdict, ranks=[SimpleNamespace(only_reference=[], only_candidate=[add])])
 
-    saying = runner.make_saying(comparison, (reference, candidate), "net_")
+    saying = runner.make_saying(comparison, (reference, candidate), "*/net_*.py")
 
     assert saying == Saying(
         "source",
