@@ -143,6 +143,50 @@ def test_numbers_that_only_a_choice_is_made_of_are_results(tmp_path: Path) -> No
     assert named(result) == {"leaky_relu"}, result.verdict.headline
 
 
+# -- what looks unlike behind a difference, and is not -----------------------------------------------------------------
+
+
+def test_sums_in_another_order_are_no_difference_beside_one(tmp_path: Path) -> None:
+    """`(a + b) + c` against `c + (a + b)` in three ways: the terms are the same, but for the one that is wrong."""
+
+    def terms(model: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.tanh(x @ model.a), torch.sigmoid(x @ model.b), x @ model.c
+
+    def reference(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        first, second, third = terms(model, x)
+        return ((first + second) + torch.relu(third)).square().mean()
+
+    def candidate(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        first, second, third = terms(model, x)
+        return torch.stack([first, second + F.gelu(third)]).sum(0).square().mean()
+
+    assert named(compare(tmp_path, reference, candidate)) == {"relu", "gelu"}
+
+
+def test_a_term_that_is_subtracted_is_named(tmp_path: Path) -> None:
+    def reference(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return ((x + torch.tanh(x @ model.a)) + torch.sigmoid(x @ model.b)).square().mean()
+
+    def candidate(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return (torch.sigmoid(x @ model.b) - torch.tanh(x @ model.a) + x).square().mean()
+
+    assert named(compare(tmp_path, reference, candidate)) & {"add", "sub"}
+
+
+def test_a_number_that_is_made_of_a_shape_says_nothing_of_the_numbers_in_it(tmp_path: Path) -> None:
+    """`new_full` gives the same in both runs, whatever its tensor holds."""
+
+    def reference(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        scores = torch.relu(x @ model.a)
+        return (scores * scores.new_full((), 1.7) @ model.b).square().mean()
+
+    def candidate(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        scores = F.silu(x @ model.a)
+        return (scores * scores.new_full((), 1.7) @ model.b).square().mean()
+
+    assert named(compare(tmp_path, reference, candidate)) == {"relu", "silu"}
+
+
 # -- gradients ---------------------------------------------------------------------------------------------------------
 
 
@@ -157,10 +201,31 @@ def twice_used(model: nn.Module, x: torch.Tensor, fault: str = "") -> torch.Tens
 
 
 @pytest.mark.parametrize(("fault", "words"), [("first", {"matmul", "__matmul__"}), ("value", {"mul", "__mul__"})])
-def test_the_call_that_gives_no_gradient_back_is_named(fault: str, words: set[str], tmp_path: Path) -> None:
+def test_the_call_that_stops_a_gradient_is_named_with_the_one_that_gives_it_back(
+    fault: str, words: set[str], tmp_path: Path
+) -> None:
     result = compare(tmp_path, twice_used, lambda model, x: twice_used(model, x, fault))
     assert named(result) & words, result.verdict.headline
-    assert "no gradient goes from it" in result.verdict.headline
+    assert "detach" in named(result)
+    assert "it lets no gradient through, and in the reference one goes on there" in result.verdict.headline
+
+
+def test_a_gradient_that_only_the_reference_stops_is_named_where_it_does(tmp_path: Path) -> None:
+    """The first call whose gradients part is the product; what is missing is far before it."""
+
+    def weigh(model: nn.Module, x: torch.Tensor, judged: torch.Tensor) -> torch.Tensor:
+        share = torch.softmax(-(judged - x[:, :1]).square().mean(1), 0)
+        return ((x @ model.b).square().mean(1) * share).sum()
+
+    def reference(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return weigh(model, x, torch.tanh(x @ model.a).detach())
+
+    def candidate(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return weigh(model, x, torch.tanh(x @ model.a))
+
+    result = compare(tmp_path, reference, candidate)
+    assert named(result) == {"detach", "sub"}, result.verdict.headline
+    assert "a gradient goes through it, and in the reference it is stopped there" in result.verdict.headline
 
 
 def straight_through(model: nn.Module, x: torch.Tensor, is_straight: bool = True) -> torch.Tensor:
@@ -186,8 +251,8 @@ def test_a_view_that_gets_no_gradient_is_named_where_it_is_taken(tmp_path: Path)
         return (first @ second.detach().transpose(0, 1)).square().mean()
 
     result = compare(tmp_path, reference, candidate)
-    assert "no gradient goes from it to input.1" in result.verdict.headline
-    assert named(result) == {"matmul"}
+    assert "it lets no gradient through" in result.verdict.headline
+    assert named(result) == {"matmul", "detach"}
 
 
 def test_a_transpose_that_is_left_out_is_named(tmp_path: Path) -> None:

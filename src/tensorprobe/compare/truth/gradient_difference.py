@@ -14,6 +14,7 @@ from functools import partial
 import numpy as np
 
 from tensorprobe.compare.truth.difference import Difference
+from tensorprobe.compare.truth.gradient_stop import find_going_on, find_stop
 from tensorprobe.compare.truth.observable import ZERO, GradientPair, arrange
 from tensorprobe.compare.truth.value_index import Counterparts, other_side, unlikeness
 from tensorprobe.replay.true_step import Array, TrueCall, TrueStep, TrueValue
@@ -201,20 +202,12 @@ class GradientExplainer:
 
     def _describe_stop(self, share: _Share, side: str) -> Difference | None:
         """A gradient that goes in one run only: the call of the other run that stops it, if there is one."""
-        other = other_side(side)
         given = self._steps[side].values[share.call.inputs[share.slot]]
-        stop = _find_stop(self._counterparts.of(side, given), self._steps[other])
+        stop = find_stop(self._counterparts, given, side)
         if stop is None:
             return None
-        taken = [self._steps[other].values[number] for number in stop.inputs.values()]
-        passed = {one.number for value in taken if value.is_followed for one in self._counterparts.of(other, value)}
-        before = self._steps[side].find_before({given.number}) | {given.number}
-        onward = (
-            call
-            for call in self._steps[side].calls.values()
-            if not passed.isdisjoint(call.inputs.values()) and not before.isdisjoint(call.outputs.values())
-        )
-        calls = {other: stop, side: next(onward, share.call)}
+        going_on = find_going_on(self._counterparts, given, side, stop) or share.call
+        calls = {other_side(side): stop, side: going_on}
         because = "a gradient goes through it, and in the reference it is stopped there"
         if side == "reference":
             because = "it lets no gradient through, and in the reference one goes on there"
@@ -315,21 +308,6 @@ def _gradient_of(value: TrueValue, step: TrueStep) -> Array | None:
     if maker is None:
         return None
     return next((maker.arriving.get(slot) for slot, number in maker.outputs.items() if number == value.number), None)
-
-
-def _find_stop(values: Sequence[TrueValue], step: TrueStep) -> TrueCall | None:
-    """On the way to values that no gradient reaches: the last call that is given something with a gradient."""
-    waiting, seen = [value for value in values if not value.is_followed], set[str]()
-    while waiting:
-        maker = step.maker(waiting.pop(0))
-        if maker is None or maker.name in seen:
-            continue
-        seen.add(maker.name)
-        given = [step.values[number] for number in maker.inputs.values() if step.values[number].is_floating]
-        if any(value.is_followed for value in given):
-            return maker
-        waiting += given
-    return None
 
 
 def _find_given_back(call: TrueCall) -> list[int]:
