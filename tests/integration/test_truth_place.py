@@ -143,6 +143,21 @@ def test_numbers_that_only_a_choice_is_made_of_are_results(tmp_path: Path) -> No
     assert named(result) == {"leaky_relu"}, result.verdict.headline
 
 
+def test_memory_that_is_filled_part_by_part_is_no_result_of_a_step(tmp_path: Path) -> None:
+    """As many numbers lie in a part of the batch in one run as in another part in the other."""
+
+    def program(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        joined = x.new_empty(len(x), 6)
+        joined[:, :4].copy_((x @ model.a)[:, :4])
+        joined[:, 4:].copy_((x @ model.b)[:, :2])
+        return (joined @ model.c[:6]).square().mean()
+
+    def halves(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return (program(model, x[:3]) + program(model, x[3:])) / 2
+
+    assert compare(tmp_path, program, halves).verdict.kind == "agree"
+
+
 # -- what looks unlike behind a difference, and is not -----------------------------------------------------------------
 
 

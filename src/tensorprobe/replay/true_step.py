@@ -82,6 +82,8 @@ class TrueCall:
     departing: dict[str, Array] = field(default_factory=dict)
     """The gradients that it gives back to what went in."""
     is_random: bool = False
+    is_undefined: bool = False
+    """It gives memory as it is, to be written to."""
     inside: str | None = None
     """The recorded call that it is a part of, where that was taken apart."""
 
@@ -151,19 +153,24 @@ class TrueStep:
 
     def is_end(self, value: TrueValue) -> bool:
         """Is it a result of the step: a number that no other number is computed from? A choice that is made of it may
-        be all that the program asks for, unless numbers depend on that choice."""
-        return value.is_floating and not value.is_root and value.number not in self._leading
+        be all that the program asks for, unless numbers depend on that choice. Memory that is yet to be written to is
+        none, nor is what was written into a part of something that is taken as a whole."""
+        maker = self.maker(value)
+        is_result = value.is_floating and not value.is_root and (maker is None or not maker.is_undefined)
+        return is_result and self._leading.isdisjoint(one.number for one in (value, *self.find_views(value)))
 
     @cached_property
     def _leading(self) -> Set[int]:
         return self.find_before({value.number for value in self.values if value.is_floating})
 
     def find_before(self, numbers: Set[int]) -> Set[int]:
-        """The values that these are computed from."""
+        """The values that these are computed from. What a call passes on as it is (a dropout that is off) is not
+        computed from itself."""
         found: set[int] = set()
         for call in sorted(self.calls.values(), key=lambda call: -call.position):
-            if not numbers.isdisjoint(call.outputs.values()) or not found.isdisjoint(call.outputs.values()):
-                found.update(call.inputs.values())
+            made = set(call.outputs.values())
+            if not numbers.isdisjoint(made) or not found.isdisjoint(made):
+                found.update(set(call.inputs.values()) - made)
         return found
 
     def has_same_calls(self, other: TrueStep) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from tensorprobe.replay.engine import Replay
-from tensorprobe.replay.invocation import Tensors, is_random
+from tensorprobe.replay.invocation import Tensors, is_random, is_undefined
 from tensorprobe.replay.onlooker import Onlooker, Onlookers
 from tensorprobe.replay.precision import Precision
 from tensorprobe.replay.program import Operation, Program
@@ -150,6 +150,7 @@ class TrueStepBuilder(Onlooker):
             inputs,
             arguments=dict(_iter_plain(operation)),
             is_random=is_random(operation),
+            is_undefined=is_undefined(operation),
         )
         self._calls[operation.name] = self._by_backward[operation.backward_name] = call
         return call

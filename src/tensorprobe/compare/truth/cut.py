@@ -6,12 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
 
 from tensorprobe.compare.truth.difference import Difference
-from tensorprobe.compare.truth.effect import Exchanged
+from tensorprobe.compare.truth.effect import Exchanged, find_place
 from tensorprobe.compare.truth.observable import Observables
-from tensorprobe.compare.truth.value_index import Counterparts
-from tensorprobe.replay.true_step import TrueStep, TrueValue
+from tensorprobe.compare.truth.value_index import Counterparts, permutations
+from tensorprobe.replay.true_step import Array, TrueStep, TrueValue
 
 _MAX_TRIED = 8
 
@@ -42,17 +45,22 @@ class Cut:
 
 def find_cut(counterparts: Counterparts, observed: Observables, heals: Callable[[Exchanged], bool]) -> Cut | None:
     """The first one, if there is any. `heals`: is the loss that of the reference with these results of calls?"""
-    tried = 0
-    for cut in _CutFinder(counterparts, observed).cuts():
-        place = _place_of(cut.candidate, counterparts.steps["candidate"])
-        if place is None:
-            continue
-        if heals({place: cut.reference.array}):
+    candidate = counterparts.steps["candidate"]
+    tries = ((cut, content) for cut in _CutFinder(counterparts, observed).cuts() for content in _lay_out(cut))
+    for cut, content in islice(tries, _MAX_TRIED):
+        place = find_place(cut.candidate, candidate)
+        if place is not None and heals({place: content}):
             return cut
-        tried += 1
-        if tried == _MAX_TRIED:
-            break
     return None
+
+
+def _lay_out(cut: Cut) -> Iterator[Array]:
+    """The reference's value in the shape of the candidate's: with its axes in the order that fits, or as it is."""
+    array, shape = cut.reference.array, cut.candidate.array.shape
+    long = [size for size in shape if size > 1]
+    moved = (np.transpose(array, axes) for axes in permutations(array))
+    fitting = [one for one in (array, *moved) if [size for size in one.shape if size > 1] == long]
+    yield from (one.reshape(shape) for one in fitting or [array])
 
 
 class _CutFinder:
@@ -94,11 +102,3 @@ class _CutFinder:
         if value.number in self._parameters or self._counterparts.is_plain("candidate", value):
             return self._parameters.get(value.number, [])
         return [one.number for one in self._counterparts.of("candidate", value)]
-
-
-def _place_of(value: TrueValue, step: TrueStep) -> tuple[str, str] | None:
-    """The call that made it, and as which of its results; None where nothing can be put there."""
-    maker = step.maker(value)
-    if maker is None or maker.inside is not None:
-        return None
-    return next(((maker.name, slot) for slot, number in maker.outputs.items() if number == value.number), None)

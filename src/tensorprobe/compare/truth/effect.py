@@ -11,11 +11,32 @@ from math import isfinite
 
 from tensorprobe.compare.truth.difference import Difference
 from tensorprobe.compare.truth.observable import Observables
-from tensorprobe.replay.true_step import Array, TrueCall, TrueStep
+from tensorprobe.replay.true_step import Array, TrueCall, TrueStep, TrueValue
 from tensorprobe.replay.true_step_builder import Keeping
 
 MAX_TRIED = 4
 Exchanged = Mapping[tuple[str, str], Array]
+
+
+class Trial:
+    """Executes the candidate with other results of calls, and looks at the loss."""
+
+    def __init__(self, observed: Observables, replay: Callable[[Exchanged], TrueStep]) -> None:
+        self._observed = observed
+        self._replay = replay
+
+    def find_effect(self, exchanged: Exchanged) -> float | None:
+        """The share of the loss's difference that vanishes."""
+        left = self._find_total(exchanged) - self._observed.reference_total
+        share = 1 - abs(left / (self._observed.candidate_total - self._observed.reference_total))
+        return share if isfinite(share) else None
+
+    def heals(self, exchanged: Exchanged) -> bool:
+        """Is the loss that of the reference then?"""
+        return replace(self._observed, candidate_total=self._find_total(exchanged)).has_same_loss
+
+    def _find_total(self, exchanged: Exchanged) -> float:
+        return sum(float(root.array.sum()) for root in self._replay(exchanged).roots)
 
 
 def keep_losses(step: TrueStep) -> Keeping:
@@ -25,25 +46,21 @@ def keep_losses(step: TrueStep) -> Keeping:
     return Keeping(frozenset(root.number for root in step.roots), last=None if last is None else last.name)
 
 
-def add_effects(
-    differences: Sequence[Difference],
-    observed: Observables,
-    steps: Mapping[str, TrueStep],
-    replay: Callable[[Exchanged], TrueStep],
-) -> list[Difference]:
-    """With the effect of the first ones. `replay` executes the candidate with other results of calls."""
-    gap = observed.candidate_total - observed.reference_total
-    if not gap or observed.has_same_loss:
-        return list(differences)
+def add_effects(differences: Sequence[Difference], steps: Mapping[str, TrueStep], trial: Trial) -> list[Difference]:
+    """With the effect of the first ones."""
     tried = []
     for one in differences[:MAX_TRIED]:
         exchanged = find_exchanged(one, steps)
-        if exchanged:
-            total = sum(float(root.array.sum()) for root in replay(exchanged).roots)
-            share = 1 - abs((total - observed.reference_total) / gap)
-            one = replace(one, effect=share if isfinite(share) else None)
-        tried.append(one)
+        tried.append(replace(one, effect=trial.find_effect(exchanged)) if exchanged else one)
     return [*tried, *differences[MAX_TRIED:]]
+
+
+def find_place(value: TrueValue, step: TrueStep) -> tuple[str, str] | None:
+    """The call that made it, and as which of its results; None where nothing can be put there."""
+    maker = step.maker(value)
+    if maker is None or maker.inside is not None:
+        return None
+    return next(((maker.name, slot) for slot, number in maker.outputs.items() if number == value.number), None)
 
 
 def find_exchanged(one: Difference, steps: Mapping[str, TrueStep]) -> Exchanged:

@@ -188,10 +188,13 @@ class GradientExplainer:
 
     def _describe_lone(self, shares: Sequence[_Share], side: str) -> Iterator[Difference]:
         """Gradients that go in one run only."""
+        stops: set[TrueCall | None] = set()
         for share in self._follow(shares, side):
             stopped = self._describe_stop(share, side)
             if stopped is not None:
-                yield stopped
+                stop = stopped.call(other_side(side))
+                yield from [] if stop in stops else [stopped]
+                stops.add(stop)
                 continue
             calls = {side: share.call, other_side(side): self._find_same_call(share.call, side)}
             to = f"goes from it to {share.slot}"

@@ -8,7 +8,7 @@ from functools import partial
 from tensorprobe.compare.truth.argument import Arguments
 from tensorprobe.compare.truth.cut import find_cut
 from tensorprobe.compare.truth.difference import Difference, describe_start
-from tensorprobe.compare.truth.effect import add_effects, find_exchanged, keep_losses
+from tensorprobe.compare.truth.effect import Trial, add_effects, find_exchanged, keep_losses
 from tensorprobe.compare.truth.explanation import explain_forward
 from tensorprobe.compare.truth.forward_difference import Starts, find_starts
 from tensorprobe.compare.truth.gradient_difference import GradientExplainer
@@ -86,19 +86,27 @@ class _TruthJudge:
             found.counterparts, found.observables, found.unequal = as_if, observed, pairs
 
     def _explain_difference(self, found: Judgement) -> None:
+        found.differences, opened = self._explain(found.counterparts, found.observables, _NOT_MOVED)
+        if found.observables.has_same_loss or not found.differences:
+            return
         keeping = keep_losses(found.steps[SIDES[1]])
         execute = partial(self._replaying[SIDES[1]].replay, self._replacements[SIDES[1]], (), keeping=keeping)
-        differences, opened = self._explain(found.counterparts, found.observables, _NOT_MOVED)
-        found.differences = add_effects(differences, found.observables, opened.steps, execute)
-        if found.observables.has_same_loss or any(one.explains_all for one in found.differences):
+        trial = Trial(found.observables, execute)
+        found.differences = add_effects(found.differences, opened.steps, trial)
+        if any(one.explains_all for one in found.differences):
             return
-        observed = found.observables
-        cut = find_cut(found.counterparts, observed, lambda exchanged: observed.is_healed(execute(exchanged)))
-        if cut is not None and differences and not cut.is_behind(differences[0], opened.steps):
-            differences, opened = self._explain_forward(found.counterparts, cut.starts)
-            found.differences = add_effects(differences, found.observables, opened.steps, execute)
-        if differences and differences[0].is_found:
+        opened = self._try_to_narrow(found, opened, trial)
+        if found.differences[0].is_found and not found.differences[0].explains_all:
             found.differences += self._find_behind(found, opened)
+
+    def _try_to_narrow(self, found: Judgement, opened: Counterparts, trial: Trial) -> Counterparts:
+        """Behind a difference, and beside one, what is only written otherwise looks like one. So values are exchanged,
+        one after the other: where the loss becomes that of the reference, all else has no effect."""
+        cut = find_cut(found.counterparts, found.observables, trial.heals)
+        if cut is not None and not cut.is_behind(found.differences[0], opened.steps):
+            differences, opened = self._explain_forward(found.counterparts, cut.starts)
+            found.differences = add_effects(differences, opened.steps, trial) or found.differences
+        return opened
 
     def _find_behind(self, found: Judgement, opened: Counterparts) -> list[Difference]:
         """What shows only when the differences before it are gone: with the reference's values in their places."""

@@ -4,14 +4,14 @@ mean the same, whatever happens in between."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from tensorprobe.compare.truth.piece import Piece, pair_pieces
 from tensorprobe.compare.truth.start import Origin
 from tensorprobe.compare.truth.value_index import TOLERANCE, Counterparts, is_same, permutations
-from tensorprobe.replay.true_step import Array, TrueStep, TrueValue
+from tensorprobe.replay.true_step import Array, TrueValue
 
 ZERO = 1e-11
 """A gradient that is smaller than this part of the largest one of the run is zero in exact arithmetic."""
@@ -85,11 +85,6 @@ class Observables:
     @property
     def has_same_loss(self) -> bool:
         return self.loss_error <= self.tolerance
-
-    def is_healed(self, again: TrueStep) -> bool:
-        """Is the loss that of the reference, when the candidate is executed again otherwise?"""
-        total = sum(float(root.array.sum()) for root in again.roots)
-        return replace(self, candidate_total=total).has_same_loss
 
     @property
     def worst_gradient(self) -> float:
