@@ -41,12 +41,19 @@ def time_on_device(tensor: torch.Tensor) -> float:
 
     rows = torch.empty(1 << 13, device_kernel.COLUMNS, dtype=torch.float64, device="cuda")
     hashes = torch.empty(1 << 13, dtype=torch.int64, device="cuda")
-    device_kernel.launch(tensor, rows, hashes, 0, False)
+    programs = device_kernel.program_count(tensor.numel(), device_kernel.processor_count(tensor.device))
+    table = torch.tensor([[tensor.data_ptr(), tensor.numel(), 0, programs]]).pin_memory()
+    launcher = device_kernel.Launcher(table, rows, hashes)
+
+    def launch() -> None:
+        launcher.launch((tensor.dtype, True, False), 0, 1, programs, torch.cuda.current_stream().cuda_stream)
+
+    launch()
     repeats = max(1, min(200, (1 << 26) // tensor.numel()))
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for _ in range(repeats):
-            device_kernel.launch(tensor, rows, hashes, 0, False)
+            launch()
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     start.record()
     graph.replay()

@@ -112,3 +112,24 @@ def test_tensors_deep_in_a_tree() -> None:
     assert read["a"][0]["Norm"] == 7.0
     assert read["a"][1]["b"]["note"] == "deep"
     assert read["a"][2] is None
+
+
+@pytest.mark.parametrize(
+    "stats",
+    [
+        Stats(1.5, -2.0, 0.25, 3.0),
+        Stats(1e308, 1e308, math.inf, 1.4e308),
+        Stats(math.inf, 0.0, math.inf, math.inf, inf_count=1),
+        Stats(math.nan, math.nan, math.nan, math.nan, nan_count=2),
+        Stats(3, -1, 0.5, 4.0),
+        Stats(True, False, 0.5, 1.0),
+        Stats(reason="empty"),
+    ],
+    ids=["finite", "overflown mean", "infinite", "nan", "integers", "truths", "none"],
+)
+def test_numbers_are_written_as_json_writes_them(stats: Stats) -> None:
+    leaf = TensorLeaf("torch.Tensor", "torch.float64", (2, 3), False, Value(stats))
+    found = json.loads(encode_tree([leaf, 1, None, True, "a\n", math.inf]))
+    words = {"Max": stats.max, "Min": stats.min, "Mean": stats.mean, "Norm": stats.norm}
+    assert repr({word: found[0][word] for word in words}) == repr(words)
+    assert found[1:] == [1, None, True, "a\n", math.inf]

@@ -167,11 +167,14 @@ class GradientRecord:
         """Write what has come, and be ready for another pass over the same graph."""
         slots = list(iter_slots(self.inputs, self.outputs, self.outputs_by_keyword))
         for slot in slots:
-            self._settle(slot)
+            if slot.share is not None:
+                self._settle(slot)
         self._recorder.end_backward(self)
+        self._waiting = 0
         for slot in slots:
             slot.leaf, slot.expected = None, slot.total
-        self._waiting = sum(slot.total > 0 for slot in slots)
+            if slot.total:
+                self._waiting += 1
         self.is_begun, self.is_repeated = False, True
 
     def _settle(self, slot: Slot) -> None:
@@ -192,8 +195,10 @@ def container_of(call: Call) -> str | None:
 def iter_slots(*trees: Any) -> Any:
     """All slots in nested lists and dicts."""
     for tree in trees:
-        if isinstance(tree, Slot):
+        if type(tree) is Slot:
             yield tree
+        elif type(tree) is list and not any(type(item) is list or type(item) is dict for item in tree):
+            yield from [item for item in tree if type(item) is Slot]
         elif isinstance(tree, (list, dict)):
             yield from iter_slots(*(tree.values() if isinstance(tree, dict) else tree))
 
@@ -203,7 +208,7 @@ def slots_to_leaves(tree: Any) -> Any:
     if isinstance(tree, Slot):
         return tree.leaf
     if isinstance(tree, list):
-        return [slots_to_leaves(item) for item in tree]
+        return [item.leaf if type(item) is Slot else item and slots_to_leaves(item) for item in tree]
     if isinstance(tree, dict):
         return {key: slots_to_leaves(item) for key, item in tree.items()}
     return tree

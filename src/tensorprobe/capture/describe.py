@@ -14,13 +14,14 @@ from tensorprobe.capture.storing import Storing
 from tensorprobe.capture.tensor_queue import TensorQueue
 from tensorprobe.model.name import slot_file_name
 from tensorprobe.model.record import Stats, TensorLeaf, Value
-from tensorprobe.model.tree import map_tree
+from tensorprobe.model.tree import MAX_PLAIN_ITEMS, PLAIN_ENDS, is_plain, map_tree
 from tensorprobe.store.sketch import sketch_array
 
 Listener = Callable[[TensorLeaf, str, Any], None]
 """Told of a tensor's leaf, its slot and the tensor."""
 
 _MAX_TEXT = 1000
+_NAMES = frozenset({str})
 NOT_STORED = "not stored, because the limit of disk space was reached"
 _PLAIN = (bool, int, float, str)
 
@@ -33,6 +34,8 @@ class Describer:
         self._queue = queue
         self._suffix = file_suffix
         self._tensor_type = reader.tensor_type
+        self._is_end: dict[type, bool] = dict.fromkeys(PLAIN_ENDS, True)
+        """Of the types that were met: those of tensors and of plain values, which hold nothing else."""
         self._files: dict[Any, str] = {}
         """The files of this step by their contents, where these are known by nothing else."""
         self.note_failure: Callable[[str, BaseException], None] = lambda where, error: None
@@ -64,7 +67,32 @@ class Describer:
                 return None
             return self._reader.describe_object(value) or self.describe_plain(value, path, stores)
 
-        return map_tree(tree, slot, leaf, self._reader.atoms)
+        if stores or listen is not None:
+            return map_tree(tree, slot, leaf, self._reader.atoms)
+        if type(tree) is dict and _NAMES.issuperset(map(type, tree)) and is_plain(tree.values()):
+            return {
+                name: None if item is None else self.describe_plain(item, slot, stores) for name, item in tree.items()
+            }
+        if type(tree) not in (tuple, list) or len(tree) > MAX_PLAIN_ITEMS:
+            return map_tree(tree, slot, leaf, self._reader.atoms)
+        is_end, above = self._is_end, (id(tree),)
+        leaves = []
+        for index, item in enumerate(tree):  # nobody asks what these are called: names are made only where one does
+            kind = type(item)
+            if kind not in is_end:
+                is_end[kind] = issubclass(kind, self._tensor_type) and issubclass(kind, self._reader.atoms)
+            if not is_end[kind]:
+                leaves.append(map_tree(item, f"{slot}.{index}", leaf, self._reader.atoms, above))
+            elif item is None:
+                leaves.append(None)
+            elif kind in PLAIN_ENDS:
+                leaves.append(self.describe_plain(item, slot, stores))
+            else:
+                described = self._reader.read(item, produced_by)
+                if described.mismatch is not None:
+                    self.note_stale(f"{slot}.{index}", described.mismatch)
+                leaves.append(described)
+        return leaves
 
     def describe_tensor(self, tensor: Any, slot: str, produced_by: str | None, stores: Storing) -> TensorLeaf:
         """One tensor, with its file if it is to have one."""

@@ -29,7 +29,7 @@ from tensorprobe.capture.undefined_gradient import UndefinedGradients
 from tensorprobe.capture.watch import Watch, Watched, changes_inputs
 from tensorprobe.config import CaptureConfig
 from tensorprobe.model.name import PARAMETERS_GRAD
-from tensorprobe.model.tree import tuple_paths
+from tensorprobe.model.tree import has_nested, tuple_paths
 
 _MAX_ERROR_TEXT = 500
 UNENDED = "had not ended when the step did"
@@ -151,7 +151,8 @@ class Recorder:
         call.fields["input_args"] = describe(args, slot(name, "input"), stores=stores, listen=listen)
         by_name = describe(kwargs, slot(name, "kwargs"), stores=stores, listen=listen) if kwargs else {}
         call.fields["input_kwargs"] = by_name
-        if tuples := [*tuple_paths(args, "input"), *tuple_paths(kwargs, "kwargs")]:
+        is_nested = has_nested(args) or has_nested(kwargs.values())
+        if is_nested and (tuples := [*tuple_paths(args, "input"), *tuple_paths(kwargs, "kwargs")]):
             call.fields["tuples"] = tuples
         if call.watched and changes_inputs(call.stem, kwargs):
             self._watch.keep_copies(call.watched)
@@ -212,7 +213,7 @@ class Recorder:
         finding = None
         if note is not None:
             call.fields["note"] = note
-        else:
+        elif call.watched or outputs:
             arguments = [call.fields[key] for key in ("input_args", "input_kwargs") if key in call.fields]
             finding = self._watch.find(call.forward_name, call.watched, outputs, arguments or None)
         self._emit_forward(call)
@@ -268,8 +269,7 @@ class Recorder:
     def describe_gradient(self, record: GradientRecord, slot: Slot) -> Any:
         """A leaf for a gradient that is complete."""
         call, is_input = record.call, slot.path.startswith("input")
-        role_is_kept = self.selector.keeps_inputs if is_input else self.selector.keeps_outputs
-        if not call.keeps_backward or not role_is_kept:
+        if not call.keeps_backward or not (self.selector.keeps_inputs if is_input else self.selector.keeps_outputs):
             return None
         stores = self.selector.storing(call.backward_name)
         if stores is Storing.LEAVES:  # those of a call that is executed again are computed again

@@ -68,4 +68,6 @@ class Selector:
 
     def storing(self, name: str) -> Storing:
         """Which tensors of this record are stored as files?"""
+        if not self._tensor_list:
+            return self._storing
         return Storing.ALL if any(part in name for part in self._tensor_list) else self._storing

@@ -77,9 +77,10 @@ class Sharding:
     """The global ranks, in the order of their places on the mesh."""
 
 
-@dataclass(slots=True)
+@dataclass(init=False)
 class TensorLeaf:
-    """One tensor in one slot of a record."""
+    """One tensor in one slot of a record. There are many, and most of what one could have to say it does not: what is
+    not given stays with the class."""
 
     type: str
     dtype: str
@@ -112,6 +113,25 @@ class TensorLeaf:
     is_conjugated: bool = False
     """It shows the complex conjugates of what is in its storage."""
     is_negated: bool = False
+
+    def __init__(
+        self,
+        type: str,  # noqa: A002  the word of the format
+        dtype: str,
+        shape: tuple[int, ...],
+        requires_grad: bool | None,
+        value: Value,
+        source: str | None = None,
+        **others: Any,
+    ) -> None:
+        self.type = type
+        self.dtype = dtype
+        self.shape = shape
+        self.requires_grad = requires_grad
+        self.value = value
+        self.source = source
+        if others:
+            self.__dict__.update(others)
 
 
 class LateField(ABC):

@@ -9,12 +9,14 @@ indexes.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 MAX_PLAIN_ITEMS = 1000
 """A longer list of plain values, such as the data of a tensor that is made from it, is one leaf."""
 _MAX_PATH = 200  # a container may be inside itself
+PLAIN_ENDS: frozenset[type] = frozenset({str, int, float, bool, type(None)})
+"""Types that are ends of every tree, and are known at a glance."""
 _NESTED = (list, tuple, Mapping)
 
 LeafFunction = Callable[[Any, str], Any]
@@ -28,9 +30,10 @@ def map_tree(
     Instances of `atoms` are ends too, and so is a container where it is met again inside itself; `above` holds the
     addresses of the containers around `tree`.
     """
-    if isinstance(tree, atoms):
+    kind = type(tree)
+    if kind in PLAIN_ENDS or isinstance(tree, atoms):
         return leaf(tree, path)
-    children = named_children(tree)
+    children = named_children(tree) if kind is not tuple and kind is not list else None
     if (children is None and not isinstance(tree, (tuple, list))) or id(tree) in above:
         return leaf(tree, path)
     above = (*above, id(tree))
@@ -43,6 +46,16 @@ def map_tree(
         text = str(key) if str(key) not in result else f"{key} ({type(key).__name__})"  # {1: …, "1": …}
         result[text] = map_tree(item, f"{path}.{text}", leaf, atoms, above)
     return result
+
+
+def has_nested(items: Iterable[Any]) -> bool:
+    """Is one of these a container that `tuple_paths` looks into?"""
+    return any(isinstance(item, (tuple, list, dict)) for item in items)
+
+
+def is_plain(items: Iterable[Any]) -> bool:
+    """Are all of these ends of which nothing more is to be said than what they are?"""
+    return PLAIN_ENDS.issuperset(map(type, items))
 
 
 def tuple_paths(tree: Any, path: str) -> list[str]:
@@ -67,7 +80,7 @@ def named_children(tree: Any) -> list[tuple[Any, Any]] | None:
     """The fields of a dict, a namedtuple or a dataclass; None for everything else."""
     if isinstance(tree, (list, str, int, float, type(None))):  # the frequent ends first
         return None
-    if isinstance(tree, Mapping):
+    if isinstance(tree, (dict, Mapping)):
         return list(tree.items())
     if isinstance(tree, tuple) and isinstance(getattr(type(tree), "_fields", None), tuple):
         return list(zip(type(tree)._fields, tree, strict=False))  # type: ignore[attr-defined]

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from tensorprobe.model.record import LateField, Number, Sharding, Stats, TensorLeaf
@@ -25,6 +27,10 @@ def encode_tree(tree: Any) -> str:
     kind = type(tree)
     if kind is TensorLeaf:
         return encode_tensor(tree)
+    if kind is str:
+        return _encode_string(tree)
+    if kind is int or kind is float or kind is bool or tree is None:
+        return encode_number(tree)
     if kind is list:
         return f"[{', '.join([encode_tree(item) for item in tree])}]"
     if kind is dict:
@@ -36,8 +42,7 @@ def encode_tree(tree: Any) -> str:
 
 def encode_tensor(leaf: TensorLeaf) -> str:
     """One tensor leaf."""
-    shape = ", ".join(map(str, leaf.shape))
-    parts = [f'{{"type": {_encode_string(leaf.type)}, "dtype": {_encode_string(leaf.dtype)}, "shape": [{shape}]']
+    parts = [_encode_kind(leaf.type, leaf.dtype, tuple(leaf.shape))]
     value = leaf.value
     if value.stats is not None:
         parts.append(_encode_stats(value.stats))
@@ -73,6 +78,13 @@ def encode_tensor(leaf: TensorLeaf) -> str:
     return ", ".join(parts) + "}"
 
 
+@lru_cache(maxsize=4096)
+def _encode_kind(kind: str, dtype: str, shape: tuple[int, ...]) -> str:
+    """The beginning of a tensor leaf. A step has many tensors of few shapes."""
+    sizes = ", ".join(map(str, shape))
+    return f'{{"type": {_encode_string(kind)}, "dtype": {_encode_string(dtype)}, "shape": [{sizes}]'
+
+
 def encode_number(number: Number) -> str:
     """A number as Python's json writes it."""
     if number is None:
@@ -94,16 +106,20 @@ def _encode_sharding(sharding: Sharding) -> str:
     )
 
 
-def show_sketched(number: float) -> str:
-    """One number of a sketch, with the digits that it is written with."""
-    return f"{number:.9g}"
+show_sketched: Callable[[float], str] = "{:.9g}".format
+"""One number of a sketch, with the digits that it is written with."""
 
 
 def _encode_stats(stats: Stats) -> str:
-    text = (
-        f'"Max": {encode_number(stats.max)}, "Min": {encode_number(stats.min)}, '
-        f'"Mean": {encode_number(stats.mean)}, "Norm": {encode_number(stats.norm)}'
-    )
+    norm, mean = stats.norm, stats.mean
+    is_plain = type(norm) is type(mean) is type(stats.max) is float and norm < math.inf and -math.inf < mean < math.inf
+    if is_plain:  # the extremes are finite where the norm is
+        text = f'"Max": {stats.max!r}, "Min": {stats.min!r}, "Mean": {stats.mean!r}, "Norm": {stats.norm!r}'
+    else:
+        text = (
+            f'"Max": {encode_number(stats.max)}, "Min": {encode_number(stats.min)}, '
+            f'"Mean": {encode_number(stats.mean)}, "Norm": {encode_number(stats.norm)}'
+        )
     if stats.sketch is not None:
         text += f', "Sketch": [{", ".join(map(show_sketched, stats.sketch))}]'
     if stats.nan_count:

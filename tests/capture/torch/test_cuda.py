@@ -336,3 +336,35 @@ def test_fsdp2_on_a_gpu_is_not_stopped_by_buffers_that_nobody_has_written_to(tmp
     linear = [fields for name, fields in records.items() if name.startswith("Functional.linear") and "forward" in name]
     assert len(linear) == 4
     assert not any("note" in leaf for fields in linear for leaf in (*fields["input_args"], *fields["output"]) if leaf)
+
+
+@pytest.mark.parametrize("has_hash", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_the_kernel_agrees_with_float64_whatever_the_size_and_the_place(dtype: torch.dtype, has_hash: bool) -> None:
+    """Sizes around a row of the sketch, tensors that begin at no multiple of 16 bytes, gaps, and what is not finite."""
+    from tensorprobe.capture.torch.digest import hash_digest
+    from tensorprobe.capture.torch.reducer import Reducer
+    from tensorprobe.model.record import Value
+
+    torch.manual_seed(3)
+    memory = (torch.randn((1 << 21) + 64, device="cuda") * 3).to(dtype)
+    tensors = [
+        memory[start : start + size] for start in (0, 1, 8) for size in (1, 5, 2031, 2032, 2033, 100_003, 1 << 21)
+    ]
+    tensors += [memory[: 1 << 20].view(1024, 1024).t(), memory[::3], memory[:3].expand(5, 3)]
+    broken = memory[:5000].clone()
+    broken[7], broken[4999], broken[2032] = float("nan"), float("inf"), float("-inf")
+    reducer = Reducer()
+    values = [Value(None) for _ in (*tensors, broken)]
+    for tensor, value in zip([*tensors, broken], values, strict=True):
+        value.stats = reducer.reduce(tensor, 0, value if has_hash else None)
+    reducer.fetch()
+    for tensor, value in zip(tensors, values, strict=False):
+        stats, exact = value.stats, tensor.double()
+        assert stats is not None and (stats.max, stats.min) == (exact.max().item(), exact.min().item())
+        assert stats.norm == pytest.approx(exact.norm().item(), rel=1e-9)
+        assert stats.mean == pytest.approx(exact.mean().item(), abs=1e-9 * exact.norm().item())
+        assert not has_hash or value.digest == hash_digest(tensor.cpu())
+    stats = values[-1].stats
+    assert stats is not None and (stats.nan_count, stats.inf_count) == (1, 2)
+    assert (stats.max, stats.min) == (float("inf"), float("-inf"))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from tensorprobe.capture.torch.api_name import COLLECTIVES, Api
-from tensorprobe.capture.torch.reader import tensors_in
+from tensorprobe.capture.torch.content import tensors_in
 
 _WRITTEN = {"gather": "gather_list", "broadcast_coalesced": "tensors"}
 """Which argument a collective writes to, where it is not the first."""

@@ -6,6 +6,9 @@ Reads and copies; changes nothing, and touches no storage in a way that its owne
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import torch
 from torch.nn.parameter import is_lazy
 
@@ -187,3 +190,21 @@ def describe_kind(tensor: torch.Tensor) -> str | None:
 def storage_of(tensor: torch.Tensor) -> int:
     """The address of the storage in which the content of a tensor is, or will be."""
     return int(content_in_flight(tensor).untyped_storage()._cdata)
+
+
+def peel(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor that torch.func.grad follows; what vmap batches cannot be taken apart."""
+    while torch._C._functorch.is_gradtrackingtensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
+
+
+def tensors_in(tree: Any) -> Iterator[torch.Tensor]:
+    if isinstance(tree, torch.Tensor):
+        yield tree
+    elif isinstance(tree, (tuple, list)):
+        for item in tree:
+            yield from tensors_in(item)
+    elif isinstance(tree, dict):
+        for item in tree.values():
+            yield from tensors_in(item)

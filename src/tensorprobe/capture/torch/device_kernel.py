@@ -1,13 +1,16 @@
-"""One pass over a CUDA tensor: max, min, sum, sum of squares, counts of NaN and Inf, the sketch and the positional
-hash, in one launch.
+"""One pass over CUDA tensors: max, min, sum, sum of squares, counts of NaN and Inf, the sketch and the positional
+hash, of many tensors in one launch.
 
-Each program writes a row of its own; nothing is added atomically, so the same tensor always gives the same bits.
-Imports triton, which comes with the CUDA builds of torch: only import this file where it is there.
+Where they are is told by a table, a line of four whole numbers for each: its address, how many elements it has, its
+first row, and how many programs work on it. Each program writes a row of its own; nothing is added atomically, so the
+same tensor always gives the same bits. Imports triton, which comes with the CUDA builds of torch: only import this file
+where it is there.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import torch
 import triton
@@ -17,6 +20,8 @@ from tensorprobe.store import sketch
 
 COLUMNS = 6 + sketch.COUNT
 """max, min, sum, sum of squares, NaN count, Inf count, and the four numbers of the sketch"""
+FIELDS = 4
+"""What the table says of each tensor."""
 _WARPS = 8
 _PROGRAMS_PER_PROCESSOR = 2
 _A = tl.constexpr(0x9E3779B97F4A7C15)
@@ -46,7 +51,7 @@ def _signed_sum(columns, bits, index: tl.constexpr):  # type: ignore[no-untyped-
 @triton.jit
 def _store_sketch(place, folded, column):  # type: ignore[no-untyped-def]
     """The four numbers, of the sums over all rows of each column."""
-    bits = (_HADAMARD >> (4 * (column & 3))).to(tl.uint32) ^ _mix(column >> 2)
+    bits = ((column * 0 + _HADAMARD) >> (4 * (column & 3))) ^ _mix(column >> 2)
     tl.store(place, _signed_sum(folded, bits, 0))
     tl.store(place + 1, _signed_sum(folded, bits, 1))
     tl.store(place + 2, _signed_sum(folded, bits, 2))
@@ -68,37 +73,48 @@ def _hash(value, index, BITS: tl.constexpr):  # type: ignore[no-untyped-def]  # 
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _reduce(values, rows, hashes, count, first_row, BITS: tl.constexpr, HAS_HASH: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
-    """Each program adds up rows of the sketch, lane by lane; infinities are counted and left out of the sums."""
-    program = tl.program_id(0).to(tl.int64)
+def _add_line(sums, values, line, index, inside, BITS: tl.constexpr, HAS_HASH: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+    """One more row of the sketch, lane by lane; infinities are counted and left out of the sums."""
+    largest, smallest, total, squares, folded, nans, infs, hashed = sums
+    value = tl.load(values + index, mask=inside, other=0.0)
+    number = value.to(tl.float32)
+    is_number = inside & (number == number)
+    is_finite = tl.abs(number) < float("inf")
+    largest = tl.maximum(largest, tl.where(is_number, number, float("-inf")))
+    smallest = tl.minimum(smallest, tl.where(is_number, number, float("inf")))
+    exact = tl.where(is_finite, number, 0.0).to(tl.float64)
+    sign = 1.0 - 2.0 * (_mix(tl.cast(line, tl.uint32)) & 1).to(tl.float64)
+    total += exact
+    squares += exact * exact
+    folded += exact * sign
+    nans += (number != number).to(tl.int32)
+    infs += (tl.abs(number) == float("inf")).to(tl.int32)
+    if HAS_HASH:
+        hashed += tl.where(inside, _hash(value, index, BITS), 0)
+    return largest, smallest, total, squares, folded, nans, infs, hashed
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _reduce(values, count, program, programs, row, hashes, BITS: tl.constexpr, HAS_HASH: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+    """The share of one program. Only the last row of the sketch may be short: the others are read without asking."""
     lane = tl.arange(0, _LANES)
-    largest = tl.full((_LANES,), float("-inf"), tl.float32)
-    smallest = tl.full((_LANES,), float("inf"), tl.float32)
-    total = tl.zeros((_LANES,), tl.float64)
-    squares = tl.zeros((_LANES,), tl.float64)
-    folded = tl.zeros((_LANES,), tl.float64)
-    nans = tl.zeros((_LANES,), tl.int32)
-    infs = tl.zeros((_LANES,), tl.int32)
-    hashed = tl.zeros((_LANES,), tl.uint64)
-    for line in range(program, tl.cdiv(count, _WIDTH), tl.num_programs(0)):
-        index = line * _WIDTH + lane
-        inside = (lane < _WIDTH) & (index < count)
-        value = tl.load(values + index, mask=inside, other=0.0)
-        number = value.to(tl.float32)
-        is_number = inside & (number == number)
-        is_finite = tl.abs(number) < float("inf")
-        largest = tl.maximum(largest, tl.where(is_number, number, float("-inf")))
-        smallest = tl.minimum(smallest, tl.where(is_number, number, float("inf")))
-        exact = tl.where(is_finite, number, 0.0).to(tl.float64)
-        sign = 1.0 - 2.0 * (_mix(tl.cast(line, tl.uint32)) & 1).to(tl.float64)
-        total += exact
-        squares += exact * exact
-        folded += exact * sign
-        nans += (number != number).to(tl.int32)
-        infs += (tl.abs(number) == float("inf")).to(tl.int32)
-        if HAS_HASH:
-            hashed += tl.where(inside, _hash(value, index, BITS), 0)
-    row = rows + (first_row + program) * _COLUMNS
+    sums = (
+        tl.full((_LANES,), float("-inf"), tl.float32),
+        tl.full((_LANES,), float("inf"), tl.float32),
+        tl.zeros((_LANES,), tl.float64),
+        tl.zeros((_LANES,), tl.float64),
+        tl.zeros((_LANES,), tl.float64),
+        tl.zeros((_LANES,), tl.int32),
+        tl.zeros((_LANES,), tl.int32),
+        tl.zeros((_LANES,), tl.uint64),
+    )
+    lines = count // _WIDTH
+    for line in range(program, lines, programs):
+        sums = _add_line(sums, values, line, lane + line * _WIDTH, lane < _WIDTH, BITS, HAS_HASH)
+    if lines % programs == program:
+        index = lane + lines * _WIDTH
+        sums = _add_line(sums, values, lines, index, (lane < _WIDTH) & (index < count), BITS, HAS_HASH)
+    largest, smallest, total, squares, folded, nans, infs, hashed = sums
     tl.store(row, tl.max(largest, 0).to(tl.float64))
     tl.store(row + 1, tl.min(smallest, 0).to(tl.float64))
     tl.store(row + 2, tl.sum(total, 0))
@@ -107,10 +123,32 @@ def _reduce(values, rows, hashes, count, first_row, BITS: tl.constexpr, HAS_HASH
     tl.store(row + 5, tl.sum(infs.to(tl.int64), 0).to(tl.float64))
     _store_sketch(row + 6, folded, lane.to(tl.uint32))
     if HAS_HASH:
-        tl.store(hashes + first_row + program, tl.sum(hashed, 0).to(tl.int64, bitcast=True))
+        tl.store(hashes, tl.sum(hashed, 0).to(tl.int64, bitcast=True))
 
 
-DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+@triton.jit  # type: ignore[untyped-decorator]
+def reduce_listed(  # type: ignore[no-untyped-def]
+    table,
+    rows,
+    hashes,
+    DTYPE: tl.constexpr,  # noqa: N803
+    IS_ALIGNED: tl.constexpr,  # noqa: N803
+    HAS_HASH: tl.constexpr,  # noqa: N803
+):
+    """All tensors of the table, which are of one dtype. `IS_ALIGNED`: each begins at a multiple of 16 bytes."""
+    entry = table + 4 * tl.program_id(1)
+    program = tl.program_id(0).to(tl.int64)
+    programs = tl.load(entry + 3)
+    if program < programs:
+        values = tl.load(entry).to(tl.pointer_type(DTYPE))
+        if IS_ALIGNED:
+            values = tl.multiple_of(values, 16)
+        row = tl.load(entry + 2) + program
+        bits: tl.constexpr = DTYPE.primitive_bitwidth
+        _reduce(values, tl.load(entry + 1), program, programs, rows + row * _COLUMNS, hashes + row, bits, HAS_HASH)
+
+
+DTYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
 """Squares of these stay inside float64."""
 
 
@@ -119,16 +157,49 @@ def processor_count(device: torch.device) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
-def program_count(count: int, device: torch.device) -> int:
+def program_count(count: int, processors: int) -> int:
     """How many programs, and so rows, a tensor of `count` elements takes."""
-    return min(-(-count // sketch.BLOCK), _PROGRAMS_PER_PROCESSOR * processor_count(device))
+    return min(-(-count // sketch.BLOCK), _PROGRAMS_PER_PROCESSOR * processors)
 
 
-def launch(values: torch.Tensor, rows: torch.Tensor, hashes: torch.Tensor, first_row: int, has_hash: bool) -> int:
-    """Reduce `values`, which is contiguous and of one of DTYPES, into the rows from `first_row` on; returns how many
-    rows that takes. Nobody waits."""
-    count, bits = values.numel(), 8 * values.element_size()
-    programs = program_count(count, values.device)
-    with torch.cuda.device(values.device):
-        _reduce[(programs,)](values, rows, hashes, count, first_row, bits, has_hash, num_warps=_WARPS)
-    return programs
+class Launcher:
+    """Launches compiled kernels. Triton's own way looks at each argument again, for several times as long, and tells
+    the hooks of profilers of a kernel that is none of the program's."""
+
+    def __init__(self, table: torch.Tensor, rows: torch.Tensor, hashes: torch.Tensor) -> None:
+        self._memory = table, rows, hashes
+        self._table, self._rows, self._hashes = (tensor.data_ptr() for tensor in self._memory)
+        self._device = rows.device
+        self._compiled: dict[tuple[Any, ...], Any] = {}
+
+    def launch(self, kind: tuple[torch.dtype, bool, bool], first: int, values: int, programs: int, stream: int) -> None:
+        """Reduce `values` tensors, those of the table from `first` on, the largest by `programs`. `kind`: their dtype;
+        are all aligned; are they hashed? Nobody waits."""
+        compiled = self._compiled.get(kind)
+        if compiled is None:
+            compiled = self._compiled[kind] = self._compile(kind)
+        run, function, metadata, constants = compiled
+        table = self._table + 8 * FIELDS * first
+        run(
+            programs,
+            values,
+            1,
+            stream,
+            function,
+            metadata,
+            None,
+            None,
+            None,
+            table,
+            self._rows,
+            self._hashes,
+            *constants,
+        )
+
+    def _compile(self, kind: tuple[torch.dtype, bool, bool]) -> Any:
+        """On a table of nothing: no program finds work in it."""
+        constants = (DTYPES[kind[0]], *kind[1:])
+        with torch.cuda.device(self._device):
+            table = torch.zeros(FIELDS, dtype=torch.int64, device=self._device)
+            kernel = reduce_listed[(1, 1, 1)](table, *self._memory[1:], *constants, num_warps=_WARPS)
+        return kernel.run, kernel.function, kernel.packed_metadata, constants

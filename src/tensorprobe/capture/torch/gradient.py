@@ -20,10 +20,11 @@ from torch.autograd import Variable
 
 from tensorprobe.capture.call import Call, GradientRecord, Slot, iter_slots
 from tensorprobe.capture.recorder import Recorder
+from tensorprobe.capture.torch.gradient_slot import make_slots
 from tensorprobe.capture.torch.hiding import hidden
 from tensorprobe.capture.torch.reduced_gradient import ReducedGradients
 from tensorprobe.capture.torch.view_window import ViewWindow, view_changed_in_place
-from tensorprobe.model.tree import map_tree
+from tensorprobe.model.tree import is_plain
 
 sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
 _graph_task: Callable[[], int] = torch._C._current_graph_task_id
@@ -94,8 +95,9 @@ class GradientTracer:
         span = Span()
         if wants_slots:
             span.slots = self.note_inputs(span, args, "output")
-            slots = self.note_inputs(span, kwargs, "kwargs") if kwargs else None
-            span.keyword_slots = slots if any(True for _ in iter_slots(slots)) else None
+            if kwargs and not is_plain(kwargs.values()):
+                slots = self.note_inputs(span, kwargs, "kwargs")
+                span.keyword_slots = slots if any(True for _ in iter_slots(slots)) else None
         if self._composes:
             self._open_spans().append(span)
         return span
@@ -112,7 +114,7 @@ class GradientTracer:
             return
         tensors: list[tuple[Slot, torch.Tensor]] = []
         results = list(output) if isinstance(output, tuple) else [output]
-        slots = map_tree(results, "input", self._slot_maker(tensors), _ATOMS)
+        slots = make_slots(results, "input", tensors)
         if not tensors and not span.children:
             return
         leaving = self._walk(span, [tensor for _, tensor in tensors])
@@ -132,9 +134,12 @@ class GradientTracer:
         firsts = [child[0] for child in children]
 
         def visit(node: Any) -> None:
-            number = node._sequence_nr()
-            position = bisect_right(firsts, number) - 1
-            if node not in seen and not (position >= 0 and number < children[position][1]):
+            if firsts:
+                number = node._sequence_nr()
+                position = bisect_right(firsts, number) - 1
+                if position >= 0 and number < children[position][1]:
+                    return
+            if node not in seen:
                 seen.add(node)
                 pending.append(node)
 
@@ -168,15 +173,13 @@ class GradientTracer:
             if id(leaf) in self._parameters:
                 self._hook_parameter(leaf, node)
             return None, id(leaf)
-        if (cast := self._cast_leaf(node, span)) is not None:
+        if type(node).__name__ == _CAST and (cast := self._cast_leaf(node, span)) is not None:
             return None, id(cast)
         return (node, number) if node._sequence_nr() < span.start or (node, number) in span.inputs else None
 
     def _cast_leaf(self, node: Any, span: Span) -> torch.Tensor | None:
         """The leaf that autocast has cast for a call. The cast may be older than the call: it is kept and shared, so
         the share of one call is what comes before it."""
-        if type(node).__name__ != _CAST:
-            return None
         parent = node.next_functions[0][0]
         if type(parent) is not _AccumulateGrad or (None, id(parent.variable)) not in span.inputs:
             return None
@@ -304,22 +307,11 @@ class GradientTracer:
     def note_inputs(self, span: Span, tree: Any, role: str) -> Any:
         """What a call is given, as slots for the gradients that it gives back."""
         tensors: list[tuple[Slot, torch.Tensor]] = []
-        slots = map_tree(tree, role, self._slot_maker(tensors), _ATOMS)
+        slots = make_slots(tree, role, tensors)
         for slot, tensor in tensors:
             span.inputs.setdefault(edge_of(tensor), []).append(slot)
             span.slot_of[id(tensor)] = slot
         return slots
-
-    @staticmethod
-    def _slot_maker(tensors: list[tuple[Slot, torch.Tensor]]) -> Callable[[Any, str], Slot | None]:
-        def make(value: Any, path: str) -> Slot | None:
-            if not isinstance(value, torch.Tensor) or not value.requires_grad:
-                return None
-            slot = Slot(path)
-            tensors.append((slot, value))
-            return slot
-
-        return make
 
     def _open_spans(self) -> list[Span]:
         try:
@@ -383,6 +375,3 @@ def edge_of(tensor: torch.Tensor) -> Edge:
     """Where a tensor hangs in the graph."""
     node = tensor.grad_fn
     return (node, tensor.output_nr) if node is not None else (None, id(tensor))
-
-
-_ATOMS = (torch.Tensor, torch.Size)

@@ -40,9 +40,13 @@ class TensorNumbers:
         self._numbers = count()
         self._nodes = count()
 
-    def number(self, tensor: torch.Tensor, known: KnownTensors, layout: tuple[Any, ...]) -> int:
-        """`known` are the tensors of its storage; `layout` how it lies there, its version first."""
-        place = self._find_place(tensor, layout)
+    def number(
+        self, tensor: torch.Tensor, known: KnownTensors, layout: tuple[Any, ...], node: Any, requires_grad: bool
+    ) -> int:
+        """`known` are the tensors of its storage; `layout` how it lies there, its version first; `node` made it."""
+        # without a node: a parameter, and what `.data` and `detach()` make of it
+        key = (requires_grad,) if node is None else (self._node_number(node), tensor.output_nr)
+        place = (layout[1:], *key)
         found = known.by_place.get(place)
         if found is None:
             found = known.by_place[place] = self._move(tensor, known, layout)
@@ -51,13 +55,9 @@ class TensorNumbers:
 
     def has(self, tensor: torch.Tensor, known: KnownTensors, layout: tuple[Any, ...]) -> bool:
         """Has it a number already?"""
-        return self._find_place(tensor, layout) in known.by_place
-
-    def _find_place(self, tensor: torch.Tensor, layout: tuple[Any, ...]) -> Place:
         node = tensor.grad_fn
-        if node is None:  # a parameter, and what `.data` and `detach()` make of it
-            return layout[1:], tensor.requires_grad
-        return layout[1:], self._node_number(node), tensor.output_nr
+        key = (tensor.requires_grad,) if node is None else (self._node_number(node), tensor.output_nr)
+        return (layout[1:], *key) in known.by_place
 
     def _move(self, tensor: torch.Tensor, known: KnownTensors, layout: tuple[Any, ...]) -> int:
         """The number that a tensor had before it was written to, which nobody else has from now on; or a new one."""

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
+from tensorprobe.capture.torch.content import tensors_in
 from tensorprobe.capture.torch.hiding import isolated
 from tensorprobe.capture.torch.memory_effect import MemoryEffect
-from tensorprobe.capture.torch.reader import tensors_in
 from tensorprobe.capture.torch.undefined_memory import UndefinedMemory, memory_of, storage_address
 
 _BASIC_INDICES = (int, slice, type(None), type(Ellipsis))
@@ -43,7 +43,7 @@ class MemoryTracer:
 
     def is_concerned(self, effect: MemoryEffect) -> bool:
         """Is a call of any interest? Where nothing is undefined, only one that makes undefined memory."""
-        if self.memory and not effect.is_idle:
+        if self.memory.storages and not effect.is_idle:
             return True
         return effect.makes_undefined or effect.grows or effect.undefined_but_for is not None
 

@@ -7,11 +7,10 @@ from collections.abc import Hashable
 import torch
 
 from tensorprobe.capture.numbered import Content, LeafWatches, Receive, TensorKind
-from tensorprobe.capture.torch.content import missing_content, plain_content
+from tensorprobe.capture.torch.content import missing_content, peel, plain_content
 from tensorprobe.capture.torch.framework import current_rank
 from tensorprobe.capture.torch.hiding import hidden, isolated
 from tensorprobe.capture.torch.npy_file import as_numpy_kind
-from tensorprobe.capture.torch.reader import peel
 from tensorprobe.capture.torch.tensor_copy import TensorCopy
 from tensorprobe.capture.torch.tensor_hook import hook_gradient
 

@@ -7,7 +7,7 @@ hidden from the user's own modes, subclasses and function transforms.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,10 +24,12 @@ from tensorprobe.capture.torch.content import (
     missing_content,
     missing_memory,
     own_memory,
+    peel,
     plain_content,
     shape_of,
     statistics_content,
     storage_of,
+    tensors_in,
     without_dispatch,
 )
 from tensorprobe.capture.torch.digest import crc32_digest, hash_digest
@@ -40,7 +42,7 @@ from tensorprobe.capture.torch.distributed_tensor import (
     is_spread,
     local_part,
 )
-from tensorprobe.capture.torch.hiding import hidden, isolated, transforms
+from tensorprobe.capture.torch.hiding import hidden, is_hidden, isolated, transforms
 from tensorprobe.capture.torch.identity import TensorNumbers
 from tensorprobe.capture.torch.npy_file import NpyFiles
 from tensorprobe.capture.torch.object import describe_object
@@ -97,6 +99,8 @@ class TorchReader:
 
     def read(self, tensor: torch.Tensor, produced_by: str | None) -> TensorLeaf:
         """A leaf for the value that `tensor` has now."""
+        if is_hidden() and transforms() is None:  # as it is on the hot path
+            return self._read(tensor, produced_by)
         with hidden():
             if transforms() is None:
                 return self._read(tensor, produced_by)
@@ -191,7 +195,7 @@ class TorchReader:
     def _read(self, tensor: torch.Tensor, produced_by: str | None) -> TensorLeaf:
         if type(tensor) not in PLAIN_TYPES and (is_spread(tensor) or is_in_flight(tensor)):
             return self._read_spread(tensor, produced_by)
-        is_undefined = bool(self.undefined) and self.undefined.has(tensor)
+        is_undefined = bool(self.undefined.storages) and self.undefined.has(tensor)
         if is_undefined:
             self.values.doubt_storage(tensor)  # who writes to it may do so unseen
         value, known, layout = self._find(tensor, produced_by)
@@ -200,43 +204,47 @@ class TorchReader:
             value, reason = self._make_value(tensor, known, layout)
             if known is not None:
                 self.values.remember(value, known, layout, produced_by)
-        dtype = tensor.dtype
-        if known is None:
-            shape, source, note = shape_of(tensor), None, describe_kind(tensor)
-        else:  # a plain tensor: most of what it could be need not be asked
-            shape, source, note = tensor.shape, known.source_of(layout), QUANTIZED.get(dtype)
-        leaf = TensorLeaf(
-            "torch.Tensor",
-            _text_of(dtype),
-            shape,
-            tensor.requires_grad,
-            value,
-            source if source != produced_by else None,
-            note=add_undefined(note) if is_undefined else note,
-            is_storable=reason is None,
-        )
         if known is not None:
-            is_made = source is not None and source.endswith(".forward")
-            leaf.is_leaf = known.is_exposed or not is_made
-            leaf.starts_graph = is_made and tensor.requires_grad and tensor.grad_fn is None
-            self._number(leaf, tensor, known, layout, produced_by)
-            leaf.parameter = self.parameter_names.get(id(tensor))
-            if leaf.parameter is None and type(tensor) is torch.nn.Parameter:
-                leaf.parameter = self._find_parameter(tensor)
-            if layout[1] or not tensor.is_contiguous():
-                leaf.layout = layout[1], layout[3]
-            if layout[5] or layout[6]:
-                leaf.is_conjugated, leaf.is_negated = layout[5], layout[6]
+            leaf = self._make_leaf(tensor, value, known, layout, produced_by)
+        else:
+            leaf = TensorLeaf("torch.Tensor", _text_of(tensor.dtype), shape_of(tensor), tensor.requires_grad, value)
+            leaf.note = describe_kind(tensor)
+        if is_undefined:
+            leaf.note = add_undefined(leaf.note)
+        if reason is not None:
+            leaf.is_storable = False
         return leaf
 
-    def _number(
-        self, leaf: TensorLeaf, tensor: torch.Tensor, known: KnownStorage, layout: Layout, produced_by: str | None
-    ) -> None:
-        """Which tensor it is, in which storage; and of which other one it is a view that no recorded call took."""
-        count = len(known.tensors.by_place)
-        leaf.tensor, leaf.storage = self.numbers.number(tensor, known.tensors, layout), known.number
-        if count and produced_by is None and len(known.tensors.by_place) > count and tensor._is_view():
-            leaf.view_of = self.numbers.find_base(tensor, known.tensors)
+    def _make_leaf(
+        self, tensor: torch.Tensor, value: Value, known: KnownStorage, layout: Layout, produced_by: str | None
+    ) -> TensorLeaf:
+        """Of a plain tensor: most of what it could be need not be asked."""
+        dtype, source = layout[4], known.sources.get(layout, known.writer)
+        requires_grad, node = tensor.requires_grad, tensor.grad_fn
+        told = source if source != produced_by else None
+        leaf = TensorLeaf("torch.Tensor", _text_of(dtype), layout[2], requires_grad, value, told)
+        if source is not None and source.endswith(".forward"):
+            if not known.is_exposed:
+                leaf.is_leaf = False
+            if node is None and requires_grad:
+                leaf.starts_graph = True
+        tensors = known.tensors
+        count = len(tensors.by_place)
+        leaf.tensor, leaf.storage = self.numbers.number(tensor, tensors, layout, node, requires_grad), known.number
+        if count and produced_by is None and len(tensors.by_place) > count and tensor._is_view():
+            leaf.view_of = self.numbers.find_base(tensor, tensors)
+        parameter = self.parameter_names.get(id(tensor))
+        if parameter is None and type(tensor) is torch.nn.Parameter:
+            parameter = self._find_parameter(tensor)
+        if parameter is not None:
+            leaf.parameter = parameter
+        if layout[1] or not tensor.is_contiguous():
+            leaf.layout = layout[1], layout[3]
+        if layout[5] or layout[6]:
+            leaf.is_conjugated, leaf.is_negated = layout[5], layout[6]
+        if dtype in QUANTIZED:
+            leaf.note = QUANTIZED[dtype]
+        return leaf
 
     def _find_parameter(self, tensor: torch.Tensor) -> str | None:
         """FSDP2 puts other parameters into the modules while they compute; it keeps them from step to step."""
@@ -265,7 +273,8 @@ class TorchReader:
         leaf |= {"shape": list(shape_of(tensor)), "requires_grad": tensor.requires_grad}
         if known is not None:
             layout = layout_of(tensor, tensor._version)
-            leaf["tensor"] = self.numbers.number(tensor, known.tensors, layout)
+            node = tensor.grad_fn
+            leaf["tensor"] = self.numbers.number(tensor, known.tensors, layout, node, tensor.requires_grad)
             leaf["storage"], leaf["source"] = known.number, known.source_of(layout)
             leaf["parameter"] = self.parameter_names.get(id(tensor))
             if layout[1] or not tensor.is_contiguous():
@@ -302,7 +311,8 @@ class TorchReader:
         part = content_in_flight(local)
         _, known, layout = self.values.find(part, produced_by)
         if known is not None:  # by the memory of its part on this rank
-            leaf.tensor, leaf.storage = self.numbers.number(tensor, known.tensors, layout), known.number
+            number = self.numbers.number(tensor, known.tensors, layout, tensor.grad_fn, tensor.requires_grad)
+            leaf.tensor, leaf.storage = number, known.number
             if layout[1] or not part.is_contiguous():
                 leaf.layout = layout[1], layout[3]
         return leaf
@@ -378,21 +388,3 @@ class TorchReader:
 def note_missing_digest(value: Value, error: BaseException) -> None:
     if value.stats is not None and value.stats.reason is None:
         value.stats.reason = f"no {value.digest_kind}, {describe_failure(error)}"
-
-
-def peel(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor that torch.func.grad follows; what vmap batches cannot be taken apart."""
-    while torch._C._functorch.is_gradtrackingtensor(tensor):
-        tensor = torch._C._functorch.get_unwrapped(tensor)
-    return tensor
-
-
-def tensors_in(tree: Any) -> Iterator[torch.Tensor]:
-    if isinstance(tree, torch.Tensor):
-        yield tree
-    elif isinstance(tree, (tuple, list)):
-        for item in tree:
-            yield from tensors_in(item)
-    elif isinstance(tree, dict):
-        for item in tree.values():
-            yield from tensors_in(item)

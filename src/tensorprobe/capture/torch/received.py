@@ -8,8 +8,8 @@ from typing import Any
 
 from tensorprobe.capture.torch.api_name import Api
 from tensorprobe.capture.torch.collective_argument import find_received
+from tensorprobe.capture.torch.content import tensors_in
 from tensorprobe.capture.torch.hiding import isolated
-from tensorprobe.capture.torch.reader import tensors_in
 from tensorprobe.capture.torch.undefined_memory import UndefinedMemory
 
 

@@ -14,7 +14,6 @@ from tensorprobe.capture.torch.statistics import (
     Extent,
     describe_failure,
     fill_stats,
-    in_one_line,
     reduce_on_host,
     sketch_on_host,
     without_repeats,
@@ -56,8 +55,8 @@ class Reducer:
                 if kernel is None:
                     return self._buffer_on(tensor.device).add(distinct, extent)
                 if hashed is None:
-                    return kernel.add(in_one_line(distinct), extent, None)
-                return kernel.add(in_one_line(tensor), Extent(tensor.dtype, tensor.numel()), hashed)
+                    return kernel.add(distinct, extent, None)
+                return kernel.add(tensor, Extent(tensor.dtype, total), hashed)
         except Exception as error:  # a dtype without arithmetic (bits8, uint4), no memory left
             return Stats(reason=describe_failure(error))
 

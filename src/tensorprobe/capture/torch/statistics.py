@@ -123,14 +123,10 @@ class DeviceBuffer:
 
 def reduce_on_host(tensor: torch.Tensor, count: int) -> Row:
     """The numbers of a CPU tensor of `count` elements, at once."""
+    found = reduce_natively(tensor, count)
+    if found is not None:
+        return found
     tensor = in_order(tensor).resolve_neg()
-    kind = _KINDS.get(tensor.dtype)
-    if kind is not None:
-        threads = torch.get_num_threads() if count >= _THREADED else 1
-        line = tensor.contiguous()
-        found = native.reduce_memory(line.data_ptr(), count, kind, threads)
-        if found is not None:
-            return found
     if count <= _SMALL and not tensor.is_complex():
         small = reduce_small(tensor, count)
         if small is not None:
@@ -141,8 +137,21 @@ def reduce_on_host(tensor: torch.Tensor, count: int) -> Row:
     return row if row is not None else reduce_in_chunks(tensor)
 
 
+def reduce_natively(tensor: torch.Tensor, count: int) -> Row | None:
+    """By compiled code, where there is some for this dtype."""
+    kind = _KINDS.get(tensor.dtype)
+    if kind is None or not native.is_compiled():
+        return None
+    line = tensor if tensor.is_contiguous() and not tensor.is_neg() else in_one_line(tensor.resolve_neg())
+    threads = torch.get_num_threads() if count >= _THREADED else 1
+    return native.reduce_memory(line.data_ptr(), count, kind, threads)
+
+
 def sketch_on_host(tensor: torch.Tensor) -> list[float] | None:
     """The sketch alone."""
+    found = reduce_natively(tensor, tensor.numel())
+    if found is not None:
+        return finite_sketch(found[6:])
     flat = in_order(tensor)
     if is_in_memory(flat) and flat.isfinite().all().item():
         return finite_sketch(sketch_flat(flat))

@@ -55,11 +55,12 @@ class UndefinedMemory:
     """All of it that is known in a window. Empty most of the time, which costs nothing."""
 
     def __init__(self) -> None:
-        self._storages: dict[int, UndefinedStorage] = {}
+        self.storages: dict[int, UndefinedStorage] = {}
+        """By their addresses."""
         self._sweep_at = _SWEEP_SIZE
 
     def __len__(self) -> int:
-        return len(self._storages)
+        return len(self.storages)
 
     def has(self, tensor: torch.Tensor) -> bool:
         """Is any of this tensor undefined?"""
@@ -67,8 +68,8 @@ class UndefinedMemory:
 
     def undefined_part(self, tensor: torch.Tensor) -> Ranges:
         """Its undefined bytes, counted from the beginning of its storage."""
-        content = memory_of(tensor) if self._storages else None
-        known = self._storages.get(content.untyped_storage()._cdata) if content is not None else None
+        content = memory_of(tensor) if self.storages else None
+        known = self.storages.get(content.untyped_storage()._cdata) if content is not None else None
         return NOTHING if content is None or known is None else intersect(known.ranges, bytes_of(content))
 
     def mark(self, tensor: torch.Tensor) -> Region | None:
@@ -82,7 +83,7 @@ class UndefinedMemory:
 
     def mark_grown(self, storage: Any, size_bytes: int) -> None:
         """A storage had this size before: what was added is undefined. What was cut off is gone."""
-        known = self._storages.get(storage._cdata)
+        known = self.storages.get(storage._cdata)
         if known is not None:
             self._set(storage._cdata, intersect(known.ranges, make_range(0, min(size_bytes, storage.nbytes()))))
         if storage.nbytes() > size_bytes:
@@ -91,36 +92,36 @@ class UndefinedMemory:
     def define(self, tensor: torch.Tensor) -> None:
         """Something defined was written to all of it."""
         content = memory_of(tensor)
-        known = self._storages.get(content.untyped_storage()._cdata) if content is not None else None
+        known = self.storages.get(content.untyped_storage()._cdata) if content is not None else None
         if content is not None and known is not None:
             self._set(content.untyped_storage()._cdata, subtract(known.ranges, bytes_of(content)))
 
     def define_region(self, region: Region) -> None:
         """The same for what was marked before, without the tensor."""
         address, known, ranges = region
-        if self._storages.get(address) is known:
+        if self.storages.get(address) is known:
             self._set(address, subtract(known.ranges, ranges))
 
     def give_up(self, tensor: torch.Tensor) -> None:
         """Its memory was handed out, or written to unseen: whatever it holds from now on is data."""
         content = memory_of(tensor)
         if content is not None:
-            self._storages.pop(content.untyped_storage()._cdata, None)
+            self.storages.pop(content.untyped_storage()._cdata, None)
 
     def forget(self) -> None:
         """Take everything as data."""
-        self._storages.clear()
+        self.storages.clear()
 
     def forget_devices(self) -> None:
         """Take everything as data that is not in the memory of the host."""
-        for address, known in list(self._storages.items()):
+        for address, known in list(self.storages.items()):
             if known.sample is None or not known.sample.is_cpu:
-                self._storages.pop(address, None)
+                self.storages.pop(address, None)
 
     def look_again(self, tensor: torch.Tensor) -> None:
         """Give up undefined memory whose content has changed."""
         content = memory_of(tensor)
-        known = self._storages.get(content.untyped_storage()._cdata) if content is not None else None
+        known = self.storages.get(content.untyped_storage()._cdata) if content is not None else None
         if content is None or known is None or known.sample is None:
             return
         step, now = take_sample(content.untyped_storage())
@@ -134,7 +135,7 @@ class UndefinedMemory:
     def note_change(self, tensor: torch.Tensor) -> None:
         """A call that was seen has changed undefined memory, and it is undefined as before."""
         content = memory_of(tensor)
-        known = self._storages.get(content.untyped_storage()._cdata) if content is not None else None
+        known = self.storages.get(content.untyped_storage()._cdata) if content is not None else None
         if content is not None and known is not None:
             known.sample = take_sample(content.untyped_storage())[1]
 
@@ -151,7 +152,7 @@ class UndefinedMemory:
         if count > _MAX_FLAGS:
             return None
         flags = torch.zeros(count, dtype=torch.bool)
-        known = self._storages.get(storage._cdata)
+        known = self.storages.get(storage._cdata)
         for start, end in known.ranges if known is not None else ():
             flags[start // item : -(-end // item)] = True
         flags = flags.to(content.device)
@@ -170,27 +171,27 @@ class UndefinedMemory:
     def _add(self, storage: Any, ranges: Ranges) -> UndefinedStorage | None:
         if not len(ranges):
             return None
-        known = self._storages.get(storage._cdata)
+        known = self.storages.get(storage._cdata)
         if known is None:
-            if len(self._storages) >= self._sweep_at:
+            if len(self.storages) >= self._sweep_at:
                 self._sweep()
-            known = self._storages[storage._cdata] = UndefinedStorage(StorageWeakRef(storage))
+            known = self.storages[storage._cdata] = UndefinedStorage(StorageWeakRef(storage))
         known.ranges = unite(known.ranges, ranges)
         known.sample = take_sample(storage)[1]
         return known
 
     def _set(self, address: int, ranges: Ranges) -> None:
         if len(ranges):
-            self._storages[address].ranges = ranges
+            self.storages[address].ranges = ranges
         else:
-            self._storages.pop(address, None)
+            self.storages.pop(address, None)
 
     def _sweep(self) -> None:
         """Let go of storages that are gone; their addresses were kept from being used again until now."""
-        for address, known in list(self._storages.items()):
+        for address, known in list(self.storages.items()):
             if known.reference.expired():
-                del self._storages[address]
-        self._sweep_at = max(_SWEEP_SIZE, 2 * len(self._storages))
+                del self.storages[address]
+        self._sweep_at = max(_SWEEP_SIZE, 2 * len(self.storages))
 
 
 def memory_of(tensor: torch.Tensor) -> torch.Tensor | None:

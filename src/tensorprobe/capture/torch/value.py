@@ -27,6 +27,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from tensorprobe.capture.torch.identity import KnownTensors
 from tensorprobe.model.record import Stats, Value
 
+_STRIDED = torch.strided
 _SWEEP_SIZE = 4096
 _MAX_LAYOUTS = 256
 _API_ENDINGS = (".forward", ".recompute")
@@ -173,14 +174,16 @@ class ValueTable:
 
     def _observe(self, tensor: torch.Tensor, produced_by: str | None) -> tuple[KnownStorage, Layout]:
         """Note what can be seen of a tensor's storage."""
-        self._follow_backward()
+        task = _graph_task()
+        if task != self._task:  # a backward pass has begun or ended
+            self._task = task
+            self._epoch += 1
         storage = tensor.untyped_storage()
         version = tensor._version
         known = self._storages.get(storage._cdata)
         if known is None:
             known = self._add(storage)
-            known.restart(version, produced_by)
-            known.epoch = self._epoch
+            known.version, known.writer, known.epoch = version, produced_by, self._epoch
             known.is_trusted = self._is_made_in_sight(tensor, produced_by)
         elif version > known.version:
             known.restart(version, produced_by)
@@ -201,12 +204,6 @@ class ValueTable:
             return False
         self._sees_calls = True
         return tensor.dim() != 1 or bool(tensor.requires_grad)
-
-    def _follow_backward(self) -> None:
-        task = _graph_task()
-        if task != self._task:
-            self._task = task
-            self._epoch += 1
 
     def _add(self, storage: Any) -> KnownStorage:
         if len(self._storages) >= self._sweep_at:
@@ -238,12 +235,13 @@ def is_held_alone(tensor: torch.Tensor) -> bool:
 
 def is_identifiable(tensor: torch.Tensor) -> bool:
     """Has it a storage and a version to be known by?"""
-    return (
-        type(tensor) in PLAIN_TYPES
-        and tensor.layout is torch.strided
-        and not tensor.is_inference()
-        and not is_wrapped(tensor)
-        and not tensor.is_nested
+    return not (
+        type(tensor) not in PLAIN_TYPES
+        or tensor.layout is not _STRIDED
+        or tensor.is_inference()
+        or _is_wrapped_by_functorch(tensor)
+        or _is_batched(tensor)
+        or tensor.is_nested
     )
 
 
@@ -268,10 +266,9 @@ def layout_of(tensor: torch.Tensor, version: int) -> Layout:
 def permutation_key(tensor: torch.Tensor, layout: Layout) -> tuple[Any, ...] | None:
     """A key for the statistics of all of a storage, whatever the order of its elements; None if `tensor` is not all of
     it."""
-    count = tensor.numel()
-    if layout[1] or count * tensor.element_size() != tensor.untyped_storage().nbytes() or not is_dense(tensor):
+    if layout[1] or tensor.nbytes != tensor.untyped_storage().nbytes() or not is_dense(tensor):
         return None
-    return (layout[0], tensor.dtype, tensor.is_conj(), tensor.is_neg())
+    return (layout[0], *layout[4:])
 
 
 def order_of(tensor: torch.Tensor) -> tuple[tuple[int, int], ...]:

@@ -1,0 +1,36 @@
+"""Which of a call's arguments and results have gradients. On the hot path: most trees are flat, and most of what is in
+them has none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tensorprobe.capture.call import Slot
+from tensorprobe.model.tree import MAX_PLAIN_ITEMS, PLAIN_ENDS, map_tree
+
+_ATOMS = (torch.Tensor, torch.Size)
+
+
+def make_slots(tree: Any, role: str, tensors: list[tuple[Slot, torch.Tensor]]) -> Any:
+    """The same nesting, with a slot for each tensor that has a gradient; both are added to `tensors`."""
+
+    def make(value: Any, path: str) -> Slot | None:
+        if not isinstance(value, torch.Tensor) or not value.requires_grad:
+            return None
+        slot = Slot(path)
+        tensors.append((slot, value))
+        return slot
+
+    if type(tree) not in (tuple, list) or len(tree) > MAX_PLAIN_ITEMS:
+        return map_tree(tree, role, make, _ATOMS)
+    slots: list[Any] = []
+    above = (id(tree),)
+    for index, item in enumerate(tree):
+        kind = type(item)
+        if kind is torch.Tensor or kind is torch.nn.Parameter:
+            slots.append(make(item, f"{role}.{index}") if item.requires_grad else None)
+        else:
+            slots.append(None if kind in PLAIN_ENDS else map_tree(item, f"{role}.{index}", make, _ATOMS, above))
+    return slots
