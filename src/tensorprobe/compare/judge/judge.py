@@ -118,7 +118,7 @@ class Judge:
         if origin.own_code_of is not None:
             self._blame_own_code(origin.own_code_of, pair, value)
         elif not pair.because:
-            pair.role, pair.because = "entered", f"{value.slot} differs: {origin.blame}"
+            pair.role, pair.because = "entered", f"{value.slot} differs: {origin.describe_blame(value)}"
             pair.event_place = min(pair.event_place, pair.start - 1) if pair.start < pair.place else pair.event_place
             pair.suspects = origin.suspects
 
@@ -133,7 +133,7 @@ class Judge:
             for value in pair.outputs:
                 leave_undefined(value)
             return
-        gradients = [slot for slot in call.tensors if slot.is_input]
+        gradients = [slot for slot in call.tensors if slot.is_input] if call.direction == BACKWARD else []
         if call.kind == "parameters_grad":
             gradients = self._gradients_of_module(call)
         is_composite = bool(self._course.reference.nesting.inner(call)) or (

@@ -6,7 +6,7 @@ A page of fifty thousand rows is a file of a few megabytes only this way. Number
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from operator import attrgetter
 from typing import Any
@@ -48,7 +48,13 @@ class Strings:
         return number
 
     def add_all(self, texts: Iterable[str | None]) -> list[int]:
-        return [self.add(text) for text in texts]
+        return self.add_made(texts, lambda text: text)
+
+    def add_made(self, values: Iterable[Any], make: Callable[[Any], str | None]) -> list[int]:
+        """The numbers of what `make` makes of the values, which repeat: each is made once."""
+        listed = list(values)
+        numbers = {value: self.add(make(value)) for value in dict.fromkeys(listed)}
+        return [numbers[value] for value in listed]
 
 
 def make_number(value: Any) -> Any:
@@ -74,14 +80,22 @@ def build_row_columns(
         if not kinds:
             continue
         if name in _TEXTS:
-            columns[f"{name}_s"] = strings.add_all(map(_make_text, found))
-        elif kinds == {bool} or (
-            kinds == {float} and all(map(math.isfinite, (one for one in found if one is not None)))
-        ):
+            columns[f"{name}_s"] = strings.add_made(found, _make_text)
+        elif _is_plain(found, kinds):
             columns[name] = found
         else:
             columns[name] = [make_number(value) for value in found]
     return columns
+
+
+def _is_plain(column: Sequence[Any], kinds: set[type]) -> bool:
+    """Can JSON hold all of it as it is? Seen at once, because most columns are such."""
+    if not kinds <= {bool, int, float}:
+        return False
+    numbers = [one for one in column if one is not None]
+    if int in kinds and not (min(numbers) >= -_LARGEST_EXACT and max(numbers) <= _LARGEST_EXACT):
+        return False
+    return float not in kinds or all(map(math.isfinite, numbers))
 
 
 def _make_text(value: Any) -> str | None:
