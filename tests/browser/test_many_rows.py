@@ -30,7 +30,7 @@ def test_a_plot_of_many_calls_draws_the_largest_of_each_stretch_and_every_source
     page = open_page(make_comparison(layers=400))
     expect(page.locator("#course_state")).to_contain_text("zoom in to see every call")
     drawn = page.evaluate("document.getElementById('course')._fullData.map(one => [one.name, one.x.length])")
-    assert max(length for _, length in drawn) <= 402
+    assert max(length for _, length in drawn) <= 302
     assert ["source", 1] in drawn
     calls = "document.getElementById('course')._fullData.flatMap(one => one.customdata)"
     shown = page.evaluate(f"Math.max(...{calls}.map(call => store.calls.error[call]))")

@@ -35,8 +35,7 @@ function columnTitle(name) {
 }
 
 /** The content of a cell: pills for status and role, names as code, numbers short. */
-function drawCell(name, row) {
-  const value = store.ofRow(name, row);
+function drawCell(name, value) {
   if (name === "row") return formatCount(value);
   if (value === null || value === "") return "";
   if (name === "status" || name === "role") return makePill(name, value);
