@@ -73,6 +73,8 @@ def build_row_columns(
 ) -> dict[str, Any]:
     """All rows; columns that are empty in all of them are left out."""
     columns: dict[str, Any] = {"call": list(calls), "place": list(places)}
+    if NOTHING in columns["call"]:
+        columns["module_path_s"] = strings.add_all(_list_lone_modules(rows, calls))
     for field in _ROW_COLUMNS:
         name = field.name
         found = list(map(attrgetter(name), rows))
@@ -86,6 +88,11 @@ def build_row_columns(
         else:
             columns[name] = [make_number(value) for value in found]
     return columns
+
+
+def _list_lone_modules(rows: Sequence[Row], calls: Sequence[int]) -> list[str | None]:
+    """The module of a call without a partner: that of the others is in the table of calls."""
+    return [row.module_path if call == NOTHING else None for row, call in zip(rows, calls, strict=True)]
 
 
 def _is_plain(column: Sequence[Any], kinds: set[type]) -> bool:

@@ -21,7 +21,7 @@ function chosenColumns() {
 function usualColumns() {
   const isNarrow = window.innerWidth < 640;
   const usual = (isNarrow ? NARROW_COLUMNS : USUAL_COLUMNS)[store.isRun ? "run" : "comparison"];
-  const several = (store.data.places?.length ?? 0) > 1 && !isNarrow;
+  const several = store.hasSeveralPlaces() && !isNarrow;
   return several ? [usual[0], "place", ...usual.slice(1)] : usual;
 }
 

@@ -3,7 +3,7 @@
 
 const COLUMNS_OF_CALL = ["place", "role", "module", "direction", "operation", "because", "rule", "input_error", "truth_reference",
   "truth_candidate", "location_reference", "location_candidate", "location", "is_framework_made"];
-const NOT_SHOWN = new Set(["call", "place"]);
+const NOT_SHOWN = new Set(["call", "place", "module_path"]);
 
 class Store {
   constructor(data) {
@@ -53,6 +53,10 @@ class Store {
 
   placeOf(row) {
     return this.rows.place?.[row] ?? this.calls.place?.[this.callOf(row)] ?? 0;
+  }
+
+  hasSeveralPlaces() {
+    return (this.data.places?.length ?? 0) > 1;
   }
 
   placeName(place) {

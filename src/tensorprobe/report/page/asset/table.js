@@ -3,7 +3,7 @@
 
 const ROW_HEIGHT = 28;
 const MARGIN_ROWS = 8;
-const PRINTED_ROWS = 200;
+const PRINTED_ROWS = 60;
 
 class PairTable {
   constructor() {
