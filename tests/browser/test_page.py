@@ -261,6 +261,6 @@ def test_nothing_is_wider_than_the_screen(open_page: Opener, page_file: Path) ->
 def test_paper_gets_the_first_rows_and_nothing_to_click(page: Page) -> None:
     page.evaluate("dispatchEvent(new Event('beforeprint')) && undefined")
     page.emulate_media(media="print")
-    assert len(shown_rows(page)) == 170
+    assert len(shown_rows(page)) == 60
     expect(page.locator("#contents")).to_be_hidden()
     expect(page.locator("#theme_switch")).to_be_hidden()

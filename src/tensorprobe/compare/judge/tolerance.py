@@ -115,10 +115,12 @@ def explain(
     inputs: Noise,
     natural_norm: float | None,
     is_composite: bool,
+    dtype: str | None = None,
 ) -> Explained:
-    """The tolerance of one result of a call (or of a group of calls) whose inputs have at most these errors."""
+    """The tolerance of one result of a call (or of a group of calls) whose inputs have at most these errors; `dtype`:
+    in which it was computed, if not in that of the output."""
     scale = cancellation((output, candidate), natural_norm)
-    rounding = round_off(output.dtype, _summed_terms(calls, output))
+    rounding = round_off(dtype or output.dtype, _summed_terms(calls, output))
     if is_composite or len(calls) > 1 or any(map(_is_many_in_one, calls)):
         rounding *= COMPOSITE
     return Explained(inputs.passed_on(rounding, scale), scale)
