@@ -1,6 +1,6 @@
 """What pyproject.toml cannot say: tensorprobe.pth goes beside the package, where Python looks for such files when it
-starts. It does nothing unless a variable asks for a recording (docs/run.md). The compiled part of capture. And README.md
-as an index of packages shows it, where the files beside it are not."""
+starts. It does nothing unless a variable asks for a recording (docs/run.md). The compiled part of capture. And what an
+index of packages shows of README.md: the files beside it are not there."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import sys
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -147,6 +149,7 @@ class _Wanted:
 
 def _compare_and_report(reference: Path, candidate: Path, options: CompareOptions, wanted: _Wanted) -> Comparison:
     output = wanted.output
+    atexit.register(gc.freeze)  # or Python looks through both runs once more before it ends
     with garbage_left_alone(), ExitStack() as stack:
         if output is not None:
             names = [FILES[name] for name in wanted.files]

@@ -6,6 +6,7 @@ There may be millions of cells, most of them empty or one of a few texts: each c
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, islice, repeat
 from operator import attrgetter
@@ -17,6 +18,8 @@ from tensorprobe.report.cell import defuse, make_cell
 _BLOCK = 4096
 _FRACTIONS = frozenset({float, complex})
 _REPEATED = frozenset({str, tuple, type(None)})
+_is_harmless = re.compile(r"[A-Za-z_][\w.]*", re.ASCII).fullmatch
+"""Nearly all names: nothing in them needs to be looked at."""
 _get_columns = attrgetter(*COLUMNS)
 
 
@@ -57,6 +60,8 @@ def _make_texts(column: Sequence[Any]) -> str | Iterable[str]:
 
 def _make_text(value: Any) -> str:
     """`None` is an empty cell; a quotation mark inside a text is doubled."""
+    if type(value) is str and _is_harmless(value):
+        return value
     cell = make_cell(value)
     if not isinstance(cell, str):
         return "" if cell is None else str(cell)

@@ -16,6 +16,7 @@ from tensorprobe.store.reader import RankDump, Record
 _FRAMEWORK_FILE = re.compile(
     r"^File [^,]*[/\\\\](?:site|dist)-packages[/\\\\](?:torch|torch_npu|mindspore|msadapter)[/\\\\]"
 )
+_RARE_TEXTS = ("caller", "failed", "note", "generator")
 _LIBRARY_FILE = re.compile(r"^File [^,]*[/\\\\](?:site|dist)-packages[/\\\\]")
 
 
@@ -122,10 +123,9 @@ def make_call(record: Record, position: int, parents: Mapping[str, str | None], 
     call.framework = framework
     call.slots = tuple(record.slots())
     call.module_path = call.path if call.kind == "parameters_grad" else _text(fields, "module_path")
-    call.caller = _text(fields, "caller")
-    call.failed = _text(fields, "failed")
-    call.note = _text(fields, "note")
-    call.generator = _text(fields, "generator")
+    for name in _RARE_TEXTS:
+        if name in fields:
+            setattr(call, name, _text(fields, name))
     call.is_recomputed = fields.get("recomputed") is True
     call.differs_from_forward = tuple(map(str, differing)) if isinstance(differing, list) else ()
     if call.prefix == LAYER_PREFIX:

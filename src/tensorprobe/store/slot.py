@@ -98,7 +98,7 @@ Slot = TensorSlot | PlainSlot
 def iter_record_slots(fields: dict[str, Any]) -> Iterator[Slot]:
     """The slots of an entry of dump.json: of every field that holds leaves, in their order."""
     for field, tree in fields.items():
-        if field in _NO_SLOTS:
+        if not tree or not isinstance(tree, (list, dict)) or field in _NO_SLOTS:
             continue
         slot, is_input = _SLOT_OF_FIELD.get(field, field), field in _INPUT_FIELDS
         if isinstance(tree, list):  # as a rule of tensors: none of them needs a walk
@@ -108,7 +108,7 @@ def iter_record_slots(fields: dict[str, Any]) -> Iterator[Slot]:
                     yield _read_tensor(place, node, is_input)
                 else:
                     yield from iter_slots(node, place, is_input)
-        elif isinstance(tree, dict):
+        else:
             yield from iter_slots(tree, slot, is_input)
 
 
