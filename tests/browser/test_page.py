@@ -205,6 +205,25 @@ def test_the_region_is_a_graph_of_three_calls_against_one(page: Page) -> None:
     expect(graph.locator(".node.is_chosen")).to_have_count(4)
 
 
+def test_the_graph_is_moved_by_dragging(page: Page) -> None:
+    go(page, "#view=graph")
+    box = page.locator(".graph").bounding_box()
+    assert box is not None
+    content = page.locator(".graph > g")
+    before = content.get_attribute("transform")
+    page.mouse.move(box["x"] + 20, box["y"] + box["height"] - 10)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 90, box["y"] + box["height"] - 40, steps=4)
+    page.mouse.up()
+    assert content.get_attribute("transform") != before
+
+
+def test_who_listens_hears_what_each_picture_shows(page: Page) -> None:
+    expect(page.get_by_role("img", name="56 calls")).to_have_count(1)
+    pictures = page.locator("[role=img], .graph")
+    assert all(pictures.evaluate_all("found => found.map(one => one.getAttribute('aria-label'))"))
+
+
 def test_steps_and_ranks_are_a_table_that_filters(open_page: Opener) -> None:
     page = open_page(make_comparison(layers=2, places=3), "#view=matrix")
     page.get_by_role("button", name="step 1, rank0: Unequal start").click()

@@ -1,7 +1,7 @@
 "use strict";
 // Along the run: every call in the order of execution, its error on a log axis. A jump, a slow drift and noise look different.
 
-const MAX_POINTS = 300; // of one series; more are reduced to the largest and the smallest of each stretch
+const MAX_POINTS = 200; // of one series; more are reduced to the largest and the smallest of each stretch
 const RUN_STATISTICS = ["max_abs", "norm", "mean", "max", "min"];
 const SETTLED = new Set(["clean", "not compared", ""]);
 
