@@ -1,8 +1,10 @@
 """What pyproject.toml cannot say: tensorprobe.pth goes beside the package, where Python looks for such files when it
-starts. It does nothing unless a variable asks for a recording (docs/run.md). And the compiled part of capture."""
+starts. It does nothing unless a variable asks for a recording (docs/run.md). The compiled part of capture. And what an
+index of packages shows of README.md: the files beside it are not there."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,8 @@ from setuptools.command.build_py import build_py
 from setuptools.command.editable_wheel import editable_wheel
 
 START_FILE = "src/tensorprobe.pth"
+RELATIVE_IMAGE = re.compile(r"^!\[[^\]]*\]\((?!https?://)[^)]*\)\n+", re.MULTILINE)
+RELATIVE_LINK = re.compile(r"\[([^\]]*)\]\((?!https?://)[^)]*\)")
 
 
 class BuildWithStartFile(build_py):
@@ -34,7 +38,17 @@ class EditableWithStartFile(editable_wheel):
         return super()._run_build_commands(name, unpacked_wheel, *rest)
 
 
+def describe_at_length() -> str:
+    """README.md without its pictures, and with the words of its links alone: an index has none of the files."""
+    text = Path(__file__).with_name("README.md").read_text(encoding="utf-8")
+    parts = text.split("```")  # every other one is code
+    parts[::2] = [RELATIVE_LINK.sub(r"\1", RELATIVE_IMAGE.sub("", part)) for part in parts[::2]]
+    return "```".join(parts)
+
+
 setup(
+    long_description=describe_at_length(),
+    long_description_content_type="text/markdown",
     cmdclass={"build_py": BuildWithStartFile, "editable_wheel": EditableWithStartFile},
     ext_modules=[
         Extension(

@@ -1,6 +1,6 @@
 """What one record of a small tensor costs: a training step of small layers, plain and recorded in turn, medians.
 
-    python benchmarks/record.py [--layers 40] [--rounds 15]
+    python benchmarks/record.py [--layers 40] [--rounds 15] [--device cuda]
 
 Processor time of the process is measured beside the time on the clock: it hardly depends on what else the machine does.
 """
@@ -36,12 +36,14 @@ def measure(action: object, *arguments: object) -> tuple[float, float]:
     """Milliseconds on the clock, and of the processor."""
     clock, processor = time.perf_counter(), time.process_time()
     action(*arguments)  # type: ignore[operator]
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
     return 1000 * (time.perf_counter() - clock), 1000 * (time.process_time() - processor)
 
 
-def measure_case(level: str, task: str, layers: int, rounds: int) -> tuple[int, list[float]]:
+def measure_case(level: str, task: str, given: argparse.Namespace) -> tuple[int, list[float]]:
     """How many records a step has, and what one of them costs: on the clock, and of the processor."""
-    model, x = make_model(layers), torch.randn(8, 32)
+    model, x = make_model(given.layers).to(given.device), torch.randn(8, 32, device=given.device)
     with tempfile.TemporaryDirectory() as folder:
         debugger = PrecisionDebugger(dump_path=folder, level=level, task=task)
 
@@ -52,7 +54,7 @@ def measure_case(level: str, task: str, layers: int, rounds: int) -> tuple[int, 
             debugger.step()
 
         times: dict[str, list[tuple[float, float]]] = {"plain": [], "recorded": []}
-        for number in range(rounds + 2):
+        for number in range(given.rounds + 2):
             for name, found in (("plain", measure(run_step, model, x)), ("recorded", measure(record))):
                 if number >= 2:  # the first ones compile and allocate
                     times[name].append(found)
@@ -71,12 +73,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--device", default="cpu")
     given = parser.parse_args()
     torch.set_num_threads(1)
     logging.getLogger("tensorprobe").setLevel(logging.WARNING)
     print(f"{'level':6} {'task':10} {'records':>8} {'ms a record':>12} {'of processor':>13}")
     for level, task in CASES:
-        count, (clock, processor) = measure_case(level, task, given.layers, given.rounds)
+        count, (clock, processor) = measure_case(level, task, given)
         print(f"{level:6} {task:10} {count:8,} {clock:12.3f} {processor:13.3f}", flush=True)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from playwright.sync_api import expect
 
+from tensorprobe.report.page.document import render
 from tests.browser.conftest import Opener
 from tests.browser.page_data import make_comparison
 
@@ -26,11 +27,32 @@ def test_only_rows_in_sight_are_in_the_document(open_page: Opener) -> None:
     expect(page.locator("#pair_box tr[data-row]")).to_have_count(3)
 
 
+def test_rows_that_are_used_again_show_what_they_stand_for(open_page: Opener) -> None:
+    """The scroll bar is dragged, and let go: every cell is of the row that its line names."""
+    page = open_page(make_comparison(layers=200))
+    page.get_by_role("grid").focus()
+    for top in (100, 60_000, 59_000, 3_000, 0, 150_000):
+        page.evaluate(f"document.getElementById('pair_box').scrollTop = {top}")
+        expect(page.locator(f"#pair_box tr[data-row='{top // 28 + 2}']")).to_be_attached()
+        shown = page.locator("#pair_box tr[data-row]").evaluate_all(
+            "lines => lines.map(one => [Number(one.dataset.row), one.children[0].textContent, one.children[3].title,"
+            " store.ofRow('reference_name', Number(one.dataset.row)) ?? ''])"
+        )
+        assert [row for row, *_ in shown] == sorted(row for row, *_ in shown)
+        assert [(number, title) for _, number, title, _ in shown] == [(f"{row:,}", name) for row, _, _, name in shown]
+
+
+def test_a_file_of_fifty_thousand_pairs_is_under_25_megabytes() -> None:
+    few, many = (make_comparison(layers=layers) for layers in (50, 150))
+    bytes_a_pair = (len(render(many)) - len(render(few))) / (len(many["rows"]["call"]) - len(few["rows"]["call"]))
+    assert len(render(few)) + 50_000 * bytes_a_pair < 25e6
+
+
 def test_a_plot_of_many_calls_draws_the_largest_of_each_stretch_and_every_source(open_page: Opener) -> None:
     page = open_page(make_comparison(layers=400))
     expect(page.locator("#course_state")).to_contain_text("zoom in to see every call")
     drawn = page.evaluate("document.getElementById('course')._fullData.map(one => [one.name, one.x.length])")
-    assert max(length for _, length in drawn) <= 402
+    assert max(length for _, length in drawn) <= 202
     assert ["source", 1] in drawn
     calls = "document.getElementById('course')._fullData.flatMap(one => one.customdata)"
     shown = page.evaluate(f"Math.max(...{calls}.map(call => store.calls.error[call]))")

@@ -205,6 +205,25 @@ def test_the_region_is_a_graph_of_three_calls_against_one(page: Page) -> None:
     expect(graph.locator(".node.is_chosen")).to_have_count(4)
 
 
+def test_the_graph_is_moved_by_dragging(page: Page) -> None:
+    go(page, "#view=graph")
+    box = page.locator(".graph").bounding_box()
+    assert box is not None
+    content = page.locator(".graph > g")
+    before = content.get_attribute("transform")
+    page.mouse.move(box["x"] + 20, box["y"] + box["height"] - 10)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 90, box["y"] + box["height"] - 40, steps=4)
+    page.mouse.up()
+    assert content.get_attribute("transform") != before
+
+
+def test_who_listens_hears_what_each_picture_shows(page: Page) -> None:
+    expect(page.get_by_role("img", name="56 calls")).to_have_count(1)
+    pictures = page.locator("[role=img], .graph")
+    assert all(pictures.evaluate_all("found => found.map(one => one.getAttribute('aria-label'))"))
+
+
 def test_steps_and_ranks_are_a_table_that_filters(open_page: Opener) -> None:
     page = open_page(make_comparison(layers=2, places=3), "#view=matrix")
     page.get_by_role("button", name="step 1, rank0: Unequal start").click()
@@ -261,6 +280,6 @@ def test_nothing_is_wider_than_the_screen(open_page: Opener, page_file: Path) ->
 def test_paper_gets_the_first_rows_and_nothing_to_click(page: Page) -> None:
     page.evaluate("dispatchEvent(new Event('beforeprint')) && undefined")
     page.emulate_media(media="print")
-    assert len(shown_rows(page)) == 170
+    assert len(shown_rows(page)) == 60
     expect(page.locator("#contents")).to_be_hidden()
     expect(page.locator("#theme_switch")).to_be_hidden()

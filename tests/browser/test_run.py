@@ -20,6 +20,23 @@ def test_a_run_shows_its_first_nan_and_what_fed_it(open_page: Opener) -> None:
     expect(page.get_by_role("complementary")).to_contain_text("scores = softmax(scores)")
 
 
+def test_a_run_shows_the_other_places_with_nan_or_inf(open_page: Opener) -> None:
+    page = open_page(make_run())
+    expect(page.get_by_role("heading", name="Other places (1)")).to_be_visible()
+    page.get_by_role("button", name="Inf comes from outside into Functional.linear.0.forward.").click()
+    expect(page.get_by_role("complementary")).to_be_visible()
+
+
+def test_the_digits_that_are_lost_most_come_first_and_gradients_say_their_step(open_page: Opener) -> None:
+    data = make_run()
+    data["places"] = ["step0/rank0", "step1/rank0"]
+    data["run"]["gradients"] = [{"parameter": "head.weight", "norm": 0.5, "call": 0, "place": 1}]
+    page = open_page(data)
+    digits = page.locator("#view_lost_digits tbody .tree_number").all_inner_texts()
+    assert digits == sorted(digits, key=float, reverse=True) and len(set(digits)) > 1
+    expect(page.locator("#view_gradients tbody")).to_contain_text("step1/rank0")
+
+
 def test_a_run_shows_statistics_gradients_overflow_and_lost_digits(open_page: Opener) -> None:
     page = open_page(make_run())
     page.get_by_label("Statistic").select_option("norm")

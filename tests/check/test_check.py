@@ -395,3 +395,31 @@ def test_of_one_call_and_one_value_everything_is_said_in_the_singular(
     assert "1 tensor was compared" in told
     assert "1 call seen" in told
     assert "nothing is wrong. The 1 call computes what it should." in told
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_a_compiled_model_in_another_dtype_agrees(dtype: torch.dtype) -> None:
+    """A compiled region cannot be executed again; that it has the dtype that was asked for is no difference."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.LayerNorm(16), torch.nn.Linear(16, 4))
+    found = tensorprobe.check(model, torch.compile(model, backend="aot_eager"), torch.randn(5, 8), dtype=dtype)
+    assert found, found.verdict.headline
+
+
+def test_a_fault_in_a_compiled_model_of_another_dtype_is_found() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+    faulty = torch.nn.Sequential(model[0], torch.nn.Identity(), model[2])
+    found = tensorprobe.check(
+        model, torch.compile(faulty, backend="aot_eager"), torch.randn(5, 8), dtype=torch.bfloat16
+    )
+    assert not found
+
+
+def test_another_dtype_that_nobody_asked_for_is_a_difference() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(8, 4)
+    found = tensorprobe.check(
+        model, lambda x: model(x).to(torch.bfloat16), torch.randn(5, 8), by="growth", backward=False
+    )
+    assert not found

@@ -106,3 +106,15 @@ def test_a_name_with_half_of_a_character_is_escaped(tmp_path: Path) -> None:
     write_rank(tmp_path / "dump/step0/rank0", {name: forward(tensor(), output=tensor(2.0))})
     (written,) = write_tensorboard(open_dump(tmp_path / "dump"), tmp_path / "events")
     assert any("sur\\ud800rogate" in tag for tag in _read(written).Tags()["tensors"])
+
+
+def test_a_finite_norm_beyond_float32_stays_finite(tmp_path: Path) -> None:
+    """The scalars of TensorBoard are float32: a gradient of 1e39 is no Inf."""
+    leaf = tensor(2.0) | {"Norm": 1e39, "Min": -1e300, "Max": math.inf}
+    write_rank(tmp_path / "dump" / "step0" / "rank0", {NAME: forward(tensor(), output=leaf)})
+    (written,) = write_tensorboard(open_dump(tmp_path / "dump"), tmp_path / "events")
+    events = _read(written)
+    largest = float(np.finfo(np.float32).max)
+    assert _scalars(events, f"norm/{NAME}.output.0") == [(0, largest)]
+    assert _scalars(events, f"min/{NAME}.output.0") == [(0, -largest)]
+    assert _scalars(events, f"max/{NAME}.output.0") == [(0, math.inf)]

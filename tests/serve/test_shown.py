@@ -40,7 +40,7 @@ def test_a_pair_without_saved_tensors_says_why(tmp_path: Path) -> None:
 
 def test_an_argument_that_is_no_tensor_says_so(tmp_path: Path) -> None:
     reason = _show(tmp_path).describe_row(2)["reason"]
-    assert reason == f"{NAME}.input.1 is no tensor: step0/rank holds only its value."
+    assert reason == f"{NAME}.input.1 is 1.5, a plain value and not a tensor: there is nothing to draw."
 
 
 def test_a_call_without_a_partner_says_so(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,16 @@ def test_an_entry_of_a_complete_file_that_cannot_be_read_says_what_to_do(tmp_pat
 def test_a_file_that_is_not_there_says_when_to_try_again(tmp_path: Path) -> None:
     with pytest.raises(DumpError, match=r"gone\.json cannot be opened .* try again when it has ended"):
         journal.outline_part(tmp_path / "gone.json", dict)
+
+
+@pytest.mark.parametrize("text", ['"]"', '"}]"', '"", "]"', '"a[", "]b"', '"\\\\"', '"\\""'])
+def test_brackets_inside_texts_hide_no_nesting(text: str) -> None:
+    """A file is seen to be flat by its brackets alone: one inside a text takes none outside with it."""
+    deep = f"[{text}, " * 600 + "0" + "]" * 600
+    with pytest.raises(DumpError, match="nested too deeply"):
+        journal.parse_json(deep.encode(), Path("dump.json"))
+
+
+def test_a_long_file_with_brackets_in_its_texts_is_read() -> None:
+    content = {f"x[{number}]": [{"a": "]", "b": ["{"]}] for number in range(600)}
+    assert journal.parse_json(json.dumps(content).encode(), Path("dump.json")) == content

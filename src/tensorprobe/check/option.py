@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from tensorprobe.compare.option import CompareOptions, make_options
@@ -58,4 +58,6 @@ def make_check_options(given: Mapping[str, Any]) -> CheckOptions:
     if unknown:
         raise UsageError(f"{unknown[0]!r} is not an option of check. Options: {', '.join((*own, *_OF_COMPARE))}.")
     compare = make_options({name: value for name, value in given.items() if name in _OF_COMPARE})
-    return CheckOptions(**{name: value for name, value in given.items() if name in own}, compare=compare)
+    found = CheckOptions(**{name: value for name, value in given.items() if name in own}, compare=compare)
+    is_other = found.dtype is not None or found.setting is not None  # autocast, for example
+    return replace(found, compare=replace(compare, other_dtype=is_other))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import sys
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ import typer
 from tensorprobe.cli.option import Format, Json, OldFormat, Processes, Rank, Step
 from tensorprobe.cli.progress import total_progress_bar
 from tensorprobe.compare.engine import compare_runs
+from tensorprobe.compare.garbage import garbage_left_alone
 from tensorprobe.compare.option import CompareOptions
 from tensorprobe.compare.result import NO_ANSWER, Comparison
 from tensorprobe.compare.row import iter_rows
@@ -146,7 +149,8 @@ class _Wanted:
 
 def _compare_and_report(reference: Path, candidate: Path, options: CompareOptions, wanted: _Wanted) -> Comparison:
     output = wanted.output
-    with ExitStack() as stack:
+    atexit.register(gc.freeze)  # or Python looks through both runs once more before it ends
+    with garbage_left_alone(), ExitStack() as stack:
         if output is not None:
             names = [FILES[name] for name in wanted.files]
             stack.enter_context(prepared_folder(output, (reference, candidate), names))

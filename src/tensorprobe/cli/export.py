@@ -12,7 +12,7 @@ import typer
 from tensorprobe.cli.option import DumpPath, Rank, Step
 from tensorprobe.errors import UsageError
 from tensorprobe.foreign_text import clean
-from tensorprobe.store.reader import open_dump
+from tensorprobe.store.reader import Dump, open_dump
 
 
 class Tool(str, Enum):
@@ -60,23 +60,35 @@ def export(
 
     model-explorer graphs/graph.json
     """
+    _check(output, to, compare)
+    dump = open_dump(path).select(step, rank)
+    if to is Tool.TENSORBOARD:
+        written, following = _write_tensorboard(dump, output)
+    else:
+        written, following = _write_model_explorer(dump, output, path, compare)
+    for file in written:
+        typer.echo(f"written: {clean(str(file))}")
+    typer.echo(f"next: {clean(following)}")
+
+
+def _check(output: Path, to: Tool, compare: Path | None) -> None:
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UsageError(f"{output} exists and is not an empty folder: give another one, and nothing is lost.")
     if compare is not None and to is not Tool.MODEL_EXPLORER:
         raise UsageError("--compare is for --to model-explorer: TensorBoard has no place for errors. Leave it out.")
-    dump = open_dump(path).select(step, rank)
-    if to is Tool.TENSORBOARD:
-        from tensorprobe.export.tensorboard import write_tensorboard
 
-        written = write_tensorboard(dump, output)
-        following = f"tensorboard --logdir {shlex.quote(str(output))}"
-    else:
-        from tensorprobe.export.compared_error import read_errors
-        from tensorprobe.export.model_explorer import write_model_explorer
 
-        written = write_model_explorer(dump, output, read_errors(compare, path) if compare else None)
-        graph, *data = (shlex.quote(str(file)) for file in written)
-        following = f"model-explorer {graph} --node_data_paths={','.join(data)}"
-    for file in written:
-        typer.echo(f"written: {clean(str(file))}")
-    typer.echo(f"next: {clean(following)}")
+def _write_tensorboard(dump: Dump, output: Path) -> tuple[list[Path], str]:
+    """What was written, and the command that shows it."""
+    from tensorprobe.export.tensorboard import write_tensorboard
+
+    return write_tensorboard(dump, output), f"tensorboard --logdir {shlex.quote(str(output))}"
+
+
+def _write_model_explorer(dump: Dump, output: Path, path: Path, compare: Path | None) -> tuple[list[Path], str]:
+    from tensorprobe.export.compared_error import read_errors
+    from tensorprobe.export.model_explorer import write_model_explorer
+
+    written = write_model_explorer(dump, output, read_errors(compare, path) if compare else None)
+    graph, *data = (shlex.quote(str(file)) for file in written)
+    return written, f"model-explorer {graph} --node_data_paths={','.join(data)}"

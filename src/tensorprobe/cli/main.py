@@ -6,7 +6,6 @@ import os
 from typing import Annotated, Any
 
 import typer
-from typer import rich_utils
 from typer.core import TyperGroup
 
 from tensorprobe._version import __version__
@@ -41,6 +40,8 @@ class Commands(TyperGroup):
 
 
 if os.environ.get("NO_COLOR"):
+    from typer import rich_utils  # takes as long as all commands together, and only the help needs it
+
     rich_utils.COLOR_SYSTEM = None  # of the help; what the commands print goes to `make_console`
 
 app = typer.Typer(

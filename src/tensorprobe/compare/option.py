@@ -34,6 +34,9 @@ class CompareOptions:
     """Runs may agree although something that their results depend on could not be compared."""
     own_errors: bool = False
     """Also say how far each run is from its own truth, which a page shows; what was recorded is read for it again."""
+    other_dtype: bool = False
+    """The candidate was asked to compute in another dtype: that a value has another one is no difference by itself, and
+    the coarser of the two says what rounding does. `check` asks for it."""
 
     def __post_init__(self) -> None:
         for name in ("rtol", "atol"):
@@ -44,7 +47,7 @@ class CompareOptions:
             value = getattr(self, name)
             if value is not None and not _is_number(value, Integral):
                 raise UsageError(f"{name} is {value!r}. Give one whole number, or leave it out.")
-        for name in ("first", "allow_uncompared", "own_errors"):
+        for name in ("first", "allow_uncompared", "own_errors", "other_dtype"):
             if not isinstance(getattr(self, name), bool):
                 raise UsageError(f"{name} is {getattr(self, name)!r}. Give True or False, or leave it out.")
         if self.by not in JUDGES:

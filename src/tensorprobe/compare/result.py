@@ -79,7 +79,7 @@ class ValuePair:
 
         Statistics tell only how large each measure is at least: there the larger one stands for both.
         """
-        if self.errors is None or self.is_bad:
+        if self.errors is None or self.errors is SILENCE or self.is_bad:
             return SILENCE
         found = self.errors.relative_to(self.scale)
         is_exact = self.measurement is None or self.measurement.basis == "tensor"

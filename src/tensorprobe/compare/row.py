@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from itertools import chain
 from operator import attrgetter
 from typing import Any
 
 from tensorprobe.compare.match.alignment import Unpaired, find_holder
-from tensorprobe.compare.measure.measurement import Measurement
 from tensorprobe.compare.result import CallResult, Comparison, RankResult, ValuePair
 from tensorprobe.model.record import Number
 from tensorprobe.run.call import Call
@@ -106,13 +106,11 @@ class Row:
 
 COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(Row))
 
-_EMPTY: dict[str, Any] = dict.fromkeys(COLUMNS)
-_MEASURED = tuple(name for name in Measurement.__slots__ if name in COLUMNS)
-_get_measured = attrgetter(*_MEASURED)
-_STATISTIC_COLUMNS = tuple(
-    (f"reference_{name}", f"candidate_{name}", f"{name}_difference", f"{name}_relative_difference")
-    for name in ("max", "min", "mean", "norm")
-)
+_get_errors = attrgetter(*COLUMNS[COLUMNS.index("is_equal") : COLUMNS.index("worst_candidate") + 1])
+_NOT_MEASURED = (None,) * (COLUMNS.index("reference_max") - COLUMNS.index("is_equal"))
+_NO_STATISTICS = (None,) * (COLUMNS.index("reference_checksum") - COLUMNS.index("reference_max"))
+_BESIDE_ERRORS = 4
+"""So many of the columns of a leaf stand before the errors."""
 
 
 def build_rows(comparison: Comparison) -> list[Row]:
@@ -141,40 +139,50 @@ def count_rows(comparison: Comparison) -> int:
     )
 
 
-def _call_columns(rank: RankResult, call: CallResult) -> dict[str, Any]:
+@dataclass(slots=True)
+class _CallColumns:
     """What is the same for all values of a call."""
-    return {
-        "step": rank.step,
-        "rank": _folder(rank.reference_name),
-        "role": call.role,
-        "because": call.because or None,
-        "rule": call.rule,
-        "reference_location": describe_frame(call.reference_location) if call.reference_location else None,
-        "candidate_location": describe_frame(call.candidate_location) if call.candidate_location else None,
-    }
+
+    step: int | None
+    rank: str
+    because: str | None
+    locations: tuple[str | None, str | None]
 
 
-def _value_row(call: CallResult, value: ValuePair, common: dict[str, Any]) -> Row:
+def _call_columns(rank: RankResult, call: CallResult) -> _CallColumns:
+    locations = call.reference_location, call.candidate_location
+    described = [describe_frame(location) if location else None for location in locations]
+    return _CallColumns(rank.step, _folder(rank.reference_name), call.because or None, (described[0], described[1]))
+
+
+def _value_row(call: CallResult, value: ValuePair, common: _CallColumns) -> Row:
+    """By position, in the order of the fields: by name each would take several times as long."""
     holder, other = find_holder(call.reference, value.reference), find_holder(call.candidate, value.candidate)
     measurement = value.measurement
-    columns = {
-        **_EMPTY,  # in the order of the fields: what is given by position is taken up several times as fast
-        **common,
-        "reference_name": _slot_name(holder, value.reference),
-        "candidate_name": _slot_name(other, value.candidate),
-        "status": value.status,
-        "error": value.error,
-        "tolerance": value.tolerance,
-        "reason": value.reason or (measurement.problem if measurement else None) or None,
-        "module_path": holder.module_path,
-        "direction": holder.direction or None,
-        "caller": holder.caller or other.caller,
-        **_leaf_columns("reference", value.reference),
-        **_leaf_columns("candidate", value.candidate),
-        **(dict(zip(_MEASURED, _get_measured(measurement), strict=True)) if measurement else {}),
-        **_statistics_columns(value),
-    }
-    return Row(*columns.values())
+    reference, candidate = _leaf_columns(value.reference), _leaf_columns(value.candidate)
+    columns: tuple[Any, ...] = (
+        common.step,
+        common.rank,
+        _slot_name(holder, value.reference),
+        _slot_name(other, value.candidate),
+        value.status,
+        call.role,
+        value.error,
+        value.tolerance,
+        value.reason or (measurement.problem if measurement else None) or None,
+        common.because,
+        measurement.basis if measurement else None,
+        call.rule,
+        holder.module_path,
+        holder.direction or None,
+        holder.caller or other.caller,
+        *chain.from_iterable(zip(reference[:_BESIDE_ERRORS], candidate[:_BESIDE_ERRORS], strict=True)),
+        *(_NOT_MEASURED if measurement is None else _get_errors(measurement)),
+        *(_NO_STATISTICS if not value.is_tensor else _statistics_columns(value)),
+        *chain.from_iterable(zip(reference[_BESIDE_ERRORS:], candidate[_BESIDE_ERRORS:], strict=True)),
+        *common.locations,
+    )
+    return Row(*columns)
 
 
 def _unpaired_row(rank: RankResult, found: Unpaired, side: str) -> Row:
@@ -214,16 +222,11 @@ def _slot_name(call: Call, slot: Slot | None) -> str | None:
     return f"{call.name}.{slot.slot}" if slot.slot else call.name
 
 
-def _leaf_columns(side: str, slot: Slot | None) -> dict[str, Any]:
+def _leaf_columns(slot: Slot | None) -> tuple[Any, ...]:
+    """dtype, shape, requires_grad and value; checksum and data_name, which stand behind the errors."""
     if isinstance(slot, TensorSlot):
-        return {
-            f"{side}_dtype": slot.dtype,
-            f"{side}_shape": slot.shape,
-            f"{side}_requires_grad": slot.requires_grad,
-            f"{side}_checksum": slot.checksum,
-            f"{side}_data_name": slot.data_name,
-        }
-    return {f"{side}_value": describe_value(slot)} if slot is not None else {}
+        return slot.dtype, slot.shape, slot.requires_grad, None, slot.checksum, slot.data_name
+    return None, None, None, None if slot is None else describe_value(slot), None, None
 
 
 def describe_value(slot: PlainSlot) -> str:
@@ -242,15 +245,12 @@ def safe_repr(value: Any) -> str:
         return "…"
 
 
-def _statistics_columns(value: ValuePair) -> dict[str, Any]:
-    if not value.is_tensor:
-        return {}
-    columns: dict[str, Any] = {}
+def _statistics_columns(value: ValuePair) -> tuple[Any, ...]:
+    """Those of both sides; then their differences; then the relative ones."""
     references, candidates = _statistics(value, value.reference), _statistics(value, value.candidate)
-    for names, reference, candidate in zip(_STATISTIC_COLUMNS, references, candidates, strict=True):
-        difference = _subtract(candidate, reference)
-        columns.update(zip(names, (reference, candidate, difference, _divide(difference, reference)), strict=True))
-    return columns
+    differences = list(map(_subtract, candidates, references))
+    sides = chain.from_iterable(zip(references, candidates, strict=True))
+    return (*sides, *differences, *map(_divide, differences, references))
 
 
 def _statistics(value: ValuePair, slot: Slot | None) -> tuple[Number, ...]:

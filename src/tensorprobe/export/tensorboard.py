@@ -5,6 +5,7 @@ Written with TensorBoard's own package, which needs neither TensorFlow nor torch
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from datetime import datetime
 from importlib.util import find_spec
@@ -25,6 +26,7 @@ from tensorprobe.store.slot import TensorSlot
 
 _STATISTICS = ("norm", "max", "min", "mean")
 _COUNTS = ("nan_count", "inf_count")
+_LARGEST_SCALAR = float(np.finfo(np.float32).max)
 _OF_ALL = "all"
 """What tags begin with that are of a whole step."""
 
@@ -80,7 +82,7 @@ def _iter_summaries(run: Run) -> Iterator[Any]:
                 continue
             name = _writable(f"{call.name}.{slot.slot}" if slot.slot else call.name)
             for statistic, value in _iter_numbers(slot):
-                yield scalar_pb(f"{statistic}/{name}", value)
+                yield scalar_pb(f"{statistic}/{name}", _fit(value))
             if slot.norm is not None:
                 norms.setdefault(_kind_of(call), []).append(float(slot.norm))
             values = open_saved(run.rank, slot)
@@ -88,6 +90,11 @@ def _iter_summaries(run: Run) -> Iterator[Any]:
                 yield _make_histogram(f"values/{name}", values)
     for kind, found in norms.items():
         yield _make_histogram(f"{_OF_ALL}/norms of {kind}", np.array(found))
+
+
+def _fit(value: float) -> float:
+    """A scalar of TensorBoard is a float32: what is finite stays so, at the largest number that there is."""
+    return min(max(value, -_LARGEST_SCALAR), _LARGEST_SCALAR) if math.isfinite(value) else value
 
 
 def _writable(name: str) -> str:

@@ -35,7 +35,7 @@ _MAX_INDEX_DIGITS = 18
 _MAX_FILE_NAME_BYTES = 240  # ext4 and NTFS end at 255; the suffix and a hash need room
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, unsafe_hash=True)  # not frozen: that makes each take several times as long, and there are many
 class ApiName:
     """One call of one API in one direction."""
 
@@ -55,7 +55,7 @@ class ApiName:
         return f"{self.prefix}{self.separator}{self.name}{self.separator}{self.index}"
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, unsafe_hash=True)  # not frozen: that makes each take several times as long, and there are many
 class ModuleName:
     """One call of one module in one direction; the path of a root module is empty."""
 
@@ -69,7 +69,7 @@ class ModuleName:
         return f"{module_stem(self.prefix, self.path, self.class_name)}.{self.direction}.{self.index}"
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, unsafe_hash=True)  # not frozen: that makes each take several times as long, and there are many
 class ParametersGradName:
     """The parameter gradients of one module; they have no index, because its calls share them."""
 

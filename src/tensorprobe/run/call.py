@@ -63,9 +63,16 @@ class Call:
     def __repr__(self) -> str:
         return f"<{self.name}>"
 
+    _tensors: tuple[tuple[Slot, ...], list[TensorSlot]] | None = None
+    """The slots of which `tensors` was made, and what it was: it is asked for again and again."""
+
     @property
     def tensors(self) -> list[TensorSlot]:
-        return [slot for slot in self.slots if isinstance(slot, TensorSlot)]
+        """Not to be changed: all who ask are given the same list."""
+        known = self._tensors
+        if known is None or known[0] is not self.slots:
+            known = self._tensors = self.slots, [slot for slot in self.slots if isinstance(slot, TensorSlot)]
+        return known[1]
 
     @property
     def results(self) -> list[Slot]:

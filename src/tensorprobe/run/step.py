@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from tensorprobe.model.name import FORWARD, LAYER_PREFIX
@@ -16,6 +16,7 @@ from tensorprobe.store.reader import RankDump, Record
 _FRAMEWORK_FILE = re.compile(
     r"^File [^,]*[/\\\\](?:site|dist)-packages[/\\\\](?:torch|torch_npu|mindspore|msadapter)[/\\\\]"
 )
+_RARE_TEXTS = ("caller", "failed", "note", "generator")
 _LIBRARY_FILE = re.compile(r"^File [^,]*[/\\\\](?:site|dist)-packages[/\\\\]")
 
 
@@ -53,9 +54,7 @@ class Run:
 
     def location(self, call: Call) -> str | None:
         """Where it was called: the innermost line that is not of the framework itself."""
-        frames = self.rank.stack(call.name)
-        own = (frame for frame in frames if not _FRAMEWORK_FILE.search(frame))
-        return next(own, frames[0] if frames else None)
+        return _find_location(self.rank.stack(call.name))
 
     def outer_location(self, call: Call) -> str | None:
         """Where the user's own program led to it: the innermost line outside of installed libraries; None where
@@ -73,6 +72,12 @@ class Run:
                 outer = self.outer_location(one)
                 return (describe_frame(location), *([describe_frame(outer)] if outer else []))
         return ()
+
+
+@lru_cache(maxsize=4096)  # many calls share a stack
+def _find_location(frames: tuple[str, ...]) -> str | None:
+    own = (frame for frame in frames if not _FRAMEWORK_FILE.search(frame))
+    return next(own, frames[0] if frames else None)
 
 
 LINE_WORDS = ("line", "called from")
@@ -103,10 +108,10 @@ def read_run(rank: RankDump, on_record: Callable[[], None] = lambda: None) -> Ru
 
 def read_calls(rank: RankDump) -> Iterator[tuple[Call, Record]]:
     """The calls of a dump.json, each with its record: one record is in memory at a time."""
-    framework = _read_framework(rank)
+    framework, parents = _read_framework(rank), rank.parents
     for number, record in enumerate(rank.records()):
         place = rank.place(record.name)
-        yield make_call(record, number if place is None else place, rank.parents, framework), record
+        yield make_call(record, number if place is None else place, parents, framework), record
 
 
 def make_call(record: Record, position: int, parents: Mapping[str, str | None], framework: str = "") -> Call:
@@ -118,10 +123,9 @@ def make_call(record: Record, position: int, parents: Mapping[str, str | None], 
     call.framework = framework
     call.slots = tuple(record.slots())
     call.module_path = call.path if call.kind == "parameters_grad" else _text(fields, "module_path")
-    call.caller = _text(fields, "caller")
-    call.failed = _text(fields, "failed")
-    call.note = _text(fields, "note")
-    call.generator = _text(fields, "generator")
+    for name in _RARE_TEXTS:
+        if name in fields:
+            setattr(call, name, _text(fields, name))
     call.is_recomputed = fields.get("recomputed") is True
     call.differs_from_forward = tuple(map(str, differing)) if isinstance(differing, list) else ()
     if call.prefix == LAYER_PREFIX:
@@ -152,7 +156,7 @@ def _part_name(fields: Any) -> tuple[str, str]:
 
 def _text(fields: Mapping[str, Any], name: str) -> str | None:
     found = fields.get(name)
-    return found if isinstance(found, str) else None
+    return found if type(found) is str else None
 
 
 def _read_framework(rank: RankDump) -> str:

@@ -6,16 +6,21 @@ A step is executed again at most once, into a folder that goes away with the ser
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import cached_property
 from threading import Lock
 from typing import Any
 
 import numpy as np
 
+from tensorprobe.compare.row import describe_value
 from tensorprobe.errors import DumpError, TensorprobeError, UsageError
+from tensorprobe.model.name import BACKWARD
 from tensorprobe.replay.completion import completed
 from tensorprobe.replay.wanted_tensor import WantedTensor, check_computable, describe_missing, make_wanted
+from tensorprobe.run.call import Call
 from tensorprobe.run.step import Run, read_run
 from tensorprobe.store.reader import Dump, RankDump
+from tensorprobe.store.slot import PlainSlot, Slot
 from tensorprobe.store.tensor_file import open_tensor
 
 Array = np.ndarray[Any, Any]
@@ -44,7 +49,7 @@ class TensorSource:
         with self._lock:
             wanted = self._step(rank).tensors.get(name)
             if wanted is None:
-                raise DumpError(f"{name} is no tensor: {rank.name} holds only its value.")
+                raise DumpError(_describe_no_tensor(name, self._step(rank).plain.get(name), rank.name))
             path = rank.tensor_path(wanted.file_name)
             if not path.is_file():
                 check_computable(wanted, rank)
@@ -79,7 +84,25 @@ class _Step:
         self.run = run
         self.computed: RankDump | TensorprobeError | None = None
         self.tensors: dict[str, WantedTensor] = {
-            f"{call.name}.{slot.slot}" if slot.slot else call.name: make_wanted(run.rank, call, slot)
-            for call in run.calls
-            for slot in call.tensors
+            _name_slot(call, slot): make_wanted(run.rank, call, slot) for call in run.calls for slot in call.tensors
         }
+
+    @cached_property
+    def plain(self) -> dict[str, tuple[Call, PlainSlot]]:
+        """What is no tensor, by its name."""
+        listed = ((call, slot) for call in self.run.calls for slot in call.slots)
+        return {_name_slot(call, slot): (call, slot) for call, slot in listed if isinstance(slot, PlainSlot)}
+
+
+def _name_slot(call: Call, slot: Slot) -> str:
+    return f"{call.name}.{slot.slot}" if slot.slot else call.name
+
+
+def _describe_no_tensor(name: str, found: tuple[Call, PlainSlot] | None, rank_name: str) -> str:
+    """Why there is nothing to draw, in the words of who trained the model."""
+    if found is None:
+        return f"{name} was not recorded in {rank_name}."
+    call, slot = found
+    if slot.value is None and call.direction == BACKWARD:
+        return f"{name} is None: there is no gradient here, because nothing asked for one or nothing depends on it."
+    return f"{name} is {describe_value(slot)}, a plain value and not a tensor: there is nothing to draw."

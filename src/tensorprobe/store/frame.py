@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from tensorprobe.foreign_text import shorten
 
 _MAX_CHARACTERS = 4000
 
 
+@lru_cache(maxsize=4096)  # many calls are on one line
 def describe_frame(frame: str) -> str:
     """`model.py:18 in forward: x = self.fc(x)`; a frame of another form as it is.
 

@@ -33,7 +33,7 @@ from tensorprobe.store.slot import Slot, iter_gradient_slots, iter_record_slots,
 _TYPES = {layout.DUMP_FILE: journal.RECORD_TYPES, layout.DEBUG_FILE: journal.SAVED_TYPES}
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # not frozen: that makes each take several times as long, and there are many
 class Record:
     """One entry of dump.json: a call of an API or a module, or the gradients of a module's parameters."""
 
@@ -42,6 +42,8 @@ class Record:
 
     @property
     def is_parameters_grad(self) -> bool:
+        if PARAMETERS_GRAD not in self.name:
+            return False
         stem, _, end = self.name.rpartition(".")
         # msprobe writes parameters_grad.0
         return end == PARAMETERS_GRAD or (end.isdecimal() and stem.endswith(f".{PARAMETERS_GRAD}"))

@@ -98,8 +98,18 @@ Slot = TensorSlot | PlainSlot
 def iter_record_slots(fields: dict[str, Any]) -> Iterator[Slot]:
     """The slots of an entry of dump.json: of every field that holds leaves, in their order."""
     for field, tree in fields.items():
-        if isinstance(tree, (dict, list)) and field not in _NO_SLOTS:
-            yield from iter_slots(tree, _SLOT_OF_FIELD.get(field, field), field in _INPUT_FIELDS)
+        if not tree or not isinstance(tree, (list, dict)) or field in _NO_SLOTS:
+            continue
+        slot, is_input = _SLOT_OF_FIELD.get(field, field), field in _INPUT_FIELDS
+        if isinstance(tree, list):  # as a rule of tensors: none of them needs a walk
+            for index, node in enumerate(tree):
+                place = _join(slot, str(index))
+                if _is_tensor(node):
+                    yield _read_tensor(place, node, is_input)
+                else:
+                    yield from iter_slots(node, place, is_input)
+        else:
+            yield from iter_slots(tree, slot, is_input)
 
 
 def iter_gradient_slots(fields: dict[str, Any]) -> Iterator[Slot]:
@@ -117,12 +127,16 @@ def iter_slots(tree: Any, slot: str, is_input: bool = False) -> Iterator[Slot]:
             waiting.extend((_join(place, str(index)), node[index]) for index in range(len(node) - 1, -1, -1))
         elif isinstance(node, dict) and not isinstance(node.get("type"), str):
             waiting.extend((_join(place, key), node[key]) for key in reversed(node))
-        elif isinstance(node, dict) and ("shape" in node or "dtype" in node):
+        elif _is_tensor(node):
             yield _read_tensor(place, node, is_input)
         elif isinstance(node, dict):
             yield PlainSlot(place, node["type"], node.get("value"), is_input)
         else:
             yield PlainSlot(place, type(node).__name__, node, is_input)
+
+
+def _is_tensor(node: Any) -> bool:
+    return type(node) is dict and type(node.get("type")) is str and ("shape" in node or "dtype" in node)
 
 
 _TEXTS = ("dtype", "hash", "md5", "data_name", "source", "reason", "note", "parameter")
@@ -137,7 +151,7 @@ def _read_tensor(slot: str, leaf: dict[str, Any], is_input: bool) -> TensorSlot:
     largest, smallest, mean, norm = [value if type(value) is float else _number(value) for value in map(get, _NUMBERS)]
     requires_grad, sketch = get("requires_grad"), get("Sketch")
     dtype, digest, md5, data_name, source, reason, note, parameter = texts
-    return TensorSlot(
+    return TensorSlot(  # by position: by name each would take twice as long
         slot,
         leaf["type"],
         dtype,
@@ -146,17 +160,17 @@ def _read_tensor(slot: str, leaf: dict[str, Any], is_input: bool) -> TensorSlot:
         smallest,
         mean,
         norm,
-        nan_count=_count(get("nan_count")) if has_counts else None,
-        inf_count=_count(get("inf_count")) if has_counts else None,
-        requires_grad=requires_grad if isinstance(requires_grad, bool) else None,
-        checksum=digest or md5,
-        data_name=data_name,
-        source=source,
-        reason=reason,
-        note=note,
-        is_input=is_input,
-        sketch=None if sketch is None else _sketch(sketch),
-        parameter=parameter,
+        _count(get("nan_count")) if has_counts else None,
+        _count(get("inf_count")) if has_counts else None,
+        requires_grad if type(requires_grad) is bool else None,
+        digest or md5,
+        data_name,
+        source,
+        reason,
+        note,
+        is_input,
+        None if sketch is None else _sketch(sketch),
+        parameter,
     )
 
 
@@ -196,9 +210,14 @@ def _count(value: Any) -> int:
 
 def _shape(value: Any) -> tuple[int, ...] | None:
     """Only one that a tensor can have: its number of elements fits into 64 bits."""
-    if not isinstance(value, list) or len(value) > _MAX_DIMENSIONS or not all(map(is_count, value)):
+    if not isinstance(value, list) or len(value) > _MAX_DIMENSIONS:
         return None
-    return tuple(value) if math.prod(value) <= _MAX_COUNT else None
+    count = 1
+    for size in value:
+        if type(size) is not int or not 0 <= size <= _MAX_COUNT:
+            return None
+        count *= size
+    return tuple(value) if count <= _MAX_COUNT else None
 
 
 def is_count(value: Any) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tensorprobe.compare.match.alignment import Unpaired
 from tensorprobe.compare.result import OtherDifference
 from tensorprobe.compare.row import COLUMNS, build_rows
 from tensorprobe.report.page.comparison import build_comparison_page
@@ -77,13 +78,20 @@ def test_every_row_is_where_its_call_says_and_unpaired_calls_have_none() -> None
 def test_rows_have_the_columns_of_the_table_and_empty_ones_are_left_out() -> None:
     found = gelu_fault()
     page = build_comparison_page(found)
-    names = {name.removesuffix("_s") for name in page["rows"]} - {"call", "place"}
+    names = {name.removesuffix("_s") for name in page["rows"]} - {"call", "place", "module_path"}
     used = {name for name in COLUMNS if any(getattr(row, name) is not None for row in build_rows(found))}
     assert names == used - FROM_CALL
     assert text(page, "rows", "reference_name") == [row.reference_name for row in build_rows(found)]
     assert text(page, "rows", "status") == [row.status for row in build_rows(found)]
     assert page["rows"]["error"] == [row.error for row in build_rows(found)]
     assert text(page, "rows", "reference_shape")[0] == "[2, 3]"
+
+
+def test_a_call_without_a_partner_has_its_module_in_its_row() -> None:
+    lone = Unpaired(call("Tensor.add.7.forward", module_path="blocks.3"), None, "")
+    page = build_comparison_page(comparison(rank_result(call_result(), only_candidate=(lone,))))
+    assert text(page, "rows", "module_path")[-1] == "blocks.3"
+    assert set(text(page, "rows", "module_path")[:-1]) == {None}
 
 
 @pytest.mark.parametrize("name", HOSTILE_NAMES, ids=range(len(HOSTILE_NAMES)))

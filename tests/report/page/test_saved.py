@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -108,3 +109,13 @@ def test_cells_of_another_kind_than_expected_become_text(tmp_path: Path) -> None
     assert strings[rows["status_s"][0]] == "['y']"
     assert rows["error"][0] == "['x']"
     json.dumps(page, allow_nan=False)
+
+
+def test_what_truth_found_is_told_apart_and_its_page_is_named(tmp_path: Path) -> None:
+    (tmp_path / "truth.json").write_text("{}")
+    for path in (tmp_path, tmp_path / "truth.json"):
+        with pytest.raises(DumpError, match=r"no page is made of it. .* is gone. .* tensorprobe truth DUMP -o DIR"):
+            find_saved(path)
+    (tmp_path / "report.html").write_text("")
+    with pytest.raises(DumpError, match=f"Its page is {re.escape(str(tmp_path / 'report.html'))}"):
+        find_saved(tmp_path)

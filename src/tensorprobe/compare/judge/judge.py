@@ -12,6 +12,7 @@ from tensorprobe.compare.judge import tolerance
 from tensorprobe.compare.judge.course import Course
 from tensorprobe.compare.judge.module_end import ModuleEnds
 from tensorprobe.compare.judge.origin import Origin, OriginFinder
+from tensorprobe.compare.judge.precision import coarser_dtype
 from tensorprobe.compare.judge.role import RoleGiver
 from tensorprobe.compare.judge.status import (
     MADE_ELSEWHERE,
@@ -108,7 +109,9 @@ class Judge:
         found = origin.explained
         if found is None:
             scale = tolerance.cancellation((slot, candidate), origin.natural_norm)
-            rounding = tolerance.round_off(slot.dtype) * (tolerance.COMPOSITE if origin.own_code_of else 1.0)
+            rounding = tolerance.round_off(self._dtype_of(slot, candidate)) * (
+                tolerance.COMPOSITE if origin.own_code_of else 1.0
+            )
             found = tolerance.Explained(origin.noise.passed_on(rounding, scale, origin.gain), scale)
         settle(value, found, self._course.options, self._course.coarsest)
         if not value.is_bad or origin.is_bad:
@@ -118,9 +121,14 @@ class Judge:
         if origin.own_code_of is not None:
             self._blame_own_code(origin.own_code_of, pair, value)
         elif not pair.because:
-            pair.role, pair.because = "entered", f"{value.slot} differs: {origin.blame}"
+            pair.role, pair.because = "entered", f"{value.slot} differs: {origin.describe_blame(value)}"
             pair.event_place = min(pair.event_place, pair.start - 1) if pair.start < pair.place else pair.event_place
             pair.suspects = origin.suspects
+
+    def _dtype_of(self, reference: TensorSlot, candidate: TensorSlot) -> str | None:
+        """Whose rounding both may have: the reference's, or the coarser one where another dtype was asked for."""
+        is_asked = self._course.options.other_dtype
+        return coarser_dtype(reference.dtype, candidate.dtype) if is_asked else reference.dtype
 
     def _blame_own_code(self, outer: PairedCall, pair: PairedCall, value: ValuePair) -> None:
         if outer.blamed_before is None:
@@ -133,7 +141,7 @@ class Judge:
             for value in pair.outputs:
                 leave_undefined(value)
             return
-        gradients = [slot for slot in call.tensors if slot.is_input]
+        gradients = [slot for slot in call.tensors if slot.is_input] if call.direction == BACKWARD else []
         if call.kind == "parameters_grad":
             gradients = self._gradients_of_module(call)
         is_composite = bool(self._course.reference.nesting.inner(call)) or (
@@ -157,7 +165,8 @@ class Judge:
                 found = passed_on
             else:
                 natural = tolerance.natural_norm(call, slot, gradients)
-                found = tolerance.explain(slot, candidate, pair.match.reference, noise, natural, is_composite)
+                dtype = self._dtype_of(slot, candidate)
+                found = tolerance.explain(slot, candidate, pair.match.reference, noise, natural, is_composite, dtype)
                 found = found.at_least(arrived)
             settle(value, found, self._course.options, self._course.coarsest)
 

@@ -37,6 +37,8 @@ class Origin:
     """The value was judged already, as the result of this call; this is what was found."""
     blame: str = ""
     """Should the value differ: what to say, if it is not from there."""
+    producer: PairedCall | None = None
+    """The call that both sides took it from: then `describe_blame` finds out what to say."""
     own_code_of: PairedCall | None = None
     """Should the value differ: the module whose own code computed it."""
     suspects: tuple[Call, ...] = ()
@@ -45,6 +47,10 @@ class Origin:
     is_undefined: bool = False
     natural_norm: float | None = None
     gain: float = GAIN
+
+    def describe_blame(self, value: ValuePair) -> str:
+        """Of a value that differs: few do, and to look through the results of its producer takes time."""
+        return self.blame if self.producer is None else _describe_other_result(self.producer, value)
 
 
 class OriginFinder:
@@ -78,8 +84,7 @@ class OriginFinder:
         measured = [found for found in producer.outputs if found.measurement is not None]
         outputs = [found for found in measured if found.reason != UNDEFINED_MEMORY]
         same = [found for found in outputs if is_same_value(found, value)]
-        blame = _describe_other_result(producer, value)
-        origin = Origin(is_bad=any(found.is_bad for found in same or outputs), blame=blame)
+        origin = Origin(is_bad=any(found.is_bad for found in same or outputs), producer=producer)
         if len(outputs) < len(measured) and not same:
             origin.is_undefined = not outputs or any(is_same_value(found, value) for found in measured)
         if same:

@@ -79,15 +79,17 @@ def settle(
 
 
 def _note_dtypes(value: ValuePair, options: CompareOptions) -> None:
-    slots = (value.reference, value.candidate)
-    dtypes = [short_dtype(slot.dtype) for slot in slots if isinstance(slot, TensorSlot)]
+    slots = [slot for slot in (value.reference, value.candidate) if isinstance(slot, TensorSlot)]
+    if len(slots) == 2 and slots[0].dtype == slots[1].dtype:
+        return
+    dtypes = [short_dtype(slot.dtype) for slot in slots]
     if len(set(dtypes)) < 2 or "" in dtypes:
         return
     if value.is_across_frameworks and all(map(_is_whole, dtypes)):
         return
     reason = f"{dtypes[1]} where the reference has {dtypes[0]}"
     value.reason = f"{reason}; {value.reason}" if value.reason else reason
-    if not options.has_fixed_tolerance:
+    if not options.has_fixed_tolerance and not options.other_dtype:
         value.status = "different"
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tensorprobe.compare.judge.precision import unit_roundoff
 from tensorprobe.compare.measure.measurement import Measurement
@@ -55,6 +56,8 @@ class Explained:
 
         Where they cancel again, the noise is as large as it was, and what is left is smaller.
         """
+        if arrived is SILENCE and self.tolerance.norm >= 0 and self.tolerance.peak >= 0:
+            return self
         floor = Noise(*(PASSED_ON * self.scale * error if error else 0.0 for error in arrived))
         return Explained(loudest((self.tolerance, floor)), self.scale)
 
@@ -112,10 +115,12 @@ def explain(
     inputs: Noise,
     natural_norm: float | None,
     is_composite: bool,
+    dtype: str | None = None,
 ) -> Explained:
-    """The tolerance of one result of a call (or of a group of calls) whose inputs have at most these errors."""
+    """The tolerance of one result of a call (or of a group of calls) whose inputs have at most these errors; `dtype`:
+    in which it was computed, if not in that of the output."""
     scale = cancellation((output, candidate), natural_norm)
-    rounding = round_off(output.dtype, _summed_terms(calls, output))
+    rounding = round_off(dtype or output.dtype, _summed_terms(calls, output))
     if is_composite or len(calls) > 1 or any(map(_is_many_in_one, calls)):
         rounding *= COMPOSITE
     return Explained(inputs.passed_on(rounding, scale), scale)
@@ -135,6 +140,7 @@ def exponent_noise(measurement: Measurement) -> Noise:
     return Noise(error, error)
 
 
+@lru_cache(maxsize=4096)
 def round_off(dtype: str | None, terms: float = 1.0) -> float:
     """What one operation adds by itself; 0 for integers and booleans, which are exact."""
     unit = unit_roundoff(dtype)
@@ -146,8 +152,10 @@ def round_off(dtype: str | None, terms: float = 1.0) -> float:
 
 def cancellation(both: tuple[TensorSlot, TensorSlot], natural_norm: float | None) -> float:
     """How many times larger the result would be, had nothing cancelled on either side; at least 1."""
+    if natural_norm is None:
+        return 1.0
     actual = largest_norm(both)
-    if natural_norm is None or actual is None or not math.isfinite(natural_norm) or natural_norm <= actual:
+    if actual is None or not math.isfinite(natural_norm) or natural_norm <= actual:
         return 1.0
     return natural_norm / actual if actual > 0 else math.inf
 
@@ -156,15 +164,16 @@ def natural_norm(call: Call, output: TensorSlot, gradients: Iterable[TensorSlot]
     """The norm that a result has when its terms do not cancel; None where that is not known."""
     if call.direction == BACKWARD:
         return largest_norm(gradients)
+    word = word_of(call)
     inputs = [slot for slot in call.tensors if slot.is_input]
-    if is_a(word_of(call), "contraction"):
+    if is_a(word, "contraction"):
         return _contraction_norm(inputs, output)
-    if is_a(word_of(call), "sum") and inputs:
+    if is_a(word, "sum") and inputs:
         norm, terms = _number(inputs[0].norm), _ratio(inputs[0], output)
         if norm is None:
             return None
-        return norm / terms if is_a(word_of(call), "mean") else norm
-    if is_a(word_of(call), "addition"):
+        return norm / terms if is_a(word, "mean") else norm
+    if is_a(word, "addition"):
         sizes = [_root_mean_square(slot) for slot in inputs]
         known = [size for size in sizes if size is not None]
         return max(known) * math.sqrt(output.element_count or 1) if known else None

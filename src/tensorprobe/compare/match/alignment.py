@@ -30,6 +30,8 @@ class Match:
 
 def find_holder(calls: tuple[Call, ...], slot: Slot | None) -> Call:
     """Which call of a group has this slot; the last one made the result."""
+    if len(calls) == 1:
+        return calls[0]
     return next((call for call in calls if any(one is slot for one in call.slots)), calls[-1])
 
 

@@ -45,14 +45,13 @@ class PairedCall:
     """Calls without a partner that lead to it."""
     doubts: tuple[Call, ...] = ()
     """The same, however far before it, where statistics alone say that they changed nothing."""
+    reference: Call = field(init=False)
+    candidate: Call = field(init=False)
+    is_framework_made: bool = field(init=False)
 
-    @property
-    def reference(self) -> Call:
-        return self.match.reference[-1]
-
-    @property
-    def candidate(self) -> Call:
-        return self.match.candidate[-1]
+    def __post_init__(self) -> None:
+        self.reference, self.candidate = self.match.reference[-1], self.match.candidate[-1]
+        self.is_framework_made = self.reference.caller is not None or self.candidate.caller is not None
 
     def hold(self, values: list[ValuePair]) -> None:
         """Its paired slots."""
@@ -64,10 +63,6 @@ class PairedCall:
     def is_bad(self) -> bool:
         """Does anything that came out of it differ?"""
         return any(value.is_bad for value in self.outputs)
-
-    @property
-    def is_framework_made(self) -> bool:
-        return self.reference.caller is not None or self.candidate.caller is not None
 
     @property
     def is_for_log(self) -> bool:

@@ -30,19 +30,18 @@ def pair_slots(
     `by_shape`: the results of a backward call are listed in different orders, because only one of the two dumps is
     msprobe's; they are paired by their shapes.
     """
+    is_by_shape = by_shape and reference.direction == BACKWARD and reference.kind == "api"
+    if not mapped and not is_by_shape and _have_same_slots(reference, candidate):
+        return list(zip(reference.slots, candidate.slots, strict=True))
     left = {slot.slot: slot for slot in candidate.slots}
     chosen: dict[str, Slot] = {}
     for slot in reference.slots:
         wanted = (mapped or {}).get(slot.slot)
         if wanted is not None and wanted in left:
             chosen[slot.slot] = left.pop(wanted)
-    if by_shape and reference.direction == BACKWARD and reference.kind == "api":
+    if is_by_shape:
         _pair_gradients(reference, left, chosen)
-    is_one_function = (reference.framework, reference.prefix, reference.op) == (
-        candidate.framework,
-        candidate.prefix,
-        candidate.op,
-    )
+    is_one_function = _is_one_function(reference, candidate)
     if not is_one_function:  # otherwise the same place is the same argument
         _pair_common_names(reference, candidate, left, chosen)
     for slot in reference.slots:
@@ -63,6 +62,25 @@ def pair_slots(
     pairs.extend((None, slot) for slot in left.values())
     pairs = [pair for pair in pairs if None not in pair or not any(map(_is_setting, pair))]
     return _pair_elements(reference, candidate, pairs)
+
+
+def _is_one_function(reference: Call, candidate: Call) -> bool:
+    return (
+        reference.op == candidate.op
+        and reference.prefix == candidate.prefix
+        and reference.framework == candidate.framework
+    )
+
+
+def _have_same_slots(reference: Call, candidate: Call) -> bool:
+    """Nearly all pairs: the same function was given and returned as much, under the same names, each once."""
+    slots, others = reference.slots, candidate.slots
+    if len(slots) != len(others) or not _is_one_function(reference, candidate):
+        return False
+    for slot, other in zip(slots, others, strict=True):
+        if slot.slot != other.slot or slot.is_input != other.is_input:
+            return False
+    return len({slot.slot for slot in slots}) == len(slots)
 
 
 def common_name(call: Call, slot: Slot) -> str:

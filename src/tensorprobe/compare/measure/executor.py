@@ -33,9 +33,12 @@ def run_tasks(tasks: Sequence[MeasureTask], processes: int | None = None) -> Gen
     with contextlib.closing(_measure(plan, processes)) as measured:
         known: dict[int, Measurement] = {}
         for index, task in enumerate(tasks):
+            if not task.has_file:
+                yield measure_task(task)
+                continue
             first = plan.first[index]
             if first == index:
-                known[index] = next(measured) if task.has_file else measure_task(task)
+                known[index] = next(measured)
             yield _reuse(known[first], tasks[first], task)
 
 

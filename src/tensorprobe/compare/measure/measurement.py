@@ -58,11 +58,9 @@ class Measurement:
     @property
     def has_one_sided_nonfinite(self) -> bool:
         """Is an element NaN, or infinite, on one side only?"""
-        nan, inf = (
-            (self.nan_only_reference, self.nan_only_candidate),
-            (self.inf_only_reference, self.inf_only_candidate),
+        return bool(
+            self.nan_only_reference or self.nan_only_candidate or self.inf_only_reference or self.inf_only_candidate
         )
-        return any((*nan, *inf))
 
 
 def other_shape(basis: Basis, reference: tuple[int, ...] | None, candidate: tuple[int, ...] | None) -> Measurement:

@@ -31,6 +31,8 @@ class Noise(NamedTuple):
 
     def worst_against(self, tolerance: Noise) -> tuple[float, float]:
         """The measure that comes closest to its tolerance, or exceeds it most: error and tolerance."""
+        if self is SILENCE:
+            return self.norm, tolerance.norm
         return max(zip(self, tolerance, strict=True), key=_excess)
 
 
@@ -41,11 +43,13 @@ def loudest(noises: Iterable[Noise]) -> Noise:
     """The largest of each measure."""
     norm = peak = 0.0
     for noise in noises:
+        if noise is SILENCE:  # of most values
+            continue
         if noise.norm > norm:
             norm = noise.norm
         if noise.peak > peak:
             peak = noise.peak
-    return Noise(norm, peak)
+    return Noise(norm, peak) if norm or peak else SILENCE
 
 
 def _excess(both: tuple[float, float]) -> tuple[float, float]:

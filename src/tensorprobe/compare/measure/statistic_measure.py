@@ -29,7 +29,7 @@ _RESOLUTION = 2e-6
 
 
 def has_statistics(slot: TensorSlot) -> bool:
-    return any(getattr(slot, name) is not None for name in _STATISTICS)
+    return not (slot.norm is None and slot.max is None and slot.min is None and slot.mean is None)
 
 
 _NO_ERROR: dict[str, Any] = {

@@ -6,7 +6,7 @@ A page of fifty thousand rows is a file of a few megabytes only this way. Number
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from operator import attrgetter
 from typing import Any
@@ -48,7 +48,13 @@ class Strings:
         return number
 
     def add_all(self, texts: Iterable[str | None]) -> list[int]:
-        return [self.add(text) for text in texts]
+        return self.add_made(texts, lambda text: text)
+
+    def add_made(self, values: Iterable[Any], make: Callable[[Any], str | None]) -> list[int]:
+        """The numbers of what `make` makes of the values, which repeat: each is made once."""
+        listed = list(values)
+        numbers = {value: self.add(make(value)) for value in dict.fromkeys(listed)}
+        return [numbers[value] for value in listed]
 
 
 def make_number(value: Any) -> Any:
@@ -67,6 +73,8 @@ def build_row_columns(
 ) -> dict[str, Any]:
     """All rows; columns that are empty in all of them are left out."""
     columns: dict[str, Any] = {"call": list(calls), "place": list(places)}
+    if NOTHING in columns["call"]:
+        columns["module_path_s"] = strings.add_all(_list_lone_modules(rows, calls))
     for field in _ROW_COLUMNS:
         name = field.name
         found = list(map(attrgetter(name), rows))
@@ -74,14 +82,27 @@ def build_row_columns(
         if not kinds:
             continue
         if name in _TEXTS:
-            columns[f"{name}_s"] = strings.add_all(map(_make_text, found))
-        elif kinds == {bool} or (
-            kinds == {float} and all(map(math.isfinite, (one for one in found if one is not None)))
-        ):
+            columns[f"{name}_s"] = strings.add_made(found, _make_text)
+        elif _is_plain(found, kinds):
             columns[name] = found
         else:
             columns[name] = [make_number(value) for value in found]
     return columns
+
+
+def _list_lone_modules(rows: Sequence[Row], calls: Sequence[int]) -> list[str | None]:
+    """The module of a call without a partner: that of the others is in the table of calls."""
+    return [row.module_path if call == NOTHING else None for row, call in zip(rows, calls, strict=True)]
+
+
+def _is_plain(column: Sequence[Any], kinds: set[type]) -> bool:
+    """Can JSON hold all of it as it is? Seen at once, because most columns are such."""
+    if not kinds <= {bool, int, float}:
+        return False
+    numbers = [one for one in column if one is not None]
+    if int in kinds and not (min(numbers) >= -_LARGEST_EXACT and max(numbers) <= _LARGEST_EXACT):
+        return False
+    return float not in kinds or all(map(math.isfinite, numbers))
 
 
 def _make_text(value: Any) -> str | None:

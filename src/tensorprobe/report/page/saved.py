@@ -15,7 +15,7 @@ from tensorprobe.errors import DumpError
 from tensorprobe.regular_file import open_regular
 from tensorprobe.report.page.comparison import VERSION, add_rows
 
-JSON_FILE, CSV_FILE = "compare.json", "compare.csv"
+JSON_FILE, CSV_FILE, TRUTH_FILE = "compare.json", "compare.csv", "truth.json"
 _HOW = "Write it with: tensorprobe compare REFERENCE CANDIDATE -o DIR --files csv,html,json"
 _TUPLES = frozenset(field.name for field in fields(Row) if "tuple" in str(field.type))
 _TEXTS = frozenset(field.name for field in fields(Row) if "str" in str(field.type))
@@ -39,7 +39,11 @@ def find_saved(path: Path) -> Path | None:
             return path / JSON_FILE
         if (path / CSV_FILE).is_file():
             raise DumpError(f"{path} has {CSV_FILE}, but no {JSON_FILE}, which a report is made of. {_HOW}")
+        if (path / TRUTH_FILE).is_file():
+            raise DumpError(_describe_truth(path / TRUTH_FILE))
         return None
+    if path.name == TRUTH_FILE and path.is_file():
+        raise DumpError(_describe_truth(path))
     if path.suffix == ".csv":
         raise DumpError(f"{path}: a report is made of {JSON_FILE}, which has more than this table. {_HOW}")
     return path if path.name == JSON_FILE or _is_comparison(path) else None
@@ -64,6 +68,15 @@ def build_saved_page(path: Path) -> dict[str, Any]:
         return add_rows(head, map(_read_row, rows))
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise DumpError(f"{path} is damaged ({type(error).__name__}: {error}). {_HOW}") from error
+
+
+def _describe_truth(path: Path) -> str:
+    page = path.parent / "report.html"
+    where = f"Its page is {page}" if page.is_file() else "Its page was written beside it, and is gone"
+    return (
+        f"{path} is what `tensorprobe truth` found of one run, and no page is made of it. {where}. "
+        "To make it again: tensorprobe truth DUMP -o DIR"
+    )
 
 
 def _is_comparison(path: Path) -> bool:

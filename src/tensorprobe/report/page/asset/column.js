@@ -21,7 +21,7 @@ function chosenColumns() {
 function usualColumns() {
   const isNarrow = window.innerWidth < 640;
   const usual = (isNarrow ? NARROW_COLUMNS : USUAL_COLUMNS)[store.isRun ? "run" : "comparison"];
-  const several = (store.data.places?.length ?? 0) > 1 && !isNarrow;
+  const several = store.hasSeveralPlaces() && !isNarrow;
   return several ? [usual[0], "place", ...usual.slice(1)] : usual;
 }
 
@@ -35,8 +35,7 @@ function columnTitle(name) {
 }
 
 /** The content of a cell: pills for status and role, names as code, numbers short. */
-function drawCell(name, row) {
-  const value = store.ofRow(name, row);
+function drawCell(name, value) {
   if (name === "row") return formatCount(value);
   if (value === null || value === "") return "";
   if (name === "status" || name === "role") return makePill(name, value);

@@ -1,7 +1,7 @@
 "use strict";
 // Along the run: every call in the order of execution, its error on a log axis. A jump, a slow drift and noise look different.
 
-const MAX_POINTS = 400; // of one series; more are reduced to the largest and the smallest of each stretch
+const MAX_POINTS = 200; // of one series; more are reduced to the largest and the smallest of each stretch
 const RUN_STATISTICS = ["max_abs", "norm", "mean", "max", "min"];
 const SETTLED = new Set(["clean", "not compared", ""]);
 
@@ -42,7 +42,7 @@ function refreshCourse() {
     setTimeout(drawCourseChart, 0);
   }, { rootMargin: "200px" });
   courseWatch.observe(courseBox);
-  describeCourse(findShownCalls().reduce((sum, one) => sum + one, 0), false);
+  afterPaint(() => describeCourse(findShownCalls().reduce((sum, one) => sum + one, 0), false));
 }
 
 function describeCourse(count, isReduced) {
@@ -62,8 +62,8 @@ async function drawCourseChart() {
   const traces = series.map((one) => makeTrace(one, scale)).filter(Boolean);
   const isNarrow = courseBox.clientWidth < 600;
   const layout = {
-    xaxis: { title: { text: word("course.axis") }, range: courseRange ?? [-0.5, Math.max(store.callCount, 2) - 0.5], tickformat: ",d", nticks: isNarrow ? 4 : 12 },
-    yaxis: { ...scale.axis(), title: { text: store.isRun ? wordOf("column", courseStatistic) : word("course.error") } },
+    xaxis: { title: { text: word("course.axis") }, automargin: false, range: courseRange ?? [-0.5, Math.max(store.callCount, 2) - 0.5], tickformat: ",d", nticks: isNarrow ? 4 : 12 },
+    yaxis: { ...scale.axis(), automargin: false, title: { text: store.isRun ? wordOf("column", courseStatistic) : word("course.error") } },
     showlegend: true,
     legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, font: { size: 11 } },
     margin: { l: 60, r: 12, t: isNarrow ? 110 : 56, b: 44 },

@@ -1,7 +1,7 @@
 "use strict";
 // Steps by ranks, and what the verdict does not cover: calls without a partner, what could not be compared.
 
-const MAX_LISTED = 40;
+const MAX_LISTED = 20;
 
 function drawMatrix() {
   const { matrix } = store.data;

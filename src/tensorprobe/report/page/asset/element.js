@@ -127,8 +127,9 @@ function makePill(group, name) {
   return make("span", { class: `pill ${known ? `is_${kind}` : ""}` }, symbol, wordOf(group, name));
 }
 
-/** A table of a few rows; cells are nodes or texts. */
+/** A table of a few rows; cells are nodes or texts. The heading of a number stands above it. */
 function makeTable(caption, head, rows) {
+  const isNumber = (index) => rows[0]?.children[index]?.classList.contains("is_number");
   return make(
     "div",
     { class: "scroll_x", tabindex: 0, role: "region", "aria-label": caption },
@@ -136,7 +137,7 @@ function makeTable(caption, head, rows) {
       "table",
       { class: head ? "plain_table has_head" : "plain_table" },
       make("caption", { class: "only_heard" }, caption),
-      head && make("thead", {}, make("tr", {}, head.map((cell) => make("th", { scope: "col" }, cell)))),
+      head && make("thead", {}, make("tr", {}, head.map((cell, index) => make("th", { scope: "col", class: isNumber(index) ? "is_number" : null }, cell)))),
       make("tbody", {}, rows),
     ),
   );

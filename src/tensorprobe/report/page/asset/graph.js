@@ -16,7 +16,7 @@ function drawGraph() {
     makeTool("+", word("graph.zoom_in"), () => camera.zoom(1.25)),
     makeTool("−", word("graph.zoom_out"), () => camera.zoom(0.8)),
     makeTool("⤢", word("graph.fit"), () => camera.fit()));
-  const view = makeView("graph", word("view.graph"), note(word("graph.hint")), make("div", { class: "graph_box" }, canvas, buttons), drawGraphLegend());
+  const view = makeView("graph", word("view.graph"), note(word("graph.hint")), make("div", { class: "graph_box" }, buttons, canvas), drawGraphLegend());
   setTimeout(() => camera.fit(), 0);
   return view;
 }

@@ -2,7 +2,7 @@
 // The modules as a tree, each with the worst that is inside it; a click filters the rest of the page.
 
 const MAX_DEPTH = 40; // a hostile path may have thousands of parts
-const MAX_CHILDREN = 100; // the rest at a click
+const MAX_CHILDREN = 30; // the rest at a click
 const SEVERITY = ["", "not compared", "clean", "propagated", "discontinuity", "drift", "entered", "source"];
 
 /** The tree of all module paths; sums and worst errors are rolled up. */
@@ -114,7 +114,7 @@ function drawModuleCells(module, range) {
   return [
     make("span", { class: "tree_name" },
       make("span", { class: "tree_toggle", "aria-hidden": "true" }, module.children.size ? "▸" : ""),
-      make("code", {}, breakable(module.name)),
+      make("code", { title: module.name }, breakable(module.name)),
       module.role && makePill("role", module.role)),
     make("span", { class: "tree_worst" },
       make("span", { class: "bar_track", "aria-hidden": "true" }, make("span", { class: `bar_value is_${kind}`, style: `width:${width}%` })),

@@ -157,6 +157,7 @@ async function start() {
     loading.hidden = true;
     drawPage();
     listen();
+    afterPaint(() => store.lowerStrings()); // so that the first letter of a filter does not wait for it
     if (selection.view) setTimeout(() => showView(selection.view), 0); // the graph has its height then
   } catch (error) {
     console.error(error);

@@ -23,7 +23,15 @@ function drawNonFinite(found) {
     if (location) parts.push(make("p", { class: "location" }, make("code", {}, location)));
   }
   if (found.fed_by?.length) parts.push(make("h3", {}, word("run.fed_by")), makeRowTable(word("run.fed_by"), found.fed_by));
+  if (found.others?.length) parts.push(...drawOtherPlaces(found.others));
   return make("div", { class: "nonfinite" }, parts);
+}
+
+/** Where else NaN or Inf arises or comes in: a sentence each, which opens its call. */
+function drawOtherPlaces(others) {
+  const lines = others.map((one) => make("li", {}, make("button", { type: "button", class: "link", onclick: () => chooseCall(one.call) }, one.headline)));
+  const title = make("h3", {}, word("run.others", { count: formatCount(others.length) }));
+  return [title, ...makeShortList(make("ul", { class: "evidence" }), lines, MAX_OTHERS)];
 }
 
 /** A few tensors of the run as a table. */
@@ -41,15 +49,17 @@ function drawGradients() {
   const gradients = store.data.run?.gradients ?? [];
   if (!gradients.length) return null;
   const norms = gradients.map((one) => numberOf(one.norm));
-  const lines = makeBarLines(gradients, norms, (one) => one.parameter, (one) => one.call);
+  const nameOf = (one) => (store.hasSeveralPlaces() ? `${one.parameter} · ${store.placeName(one.place)}` : one.parameter);
+  const lines = makeBarLines(gradients, norms, nameOf, (one) => one.call);
   return makeBarView("gradients", word("run.gradients_hint"), wordOf("column", "parameter"), wordOf("column", "norm"), lines);
 }
 
 function drawLostDigits() {
   const lost = store.data.run?.lost_digits;
   if (!lost?.length) return null;
-  const digits = lost.map((one) => numberOf(one.digits));
-  const lines = makeBarLines(lost, digits, (one) => store.callName(one.call), (one) => one.call, true);
+  const worst = [...lost].sort((one, other) => numberOf(other.digits) - numberOf(one.digits) || one.call - other.call);
+  const digits = worst.map((one) => numberOf(one.digits));
+  const lines = makeBarLines(worst, digits, (one) => store.callName(one.call), (one) => one.call, true);
   return makeBarView("lost_digits", word("run.lost_digits_hint"), wordOf("column", "call"), wordOf("column", "digits"), lines);
 }
 

@@ -54,7 +54,7 @@ function findShownCalls() {
   const { calls } = store;
   const shown = new Uint8Array(store.callCount).fill(1);
   const roles = chosenOf("role");
-  const inModule = selection.module ? flagStrings((text) => isInside(text, selection.module)) : null;
+  const inModule = selection.module ? flagModules(selection.module) : null;
   const inRole = roles.size ? flagStrings((text) => roles.has(text)) : null;
   const withText = selection.filter ? store.stringsWith(selection.filter) : null;
   const place = selection.place === "" ? -1 : Number(selection.place);
@@ -77,7 +77,7 @@ function findShownRows() {
   const place = selection.place === "" ? -1 : Number(selection.place);
   const inStatus = statuses.size ? flagStrings((text) => statuses.has(text)) : null;
   const inRole = roles.size ? flagStrings((text) => roles.has(text)) : null;
-  const inModule = selection.module ? flagStrings((text) => isInside(text, selection.module)) : null;
+  const inModule = selection.module ? flagModules(selection.module) : null;
   const ofRow = ["reference_name_s", "candidate_name_s", "slot_s", "reason_s"].map((name) => rows[name]).filter(Boolean);
   const ofCall = ["name_s", "reference_s", "candidate_s", "module_s", "operation_s"].map((name) => calls[name]).filter(Boolean);
   const found = [];
@@ -99,4 +99,10 @@ function contains(columns, index, flags) {
 
 function flagStrings(isWanted) {
   return Uint8Array.from(store.strings, (text) => (isWanted(text) ? 1 : 0));
+}
+
+function flagModules(module) {
+  const flags = new Uint8Array(store.strings.length);
+  for (const index of store.moduleStrings()) if (isInside(store.strings[index], module)) flags[index] = 1;
+  return flags;
 }

@@ -3,7 +3,7 @@
 
 const COLUMNS_OF_CALL = ["place", "role", "module", "direction", "operation", "because", "rule", "input_error", "truth_reference",
   "truth_candidate", "location_reference", "location_candidate", "location", "is_framework_made"];
-const NOT_SHOWN = new Set(["call", "place"]);
+const NOT_SHOWN = new Set(["call", "place", "module_path"]);
 
 class Store {
   constructor(data) {
@@ -55,6 +55,10 @@ class Store {
     return this.rows.place?.[row] ?? this.calls.place?.[this.callOf(row)] ?? 0;
   }
 
+  hasSeveralPlaces() {
+    return (this.data.places?.length ?? 0) > 1;
+  }
+
   placeName(place) {
     return this.data.places?.[place] ?? "";
   }
@@ -100,9 +104,20 @@ class Store {
 
   /** Which strings of the table contain a text, as flags. */
   stringsWith(text) {
-    const lower = this.remember("lower", () => this.strings.map((one) => one.toLowerCase()));
+    const lower = this.lowerStrings();
     const wanted = text.toLowerCase();
-    return Uint8Array.from(lower, (one) => (one.includes(wanted) ? 1 : 0));
+    const flags = new Uint8Array(lower.length);
+    for (let index = 0; index < lower.length; index += 1) if (lower[index].includes(wanted)) flags[index] = 1;
+    return flags;
+  }
+
+  lowerStrings() {
+    return this.remember("lower", () => this.strings.map((one) => one.toLowerCase()));
+  }
+
+  /** The numbers of the strings that are paths of modules, each once. */
+  moduleStrings() {
+    return this.remember("modules", () => [...new Set([...(this.calls.module_s ?? []), ...(this.rows.module_path_s ?? [])])].filter((index) => index >= 0));
   }
 
   rowsOfCall(call) {
@@ -151,13 +166,19 @@ function isDigit(code) {
   return code >= 48 && code <= 57;
 }
 
+function decodeBase64(text) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text); // browsers of 2025: several times as fast
+  const letters = atob(text);
+  const bytes = new Uint8Array(letters.length);
+  for (let index = 0; index < letters.length; index += 1) bytes[index] = letters.charCodeAt(index);
+  return bytes;
+}
+
 /** What base64 and gzip hide: the bytes of an element of the page. */
 async function unpack(id) {
   const element = document.getElementById(id);
-  const letters = atob(element.textContent.trim());
+  const bytes = decodeBase64(element.textContent.trim());
   element.textContent = ""; // it is needed once, and large
-  const bytes = new Uint8Array(letters.length);
-  for (let index = 0; index < letters.length; index += 1) bytes[index] = letters.charCodeAt(index);
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   return new Response(stream).text();
 }

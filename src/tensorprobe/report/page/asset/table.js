@@ -3,7 +3,7 @@
 
 const ROW_HEIGHT = 28;
 const MARGIN_ROWS = 8;
-const PRINTED_ROWS = 200;
+const PRINTED_ROWS = 60;
 
 class PairTable {
   constructor() {
@@ -20,6 +20,7 @@ class PairTable {
     this.grid.addEventListener("keydown", (event) => this.press(event));
     this.body.addEventListener("click", (event) => this.click(event));
     this.waiting = 0;
+    this.completing = 0;
   }
 
   /** Filter and sort again. */
@@ -110,45 +111,57 @@ class PairTable {
     this.extend();
   }
 
-  /** The rows that came into sight; those that left it go. */
+  /** The rows that came into sight; the elements of those that left it are used again. */
   extend() {
     this.waiting = 0;
     const inSight = Math.ceil((this.box.clientHeight || 600) / ROW_HEIGHT);
-    const first = this.isPrinted ? 0 : Math.max(0, Math.floor(this.box.scrollTop / ROW_HEIGHT) - MARGIN_ROWS);
-    const last = Math.min(this.rows.length, this.isPrinted ? PRINTED_ROWS : first + inSight + 2 * MARGIN_ROWS);
-    for (const [index, line] of this.drawn) {
-      if (index >= first && index < last) continue;
-      line.remove();
-      this.drawn.delete(index);
-    }
+    const top = Math.floor(this.box.scrollTop / ROW_HEIGHT);
+    const margin = this.hasJumped(top, inSight) ? this.completeLater() : MARGIN_ROWS;
+    const first = this.isPrinted ? 0 : Math.max(0, top - margin);
+    const last = Math.min(this.rows.length, this.isPrinted ? PRINTED_ROWS : top + inSight + margin + 1);
+    const spare = [...this.drawn].filter(([index]) => index < first || index >= last).map(([index, line]) => (this.drawn.delete(index), line));
     const names = chosenColumns();
-    const [above, below] = [[], []];
     const known = this.drawn.size ? Math.min(...this.drawn.keys()) : Infinity;
+    const [above, below] = [[], []];
     for (let index = first; index < last; index += 1) {
       if (this.drawn.has(index)) continue;
-      const line = this.drawRow(index, names);
+      const line = this.fillRow(spare.shift() ?? this.makeRow(names), index, names);
       (index < known ? above : below).push(line);
       this.drawn.set(index, line);
     }
+    for (const line of spare) line.remove();
     this.body.style.paddingTop = `${this.isPrinted ? 0 : first * ROW_HEIGHT}px`;
-    this.body.prepend(...above);
-    this.body.append(...below);
+    placeLines(this.body, above, below);
   }
 
-  drawRow(index, names) {
+  /** The scroll bar was dragged: nothing that is drawn is in sight. */
+  hasJumped(top, inSight) {
+    if (this.isPrinted || !this.drawn.size) return false;
+    const drawn = [...this.drawn.keys()];
+    return top > Math.max(...drawn) || top + inSight < Math.min(...drawn);
+  }
+
+  /** While it is dragged, rows out of sight would be drawn for nothing: they follow when it rests. */
+  completeLater() {
+    clearTimeout(this.completing);
+    this.completing = setTimeout(() => this.redraw(), 120);
+    return 0;
+  }
+
+  makeRow(names) {
+    const cells = names.map((name, place) => make("td", { role: "gridcell", class: `column_${place}${this.isNumber(name) ? " is_number" : ""}` }));
+    return make("tr", { role: "row" }, cells);
+  }
+
+  fillRow(line, index, names) {
     const row = this.rows[index];
-    const isChosen = selection.pair === String(row);
-    const classes = [index === this.active ? "is_active" : "", index % 2 ? "is_odd" : ""].join(" ").trim();
-    const line = make("tr", { id: `line_${index}`, role: "row", class: classes || null, "aria-rowindex": index + 2, "aria-selected": String(isChosen), "data-index": index, "data-row": row });
-    for (const [place, name] of names.entries()) {
-      const content = drawCell(name, row);
-      const cell = document.createElement("td");
-      cell.setAttribute("role", "gridcell");
-      cell.className = `column_${place}${this.isNumber(name) ? " is_number" : ""}`;
-      if (!this.isNumber(name) && typeof content === "string") cell.title = visible(content);
-      cell.append(typeof content === "string" ? visible(content) : content);
-      line.append(cell);
-    }
+    line.id = `line_${index}`;
+    line.className = [index === this.active ? "is_active" : "", index % 2 ? "is_odd" : ""].join(" ").trim();
+    line.setAttribute("aria-rowindex", index + 2);
+    line.setAttribute("aria-selected", String(selection.pair === String(row)));
+    line.dataset.index = index;
+    line.dataset.row = row;
+    for (const [place, name] of names.entries()) fillCell(line.children[place], name, row, !this.isNumber(name));
     return line;
   }
 
@@ -190,6 +203,26 @@ class PairTable {
     for (const row of this.rows) lines.push(names.map((name) => quoteCsv(store.ofRow(name, row))).join(","));
     return `${lines.join("\r\n")}\r\n`;
   }
+}
+
+/** Lines that are in the document already, in their order, stay where they are. */
+function placeLines(body, above, below) {
+  const isInPlace = (line, index, lines) => line.parentNode === body && (index === 0 || lines[index - 1].nextSibling === line);
+  if (above.length && !(above.length === body.children.length && above.every(isInPlace))) body.prepend(...above);
+  if (below.length && !(below.length === body.children.length && below.every(isInPlace))) body.append(...below);
+}
+
+/** What the cell shows already stays: most cells beneath each other are alike. */
+function fillCell(cell, name, row, isText) {
+  const value = store.ofRow(name, row);
+  if (cell.shown === value) return;
+  cell.shown = value;
+  const content = drawCell(name, value);
+  if (typeof content !== "string") cell.replaceChildren(content);
+  else if (cell.firstChild?.nodeType === Node.TEXT_NODE) cell.firstChild.nodeValue = visible(content);
+  else cell.replaceChildren(visible(content));
+  if (isText && typeof content === "string") cell.title = visible(content);
+  else if (cell.title) cell.removeAttribute("title");
 }
 
 /** A cell of CSV. What a spreadsheet would take for a formula gets an apostrophe. */

@@ -128,7 +128,8 @@ function drawOthers(others) {
     const isKnown = other.call !== null && other.call !== undefined;
     const code = make("code", {}, breakable(other.name ?? store.callName(other.call ?? -1)));
     const name = isKnown ? make("button", { type: "button", class: "link", onclick: () => chooseCall(other.call) }, code) : code;
-    const cells = [makePill("role", other.role), name, make("span", { dir: "auto" }, other.because), formatShare(other.effect), formatNumber(other.error), formatNumber(other.tolerance)];
+    const place = store.hasSeveralPlaces() && other.place !== null && other.place !== undefined && make("small", { class: "other_place" }, store.placeName(other.place));
+    const cells = [makePill("role", other.role), make("span", {}, name, place && " ", place), make("span", { dir: "auto" }, other.because), formatShare(other.effect), formatNumber(other.error), formatNumber(other.tolerance)];
     return make("tr", {}, cells.map((cell, index) => make("td", { class: index > 2 ? "is_number" : null }, cell)));
   });
   const head = ["role", "call", "because", "effect", "error", "tolerance"].map((name) => wordOf("column", name));
