@@ -41,6 +41,7 @@ from tensorprobe.compare.same_run import note_same_run
 from tensorprobe.compare.step import RankPair, pair_ranks
 from tensorprobe.compare.truth.decision import TruthDecision
 from tensorprobe.errors import DumpError, UsageError
+from tensorprobe.model.url import show_location
 from tensorprobe.replay.completion import completed
 from tensorprobe.run.step import Run, read_run
 from tensorprobe.store.reader import Dump, open_dump
@@ -62,7 +63,7 @@ def compare_runs(
     with garbage_left_alone(), ExitStack() as stack:
         dumps = [open_dump(path).select(options.step, options.rank) for path in (reference, candidate)]
         whole = [_complete(dump, stack) for dump in dumps]
-        return _compare_dumps((str(reference), str(candidate)), whole, (mapping, options), progress)
+        return _compare_dumps((show_location(reference), show_location(candidate)), whole, (mapping, options), progress)
 
 
 def _complete(dump: Dump, stack: ExitStack) -> Dump:

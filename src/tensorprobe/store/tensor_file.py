@@ -16,7 +16,7 @@ import numpy as np
 
 from tensorprobe.errors import DumpError
 from tensorprobe.regular_file import NOT_REGULAR, open_regular
-from tensorprobe.store import npy_file, torch_file
+from tensorprobe.store import npy_file, stored_file, torch_file
 from tensorprobe.store.tensor_layout import NotDense, Unreadable, make_array
 
 _LEGACY_TORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"  # what torch.save wrote before it wrote zip archives
@@ -67,7 +67,7 @@ def _read_layout(content: mmap.mmap | bytes, dtype: str | None) -> Any:
 def map_file(path: Path) -> mmap.mmap | bytes:
     """The bytes of a regular file, read when they are looked at."""
     try:
-        with open_regular(path) as file:
+        with open_regular(stored_file.bring(path)) as file:
             size_bytes = os.fstat(file.fileno()).st_size
             # An empty file cannot be mapped.
             return mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ) if size_bytes else b""

@@ -8,13 +8,13 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Generator, Sequence
-from pathlib import Path
 from typing import Any
 
 from tensorprobe.compare.measure.measurement import Measurement
 from tensorprobe.compare.measure.task import MeasureTask, make_task, measure_task, measure_without_files
-from tensorprobe.compare.measure.worker_pool import measure_in_processes
+from tensorprobe.compare.measure.worker_pool import bring_files, make_batches, measure_in_processes
 from tensorprobe.foreign_text import clean
+from tensorprobe.store import stored_file
 
 __all__ = ["MeasureTask", "make_task", "measure_task", "run_tasks"]
 
@@ -54,12 +54,11 @@ class _Plan:
             if not task.has_file:
                 self.first.append(index)
                 continue
-            statuses = _status(task.reference_path), _status(task.candidate_path)
-            first = seen.setdefault(_identity(task, statuses) or index, index)
+            first = seen.setdefault(_identity(task) or index, index)
             self.first.append(first)
             if first == index:
                 self.distinct.append(task)
-                size_bytes = sum(status.st_size for status in statuses if status)
+                size_bytes = sum(map(stored_file.size_bytes, task.files))
                 self.seconds += _SECONDS_PER_TASK + size_bytes / _BYTES_PER_SECOND
 
 
@@ -68,24 +67,20 @@ def _measure(plan: _Plan, processes: int | None) -> Generator[Measurement, None,
     if wanted > 1:
         yield from measure_in_processes(plan.distinct, wanted)
     else:
-        for task in plan.distinct:
-            yield measure_task(task)
+        for batch in make_batches(plan.distinct):
+            tasks = [plan.distinct[index] for index in batch]
+            bring_files(tasks)
+            for task in tasks:
+                yield measure_task(task)
 
 
-def _identity(task: MeasureTask, statuses: tuple[os.stat_result | None, os.stat_result | None]) -> Any:
+def _identity(task: MeasureTask) -> Any:
     """What makes two tasks the same: their files, by number, and what their records say of them."""
-    files = [(status.st_dev, status.st_ino) for status in statuses if status is not None and status.st_ino]
+    files = [found for found in map(stored_file.identify_content, task.files) if found is not None]
     if len(files) < 2:
         return None
     records = [(slot.shape, slot.dtype, slot.type) for slot in (task.reference, task.candidate)]
     return (*files, *records, task.rtol, task.atol)
-
-
-def _status(path: Path | None) -> os.stat_result | None:
-    try:
-        return None if path is None else path.stat()
-    except (OSError, ValueError):
-        return None
 
 
 def _reuse(measurement: Measurement, first: MeasureTask, task: MeasureTask) -> Measurement:
