@@ -26,6 +26,11 @@ def read_path(path: str | os.PathLike[str]) -> Path:
     return Path(f"/{found[3]}") if found and found[1].lower() in _LOCAL else Path(path)
 
 
+def make_absolute(path: Path) -> Path:
+    """A path that holds wherever the working directory is; an address does already."""
+    return path if read_url(path) is not None else path.absolute()
+
+
 def show_location(path: str | os.PathLike[str]) -> str:
     """As the user would write it."""
     return read_url(path) or str(read_path(path))

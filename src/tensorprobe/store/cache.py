@@ -39,6 +39,11 @@ def copies_folder() -> Path:
     return cache_folder() / "read"
 
 
+def spool_of(url: str) -> Path:
+    """Where what is recorded for an address waits to be sent there. It is never removed to make room."""
+    return cache_folder() / "upload" / place_of(url).relative_to(copies_folder())
+
+
 def place_of(url: str) -> Path:
     """Where the copy of an address lies."""
     protocol, _, rest = url.partition("://")

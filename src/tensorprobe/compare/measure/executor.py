@@ -1,14 +1,14 @@
 """Runs the measurements of a comparison: in this process, or in several where there is enough work for them.
 
-The seam for anything larger: tasks are plain data, and `measure_task` is all that has to run elsewhere.
+Or on a cluster: tasks are plain data, and `measure_task` is all that has to run elsewhere.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Generator, Sequence
-from typing import Any
+from collections.abc import Generator, Iterator, Sequence
+from typing import Any, Protocol
 
 from tensorprobe.compare.measure.measurement import Measurement
 from tensorprobe.compare.measure.task import MeasureTask, make_task, measure_task, measure_without_files
@@ -16,7 +16,9 @@ from tensorprobe.compare.measure.worker_pool import bring_files, make_batches, m
 from tensorprobe.foreign_text import clean
 from tensorprobe.store import stored_file
 
-__all__ = ["MeasureTask", "make_task", "measure_task", "run_tasks"]
+__all__ = ["Engine", "MeasureTask", "make_task", "measure_task", "open_engine", "run_tasks"]
+
+LOCAL = "local"
 
 _SECONDS_PER_TASK = 2e-4
 _BYTES_PER_SECOND = 1e9
@@ -24,13 +26,34 @@ _SECONDS_PER_PROCESS = 0.3
 """Work that is worth the start of a process."""
 
 
-def run_tasks(tasks: Sequence[MeasureTask], processes: int | None = None) -> Generator[Measurement, None, None]:
+class Engine(Protocol):
+    """Where measurements are made, if not on this machine."""
+
+    def measure(self, tasks: Sequence[MeasureTask]) -> Generator[Measurement, None, None]:
+        """The measurements, in the order of the tasks."""
+
+
+@contextlib.contextmanager
+def open_engine(name: str) -> Iterator[Engine | None]:
+    """`local`, which is None, or one of `ray` and `ray://…`."""
+    if name == LOCAL:
+        yield None
+        return
+    from tensorprobe.compare.measure.ray_engine import open_ray
+
+    with open_ray(name) as engine:
+        yield engine
+
+
+def run_tasks(
+    tasks: Sequence[MeasureTask], processes: int | None = None, engine: Engine | None = None
+) -> Generator[Measurement, None, None]:
     """The measurements in the order of the tasks, each as soon as it is there.
 
     The same two files are measured once, under however many names they are linked. Stopping early stops the work.
     """
     plan = _Plan(tasks)
-    with contextlib.closing(_measure(plan, processes)) as measured:
+    with contextlib.closing(_measure(plan, processes, engine)) as measured:
         known: dict[int, Measurement] = {}
         for index, task in enumerate(tasks):
             first = plan.first[index]
@@ -62,7 +85,10 @@ class _Plan:
                 self.seconds += _SECONDS_PER_TASK + size_bytes / _BYTES_PER_SECOND
 
 
-def _measure(plan: _Plan, processes: int | None) -> Generator[Measurement, None, None]:
+def _measure(plan: _Plan, processes: int | None, engine: Engine | None) -> Generator[Measurement, None, None]:
+    if engine is not None:
+        yield from engine.measure(plan.distinct)
+        return
     wanted = min(processes or _count_cores(), len(plan.distinct), int(plan.seconds / _SECONDS_PER_PROCESS))
     if wanted > 1:
         yield from measure_in_processes(plan.distinct, wanted)
