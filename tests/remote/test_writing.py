@@ -105,7 +105,7 @@ def test_a_part_in_a_store_is_recovered_there(bucket: str, tmp_path: Path, capsy
     (folder / "dump.json").unlink()
     s3 = open_s3()
     s3.put(str(tmp_path / "run"), f"{bucket}/run", recursive=True)
-    done = run_here(capsys, "recover", f"s3://{bucket}/run")
+    done = run_here(capsys, "recover", "--force", f"s3://{bucket}/run")  # this process is its writer, and lives
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"s3://{bucket}/run/step0/rank\n")
     names = {path.rpartition("/")[2] for path in s3.ls(f"{bucket}/run/step0/rank", detail=False)}

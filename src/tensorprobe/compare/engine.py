@@ -193,9 +193,8 @@ def _measure_and_judge(
     tasks = [one.task for one in scheduled]
     judged: list[PairedCall] = []
     done = 0
-    with closing(
-        run_tasks(tasks, options.processes, work.engine)
-    ) as measurements:  # ends the workers, whatever happens here
+    measuring = run_tasks(tasks, options.processes, work.engine)
+    with closing(measuring) as measurements:  # ends the workers, whatever happens here
         for pair in pairs:
             while done < len(scheduled) and scheduled[done].order[0] <= pair.place:
                 _take(scheduled[done].value, next(measurements))

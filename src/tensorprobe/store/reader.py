@@ -25,6 +25,8 @@ from tensorprobe.model.url import show_location
 from tensorprobe.store import journal, layout, side_file, stored_file
 from tensorprobe.store.api_dump_layout import ApiDumpLayout, find_layout
 from tensorprobe.store.api_dump_reader import InfoFile, stack_reading
+from tensorprobe.store.container import member_path
+from tensorprobe.store.foreign import ForeignFile, ForeignStep, find_foreign
 from tensorprobe.store.mixture import refuse_mixture, refuse_part
 from tensorprobe.store.own_name import RANK, STEP
 from tensorprobe.store.record_file import RecordFile
@@ -74,8 +76,8 @@ class RankDump:
     step: int | None
     rank: int | None
     """None outside distributed runs."""
-    dump_file: RecordFile | InfoFile | None
-    debug_file: RecordFile | None
+    dump_file: RecordFile | InfoFile | ForeignFile | None
+    debug_file: RecordFile | ForeignFile | None
     api_dump: ApiDumpLayout | None = None
     """The names of its files, where api_dump wrote it."""
 
@@ -159,6 +161,8 @@ class RankDump:
 
     def tensor_path(self, data_name: str) -> Path:
         """The file of a tensor, if it lies in this dump. It need not exist."""
+        if isinstance(self.dump_file or self.debug_file, ForeignFile):
+            return member_path(self.folder, data_name)
         if not data_name or data_name in (".", "..") or set("/\\\0") & set(data_name):
             raise DumpError(f"{self.folder}: the tensor file {data_name!r} is not a plain file name; it is not opened.")
         path = self.folder / self.tensor_folder / data_name
@@ -181,7 +185,7 @@ class RankDump:
         return (self.folder / self.tensor_folder).resolve().is_relative_to(self.root)
 
     @property
-    def _files(self) -> tuple[RecordFile | InfoFile, ...]:
+    def _files(self) -> tuple[RecordFile | InfoFile | ForeignFile, ...]:
         return tuple(file for file in (self.dump_file, self.debug_file) if file)
 
     @cached_property
@@ -250,6 +254,9 @@ def open_dump(path: str | Path) -> Dump:
 
 
 def _open_path(path: Path) -> Dump:
+    foreign = find_foreign(path)
+    if foreign:
+        return Dump(path, _group_steps(path, [_open_foreign(found, path) for found in foreign]))
     if not stored_file.is_folder(path):
         if stored_file.is_file(path):
             return _open_file(path)
@@ -263,6 +270,17 @@ def _open_path(path: Path) -> Dump:
             f"{found}.{_hint(path)}"
         )
     return dump
+
+
+def _open_foreign(found: ForeignStep, path: Path) -> RankDump:
+    dump_file, debug_file = (ForeignFile(found, is_saved=is_saved) for is_saved in (False, True))
+    root = path.resolve()
+    return RankDump(found.folder, root, found.step, found.rank, dump_file, debug_file)
+
+
+def _group_steps(path: Path, ranks: list[RankDump]) -> tuple[StepDump, ...]:
+    numbers = sorted({rank.step for rank in ranks}, key=lambda number: -1 if number is None else number)
+    return tuple(StepDump(number, path, tuple(rank for rank in ranks if rank.step == number)) for number in numbers)
 
 
 def _hint(path: Path) -> str:

@@ -77,7 +77,9 @@ class Target:
         names = sorted(_iter_names(folder), key=_order)
         firsts, links = _find_links(folder, names)
         last = [name for name in firsts if name == layout.RUN_FILE]
-        for part in ([name for name in firsts if name not in last], links, last):
+        others = [name for name in firsts if name not in last]
+        # The first goes alone: where the store cannot be reached, that is known before all of them have tried.
+        for part in (others[:1], others[1:], links, last):
             in_threads(lambda name: self._put(folder, url, name, links.get(name)), part)
         sizes = {name: (folder / name).stat().st_size for name in names}
         self._check_sizes(url, sizes)

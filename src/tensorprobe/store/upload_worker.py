@@ -1,5 +1,5 @@
-"""A process that sends finished steps into a store: a line of JSON for each on its standard input, an answer for each on
-its standard output.
+"""A process that sends finished steps into a store: a line of JSON for each on its standard input, an answer for each
+on its standard output.
 
 It is a process of its own so that nothing of a store (its packages, their threads, their failures) is in the program
 that is recorded; and so that it ends its work when that program is killed. What could not be sent is tried again, a few
@@ -20,7 +20,7 @@ from tensorprobe.errors import TensorprobeError
 from tensorprobe.store.upload import Target
 
 _PAUSES_SECONDS = (0.5, 2.0)
-"""Between the first attempts at one folder."""
+"""Between the attempts at one folder, as long as none has failed."""
 
 
 def serve(requests: Iterable[str], answer: Callable[[dict[str, Any]], None], root: Path, url: str) -> None:
@@ -35,7 +35,7 @@ def serve(requests: Iterable[str], answer: Callable[[dict[str, Any]], None], roo
     failed: list[list[str]] = []
     for line in requests:
         places = json.loads(line)
-        problem = _send(target, root, places, _PAUSES_SECONDS)
+        problem = _send(target, root, places, () if failed else _PAUSES_SECONDS)
         if problem is not None:
             failed.append(places)
         answer({"places": places, "error": problem})

@@ -200,10 +200,10 @@ class _Worker:
 def make_batches(tasks: Sequence[MeasureTask]) -> list[deque[int]]:
     """Small pairs together, so that sending them costs little; large ones alone."""
     batches: list[deque[int]] = []
-    size = _BATCH_BYTES
+    size = 0
     for index, task in enumerate(tasks):
         task_size = sum(map(stored_file.size_bytes, task.files))
-        if size + task_size > _BATCH_BYTES or len(batches[-1]) >= _BATCH_TASKS:
+        if not batches or size + task_size > _BATCH_BYTES or len(batches[-1]) >= _BATCH_TASKS:
             batches.append(deque())
             size = 0
         batches[-1].append(index)
