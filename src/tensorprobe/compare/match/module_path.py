@@ -1,4 +1,4 @@
-"""Modules of a dump that knows nothing of them but their paths (another tool's): those of the same path are the same."""
+"""Modules of a dump that knows nothing of them but their paths (another tool's): those of one path are the same."""
 
 from __future__ import annotations
 
