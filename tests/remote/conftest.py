@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tensorprobe.store import mirror
 from tests.remote.server import S3Server, start_server
 
 
@@ -16,6 +17,15 @@ def server() -> Iterator[S3Server]:
     found = start_server()
     yield found
     found.kill()
+
+
+@pytest.fixture(autouse=True)
+def fresh_store() -> None:
+    """Each test may have another server: nothing is left of the connection to the last one."""
+    import s3fs
+
+    s3fs.S3FileSystem.clear_instance_cache()
+    mirror._mirrors.clear()
 
 
 @pytest.fixture

@@ -93,7 +93,7 @@ class Uploader:
                 "%s could not be sent to %s (%s). Nothing is lost: it is in %s. Send it with: tensorprobe upload %s %s",
                 self._count(len(self._failed)),
                 self.url,
-                next(iter(self._failed.values())),
+                next(iter(self._failed.values())).rstrip("."),
                 self.folder,
                 shlex.quote(str(self.folder)),
                 shlex.quote(self.url),
