@@ -16,6 +16,7 @@ from tensorprobe.capture.circumstances import describe_circumstances
 from tensorprobe.capture.clock import Clock
 from tensorprobe.capture.deferral import Deferral
 from tensorprobe.capture.describe import Describer
+from tensorprobe.capture.destination import Destination
 from tensorprobe.capture.disk_limit import DiskLimit
 from tensorprobe.capture.failure import Failures
 from tensorprobe.capture.flight_recorder import FlightRecorder
@@ -52,7 +53,7 @@ class Session:
             framework.check_eager()
         self.config = config
         self.framework = framework
-        self._dump_path = config.dump_path.absolute()  # the program may change its working directory
+        self._destination = Destination(config)
         has_stats = config.task != "structure"
         digest_kind = config.summary_mode if has_stats and config.summary_mode != "statistics" else None
         self._reader = framework.make_reader(has_stats=has_stats, digest_kind=digest_kind)
@@ -74,13 +75,13 @@ class Session:
         self._clock = Clock()
         self._circumstances: dict[str, Any] = {}
         self._work = Deferral()
-        self._limit = DiskLimit(config, self._dump_path, self._queue)
+        self._limit = DiskLimit(config, self._destination.folder, self._queue)
         self._limit.when_reached = lambda: setattr(self.recorder.selector, "is_over", True)
         self._board = make_board(config)
         self._queue.limit = self._limit
         self._cost = StepCost(config, self._limit)
         options = config.flight_recorder
-        self._flight = None if options is None else FlightRecorder(options, self._dump_path, self._limit)
+        self._flight = None if options is None else FlightRecorder(options, self._destination.folder, self._limit)
         self._is_closed = False
         self._given_advice: set[str] = set()
         process.follow(self)
@@ -173,6 +174,8 @@ class Session:
         if self._board is not None:
             self._attempt("TensorBoard", self._board.close)
         self._attempt("the last tensor files", self._queue.close)
+        names = {place.name for place in self._places.values()}
+        self._attempt("what is sent to the store", lambda: self._destination.close(ending, names))
         for place in self._places.values():
             place.release()
 
@@ -182,7 +185,7 @@ class Session:
         self._work = Deferral()
         self._timer = None
         undo, self._undo = self._undo, None
-        actions = [self.recorder.abandon, self._queue.abandon, self._release]
+        actions = [self.recorder.abandon, self._queue.abandon, self._destination.abandon, self._release]
         if self._sink is not None:
             actions.insert(0, self._sink.writer.abandon)
         if undo is not None:
@@ -257,7 +260,7 @@ class Session:
             "task": config.task,
             "level": config.level,
             "framework": self.framework.name,
-            "dump_data_dir": str(tensors.path) if config.stores_any_tensor else None,
+            "dump_data_dir": self._destination.show(tensors) if config.stores_any_tensor else None,
         }
         writer = self._make_writer(folder, header)
         self._limit.begin_step(self._step, folder)
@@ -285,7 +288,7 @@ class Session:
         rank = self.framework.rank()
         if rank not in self._places:
             run_id = next((place.run_id for place in self._places.values()), None)
-            self._places[rank] = RunPlace(self._dump_path, rank, run_id)
+            self._places[rank] = RunPlace(self._destination.folder, rank, run_id)
         return self._places[rank]
 
     def _leave_step(self) -> None:
@@ -311,6 +314,7 @@ class Session:
         board = self._board
         if board is not None:
             self._attempt("TensorBoard", lambda: board.end_step(self._step, self.framework.rank()))
+        self._attempt("what is sent to the store", lambda: self._destination.end_step(sink.writer.folder))
         size_bytes = self._limit.end_step()
         self._cost.say(self._step, size_bytes, self.recorder.coverage.recorded)
         return size_bytes
@@ -381,7 +385,7 @@ class Session:
 
     def _report(self, sink: Sink) -> None:
         coverage = self.recorder.coverage
-        failed, folder = coverage.failed + self._failures.count, sink.writer.folder.path
+        failed, folder = coverage.failed + self._failures.count, self._destination.show(sink.writer.folder)
         is_written = sink.writer.has_records or not failed
         logger.info(
             "step %d: %s%s in %.2f s, in %s. %s",
@@ -390,7 +394,7 @@ class Session:
             f" and {count_noun(failed, 'failure')}" if failed else "",
             self._clock.seconds,
             folder,
-            f"Next: tensorprobe show {shlex.quote(str(folder))}" if is_written else _NOTHING_WRITTEN,
+            f"Next: tensorprobe show {shlex.quote(folder)}" if is_written else _NOTHING_WRITTEN,
         )
         advice = advise(coverage.unseen)
         if advice is not None and advice not in self._given_advice:

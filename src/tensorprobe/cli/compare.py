@@ -86,6 +86,15 @@ AllowUncompared = Annotated[
     ),
 ]
 
+Engine = Annotated[
+    str,
+    typer.Option(
+        metavar="WHERE",
+        help="Where tensors are compared: local, in processes of this machine; ray, on a Ray cluster that runs or is "
+        "started for it; ray://HOST:PORT, on that one.",
+    ),
+]
+
 
 def compare(
     reference: Reference,
@@ -104,6 +113,7 @@ def compare(
     as_json: Json = False,
     output_format: OldFormat = Format.TEXT,
     processes: Processes = None,
+    engine: Engine = "local",
 ) -> None:
     """Say where two runs part: the first call whose inputs agree and whose output does not.
 
@@ -121,13 +131,17 @@ def compare(
 
     tensorprobe compare good bad --json | jq .verdict
 
+    tensorprobe compare s3://runs/good s3://runs/bad --engine ray
+
     Exit codes: 0 the runs agree, 1 they differ, 2 they could not be compared.
     """
     if files is not None and output is None:
         raise UsageError(f"--files {files!r} says what -o writes. Give a folder, too: -o result")
     wanted = _Wanted(output, read_files(files), as_json or output_format is Format.JSON)
     has_page = output is not None and not {"html", "json"}.isdisjoint(wanted.files)
-    options = CompareOptions(mapping, step, rank, rtol, atol, first, processes, by.value, allow_uncompared, has_page)
+    options = CompareOptions(
+        mapping, step, rank, rtol, atol, first, processes, by.value, allow_uncompared, has_page, engine
+    )
     comparison = _compare_and_report(reference, candidate, options, wanted)
     _check_coverage(comparison, require_coverage)
     raise typer.Exit(_exit_code(comparison))

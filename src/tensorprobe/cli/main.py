@@ -23,6 +23,7 @@ from tensorprobe.cli.serve import serve
 from tensorprobe.cli.show import show
 from tensorprobe.cli.tensor import tensor
 from tensorprobe.cli.truth import truth
+from tensorprobe.cli.upload import upload
 
 
 class StoppedError(Exception):
@@ -65,6 +66,7 @@ app.command()(repro)
 app.command()(tensor)
 app.command("compare-dirs")(compare_dirs)
 app.command()(recover)
+app.command()(upload)
 app.command()(convert)
 
 
@@ -112,6 +114,10 @@ def describe(
     [bold]After a kill[/bold], close the files that the run left open:
 
         tensorprobe recover dump_path
+
+    [bold]Into a store[/bold], where all commands read it too:
+
+        tensorprobe upload dump_path s3://bucket/run
 
     [bold]Saved files[/bold] of MindSpore's Print, or of torch, as .npy files:
 

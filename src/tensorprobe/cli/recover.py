@@ -10,7 +10,10 @@ import typer
 
 from tensorprobe.cli.progress import progress_bar
 from tensorprobe.foreign_text import clean
+from tensorprobe.model.url import read_path, read_url, show_location
+from tensorprobe.store import stored_file
 from tensorprobe.store.recover import recover_dump
+from tensorprobe.store.stored_recovery import recover_stored
 
 
 def recover(
@@ -27,10 +30,14 @@ def recover(
     recovered; other tools need the closed files.
     """
     with progress_bar("recovering", is_long=True, every=1) as advance:
-        done = recover_dump(path, force=force, on_folder=lambda _: advance())
+        url = read_url(path)
+        if url is None:
+            done = recover_dump(read_path(path), force=force, on_folder=lambda _: advance())
+        else:
+            done = recover_stored(url, force=force, on_folder=lambda _: advance())
     for recovery in done:
-        typer.echo(clean(str(recovery.folder)))
+        typer.echo(clean(stored_file.show(recovery.folder)))
         for action in recovery.actions:
             typer.echo(f"  {clean(action)}")
-    next_command = f"next: tensorprobe show {shlex.quote(str(path))}"
-    typer.echo(clean(next_command if done else f"nothing to do: every file of {path} is complete"))
+    next_command = f"next: tensorprobe show {shlex.quote(show_location(path))}"
+    typer.echo(clean(next_command if done else f"nothing to do: every file of {show_location(path)} is complete"))

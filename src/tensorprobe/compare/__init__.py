@@ -17,7 +17,7 @@ def compare(reference: str | Path, candidate: str | Path, **options: Any) -> Com
 
     Each is a dump_path, a folder of a step or a rank in it, or a dump.json or debug.json, of tensorprobe or msprobe.
     `options` are the fields of CompareOptions: mapping, step, rank, rtol, atol, first, processes, by,
-    allow_uncompared, own_errors.
+    allow_uncompared, own_errors, engine.
 
         result = tensorprobe.compare("dump_gpu", "dump_npu")
         if not result:

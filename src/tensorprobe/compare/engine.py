@@ -34,13 +34,14 @@ from tensorprobe.compare.match.mapping import read_mapping
 from tensorprobe.compare.match.pairing import PairedCall, RunSide, pair_calls
 from tensorprobe.compare.match.setting import make_values
 from tensorprobe.compare.match.slot_pair import pair_match_slots
-from tensorprobe.compare.measure.executor import MeasureTask, make_task, run_tasks
+from tensorprobe.compare.measure.executor import Engine, MeasureTask, make_task, open_engine, run_tasks
 from tensorprobe.compare.option import DEFAULT_ATOL, DEFAULT_RTOL, CompareOptions
 from tensorprobe.compare.result import Comparison, Coverage, RankResult, ValuePair, Verdict
 from tensorprobe.compare.same_run import note_same_run
 from tensorprobe.compare.step import RankPair, pair_ranks
 from tensorprobe.compare.truth.decision import TruthDecision
 from tensorprobe.errors import DumpError, UsageError
+from tensorprobe.model.url import show_location
 from tensorprobe.replay.completion import completed
 from tensorprobe.run.step import Run, read_run
 from tensorprobe.store.reader import Dump, open_dump
@@ -62,7 +63,16 @@ def compare_runs(
     with garbage_left_alone(), ExitStack() as stack:
         dumps = [open_dump(path).select(options.step, options.rank) for path in (reference, candidate)]
         whole = [_complete(dump, stack) for dump in dumps]
-        return _compare_dumps((str(reference), str(candidate)), whole, (mapping, options), progress)
+        work = _Work(stack.enter_context(open_engine(options.engine)), progress)
+        return _compare_dumps((show_location(reference), show_location(candidate)), whole, (mapping, options), work)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Where values are measured, and who is told how far that has come."""
+
+    engine: Engine | None
+    progress: Progress | None
 
 
 def _complete(dump: Dump, stack: ExitStack) -> Dump:
@@ -79,7 +89,7 @@ def _compare_dumps(
     names: tuple[str, str],
     dumps: Sequence[Dump],
     how: tuple[NameMapping, CompareOptions],
-    progress: Progress | None,
+    work: _Work,
 ) -> Comparison:
     mapping, options = how
     pairs, problems = pair_ranks(dumps[0], dumps[1])
@@ -103,7 +113,7 @@ def _compare_dumps(
         unknown = here if unknown is None else {name: unknown[name] for name in unknown if name in here}
         if unknown and pair is pairs[-1]:  # no step and no rank has it
             raise next(iter(unknown.values()))
-        results.append(_compare_ranks(pair, aligned, history, options, progress))
+        results.append(_compare_ranks(pair, aligned, history, options, work))
     verdict = choose_verdict(results, options.allow_uncompared)
     if verdict.kind == "agree" and problems:
         verdict = replace(verdict, headline=f"{verdict.headline} But {'; '.join(problems[:3])}.")
@@ -144,7 +154,7 @@ def _align(pair: RankPair, mapping: NameMapping, truth: TruthDecision) -> _Align
 
 
 def _compare_ranks(
-    pair: RankPair, aligned: _Aligned, history: _History, options: CompareOptions, progress: Progress | None
+    pair: RankPair, aligned: _Aligned, history: _History, options: CompareOptions, work: _Work
 ) -> RankResult:
     runs, alignment = aligned
     reference, candidate = RunSide(runs[0], alignment.only_reference), RunSide(runs[1], alignment.only_candidate)
@@ -153,7 +163,7 @@ def _compare_ranks(
         calls = paired.reference, paired.candidate
         paired.hold(make_values(pair_match_slots(paired.match, alignment), calls))
     course = Course(reference, candidate, options, history.past)
-    judged = _measure_and_judge(pairs, pair, Judge(course), options, progress)
+    judged = _measure_and_judge(pairs, pair, Judge(course), options, work)
     is_cut_short = len(judged) < len(pairs)
     finding = Finding(judged, alignment, reference, candidate, history.past, is_cut_short, options.allow_uncompared)
     if not is_cut_short and not options.has_fixed_tolerance and dissolve_pairs(finding):
@@ -176,20 +186,21 @@ class _Scheduled:
 
 
 def _measure_and_judge(
-    pairs: list[PairedCall], ranks: RankPair, judge: Judge, options: CompareOptions, progress: Progress | None
+    pairs: list[PairedCall], ranks: RankPair, judge: Judge, options: CompareOptions, work: _Work
 ) -> list[PairedCall]:
     """Judge the calls in their order, each when its values are measured; all of them, or up to the first source."""
     scheduled = sorted(_schedule(pairs, ranks, options), key=lambda one: one.order)
     tasks = [one.task for one in scheduled]
     judged: list[PairedCall] = []
     done = 0
-    with closing(run_tasks(tasks, options.processes)) as measurements:  # ends the workers, whatever happens here
+    measuring = run_tasks(tasks, options.processes, work.engine)
+    with closing(measuring) as measurements:  # ends the workers, whatever happens here
         for pair in pairs:
             while done < len(scheduled) and scheduled[done].order[0] <= pair.place:
                 _take(scheduled[done].value, next(measurements))
                 done += 1
-                if progress is not None:
-                    progress(done, len(tasks))
+                if work.progress is not None:
+                    work.progress(done, len(tasks))
             judge.judge(pair)
             judged.append(pair)
             if options.first and find_sources([pair]):

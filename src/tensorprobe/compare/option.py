@@ -9,6 +9,7 @@ from typing import Any
 
 from tensorprobe.errors import UsageError
 
+ENGINES = ("local", "ray")
 JUDGES = ("auto", "truth", "growth")
 DEFAULT_RTOL = DEFAULT_ATOL = 1e-4
 
@@ -38,6 +39,9 @@ class CompareOptions:
     """The candidate was asked to compute in another dtype: that a value has another one is no difference by itself, and
     the coarser of the two says what rounding does. `check` asks for it."""
 
+    engine: str = "local"
+    """Where tensors are measured: local, in processes of this machine; ray, or ray://head:10001, on a cluster."""
+
     def __post_init__(self) -> None:
         for name in ("rtol", "atol"):
             value = getattr(self, name)
@@ -50,6 +54,8 @@ class CompareOptions:
         for name in ("first", "allow_uncompared", "own_errors", "other_dtype"):
             if not isinstance(getattr(self, name), bool):
                 raise UsageError(f"{name} is {getattr(self, name)!r}. Give True or False, or leave it out.")
+        if not isinstance(self.engine, str) or not (self.engine in ENGINES or self.engine.startswith("ray://")):
+            raise UsageError(f"engine is {self.engine!r}. Give local, ray or ray://HOST:PORT, or leave it out.")
         if self.by not in JUDGES:
             raise UsageError(f"by is {self.by!r}. Give one of {', '.join(JUDGES)}, or leave it out.")
         if self.processes is not None and not (_is_number(self.processes, Integral) and self.processes >= 1):

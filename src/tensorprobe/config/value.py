@@ -14,6 +14,8 @@ from tensorprobe.config.capture_config import DATA_MODES
 from tensorprobe.config.setting import Setting
 from tensorprobe.config.suggestion import suggest
 from tensorprobe.model.name import parse_name
+from tensorprobe.model.url import read_path as read_local_path
+from tensorprobe.model.url import read_url
 
 Reader = Callable[[Setting], Any]
 
@@ -49,8 +51,11 @@ def read_path(setting: Setting) -> str:
 
 
 def read_folder(setting: Setting) -> Path:
-    """A folder that exists, or that can still be made; a relative one starts at the working directory."""
-    folder = Path(read_path(setting))
+    """A folder that exists, or that can still be made; a relative one starts at the working directory. An address
+    in a store is taken as it is."""
+    folder = read_local_path(read_path(setting))
+    if read_url(folder) is not None:
+        return folder
     if _is_file(folder):
         raise setting.error("is a file", "name a folder; it is made if it does not exist")
     blocker = next((parent for parent in folder.absolute().parents if _is_file(parent)), None)

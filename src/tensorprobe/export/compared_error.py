@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorprobe.errors import DumpError, UsageError
+from tensorprobe.model.url import show_location
 from tensorprobe.run.call import Call
 
 _SIDES = ("reference", "candidate")
@@ -72,8 +73,8 @@ def _find_side(content: dict[str, Any], file: Path, dump_path: Path) -> str:
     if same or len(alike) == 1:
         return (same or alike)[0]
     raise UsageError(
-        f"--compare {file} compares {named['reference']} with {named['candidate']}, and {dump_path} is neither. "
-        "Export one of the two."
+        f"--compare {file} compares {named['reference']} with {named['candidate']}, and {show_location(dump_path)} is "
+        "neither. Export one of the two."
     )
 
 

@@ -22,6 +22,7 @@ from tensorprobe.model.name import BACKWARD
 from tensorprobe.run.call import Call
 from tensorprobe.run.flow import Flow
 from tensorprobe.run.step import Run, read_run
+from tensorprobe.store import stored_file
 from tensorprobe.store.disk import open_whole, writing
 from tensorprobe.store.frame import describe_frame
 from tensorprobe.store.layout import make_folder
@@ -87,7 +88,7 @@ def build_graph(run: Run, calls: list[Call]) -> dict[str, Any]:
             }
             for call in calls
         ],
-        "groupNodeAttributes": {"": {"path": str(run.rank.folder), "framework": run.framework}},
+        "groupNodeAttributes": {"": {"path": stored_file.show(run.rank.folder), "framework": run.framework}},
     }
 
 

@@ -15,6 +15,7 @@ from typing import NoReturn
 import tensorprobe_start
 from tensorprobe.errors import UsageError
 from tensorprobe.launch.setting import VARIABLES, LaunchSetting
+from tensorprobe.model.url import show_location
 
 _START_FILE = "tensorprobe.pth"
 _FALLBACK_FOLDER = Path(__file__).parent / "fallback"
@@ -24,7 +25,7 @@ _PYTHON_SUFFIXES = (".py", ".pyc", ".pyw", ".pyz", ".zip")
 def start_program(arguments: Sequence[str], setting: LaunchSetting) -> NoReturn:
     """Become the program: a script, `-m` and a module, or a launcher. Mistakes are told before it starts."""
     setting.load_step_at()
-    output = str(setting.load().dump_path)
+    output = show_location(setting.load().dump_path)
     command = find_command(arguments)
     environment = make_environment(LaunchSetting(**{**vars(setting), "output": output}), os.environ)
     for stream in (sys.stdout, sys.stderr):

@@ -15,6 +15,7 @@ from tensorprobe.launch.session import LaunchedSession
 from tensorprobe.launch.setting import LaunchSetting
 from tensorprobe.launch.step_cut import StepCut
 from tensorprobe.model.count import count_noun
+from tensorprobe.model.url import make_absolute, show_location
 
 _launches: list[Launch] = []
 
@@ -29,7 +30,7 @@ class Launch:
         self.cut.before_first = lambda: _keep_only(self)
         api_list = load_api_list(config.api_yaml) if config.api_yaml is not None else None
         self.session = LaunchedSession(config, make_framework(framework, api_list), self.cut.roots)
-        self.output = config.dump_path.absolute()
+        self.output = make_absolute(config.dump_path)
         self.cut.install(self.session)
 
     def leave(self) -> None:
@@ -51,7 +52,7 @@ class Launch:
             f"steps {steps[0]} to {steps[-1]}" if is_gapless else f"{len(steps)} steps from {steps[0]} to {steps[-1]}"
         )
         words = f"step {steps[0]}" if len(steps) == 1 else many
-        return _describe_dump(words, str(self.output))
+        return _describe_dump(words, show_location(self.output))
 
     def explain(self) -> str | None:
         """Why nothing was recorded."""
@@ -73,7 +74,7 @@ def begin_program(framework: str, tell_output: Callable[[str], None]) -> None:
         _drop(lambda launch: not launch.cut.has_begun)
     if any(launch.cut.has_begun or launch.framework == framework for launch in _launches):
         return
-    tell_output(str(setting.load().dump_path.absolute()))
+    tell_output(show_location(make_absolute(setting.load().dump_path)))
     if not _launches:
         process.tell_of_sessions(_leave_to_program)
         if hasattr(os, "register_at_fork"):

@@ -17,6 +17,7 @@ from tensorprobe.capture.torch.function import PASSES_ON, SAVES_NOTHING, SAVES_R
 from tensorprobe.errors import DumpError
 from tensorprobe.replay.program import Operation, Program
 from tensorprobe.run.leaf import Leaf, iter_leaves
+from tensorprobe.store import stored_file
 from tensorprobe.store.reader import RankDump
 
 TOLD_BYTES = 1 << 30
@@ -188,13 +189,9 @@ def find_limit(rank: RankDump, available_bytes: int, asked_bytes: int | None = N
 
 def count_file_bytes(rank: RankDump) -> int:
     """What the tensor files of a step hold; a file with several names counts once."""
-    found: dict[tuple[int, int], int] = {}
-    for path in (rank.folder / rank.tensor_folder).glob("*"):
-        try:
-            status = path.stat()
-        except OSError:
-            continue
-        found[status.st_dev, status.st_ino] = status.st_size
+    folder = rank.folder / rank.tensor_folder
+    paths = [folder / name for name in stored_file.names(folder)] if stored_file.is_folder(folder) else []
+    found = {stored_file.identify(path): stored_file.size_bytes(path) for path in paths}
     return sum(found.values())
 
 

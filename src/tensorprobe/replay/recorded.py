@@ -11,12 +11,13 @@ from tensorprobe.errors import DumpError
 from tensorprobe.replay.argument import UnknownArgumentError
 from tensorprobe.replay.precision import tensor_from_array, torch_dtype
 from tensorprobe.run.leaf import LENT, Leaf
+from tensorprobe.store import stored_file
+from tensorprobe.store.mirror import FileId
 from tensorprobe.store.reader import RankDump
 from tensorprobe.store.tensor_file import open_tensor
 
 _MAX_KEPT_BYTES = 256 << 20
 
-FileId = tuple[int, int]
 """Equal for two names of one file."""
 
 
@@ -79,10 +80,9 @@ class RecordedTensors:
         if leaf.data_name is None:
             return None
         try:
-            status = self._rank.tensor_path(leaf.data_name).stat()
-        except (OSError, ValueError, DumpError):  # or a name that no file system can have
+            return stored_file.identify(self._rank.tensor_path(leaf.data_name))
+        except DumpError:
             return None
-        return status.st_dev, status.st_ino
 
     def load(self, leaf: Leaf) -> torch.Tensor:
         """The content in its recorded precision. It is shared: nobody writes to it."""

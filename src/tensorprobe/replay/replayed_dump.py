@@ -29,7 +29,7 @@ from tensorprobe.replay.reduced_gradient import parameter_gradients
 from tensorprobe.replay.result import Coverage
 from tensorprobe.run.backward_pass import LeafGradient
 from tensorprobe.run.leaf import STATE_ROLES, WRITTEN, Leaf, is_tensor, iter_named_leaves
-from tensorprobe.store import layout
+from tensorprobe.store import layout, stored_file
 from tensorprobe.store.encode import show_sketched
 from tensorprobe.store.folder import Folder
 from tensorprobe.store.reader import Record
@@ -250,10 +250,10 @@ class ReplayedDump(Onlooker):
             return
 
         def copy() -> None:
-            with path.open("rb") as source, self._tensors.open_whole(name) as target:
+            with stored_file.bring(path).open("rb") as source, self._tensors.open_whole(name) as target:
                 target.write(source.read())
 
-        if path.is_file() and not self._tensors.is_file(name):
+        if stored_file.is_file(path) and not self._tensors.is_file(name):
             self._attempt(copy)
 
     def _run(self, *, is_complete: bool) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from tensorprobe.replay.completion import check_repeated
 from tensorprobe.replay.result import ReplayOptions
 from tensorprobe.run.call import Call
 from tensorprobe.run.step import read_calls
+from tensorprobe.store import stored_file
 from tensorprobe.store.disk import open_whole, writing
 from tensorprobe.store.layout import make_folder
 from tensorprobe.store.reader import Dump, RankDump, open_dump
@@ -42,7 +43,7 @@ def write_tensors(dump: Dump, names: Sequence[str], folder: Path, device: str = 
             whole = _compute(dump, rank, wanted, Path(computed), device)
             for one in wanted:
                 source = whole.tensor_path(one.file_name)
-                if not source.is_file():
+                if not stored_file.is_file(source):
                     raise UsageError(describe_missing(one, rank))
                 _copy(source, target / one.file_name)
                 written.append(target / one.file_name)
@@ -52,7 +53,7 @@ def write_tensors(dump: Dump, names: Sequence[str], folder: Path, device: str = 
 def _copy(source: Path, target: Path) -> None:
     with writing(target.parent):
         make_folder(target.parent)
-        with source.open("rb") as content, open_whole(target) as file:
+        with stored_file.bring(source).open("rb") as content, open_whole(target) as file:
             shutil.copyfileobj(content, file)
 
 
@@ -92,7 +93,7 @@ def _suffix_of(rank: RankDump) -> str:
 
 def _compute(dump: Dump, rank: RankDump, wanted: Sequence[WantedTensor], folder: Path, device: str) -> RankDump:
     """The rank with files of all that is wanted."""
-    missing = [one for one in wanted if not rank.tensor_path(one.file_name).is_file()]
+    missing = [one for one in wanted if not stored_file.is_file(rank.tensor_path(one.file_name))]
     if not missing:
         return rank
     check_computable(missing[0], rank)
@@ -109,7 +110,7 @@ def check_computable(one: WantedTensor, rank: RankDump) -> None:
     """UsageError if a tensor without a file cannot be computed either."""
     if rank.header.get("task") != "replay":
         raise UsageError(
-            f"there is no file of {one.call.name}.{one.slot.slot} in {rank.folder}, which was recorded "
-            f'with task "{rank.header.get("task")}": only what task "replay" left out can be computed. '
+            f"there is no file of {one.call.name}.{one.slot.slot} in {stored_file.show(rank.folder)}, which was "
+            f'recorded with task "{rank.header.get("task")}": only what task "replay" left out can be computed. '
             'Record with task "replay" or "tensor".'
         )

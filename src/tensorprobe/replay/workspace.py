@@ -18,9 +18,10 @@ from typing import Any
 
 import torch
 
-from tensorprobe.replay.recorded import FileId, MissingContentError, RecordedTensors
+from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
 from tensorprobe.replay.view import view_storage
 from tensorprobe.run.leaf import Leaf
+from tensorprobe.store.mirror import FileId
 
 _SUM_ORDER = 1e-6
 """A norm is a sum, and its last digits depend on the order in which its elements lie in memory."""

@@ -13,6 +13,7 @@ from tensorprobe.report.nonfinite import NonFinite, find_non_finite
 from tensorprobe.report.tree import Row, build_rows, build_saved_rows, filter_rows, limit_depth
 from tensorprobe.run.call import Call
 from tensorprobe.run.step import Run, read_run
+from tensorprobe.store import stored_file
 from tensorprobe.store.frame import describe_frame
 from tensorprobe.store.reader import RankDump
 from tensorprobe.store.slot import TensorSlot
@@ -113,7 +114,7 @@ def report_run(run: Run, options: ShowOptions) -> RankReport:
         notable |= {row.record for row in rows}
     return RankReport(
         name=rank.name,
-        folder=str(rank.folder),
+        folder=stored_file.show(rank.folder),
         step=rank.step,
         rank=rank.rank,
         header=rank.header,

@@ -19,6 +19,7 @@ from tensorprobe.replay.completion import completed
 from tensorprobe.replay.wanted_tensor import WantedTensor, check_computable, describe_missing, make_wanted
 from tensorprobe.run.call import Call
 from tensorprobe.run.step import Run, read_run
+from tensorprobe.store import stored_file
 from tensorprobe.store.reader import Dump, RankDump
 from tensorprobe.store.slot import PlainSlot, Slot
 from tensorprobe.store.tensor_file import open_tensor
@@ -51,10 +52,10 @@ class TensorSource:
             if wanted is None:
                 raise DumpError(_describe_no_tensor(name, self._step(rank).plain.get(name), rank.name))
             path = rank.tensor_path(wanted.file_name)
-            if not path.is_file():
+            if not stored_file.is_file(path):
                 check_computable(wanted, rank)
                 path = self._compute(rank).tensor_path(wanted.file_name)
-            if not path.is_file():
+            if not stored_file.is_file(path):
                 raise UsageError(describe_missing(wanted, rank))
         return open_tensor(path, wanted.slot.dtype)
 

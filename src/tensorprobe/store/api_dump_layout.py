@@ -12,6 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from tensorprobe.store import stored_file
+
 _WORDS = {"pytorch": "torch"}
 WORDS = ("torch", "mindspore", "mindtorch")
 FRAMEWORKS = {"torch": "pytorch", "mindspore": "mindspore", "mindtorch": "mindtorch"}
@@ -53,6 +55,6 @@ def find_layout(folder: Path) -> ApiDumpLayout | None:
     for word in WORDS:
         for suffix in _INFO_SUFFIXES:
             found = ApiDumpLayout(word, suffix)
-            if (folder / found.info_file).is_file():
+            if stored_file.is_file(folder / found.info_file):
                 return found
     return None

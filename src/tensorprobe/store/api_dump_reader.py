@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorprobe.model.count import count_noun
-from tensorprobe.store import journal, layout
+from tensorprobe.store import journal, layout, stored_file
 from tensorprobe.store.api_dump_info import parse_line
 from tensorprobe.store.api_dump_layout import ApiDumpLayout
 from tensorprobe.store.record_file import load_whole
@@ -37,10 +37,7 @@ class InfoFile:
 
     @property
     def size_bytes(self) -> int:
-        try:
-            return self.path.stat().st_size
-        except OSError:
-            return 0
+        return stored_file.size_bytes(self.path)
 
     @property
     def is_complete(self) -> bool:
@@ -110,7 +107,7 @@ class InfoFile:
         folder = self.path.parent / self.names_of_files.tensor_folder
         try:
             # A link may lead out of the dump: nothing is looked for behind it.
-            return frozenset() if folder.is_symlink() else frozenset(path.name for path in folder.iterdir())
+            return frozenset() if folder.is_symlink() else frozenset(stored_file.names(folder))
         except OSError:  # only statistics
             return frozenset()
 

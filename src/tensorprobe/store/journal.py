@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 
 from tensorprobe.errors import DumpError
 from tensorprobe.regular_file import open_regular
+from tensorprobe.store import stored_file
 
 Types = tuple[type, ...]
 
@@ -210,10 +211,11 @@ def read_entry(path: Path, outline: Outline, key: str, types: Types) -> Any:
 def open_for_reading(path: Path) -> BinaryIO:
     """A binary file; DumpError instead of OSError."""
     try:
-        return open_regular(path)
+        return open_regular(stored_file.bring(path))
     except OSError as error:
         raise DumpError(
-            f"{path} cannot be opened ({error.strerror}). If a run is writing this dump, try again when it has ended."
+            f"{stored_file.show(path)} cannot be opened ({error.strerror}). If a run is writing this dump, try again "
+            "when it has ended."
         ) from error
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tensorprobe.errors import DumpError
+from tensorprobe.store import stored_file
 from tensorprobe.store.run_id import read_run_id, read_time
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def refuse_mixture(path: Path, ranks: Iterable[RankDump]) -> None:
     ordered = sorted(runs.items(), key=lambda run: _time_of(run[1]))
     lines = "\n".join(f"  {_describe(run_id, folders)}" for run_id, folders in ordered)
     raise DumpError(
-        f"{path} holds folders of {len(runs)} runs, which cannot be read as one:\n{lines}\n"
+        f"{stored_file.show(path)} holds folders of {len(runs)} runs, which cannot be read as one:\n{lines}\n"
         "Move the folders of the run that you do not want out of it, or name one step or rank (--step, --rank, or its "
         "folder) that belongs to one run alone."
     )
@@ -44,10 +45,11 @@ def refuse_part(path: Path, ranks: Iterable[RankDump]) -> None:
     """DumpError if a part of the run was moved aside, by one that was killed before it had replaced it."""
     for run_id in {read_run_id(rank.run) for rank in ranks}:
         replaced = path / f"replaced_{run_id or 'unknown'}"
-        if replaced.is_dir():
+        if stored_file.is_folder(replaced):
+            shown = stored_file.show(path)
             raise DumpError(
-                f"Only a part of the run is in {path}: the rest is in {replaced.name}, because a run that was to "
-                f"replace it ended too early. Put it together again with: tensorprobe recover {path}"
+                f"Only a part of the run is in {shown}: the rest is in {replaced.name}, because a run that was to "
+                f"replace it ended too early. Put it together again with: tensorprobe recover {shown}"
             )
 
 

@@ -21,9 +21,12 @@ from typing import Any
 
 from tensorprobe.errors import DumpError
 from tensorprobe.model.name import PARAMETERS_GRAD
-from tensorprobe.store import journal, layout, side_file
+from tensorprobe.model.url import show_location
+from tensorprobe.store import journal, layout, side_file, stored_file
 from tensorprobe.store.api_dump_layout import ApiDumpLayout, find_layout
 from tensorprobe.store.api_dump_reader import InfoFile, stack_reading
+from tensorprobe.store.container import member_path
+from tensorprobe.store.foreign import ForeignFile, ForeignStep, find_foreign
 from tensorprobe.store.mixture import refuse_mixture, refuse_part
 from tensorprobe.store.own_name import RANK, STEP
 from tensorprobe.store.record_file import RecordFile
@@ -75,8 +78,8 @@ class RankDump:
     step: int | None
     rank: int | None
     """None outside distributed runs."""
-    dump_file: RecordFile | InfoFile | None
-    debug_file: RecordFile | None
+    dump_file: RecordFile | InfoFile | ForeignFile | None
+    debug_file: RecordFile | ForeignFile | None
     api_dump: ApiDumpLayout | None = None
     """The names of its files, where api_dump wrote it."""
 
@@ -160,6 +163,8 @@ class RankDump:
 
     def tensor_path(self, data_name: str) -> Path:
         """The file of a tensor, if it lies in this dump. It need not exist."""
+        if isinstance(self.dump_file or self.debug_file, ForeignFile):
+            return member_path(self.folder, data_name)
         if not data_name or data_name in (".", "..") or set("/\\\0") & set(data_name):
             raise DumpError(f"{self.folder}: the tensor file {data_name!r} is not a plain file name; it is not opened.")
         path = self.folder / self.tensor_folder / data_name
@@ -182,7 +187,7 @@ class RankDump:
         return (self.folder / self.tensor_folder).resolve().is_relative_to(self.root)
 
     @property
-    def _files(self) -> tuple[RecordFile | InfoFile, ...]:
+    def _files(self) -> tuple[RecordFile | InfoFile | ForeignFile, ...]:
         return tuple(file for file in (self.dump_file, self.debug_file) if file)
 
     @cached_property
@@ -232,8 +237,9 @@ class Dump:
             asked = {"step": step, "rank": rank}
             wanted = " ".join(f"{word} {number}" for word, number in asked.items() if number is not None)
             there = ", ".join(one.name for one in self.ranks())
-            raise DumpError(f"{self.path} has no {wanted}. It has: {there}.")
+            raise DumpError(f"{stored_file.show(self.path)} has no {wanted}. It has: {there}.")
         selected = Dump(self.path, steps)
+        stored_file.bring_all(one.folder / layout.RUN_FILE for one in selected.ranks())
         refuse_mixture(self.path, selected.ranks())
         if step is None:
             refuse_part(self.path, selected.ranks())
@@ -241,34 +247,52 @@ class Dump:
 
 
 def open_dump(path: str | Path) -> Dump:
-    """A dump_path, the folder of a step or of a rank in it, or a dump.json or debug.json, whole or .part."""
+    """A dump_path, the folder of a step or of a rank in it, or a dump.json or debug.json, whole or .part; on this
+    machine, or the address of one in a store."""
     try:
-        return _open_path(Path(path))
+        return _open_path(stored_file.locate(path))
     except OSError as error:
-        raise DumpError(f"{path} cannot be read ({error}).") from error
+        raise DumpError(f"{show_location(path)} cannot be read ({error}).") from error
 
 
 def _open_path(path: Path) -> Dump:
-    if path.is_file():
-        return _open_file(path)
-    if not path.is_dir():
-        raise DumpError(f"{path} does not exist. Give the dump_path of a run, or a folder in it.")
+    foreign = find_foreign(path)
+    if foreign:
+        return Dump(path, _group_steps(path, [_open_foreign(found, path) for found in foreign]))
+    if not stored_file.is_folder(path):
+        if stored_file.is_file(path):
+            return _open_file(path)
+        shown = stored_file.show(path)
+        raise DumpError(f"{shown} does not exist. Give the dump_path of a run, or a folder in it.")
     dump = Dump(path, _find_steps(path, path.resolve()))
     if not any(rank.dump_file or rank.debug_file or rank.is_begun for rank in dump.ranks()):
-        found = ", ".join(sorted(entry.name for entry in path.iterdir())[:8]) or "nothing"
+        found = ", ".join(stored_file.names(path)[:8]) or "nothing"
         raise DumpError(
-            f"{path} holds no dump: there is no step0/rank/dump.json or the like in it, but {found}.{_hint(path)}"
+            f"{stored_file.show(path)} holds no dump: there is no step0/rank/dump.json or the like in it, but "
+            f"{found}.{_hint(path)}"
         )
     return dump
 
 
+def _open_foreign(found: ForeignStep, path: Path) -> RankDump:
+    dump_file, debug_file = (ForeignFile(found, is_saved=is_saved) for is_saved in (False, True))
+    root = path.resolve()
+    return RankDump(found.folder, root, found.step, found.rank, dump_file, debug_file)
+
+
+def _group_steps(path: Path, ranks: list[RankDump]) -> tuple[StepDump, ...]:
+    numbers = sorted({rank.step for rank in ranks}, key=lambda number: -1 if number is None else number)
+    return tuple(StepDump(number, path, tuple(rank for rank in ranks if rank.step == number)) for number in numbers)
+
+
 def _hint(path: Path) -> str:
-    replaced = sorted(entry.name for entry in path.iterdir() if REPLACED.fullmatch(entry.name) and entry.is_dir())
+    names = stored_file.names(path)
+    replaced = [name for name in names if REPLACED.fullmatch(name) and stored_file.is_folder(path / name)]
     if not replaced:
         return ""
     return (
         f" An earlier run is in {replaced[-1]}, because the one that was to replace it ended too early: give that "
-        f"folder, or put it back with: tensorprobe recover {path}"
+        f"folder, or put it back with: tensorprobe recover {stored_file.show(path)}"
     )
 
 
@@ -276,7 +300,8 @@ def _open_file(path: Path) -> Dump:
     kind = path.name.removesuffix(layout.PART_SUFFIX)
     if kind not in _TYPES:
         raise DumpError(
-            f"{path} is not a dump. Give a dump.json or debug.json (or its .part), or a folder that holds one."
+            f"{stored_file.show(path)} is not a dump. Give a dump.json or debug.json (or its .part), or a folder that "
+            "holds one."
         )
     folder = path.parent
     file = RecordFile(path, _TYPES[kind])
@@ -327,7 +352,9 @@ def _open_records(folder: Path, name: str, root: Path) -> RecordFile | None:
 
 
 def _folders(path: Path, pattern: re.Pattern[str], root: Path) -> list[Path]:
-    found = [folder for folder in path.iterdir() if pattern.fullmatch(folder.name) and folder.is_dir()]
+    named = [path / name for name in stored_file.names(path) if pattern.fullmatch(name)]
+    stored_file.list_all(named)
+    found = [folder for folder in named if stored_file.is_folder(folder)]
     for folder in found:
         if not folder.resolve().is_relative_to(root):
             raise DumpError(f"{folder} is a link that leads out of the dump. Open {folder.resolve()} itself.")
@@ -335,7 +362,9 @@ def _folders(path: Path, pattern: re.Pattern[str], root: Path) -> list[Path]:
 
 
 def _is_rank_folder(folder: Path) -> bool:
-    is_ours = any((folder / (name + suffix)).is_file() for name in _TYPES for suffix in ("", layout.PART_SUFFIX))
+    is_ours = any(
+        stored_file.is_file(folder / (name + suffix)) for name in _TYPES for suffix in ("", layout.PART_SUFFIX)
+    )
     return is_ours or find_layout(folder) is not None
 
 

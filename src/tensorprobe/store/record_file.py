@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorprobe.errors import DumpError
-from tensorprobe.store import journal, layout
+from tensorprobe.store import journal, layout, stored_file
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,7 @@ class RecordFile:
 
     @property
     def size_bytes(self) -> int:
-        try:
-            return self.path.stat().st_size
-        except OSError:
-            return 0
+        return stored_file.size_bytes(self.path)
 
     @property
     def is_complete(self) -> bool:

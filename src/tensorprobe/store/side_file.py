@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from tensorprobe.errors import DumpError
 from tensorprobe.model.count import count_noun
-from tensorprobe.store import journal, layout
+from tensorprobe.store import journal, layout, stored_file
 from tensorprobe.store.record_file import load_whole
 
 Content = TypeVar("Content")
@@ -114,7 +114,7 @@ def read_run(folder: Path, root: Path) -> SideFile[dict[str, Any]]:
 def find_file(folder: Path, name: str, root: Path) -> Path | None:
     """A regular file of the dump; a link that leaves the dump is refused."""
     path = folder / name
-    if not path.is_file():
+    if not stored_file.is_file(path):
         return None
     if not path.resolve().is_relative_to(root):
         raise DumpError(f"{path} is a link that leads out of the dump. Replace it by the file: {path.resolve()}")

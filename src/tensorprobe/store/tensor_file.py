@@ -16,9 +16,10 @@ import numpy as np
 
 from tensorprobe.errors import DumpError
 from tensorprobe.regular_file import NOT_REGULAR, open_regular
-from tensorprobe.store import npy_file, torch_file
+from tensorprobe.store import npy_file, stored_file, torch_file
 from tensorprobe.store.tensor_layout import NotDense, Unreadable, make_array
 
+_CONTAINER_SUFFIXES = (".pt", ".safetensors")
 _LEGACY_TORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"  # what torch.save wrote before it wrote zip archives
 _PICKLE = b"\x80"
 
@@ -29,6 +30,10 @@ class NotDenseError(DumpError):
 
 def open_tensor(path: Path, dtype: str | None = None) -> np.ndarray[Any, Any]:
     """The tensor of a file. `dtype` is what the record says: only needed where the file itself cannot tell."""
+    if is_member(path):
+        from tensorprobe.store.container import open_member  # which reads files by means of this one
+
+        return open_member(path)
     try:
         content = map_file(path)
         layout = _read_layout(content, dtype)
@@ -39,6 +44,11 @@ def open_tensor(path: Path, dtype: str | None = None) -> np.ndarray[Any, Any]:
         raise DumpError(f"{path.name} {error}") from None
     except OSError as error:
         raise DumpError(f"{path.name} cannot be read ({error.strerror or error})") from error
+
+
+def is_member(path: Path) -> bool:
+    """Is it one tensor of a file of many? Its path is then that of the file, and below it the name of the tensor."""
+    return path.parent.suffix in _CONTAINER_SUFFIXES and stored_file.is_file(path.parent)
 
 
 def forget_pages(array: np.ndarray[Any, Any]) -> None:
@@ -67,7 +77,7 @@ def _read_layout(content: mmap.mmap | bytes, dtype: str | None) -> Any:
 def map_file(path: Path) -> mmap.mmap | bytes:
     """The bytes of a regular file, read when they are looked at."""
     try:
-        with open_regular(path) as file:
+        with open_regular(stored_file.bring(path)) as file:
             size_bytes = os.fstat(file.fileno()).st_size
             # An empty file cannot be mapped.
             return mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ) if size_bytes else b""

@@ -9,6 +9,7 @@ depends on it: the two values only had the same name, or a later call takes back
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 
 from tensorprobe.compare.judge.evidence import Finding
 from tensorprobe.compare.judge.status import DISSOLVED, leave_out
@@ -74,6 +75,7 @@ class Effects:
         self._next: dict[Node, set[Node]] = {}
         self._ends: set[Node] = set()
         self._taken: set[Node] = set()
+        self._nodes: set[Node] = {pair for pair in finding.pairs if not pair.is_framework_made}
         for side in self._sides:
             for call in side.run.calls:
                 if call.caller is None:
@@ -81,18 +83,26 @@ class Effects:
 
     def reach_an_end(self, pair: PairedCall) -> bool:
         """Does anything that a step is for depend on what differs here?"""
-        waiting: list[Node] = [pair]
-        seen: set[Node] = {pair}
+        return pair in self._effective or any(one in self._effective for one in self._next.get(pair, ()))
+
+    @cached_property
+    def _effective(self) -> set[Node]:
+        """What differs and reaches an end by way of what differs: followed once, from the ends back, because a fault at
+        the beginning of a long step makes all of it differ."""
+        before: dict[Node, list[Node]] = {}
+        for node, following in self._next.items():
+            for one in following:
+                before.setdefault(one, []).append(node)
+        differing = {node for node in self._nodes if not _agrees(node)}
+        waiting = [
+            node for node in differing if node in self._ends or not self._next.get(node) or self._is_result(node)
+        ]
+        found = set(waiting)
         while waiting:
-            node = waiting.pop()
-            following = self._next.get(node, ())
-            if not _agrees(node) and (node in self._ends or not following or self._is_result(node)):
-                return True
-            if node is pair or not _agrees(node):
-                fresh = [one for one in following if one not in seen]
-                seen.update(fresh)
-                waiting += fresh
-        return False
+            fresh = [node for node in before.get(waiting.pop(), ()) if node in differing and node not in found]
+            found.update(fresh)
+            waiting += fresh
+        return found
 
     def _is_result(self, node: Node) -> bool:
         """Does no recorded call of a forward take what it gives? A loss leads to its own backward only."""
@@ -101,6 +111,7 @@ class Effects:
 
     def _add(self, side: RunSide, call: Call) -> None:
         node = _node(side, call)
+        self._nodes.add(node)
         if call.kind in _ENDS or (call.kind == "module" and side.nesting.parent(call) is None):
             self._ends.add(node)
         behind = [_node(side, found) for found in _find_behind(side, call)]

@@ -22,6 +22,7 @@ from tensorprobe.compare.match.idle import IdleFinder
 from tensorprobe.compare.match.mapped_name import MappedNames
 from tensorprobe.compare.match.mapping import Mapping as MappingFile
 from tensorprobe.compare.match.module_match import ModuleMatcher
+from tensorprobe.compare.match.module_path import match_paths
 from tensorprobe.compare.match.nearest import find_nearest
 from tensorprobe.compare.match.operand import cross_operands
 from tensorprobe.compare.match.part import find_parts
@@ -133,7 +134,8 @@ class Aligner:
             self._pair_all(names.calls.items())
             self.mapped = set(names.calls)
             forced, self.slots, self.unknown_names = names.modules, names.slots, names.unknown
-        matcher = ModuleMatcher(contents[0], contents[1], forced)
+        same = match_paths(self.reference.run, self.reference.tree, self.candidate.run, self.candidate.tree)
+        matcher = ModuleMatcher(contents[0], contents[1], {**same, **forced})
         self.modules = matcher.match(self.reference.tree, self.candidate.tree)
         self._matched_modules = set(self.modules.values())
         for node in forced:

@@ -1,22 +1,24 @@
 """Runs the measurements of a comparison: in this process, or in several where there is enough work for them.
 
-The seam for anything larger: tasks are plain data, and `measure_task` is all that has to run elsewhere.
+Or on a cluster: tasks are plain data, and `measure_task` is all that has to run elsewhere.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Generator, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Generator, Iterator, Sequence
+from typing import Any, Protocol
 
 from tensorprobe.compare.measure.measurement import Measurement
 from tensorprobe.compare.measure.task import MeasureTask, make_task, measure_task, measure_without_files
-from tensorprobe.compare.measure.worker_pool import measure_in_processes
+from tensorprobe.compare.measure.worker_pool import bring_files, make_batches, measure_in_processes
 from tensorprobe.foreign_text import clean
+from tensorprobe.store import stored_file
 
-__all__ = ["MeasureTask", "make_task", "measure_task", "run_tasks"]
+__all__ = ["Engine", "MeasureTask", "make_task", "measure_task", "open_engine", "run_tasks"]
+
+LOCAL = "local"
 
 _SECONDS_PER_TASK = 2e-4
 _BYTES_PER_SECOND = 1e9
@@ -24,13 +26,34 @@ _SECONDS_PER_PROCESS = 0.3
 """Work that is worth the start of a process."""
 
 
-def run_tasks(tasks: Sequence[MeasureTask], processes: int | None = None) -> Generator[Measurement, None, None]:
+class Engine(Protocol):
+    """Where measurements are made, if not on this machine."""
+
+    def measure(self, tasks: Sequence[MeasureTask]) -> Generator[Measurement, None, None]:
+        """The measurements, in the order of the tasks."""
+
+
+@contextlib.contextmanager
+def open_engine(name: str) -> Iterator[Engine | None]:
+    """`local`, which is None, or one of `ray` and `ray://…`."""
+    if name == LOCAL:
+        yield None
+        return
+    from tensorprobe.compare.measure.ray_engine import open_ray
+
+    with open_ray(name) as engine:
+        yield engine
+
+
+def run_tasks(
+    tasks: Sequence[MeasureTask], processes: int | None = None, engine: Engine | None = None
+) -> Generator[Measurement, None, None]:
     """The measurements in the order of the tasks, each as soon as it is there.
 
     The same two files are measured once, under however many names they are linked. Stopping early stops the work.
     """
     plan = _Plan(tasks)
-    with contextlib.closing(_measure(plan, processes)) as measured:
+    with contextlib.closing(_measure(plan, processes, engine)) as measured:
         known: dict[int, Measurement] = {}
         for index, task in enumerate(tasks):
             if not task.has_file:
@@ -57,38 +80,36 @@ class _Plan:
             if not task.has_file:
                 self.first.append(index)
                 continue
-            statuses = _status(task.reference_path), _status(task.candidate_path)
-            first = seen.setdefault(_identity(task, statuses) or index, index)
+            first = seen.setdefault(_identity(task) or index, index)
             self.first.append(first)
             if first == index:
                 self.distinct.append(task)
-                size_bytes = sum(status.st_size for status in statuses if status)
+                size_bytes = sum(map(stored_file.size_bytes, task.files))
                 self.seconds += _SECONDS_PER_TASK + size_bytes / _BYTES_PER_SECOND
 
 
-def _measure(plan: _Plan, processes: int | None) -> Generator[Measurement, None, None]:
+def _measure(plan: _Plan, processes: int | None, engine: Engine | None) -> Generator[Measurement, None, None]:
+    if engine is not None:
+        yield from engine.measure(plan.distinct)
+        return
     wanted = min(processes or _count_cores(), len(plan.distinct), int(plan.seconds / _SECONDS_PER_PROCESS))
     if wanted > 1:
         yield from measure_in_processes(plan.distinct, wanted)
     else:
-        for task in plan.distinct:
-            yield measure_task(task)
+        for batch in make_batches(plan.distinct):
+            tasks = [plan.distinct[index] for index in batch]
+            bring_files(tasks)
+            for task in tasks:
+                yield measure_task(task)
 
 
-def _identity(task: MeasureTask, statuses: tuple[os.stat_result | None, os.stat_result | None]) -> Any:
+def _identity(task: MeasureTask) -> Any:
     """What makes two tasks the same: their files, by number, and what their records say of them."""
-    files = [(status.st_dev, status.st_ino) for status in statuses if status is not None and status.st_ino]
+    files = [found for found in map(stored_file.identify_content, task.files) if found is not None]
     if len(files) < 2:
         return None
     records = [(slot.shape, slot.dtype, slot.type) for slot in (task.reference, task.candidate)]
     return (*files, *records, task.rtol, task.atol)
-
-
-def _status(path: Path | None) -> os.stat_result | None:
-    try:
-        return None if path is None else path.stat()
-    except (OSError, ValueError):
-        return None
 
 
 def _reuse(measurement: Measurement, first: MeasureTask, task: MeasureTask) -> Measurement:

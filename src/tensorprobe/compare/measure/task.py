@@ -29,6 +29,10 @@ class MeasureTask:
     def has_file(self) -> bool:
         return self.reference_path is not None or self.candidate_path is not None
 
+    @property
+    def files(self) -> list[Path]:
+        return [path for path in (self.reference_path, self.candidate_path) if path is not None]
+
 
 def make_task(
     reference: TensorSlot,

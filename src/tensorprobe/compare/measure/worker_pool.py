@@ -14,13 +14,14 @@ import subprocess
 import sys
 import threading
 from collections import Counter, deque
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from tensorprobe.compare.measure.measurement import Measurement
 from tensorprobe.compare.measure.task import MeasureTask, measure_task, measure_without_files
 from tensorprobe.compare.measure.worker import READY, Answer
+from tensorprobe.store import stored_file
 
 _BATCH_TASKS = 32
 _BATCH_BYTES = 16 << 20
@@ -47,7 +48,7 @@ class _Pool:
 
     def __init__(self, tasks: Sequence[MeasureTask]) -> None:
         self._tasks = tasks
-        self._batches = deque(_make_batches(tasks))
+        self._batches = deque(make_batches(tasks))
         self._arrived: queue.SimpleQueue[tuple[int, Answer]] = queue.SimpleQueue()
         self._answers: dict[int, Answer] = {}
         """What has arrived before its turn."""
@@ -106,7 +107,9 @@ class _Pool:
     def _run_batch(self, worker: _Worker, batch: deque[int]) -> bool:
         """False when the worker died; the first that is left in the batch is where it did."""
         try:
-            worker.send([self._tasks[index] for index in batch])
+            tasks = [self._tasks[index] for index in batch]
+            bring_files(tasks)
+            worker.send(tasks)
             while batch:
                 self._arrived.put((batch[0], worker.receive()))
                 batch.popleft()
@@ -194,13 +197,13 @@ class _Worker:
         return self._process.wait()
 
 
-def _make_batches(tasks: Sequence[MeasureTask]) -> list[deque[int]]:
+def make_batches(tasks: Sequence[MeasureTask]) -> list[deque[int]]:
     """Small pairs together, so that sending them costs little; large ones alone."""
     batches: list[deque[int]] = []
-    size = _BATCH_BYTES
+    size = 0
     for index, task in enumerate(tasks):
-        task_size = sum(_size(path) for path in (task.reference_path, task.candidate_path))
-        if size + task_size > _BATCH_BYTES or len(batches[-1]) >= _BATCH_TASKS:
+        task_size = sum(map(stored_file.size_bytes, task.files))
+        if not batches or size + task_size > _BATCH_BYTES or len(batches[-1]) >= _BATCH_TASKS:
             batches.append(deque())
             size = 0
         batches[-1].append(index)
@@ -208,8 +211,6 @@ def _make_batches(tasks: Sequence[MeasureTask]) -> list[deque[int]]:
     return batches
 
 
-def _size(path: Path | None) -> int:
-    try:
-        return 0 if path is None else path.stat().st_size
-    except (OSError, ValueError):
-        return 0
+def bring_files(tasks: Iterable[MeasureTask]) -> None:
+    """What of a batch lies in a store is copied here, many files at once."""
+    stored_file.bring_all(path for task in tasks for path in task.files)

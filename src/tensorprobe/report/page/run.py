@@ -26,6 +26,7 @@ from tensorprobe.report.text import iter_finding_facts, iter_state_facts
 from tensorprobe.run.call import Call
 from tensorprobe.run.flow import Flow
 from tensorprobe.run.step import Run, read_run
+from tensorprobe.store import stored_file
 from tensorprobe.store.frame import describe_frame
 from tensorprobe.store.reader import Dump
 from tensorprobe.store.slot import TensorSlot
@@ -51,8 +52,8 @@ def build_run_page(dump: Dump, truths: Sequence[Truth] = ()) -> dict[str, Any]:
         "version": VERSION,
         "kind": "run",
         "tensorprobe": __version__,
-        "title": f"run: {dump.path}",
-        "path": str(dump.path),
+        "title": f"run: {stored_file.show(dump.path)}",
+        "path": stored_file.show(dump.path),
         "places": table.places,
         "calls": _build_calls(table, strings),
         "rows": _build_rows(table, strings),
