@@ -140,7 +140,7 @@ def compare(
     wanted = _Wanted(output, read_files(files), as_json or output_format is Format.JSON)
     has_page = output is not None and not {"html", "json"}.isdisjoint(wanted.files)
     options = CompareOptions(
-        mapping, step, rank, rtol, atol, first, processes, by.value, allow_uncompared, has_page, engine
+        mapping, step, rank, rtol, atol, first, processes, by.value, allow_uncompared, has_page, engine=engine
     )
     comparison = _compare_and_report(reference, candidate, options, wanted)
     _check_coverage(comparison, require_coverage)

@@ -38,7 +38,6 @@ class CompareOptions:
     other_dtype: bool = False
     """The candidate was asked to compute in another dtype: that a value has another one is no difference by itself, and
     the coarser of the two says what rounding does. `check` asks for it."""
-
     engine: str = "local"
     """Where tensors are measured: local, in processes of this machine; ray, or ray://head:10001, on a cluster."""
 
