@@ -145,6 +145,8 @@ class Participant:
     def _make_contribution(self, communication: Communication) -> Contribution:
         operation = communication.operation
         tensors = [self._replay.values.take(leaf, operation) for leaf in communication.reads]
+        named = zip(communication.reads, tensors, strict=True)
+        self._replay.onlooker.see_contribution(operation, {leaf.slot: tensor for leaf, tensor in named})
         way = self._find_way(operation)
         if way == "values":  # the program may write to it before the others come
             tensors = [tensor.detach().clone() for tensor in tensors]
