@@ -106,7 +106,8 @@ class SpreadCalls:
         part = cut(whole, given.sharding, self._rank, is_shared=is_default)
         if part is None:
             raise NotReplayedError("the part of one rank is a summand, which the whole tensor does not tell")
-        self._replay.workspace.add(result, part, operation.name)
+        # it may lie in the memory of the tensor that it was distributed from, whose maker is recorded as its own
+        self._replay.workspace.add(result, part, result.source or operation.name)
         self._show(operation, {}, {result.slot: part})
         return {result.slot: part}
 

@@ -101,7 +101,8 @@ def make_distributed(fault: str = "") -> Case:
         parameter.data = parameter.data.chunk(count, dim)[rank].clone()
 
     def step() -> None:
-        hidden = torch.relu(F.linear(model.norm(x), model.up.weight, model.up.bias))
+        entering = DTensor.from_local(model.norm(x), mesh, [Replicate()]).to_local(grad_placements=[Partial()])
+        hidden = torch.relu(F.linear(entering, model.up.weight, model.up.bias))
         part = F.linear(hidden, model.down.weight)
         placement = Replicate() if fault == "partial" else Partial()
         whole = DTensor.from_local(part, mesh, [placement]).redistribute(mesh, [Replicate()]).to_local()

@@ -10,7 +10,7 @@ import numpy as np
 
 from tensorprobe.compare.layout.difference import Beginning, Tracer
 from tensorprobe.compare.layout.observable import list_ranks
-from tensorprobe.compare.layout.part import Part
+from tensorprobe.compare.layout.part import Part, locate
 from tensorprobe.compare.layout.pool import Known, Ranks, Steps
 from tensorprobe.compare.layout.relation import Relation
 from tensorprobe.compare.result import VerdictKind
@@ -30,6 +30,8 @@ class Explanation:
     because: str
     reference: TrueCall | None = None
     reference_rank: int = 0
+    is_clear: bool = True
+    """Does it say more than that something differs?"""
 
 
 class Explainer:
@@ -45,14 +47,15 @@ class Explainer:
         call, rank = beginning.call, beginning.rank
         given = [(slot, value, self._tracer.relation(rank, value)) for slot, value in self._own_inputs(rank, call)]
         partner, partner_rank = self._find_partner(call, [found for *_, found in given if found is not None])
-        kind, because = self._choose(beginning, given)
-        return Explanation(kind, call, beginning.ranks, because, partner, partner_rank)
+        chosen = self._choose(beginning, given)
+        kind, because = chosen or ("source", self._describe_otherwise(call, partner))
+        return Explanation(kind, call, beginning.ranks, because, partner, partner_rank, chosen is not None)
 
     def _choose(
         self, beginning: Beginning, given: list[tuple[str, TrueValue, Relation | None]]
-    ) -> tuple[VerdictKind, str]:
+    ) -> tuple[VerdictKind, str] | None:
         call, rank = beginning.call, beginning.rank
-        if call.is_random:
+        if call.is_random or "dropout" in word_of(call):
             others = self._agreeing_ranks(call, beginning.ranks)
             peers = f", and {list_ranks(others)} the same as the reference" if others else ""
             return "random", f"it drew other random numbers{peers}"
@@ -67,10 +70,44 @@ class Explainer:
                 f"its {slot} is one of {len(relation.ranks)} parts whose sum over {list_ranks(relation.ranks)} is "
                 f"{what} of the reference, and nothing has added them up"
             )
-        twisted = self._find_twisted(given)
-        if twisted is not None:
-            return "entered", twisted
-        return "source", "what goes in is a part of what the reference has, and what it computes is not"
+        twisted = self._find_twisted(given) or self._find_exchanged(call, given)
+        return ("entered", twisted) if twisted is not None else None
+
+    def _describe_otherwise(self, call: TrueCall, partner: TrueCall | None) -> str:
+        if partner is None or word_of(partner) == word_of(call):
+            return "what goes in is a part of what the reference has, and what it computes is not"
+        return (
+            f"here it goes another way than {partner.name} of the reference, with parts of the same, and what comes of "
+            "it is not the same"
+        )
+
+    def _find_exchanged(self, call: TrueCall, given: list[tuple[str, TrueValue, Relation | None]]) -> str | None:
+        """An input that the reference gives to another call than the others."""
+        known = {slot: found.known for slot, _, found in given if found is not None}
+        for one in self._reference.values():
+            for other in one.step.calls.values():
+                if word_of(other) != word_of(call) or len(known) < 2:
+                    continue
+                taken = {slot: one.step.values[number] for slot, number in other.inputs.items() if slot in known}
+                differing = [slot for slot, value in taken.items() if value.array is not known[slot].array]
+                shared = [slot for slot in taken if slot not in differing]
+                if len(differing) == 1 and shared and not self._holds(call, differing[0], taken[differing[0]]):
+                    slot = differing[0]
+                    return (
+                        f"its {shared[0]} is a part of {self._describe_known(known[shared[0]])} of the reference, "
+                        f"which goes into {other.name} together with another {slot} than this one, "
+                        f"{self._describe_known(known[slot])}"
+                    )
+        return None
+
+    def _holds(self, call: TrueCall, slot: str, value: TrueValue) -> bool:
+        """Is it given a part of this value all the same, as one of several that are equal?"""
+        for one in self._candidate.values():
+            own = one.step.calls.get(call.name)
+            if own is not None and slot in own.inputs:
+                if locate(one.step.values[own.inputs[slot]].array, value.array, self._tolerance) is None:
+                    return False
+        return True
 
     def _own_inputs(self, rank: int, call: TrueCall) -> Iterator[tuple[str, TrueValue]]:
         return ((slot, self._candidate[rank].step.values[number]) for slot, number in call.inputs.items())

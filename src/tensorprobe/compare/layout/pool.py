@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from tensorprobe.replay.true_step import Array, TrueCall
 
 Ranks = tuple[int, ...]
 Steps = Mapping[int, RankStep]
+_PROBES = 5
+_BIASES = ("input.2", "kwargs.bias")
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +30,27 @@ class Known:
     """None for a leaf."""
     name: str
     """What to call it: a parameter, or the place in its call."""
+
+    @cached_property
+    def _sorted(self) -> Array:
+        return np.sort(self.array, axis=None)
+
+    def may_contain(self, part: Array, tolerance: float) -> bool:
+        """Are a few of its numbers there? Most values are refuted by them."""
+        if self.array.size == part.size and self.array.shape != part.shape:
+            return True
+        if self.array.ndim != part.ndim or any(map(int.__gt__, part.shape, self.array.shape)):
+            return False
+        if part.dtype.kind not in "fiu":
+            return True
+        flat, known = part.reshape(-1), self._sorted
+        probes = flat[np.linspace(0, flat.size - 1, min(_PROBES, flat.size)).astype(np.int64)]
+        room = 100 * tolerance * float(np.abs(known[[0, -1]]).max(initial=0.0))
+        behind = np.searchsorted(known, probes).clip(0, known.size - 1)
+        before = (behind - 1).clip(0)
+        with np.errstate(invalid="ignore"):
+            nearest = np.minimum(np.abs(known[behind] - probes), np.abs(known[before] - probes))
+        return not (nearest > room).any()
 
 
 def find_groups(steps: Steps) -> list[Ranks]:
@@ -46,28 +70,33 @@ class Pool:
             if known.call is not None:
                 self._by_place[word_of(known.call), known.call.module_path].append(known)
 
-    def find(self, array: Array, call: TrueCall | None) -> Iterator[Known]:
+    def find(self, array: Array, call: TrueCall | None, tolerance: float) -> Iterator[Known]:
         """Those that may contain an array, the likely ones first: made by the same, in the same module."""
         likely = self._by_place[word_of(call), call.module_path] if call is not None else []
         seen = set(map(id, likely))
         for known in (*likely, *(one for one in self._by_form[array.ndim, array.dtype.kind] if id(one) not in seen)):
-            if known.array.dtype.kind == array.dtype.kind and _may_contain(known.array, array):
+            if known.array.dtype.kind == array.dtype.kind and array.size and known.may_contain(array, tolerance):
                 yield known
-
-
-def _may_contain(whole: Array, part: Array) -> bool:
-    if whole.size == part.size:
-        return True
-    return whole.ndim == part.ndim and all(own <= other for own, other in zip(part.shape, whole.shape, strict=True))
 
 
 def _iter_known(steps: Steps) -> Iterator[Known]:
     for rank, one in steps.items():
         for value in one.step.values:
             yield Known(value.array, (rank,), one.step.maker(value), value.parameter or value.slot)
+        yield from _iter_products(one)
     if len(steps) > 1:
         for group in find_groups(steps):
             yield from _iter_joined(group, steps)
+
+
+def _iter_products(one: RankStep) -> Iterator[Known]:
+    """What a linear layer computes before it adds its bias: ranks that have a part of it each add it up before that."""
+    for call in one.step.calls.values():
+        bias = next((call.inputs[slot] for slot in _BIASES if slot in call.inputs), None)
+        if bias is not None and word_of(call) == "linear":
+            for slot, number in call.outputs.items():
+                product = one.step.values[number].array - one.step.values[bias].array
+                yield Known(product, (one.rank,), call, f"{slot} without the bias")
 
 
 def _iter_joined(group: Ranks, steps: Steps) -> Iterator[Known]:

@@ -70,7 +70,7 @@ class Relations:
 
     def _look_up(self, rank: int, array: Array, value: TrueValue) -> Relation | None:
         call = self._steps[rank].step.maker(value)
-        for number, known in enumerate(self._pool.find(array, call)):
+        for number, known in enumerate(self._pool.find(array, call, self._tolerance)):
             part = locate(array, known.array, self._tolerance)
             if part is not None:
                 return Relation(known, part)

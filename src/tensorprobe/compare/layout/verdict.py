@@ -136,7 +136,7 @@ class LayoutWords:
         place = self._describe_place(first)
         headline = f"The runs first differ at {place}: {first.because}."
         evidence = [*self._word_losses(), *self._lines({"reference": reference, "candidate": candidate})]
-        evidence += [f"also: {self._describe_place(one)}: {one.because}" for one in others]
+        evidence += [f"also: {self._describe_place(one)}: {one.because}" for one in others if one.is_clear]
         result = self._result(reference, candidate, _role_of(first.kind), first.because)
         return Verdict(first.kind, headline, (*evidence, *self._word_weights(), *self._coverage()), call=result)
 
