@@ -69,9 +69,7 @@ def compare_runs(
         return _compare_dumps((str(reference), str(candidate)), whole, (mapping, options), progress)
 
 
-def _compare_as_layouts(
-    names: tuple[str, str], dumps: Sequence[Dump], options: CompareOptions
-) -> Comparison | None:
+def _compare_as_layouts(names: tuple[str, str], dumps: Sequence[Dump], options: CompareOptions) -> Comparison | None:
     """One program on different numbers of processes; None where that is not so, or where it cannot be replayed."""
     pairs, problems = pair_layouts(*dumps)
     if not pairs or options.by == "growth" or options.has_fixed_tolerance:
@@ -85,7 +83,7 @@ def _compare_as_layouts(
         results = []
         for pair in pairs:
             results.append(compare_layouts(pair))
-            if options.first and not results[-1].verdict.kind == "agree":
+            if options.first and results[-1].verdict.kind != "agree":
                 break
     except (DumpError, UsageError) as error:
         if options.by == "truth":

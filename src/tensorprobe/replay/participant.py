@@ -200,7 +200,10 @@ def exchange_contributions(contributions: Sequence[Contribution]) -> list[Result
     still = [[tensor.detach() for tensor in tensors] for tensors in given]
     if calls[0].op in _EXTREMES:  # what others give later was computed with it, too: it is subtracted and cancels
         found = exchange(calls, still)
-        return [results and [Constant.apply(one, own[0]) for one in results] for results, own in zip(found, given, strict=True)]
+        return [
+            results and [Constant.apply(one, own[0]) for one in results]
+            for results, own in zip(found, given, strict=True)
+        ]
     return [
         exchange(calls, [tensors if number == place else still[number] for number, tensors in enumerate(given)])[place]
         for place in range(len(calls))

@@ -18,9 +18,10 @@ from tests.replay.rank_worker import Net
 
 Case = tuple[nn.Module, Callable[[], object]]
 RATE = 0.1
+PLAIN = Plan()
 
 
-def make_whole(plan: Plan = Plan(), *, has_experts: bool = False, dtype: torch.dtype = torch.float32) -> Case:
+def make_whole(plan: Plan = PLAIN, *, has_experts: bool = False, dtype: torch.dtype = torch.float32) -> Case:
     """The reference, in one process."""
     model = Model(plan, has_experts).to(dtype)
     tokens, labels = read_batch()
@@ -63,7 +64,7 @@ def make_tensor(fault: str = "", *, dtype: torch.dtype = torch.float32, cuts_seq
     model = Model(plan).to(dtype)
     tokens, labels = read_batch()
     if fault == "stale" and rank == count - 1:
-        model.second.after.weight.data *= 0.99
+        model.block.after.weight.data *= 0.99
 
     def step() -> None:
         torch.manual_seed(5 + (rank == 1 and fault == "seed"))
@@ -135,7 +136,7 @@ def make_wrapped(fault: str = "") -> Case:
     rank, count = dist.get_rank(), dist.get_world_size()
     model = nn.parallel.DistributedDataParallel(Model(Plan()))
     if fault == "stale" and rank == count - 1:
-        model.module.first.mlp.up.data *= 1.01
+        model.module.block.mlp.up.data *= 1.01
     tokens, labels = read_part(1, rank, count)
     return model, lambda: model(tokens, labels).mean().backward()
 
@@ -146,7 +147,7 @@ def make_sharded() -> Case:
     rank, count = dist.get_rank(), dist.get_world_size()
     mesh = init_device_mesh("cpu", (count,), mesh_dim_names=("data",))
     model = Model(Plan())
-    fully_shard(model.first, mesh=mesh)
+    fully_shard(model.block, mesh=mesh)
     fully_shard(model, mesh=mesh)
     tokens, labels = read_part(1, rank, count)
     return model, lambda: model(tokens, labels).mean().backward()

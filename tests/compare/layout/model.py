@@ -143,15 +143,12 @@ class Experts(nn.Module):
         order = chosen.argsort(stable=True)
         rows = tokens[order]
         sizes = torch.bincount(chosen, minlength=EXPERTS)
-        if count == 1:
-            mixed = self.apply_experts(rows, sizes)
-        else:
-            mixed = self.exchange(rows, sizes)
+        mixed = self.apply_experts(rows, sizes) if count == 1 else self.exchange(rows, sizes)
         result = torch.zeros_like(tokens).index_copy(0, order, mixed)
         return (result * best.unsqueeze(-1)).reshape(x.shape)
 
     def exchange(self, rows: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
-        place, count = self.plan.expert
+        _, count = self.plan.expert
         if self.plan.fault == "expert":  # the experts of the next rank
             half = int(sizes[: self.own].sum())
             rows, sizes = torch.cat([rows[half:], rows[:half]]), sizes.roll(self.own)
@@ -171,7 +168,9 @@ class Experts(nn.Module):
 
     def apply_experts(self, rows: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
         parts = rows.split(sizes.tolist())
-        found = [F.linear(F.gelu(F.linear(part, up)), down) for part, up, down in zip(parts, self.up, self.down)]
+        found = [
+            F.linear(F.gelu(F.linear(part, up)), down) for part, up, down in zip(parts, self.up, self.down, strict=True)
+        ]
         return torch.cat(found)
 
 
@@ -223,16 +222,14 @@ class Head(nn.Module):
 
 
 class Model(nn.Module):
-    """`stages`: of a pipeline, the first, the last, or both."""
+    """`stages`: of a pipeline, the first, which is all but the head, the last, or both."""
 
     def __init__(self, plan: Plan, has_experts: bool = False, stages: tuple[int, ...] = (0, 1)) -> None:
         super().__init__()
         self.embedding = Embedding(plan) if 0 in stages else None
-        kept = [Block(plan, 100 * (number + 1), has_experts) if number in stages else None for number in (0, 1)]
-        self.first, self.second = kept
+        self.block = Block(plan, 100, has_experts) if 0 in stages else None
         self.head = Head(plan) if 1 in stages else None
 
     def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> torch.Tensor:
-        for part in (self.embedding, self.first, self.second):
-            x = part(x) if part is not None else x
+        x = self.block(self.embedding(x)) if self.block is not None else x
         return self.head(x, labels) if self.head is not None else x

@@ -27,7 +27,9 @@ def compare_layouts(pair: LayoutPair) -> RankResult:
         others=(),
         coverage=_count_coverage(judgement),
         bases=Counter(),
-        problems=tuple(problem for side in (pair.reference, pair.candidate) for rank in side.ranks for problem in rank.problems),
+        problems=tuple(
+            problem for side in (pair.reference, pair.candidate) for rank in side.ranks for problem in rank.problems
+        ),
     )
 
 

@@ -62,9 +62,8 @@ class Explainer:
         communication = self._candidate[rank].communications.get(call.name)
         if communication is not None:
             return "source", self._describe_collective(rank, call, communication)
-        share = next((one for one in given if one[2] is not None and one[2].is_share), None)
-        if share is not None and share[2] is not None:
-            slot, _, relation = share
+        shares = ((slot, found) for slot, _, found in given if found is not None and found.is_share)
+        for slot, relation in shares:
             what = self._describe_known(relation.known)
             return "source", (
                 f"its {slot} is one of {len(relation.ranks)} parts whose sum over {list_ranks(relation.ranks)} is "
@@ -77,8 +76,8 @@ class Explainer:
         if partner is None or word_of(partner) == word_of(call):
             return "what goes in is a part of what the reference has, and what it computes is not"
         return (
-            f"here it goes another way than {partner.name} of the reference, with parts of the same, and what comes of "
-            "it is not the same"
+            f"from here on it goes another way than {partner.name} and what follows in the reference, and what comes "
+            "of it is not the same"
         )
 
     def _find_exchanged(self, call: TrueCall, given: list[tuple[str, TrueValue, Relation | None]]) -> str | None:
@@ -104,9 +103,9 @@ class Explainer:
         """Is it given a part of this value all the same, as one of several that are equal?"""
         for one in self._candidate.values():
             own = one.step.calls.get(call.name)
-            if own is not None and slot in own.inputs:
-                if locate(one.step.values[own.inputs[slot]].array, value.array, self._tolerance) is None:
-                    return False
+            given = one.step.values[own.inputs[slot]] if own is not None and slot in own.inputs else None
+            if given is not None and locate(given.array, value.array, self._tolerance) is None:
+                return False
         return True
 
     def _own_inputs(self, rank: int, call: TrueCall) -> Iterator[tuple[str, TrueValue]]:
@@ -179,8 +178,8 @@ class Explainer:
             for other in one.step.calls.values():
                 shares = any(id(one.step.values[number].array) in taken for number in other.inputs.values())
                 unlike = (word_of(other) != word_of(call), other.module_path != call.module_path, not shares)
-                if (shares or not any(unlike[:2])) and (found is None or unlike < found[0]):  # type: ignore[operator]
-                    found = (unlike, other, rank)  # type: ignore[assignment]
+                if (shares or not any(unlike[:2])) and (found is None or unlike < found[0]):
+                    found = (unlike, other, rank)
         return (found[1], found[2]) if found is not None else (None, 0)
 
     def _describe_known(self, known: Known) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 
@@ -55,7 +56,7 @@ def _describe_places(places: Array) -> str:
     if not len(numbers):
         return ""
     begins = [0, *(np.flatnonzero(np.diff(numbers) != 1) + 1), len(numbers)]
-    runs = [f"{numbers[begin]}:{numbers[end - 1] + 1}" for begin, end in zip(begins, begins[1:], strict=False)]
+    runs = [f"{numbers[begin]}:{numbers[end - 1] + 1}" for begin, end in pairwise(begins)]
     return ", ".join(runs[:4]) + (", …" if len(runs) > 4 else "")
 
 
@@ -96,7 +97,8 @@ def _find_places(part: Array, whole: Array, dim: int, tolerance: float) -> Array
     own, others = _lay_out(part, dim), _lay_out(whole, dim)
     marks, known = _mark(own), _mark(others)
     room = 1000 * tolerance * float(np.abs(others).max(initial=0.0)) * others.shape[1] + 1e-300
-    starts = np.flatnonzero(np.abs(known[: len(known) - len(marks) + 1] - marks[0]) <= room) if len(marks) else []
+    first = known[: max(len(known) - len(marks) + 1, 0)]
+    starts = np.flatnonzero(np.abs(first - marks[0]) <= room)
     for start in starts[:_MOST_STARTS]:
         if is_same(own, others[start : start + len(own)], tolerance):
             return np.arange(start, start + len(own))

@@ -56,7 +56,9 @@ class Known:
 def find_groups(steps: Steps) -> list[Ranks]:
     """The ranks that do something together, small groups first."""
     found = {tuple(sorted(one.ranks)) for step in steps.values() for one in step.communications.values()}
-    return sorted((ranks for ranks in found | {tuple(sorted(steps))} if len(ranks) > 1), key=lambda one: (len(one), one))
+    return sorted(
+        (ranks for ranks in found | {tuple(sorted(steps))} if len(ranks) > 1), key=lambda one: (len(one), one)
+    )
 
 
 class Pool:

@@ -111,7 +111,9 @@ class LayoutWords:
             f"nor a part of it{size}{beside}."
         )
         names = dict.fromkeys(one.name for one in strays)
-        evidence = [f"{count_noun(len(names), 'parameter')} of the candidate differ: {', '.join([*names][:_MAX_NAMED])}"]
+        evidence = [
+            f"{count_noun(len(names), 'parameter')} of the candidate differ: {', '.join([*names][:_MAX_NAMED])}"
+        ]
         call = self._find_user(first.rank, first.name)
         evidence += [*self._word_losses(), *self._lines({"candidate": self._call("candidate", first.rank, call)})]
         result = self._result(None, self._call("candidate", first.rank, call), "entered", "other weights")
@@ -136,13 +138,18 @@ class LayoutWords:
         place = self._describe_place(first)
         headline = f"The runs first differ at {place}: {first.because}."
         evidence = [*self._word_losses(), *self._lines({"reference": reference, "candidate": candidate})]
-        evidence += [f"also: {self._describe_place(one)}: {one.because}" for one in others if one.is_clear]
+        evidence += [
+            f"also: {self._describe_place(one)}: {one.because}" for one in others if one.is_clear or not first.is_clear
+        ]
         result = self._result(reference, candidate, _role_of(first.kind), first.because)
         return Verdict(first.kind, headline, (*evidence, *self._word_weights(), *self._coverage()), call=result)
 
     def _word_untaken(self) -> Verdict:
         one = self._judgement.untaken[0]
-        user = next((user for step in self._judgement.reference.values() for user in step.step.users.get(one.leaf.number, ())), None)
+        user = next(
+            (user for step in self._judgement.reference.values() for user in step.step.users.get(one.leaf.number, ())),
+            None,
+        )
         what = f"{one.leaf.slot} of {user.name}" if user is not None else one.leaf.slot
         headline = (
             f"The ranks were not given all of the data: {list_ranks(one.ranks)} have the same part of {what} of the "
@@ -166,7 +173,9 @@ class LayoutWords:
         maker = next(((rank, one.maker) for rank, one in roots if one.maker is not None and one.array.size == 1), None)
         calls: dict[str, tuple[Call, ...]] = {}
         if maker is not None:
-            calls = {"candidate": self._call("candidate", maker[0], judgement.candidate[maker[0]].step.calls.get(maker[1]))}
+            calls = {
+                "candidate": self._call("candidate", maker[0], judgement.candidate[maker[0]].step.calls.get(maker[1]))
+            }
             passes = sum(value.array.size == 1 for rank, value in roots if rank == maker[0])
         evidence = [*self._word_losses(), *self._lines(calls)]
         if maker is not None and passes > 1:
@@ -179,9 +188,14 @@ class LayoutWords:
         first = max(wrong, key=lambda one: self._last_use(one.held.rank, one.held.name))
         name = first.held.name
         ranks = sorted({one.held.rank for one in wrong if one.held.name == name})
-        headline = f"The loss is the same, but the gradient of {name} on {list_ranks(ranks)} is not: {_describe_gradient(first)}."
+        place = f"{name} on {list_ranks(ranks)}"
+        headline = f"The loss is the same, but the gradient of {place} is not: {_describe_gradient(first)}."
         kinds = Counter(one.kind for one in wrong)
-        names = list(dict.fromkeys(one.held.name for one in sorted(wrong, key=lambda one: -self._last_use(one.held.rank, one.held.name))))
+        names = list(
+            dict.fromkeys(
+                one.held.name for one in sorted(wrong, key=lambda one: -self._last_use(one.held.rank, one.held.name))
+            )
+        )
         total = len(dict.fromkeys(one.held.name for one in self._judgement.gradients))
         evidence = [
             f"{len(names)} of {total} gradients of parameters differ; in the order of the backward pass: "
@@ -195,7 +209,9 @@ class LayoutWords:
         evidence += [f"it is used by {user.name}"] if user is not None else []
         evidence += self._lines({"reference": others, "candidate": calls})
         result = self._result(others, calls, "source", _describe_gradient(first))
-        return Verdict("source", headline, (*evidence, *self._word_loss(), *self._word_weights(), *self._coverage()), call=result)
+        return Verdict(
+            "source", headline, (*evidence, *self._word_loss(), *self._word_weights(), *self._coverage()), call=result
+        )
 
     # -- pieces --------------------------------------------------------------------------------------------------------
 
@@ -210,7 +226,9 @@ class LayoutWords:
         """The last call that takes a parameter: the first one of the backward pass."""
         step = self._steps(side)[rank].step
         values = {value.number for value in step.values if value.parameter == name}
-        users = [call for call in step.calls.values() if not values.isdisjoint(call.inputs.values()) and call.caller is None]
+        users = [
+            call for call in step.calls.values() if not values.isdisjoint(call.inputs.values()) and call.caller is None
+        ]
         return users[-1] if users else None
 
     def _call(self, side: str, rank: int, call: TrueCall | None) -> tuple[Call, ...]:

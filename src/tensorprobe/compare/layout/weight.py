@@ -147,9 +147,7 @@ def _is_covered(weight: Weight, held: Sequence[Held]) -> bool:
     return len(np.setdiff1d(numbers, np.concatenate(taken))) == 0 if taken else False
 
 
-def _describe_stray(
-    rank: int, name: str, candidate: Steps, held: Sequence[Held], weights: Sequence[Weight]
-) -> Stray:
+def _describe_stray(rank: int, name: str, candidate: Steps, held: Sequence[Held], weights: Sequence[Weight]) -> Stray:
     """It should be where it is on a peer, or in the parameter of its name."""
     content = candidate[rank].parameters[name]
     peers = [one for one in held if one.name == name]
