@@ -138,7 +138,7 @@ class TrueStepBuilder(Onlooker):
             operation.call.module_path,
             operation.call.caller,
             inputs,
-            arguments=dict(_iter_plain(operation)),
+            arguments=dict(iter_plain(operation)),
             is_random=is_random(operation),
         )
         self._calls[operation.name] = self._by_backward[operation.backward_name] = call
@@ -208,7 +208,7 @@ def to_array(tensor: torch.Tensor) -> Array:
     return np.array(content.numpy(), copy=True)
 
 
-def _iter_plain(operation: Operation) -> Iterator[tuple[str, Any]]:
+def iter_plain(operation: Operation) -> Iterator[tuple[str, Any]]:
     """The arguments that are no tensors, by their places."""
     waiting: list[tuple[str, Any]] = [("input", list(operation.arguments)), ("kwargs", dict(operation.keywords))]
     while waiting:

@@ -46,7 +46,7 @@ class LayoutWords:
 
     def _word_agreement(self) -> str:
         judgement = self._judgement
-        weights = {id(one.held.weight) for one in judgement.gradients}
+        weights = {one.held.weight.name for one in judgement.gradients}
         what = ["the loss"] if judgement.has_loss else []
         what += [f"the gradients of {count_noun(len(weights), 'parameter')}"] if weights else []
         error = max((one.error for one in judgement.gradients), default=0.0)
@@ -85,7 +85,7 @@ class LayoutWords:
             yield f"weights of the reference: {', '.join(found)}"
         missing = self._judgement.holdings.missing
         if missing:
-            names = ", ".join(dict.fromkeys(weight.name for weight in missing[:_MAX_NAMED]))
+            names = ", ".join(missing[:_MAX_NAMED])
             yield f"not compared: weights of which the candidate has not all: {names}"
 
     def _coverage(self) -> tuple[str, ...]:

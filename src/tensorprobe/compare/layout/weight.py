@@ -77,9 +77,10 @@ class Holdings:
         return [one for one in self.held if one.weight is weight]
 
     @property
-    def missing(self) -> list[Weight]:
+    def missing(self) -> list[str]:
         """Those of the reference that no rank holds, or not all of."""
-        return [weight for weight in self.weights if not _is_covered(weight, self.of(weight))]
+        covered = {weight.name for weight in self.weights if _is_covered(weight, self.of(weight))}
+        return [name for name in dict.fromkeys(weight.name for weight in self.weights) if name not in covered]
 
 
 def match_weights(reference: Steps, candidate: Steps) -> Holdings:
@@ -113,11 +114,13 @@ def _iter_weights(reference: Steps) -> Iterator[Weight]:
     names = dict.fromkeys(name for one in reference.values() for name in one.parameters)
     for name in names:
         holders = [rank for rank, one in reference.items() if name in one.parameters]
-        first = reference[holders[0]]
-        yield Weight(name, (holders[0],), first.parameters[name], first.gradients.get(name), first.updated.get(name))
-        for group in find_groups(reference):
-            if set(group) <= set(holders):
-                yield from _iter_joined(name, group, reference)
+        groups = [group for group in find_groups(reference) if set(group) <= set(holders)]
+        joined = [weight for group in groups for weight in _iter_joined(name, group, reference)]
+        yield from joined
+        if not joined:
+            first = reference[holders[0]]
+            content = first.parameters[name]
+            yield Weight(name, (holders[0],), content, first.gradients.get(name), first.updated.get(name))
 
 
 def _iter_joined(name: str, group: Ranks, reference: Steps) -> Iterator[Weight]:
@@ -169,8 +172,8 @@ def _describe_stray(rank: int, name: str, candidate: Steps, held: Sequence[Held]
 def count_kinds(holdings: Holdings, rank_count: int) -> Mapping[str, int]:
     """How many weights are whole on one rank or on all, cut, or otherwise."""
     found = {"replicated": 0, "cut": 0, "placed": 0}
-    for weight in {id(one.weight): one.weight for one in holdings.held}.values():
-        held = holdings.of(weight)
+    for name in dict.fromkeys(one.weight.name for one in holdings.held):
+        held = [one for one in holdings.held if one.weight.name == name]
         is_whole = all(one.part.is_whole for one in held)
         kind = "cut" if not is_whole else "replicated" if len({one.rank for one in held}) == rank_count else "placed"
         found[kind] += 1
