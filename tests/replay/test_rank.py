@@ -136,6 +136,38 @@ def test_ranks_that_do_not_make_the_same_collectives_are_named(recorded: Path) -
         assert list(run.coverage.gaps) == ["Distributed.all_reduce.1.forward"]
 
 
+def test_a_dump_that_ends_early_names_the_collective_that_others_wait_in(recorded: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "dump"
+    shutil.copytree(recorded / "disorder", folder)
+    path = folder / "step0" / "rank1" / "dump.json"
+    lines = path.read_text().splitlines(keepends=True)
+    (last,) = (number for number, line in enumerate(lines) if '"Distributed.all_reduce.1.forward"' in line[:40])
+    path.write_text("".join(lines[:last]))  # as a kill leaves it
+    (path.parent / "run.json").write_text(
+        (path.parent / "run.json").read_text().replace('"complete": true', '"complete": false')
+    )
+    remark = tensorprobe.truth(folder).runs[0].coverage.remarks[0]
+    assert "the dump of rank 1 ends early, and others wait in number 1 of their group" in remark
+    assert "rank 0 calls Distributed.all_reduce.1.forward (max) with [4]; rank 1 ends after " in remark
+
+
+def test_ranks_that_give_other_dtypes_to_a_collective_are_named(recorded: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "dump"
+    shutil.copytree(recorded / "disorder", folder)
+    path = folder / "step0" / "rank1" / "dump.json"
+    lines = path.read_text().splitlines(keepends=True)
+    changed = [
+        line.replace("torch.float32", "torch.int32") if '"Distributed.all_reduce.0.forward"' in line[:40] else line
+        for line in lines
+    ]
+    path.write_text("".join(changed))
+    remark = tensorprobe.truth(folder).runs[0].coverage.remarks[0]
+    assert (
+        "as number 0 of their group, rank 0 calls Distributed.all_reduce.0.forward (sum) with [4] of float32" in remark
+    )
+    assert "rank 1 calls Distributed.all_reduce.0.forward (sum) with [4] of int32" in remark
+
+
 def test_a_collective_that_one_rank_does_not_make_is_named(recorded: Path, tmp_path: Path) -> None:
     folder = tmp_path / "dump"
     shutil.copytree(recorded / "disorder", folder)

@@ -88,7 +88,8 @@ def _compare_as_layouts(names: tuple[str, str], dumps: Sequence[Dump], options: 
     except (DumpError, UsageError) as error:
         if options.by == "truth":
             raise
-        logger.warning("the layouts of the two runs differ, and they cannot be executed again: %s", error)
+        if not pair_ranks(*dumps)[0]:
+            logger.warning("the runs have different numbers of processes, and cannot be executed again: %s", error)
         return None
     return Comparison(*names, tuple(results), choose_verdict(results, options.allow_uncompared), tuple(problems))
 

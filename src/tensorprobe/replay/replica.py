@@ -1,5 +1,5 @@
-"""What several ranks have in common must be the same on all of them: a parameter that all hold, and what a call makes of
-the same inputs. A rank that drifted from its peers is found without a reference.
+"""What several ranks have in common must be the same on all of them: a parameter that all hold, and what a call makes
+of the same inputs. A rank that drifted from its peers is found without a reference.
 
 Parts of one weight on two ranks have one name and one shape, too. They are told from replicas by their numbers: a
 replica that drifted is still much like the others, and a part of something else is not."""
@@ -171,7 +171,8 @@ def _name_odd(what: str, copies: Sequence[_Copy]) -> Iterator[tuple[int, Finding
     peers = ", ".join(str(copy.rank) for copy in usual[:8])
     for odd in (copy for kind in kinds if kind is not usual for copy in kind):
         error = float((odd.content.double() - usual[0].content.double()).norm()) / scale
-        words = f"Rank {odd.rank} has something else than its peers (rank {peers}): {what} (relative difference {error:.2g})"
+        words = f"Rank {odd.rank} has something else than its peers (rank {peers}): {what}"
+        words += f" (relative difference {error:.2g})"
         yield odd.rank, Finding("replica", odd.operation, odd.slot, other=words)
 
 

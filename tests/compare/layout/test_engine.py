@@ -162,6 +162,28 @@ def test_the_reference_may_have_the_ranks_and_the_candidate_be_one_process(whole
     assert "weights of the reference: 11 whole" in found.verdict.evidence
 
 
+def test_without_a_reference_truth_names_the_rank_whose_weights_are_stale(two: Path) -> None:
+    first, second = tensorprobe.truth(two / "tp.stale").runs
+    (finding,) = second.findings
+    assert not first.findings
+    assert finding.kind == "replica"
+    assert finding.other == (
+        "Rank 1 has something else than its peers (rank 0): block.after.weight (relative difference 0.01)"
+    )
+
+
+def test_of_ranks_with_parts_of_weights_truth_says_nothing(two: Path) -> None:
+    for name in ("tp_bfloat16", "ep", "cp"):
+        assert not tensorprobe.truth(two / name).findings
+
+
+@pytest.mark.long
+def test_without_a_reference_truth_names_the_rank_with_another_dropout(two_more: Path) -> None:
+    findings = tensorprobe.truth(two_more / "tp.seed").findings
+    assert [finding.record for finding in findings] == ["Functional.dropout.0.forward"]
+    assert findings[0].other.startswith("Rank 1 has something else than its peers (rank 0): output.0 of")
+
+
 def test_the_command_says_what_became_of_the_weights_and_ends_with_0(
     whole: Path, two: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
