@@ -48,7 +48,11 @@ class LayoutJudgement:
 
     @property
     def wrong_gradients(self) -> list[GradientMatch]:
-        return [one for one in self.gradients if not one.is_same]
+        return [one for one in self.gradients if one.kind not in ("same", "unknown")]
+
+    @property
+    def unknown_gradients(self) -> list[GradientMatch]:
+        return [one for one in self.gradients if one.kind == "unknown"]
 
     @property
     def is_equal(self) -> bool:

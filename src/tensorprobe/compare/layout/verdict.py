@@ -39,6 +39,13 @@ class LayoutWords:
         if not judgement.has_loss and not judgement.gradients:
             return Verdict("not compared", "The two layouts have no loss and no gradients in common.", self._coverage())
         evidence = (*self._word_loss(), *self._word_weights(), *self._coverage())
+        if judgement.unknown_gradients:
+            ranks = sorted({one.held.rank for one in judgement.unknown_gradients})
+            headline = (
+                f"The loss is the same, but the dump of {list_ranks(ranks)} has no gradients of parameters to compare: "
+                "record at level mix."
+            )
+            return Verdict("incomplete", headline, evidence)
         losses = judgement.loss[:2] if judgement.loss is not None else None
         return Verdict("agree", self._word_agreement(), evidence, losses=losses)
 
