@@ -280,6 +280,8 @@ RIGHT: dict[str, Callable[[], Case]] = {
     "dtensor_from_parts": lambda: make_distributed("none"),
     "dp": make_data,
     "ddp": make_wrapped,
+    "ddp_small": make_wrapped,
+    "pp_small": make_pipeline,
     "fsdp2": make_sharded,
     "zero": make_zero,
     "accumulation": make_accumulated,
@@ -330,6 +332,10 @@ REFERENCES: dict[str, Callable[[], Case]] = {
     "updated": make_updated,
     "net": make_net,
 }
+
+
+SMALL = ("ddp_small", "pp_small")
+"""Recorded at level L1 with task `replay`."""
 
 
 def find_reference(case: str) -> str:

@@ -14,7 +14,7 @@ from tests.compare.layout.worker import record
 from tests.integration.torchrun import run_torchrun
 
 WORKER = Path(__file__).with_name("worker.py")
-SHORT_RIGHT = ("tp_bfloat16", "dtensor", "fsdp2", "cp", "ep", "pp")
+SHORT_RIGHT = ("tp_bfloat16", "dtensor", "fsdp2", "cp", "ep", "pp", "ddp_small")
 FOUND = {
     "tp.no_reduce": ("source", "Tensor.add.6.forward of ranks 0, 1 in block: its input.1 is one of 2 parts whose sum"),
     "tp.no_reduce_bfloat16": ("source", "Tensor.add.6.forward of ranks 0, 1 in block: its input.1 is one of 2 parts"),

@@ -8,13 +8,14 @@ from pathlib import Path
 import torch.distributed as dist
 
 import tensorprobe
-from tests.compare.layout.case import CASES, Case
+from tests.compare.layout.case import CASES, SMALL, Case
 
 
-def record(case: Case, folder: Path) -> None:
-    """One step, with all its tensors."""
+def record(case: Case, folder: Path, *, is_small: bool = False) -> None:
+    """One step, with all its tensors, or with its leaves only."""
     model, step = case
-    with tensorprobe.capture(model, folder, level="mix", task="tensor") as recording:
+    level, task = ("L1", "replay") if is_small else ("mix", "tensor")
+    with tensorprobe.capture(model, folder, level=level, task=task) as recording:
         step()
         recording.step()
 
@@ -24,7 +25,7 @@ def main() -> None:
     dist.init_process_group("gloo")
     cases = CASES[dist.get_world_size()]
     for name in sys.argv[2:] or cases:
-        record(cases[name](), folder / name)
+        record(cases[name](), folder / name, is_small=name in SMALL)
         dist.barrier()
     dist.destroy_process_group()
 

@@ -46,11 +46,10 @@ def _find_gap(leaf: TrueValue, candidate: Steps) -> Untaken | None:
     missing = np.setdiff1d(np.arange(leaf.array.shape[dim]), taken)
     if not len(missing):
         return None
-    for rank, part in parts:
+    for _, part in parts:
         twins = [other for other, own in parts if np.array_equal(own.places[0][1], part.places[0][1])]
         if len(set(twins)) > 1:
             return Untaken(leaf, Part(((dim, missing),)), part, tuple(dict.fromkeys(twins)))
-        del rank
     return None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tensorprobe.compare.layout.data import Untaken, find_untaken
@@ -100,7 +100,7 @@ def _replay(ranks: Sequence[RankDump]) -> Steps:
     programs = [read_program(rank) for rank in ranks]
     for program in programs:
         limit_memory(program, device, MemoryLimit())
-    found: Mapping[int, object] = build_joint_steps(programs, device)
+    found = build_joint_steps(programs, device)
     if len(found) < len(ranks):
         raise DumpError(f"{ranks[0].folder.parent} has two processes of one rank: they cannot be replayed together.")
-    return found  # type: ignore[return-value]
+    return found

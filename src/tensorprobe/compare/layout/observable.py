@@ -91,28 +91,35 @@ class GradientJudge:
         if expected is None or found is None:
             present = expected if expected is not None else found
             is_zero = present is None or float(np.linalg.norm(present)) <= self._floor
-            if not is_zero and not self._steps[held.rank].gradients:  # those of FSDP2 are in a dump of level mix only
+            if not is_zero and found is None and self._is_untold(held.rank):
                 return GradientMatch(held, "unknown", 0.0)
             return GradientMatch(held, "same" if is_zero else "none", 0.0 if is_zero else 1.0)
         error = self._distance(found, expected)
         if error <= self._tolerance:
             return GradientMatch(held, "same", error)
-        for ranks, total in self._iter_totals(held):
+        for ranks, total in self._iter_totals(held, found):
             if min(self._distance(total, expected), self._distance(total / len(ranks), expected)) <= self._tolerance:
                 is_elsewhere = all(self._has_elsewhere(rank, held, expected) for rank in ranks)
                 return GradientMatch(held, "same" if is_elsewhere else "share", error, ranks=ranks)
         factor = self._find_factor(found, expected)
         return GradientMatch(held, "factor" if factor is not None else "other", error, factor)
 
+    def _is_untold(self, rank: int) -> bool:
+        """May it have a gradient of which nothing is known? Those of FSDP2 are in a dump of level mix only; others may
+        come about in a way that cannot be executed again."""
+        coverage = self._steps[rank].step.coverage
+        return not self._steps[rank].gradients or bool(coverage.gaps or coverage.remarks)
+
     def _is_updated_alike(self, held: Held) -> bool:
         expected, found = held.expected_update, held.updated
         return expected is not None and found is not None and is_same(found, expected, self._tolerance)
 
-    def _iter_totals(self, held: Held) -> Iterator[tuple[Ranks, Array]]:
+    def _iter_totals(self, held: Held, own: Array) -> Iterator[tuple[Ranks, Array]]:
+        """What the gradients of this name, on ranks that do something together, add up to; not where all have one."""
         for group in self._groups:
             if held.rank in group:
                 found = [self._steps[rank].gradients.get(held.name) for rank in group]
-                known = [array for array in found if array is not None and array.shape == held.expected_shape]
+                known = [array for array in found if array is not None and array.shape == own.shape]
                 is_one = all(is_same(known[0], other, self._tolerance) for other in known[1:])
                 if len(known) == len(group) and not is_one:
                     yield group, np.sum(known, axis=0)

@@ -44,9 +44,6 @@ class Part:
         """
         return ", ".join(f"[{_describe_places(places)}] along dimension {dim}" for dim, places in self.places)
 
-    def along(self, dim: int) -> Array | None:
-        return next((places for own, places in self.places if own == dim), None)
-
 
 WHOLE = Part()
 

@@ -41,9 +41,10 @@ class LayoutWords:
         evidence = (*self._word_loss(), *self._word_weights(), *self._coverage())
         if judgement.unknown_gradients:
             ranks = sorted({one.held.rank for one in judgement.unknown_gradients})
+            count = len({one.held.name for one in judgement.unknown_gradients})
             headline = (
-                f"The loss is the same, but the dump of {list_ranks(ranks)} has no gradients of parameters to compare: "
-                "record at level mix."
+                f"The loss is the same, but of {count_noun(count, 'parameter')} of {list_ranks(ranks)} the gradient is "
+                "not known: it is not in the dump (record at level mix), or could not be computed again."
             )
             return Verdict("incomplete", headline, evidence)
         losses = judgement.loss[:2] if judgement.loss is not None else None

@@ -44,10 +44,6 @@ class Held:
         return None if self.weight.gradient is None else self.part.take(self.weight.gradient)
 
     @property
-    def expected_shape(self) -> tuple[int, ...] | None:
-        return None if self.gradient is None else self.gradient.shape
-
-    @property
     def expected_update(self) -> Array | None:
         return None if self.weight.updated is None else self.part.take(self.weight.updated)
 
