@@ -54,13 +54,17 @@ def pair_layouts(reference: Dump, candidate: Dump) -> tuple[list[LayoutPair], li
 def _has_other_layout(reference: StepDump, candidate: StepDump) -> bool:
     if len(reference.ranks) == 1 and len(candidate.ranks) == 1:
         return False
-    return count_processes(reference) != count_processes(candidate)
+    counts = count_processes(reference), count_processes(candidate)
+    if None in counts:  # unless they say otherwise, ranks of one number belong together
+        return not _pair_processes(reference, candidate, [])
+    return counts[0] != counts[1]
 
 
-def count_processes(step: StepDump) -> int:
-    """Of the whole program, also where not all of them recorded."""
-    sizes = [size for rank in step.ranks if (size := rank.world_size) is not None]
-    return max([*sizes, len(step.ranks)])
+def count_processes(step: StepDump) -> int | None:
+    """Of the whole program, also where not all of them recorded; None where that is not known."""
+    if len(step.ranks) == 1 and step.ranks[0].rank is None:
+        return 1
+    return max((size for rank in step.ranks if (size := rank.world_size) is not None), default=None)
 
 
 def pair_ranks(reference: Dump, candidate: Dump) -> tuple[list[RankPair], list[str]]:
