@@ -319,9 +319,7 @@ FOUR: dict[str, Callable[[], Case]] = {
 }
 EIGHT: dict[str, Callable[[], Case]] = {
     "grid8": make_grid,
-    "grid8.no_reduce": lambda: make_grid("no reduce"),
     "cp8": make_context,
-    "cp8.rotary": lambda: make_context("rotary"),
 }
 CASES = {2: {**RIGHT, **WRONG}, 4: FOUR, 8: EIGHT}
 REFERENCES: dict[str, Callable[[], Case]] = {

@@ -48,8 +48,6 @@ FOUND = {
     "tp4.stale": ("unequal start", "block.after.weight of rank 3 is not what the reference has"),
     "grid.no_reduce": ("source", "Tensor.add.6.forward of ranks 0, 1, 2, 3 in block: its input.1 is one of 2 parts"),
     "grid.left_out": ("source", "gradient of head.norm.weight on ranks 0, 1, 2, 3 is not: each of ranks 0, 2 has only"),
-    "grid8.no_reduce": ("source", "Tensor.add.6.forward of ranks 0, 1, 2, 3, 4, 5, 6, 7 in block"),
-    "cp8.rotary": ("entered", "Tensor.mul.3.forward of ranks 1, 2, 3, 4, 5, 6, 7 in block.attention"),
 }
 SHORT_WRONG = (
     *("tp.no_reduce_bfloat16", "tp.offset", "tp.stale", "dp.twice", "accumulation.scale"),

@@ -36,6 +36,8 @@ def find_untaken(reference: Steps, candidate: Steps) -> Iterator[Untaken]:
 
 def _find_gap(leaf: TrueValue, candidate: Steps) -> Untaken | None:
     parts = list(_iter_parts(leaf.array, candidate))
+    if {rank for rank, _ in parts} != set(candidate):  # a few small numbers are anywhere, and tell nothing
+        return None
     if not parts or any(part.is_whole for _, part in parts):
         return None
     dims = {dim for _, part in parts for dim, _ in part.places}
