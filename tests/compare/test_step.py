@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tensorprobe.compare.step import pair_ranks
+from tensorprobe.compare.step import pair_layouts, pair_ranks
 from tensorprobe.store.reader import Dump, open_dump
 from tests.compare.recording import Recording
 
@@ -46,3 +46,17 @@ def test_processes_without_a_rank_are_paired_in_their_order(tmp_path: Path) -> N
         ("proc4711", "proc300"),
     ]
     assert problems == ["step 0: rank 3: only in the candidate, not compared"]
+
+
+def test_different_numbers_of_processes_are_two_layouts(tmp_path: Path) -> None:
+    one, two = dump(tmp_path / "r", (0, "rank")), dump(tmp_path / "c", (0, "rank0"), (0, "rank1"))
+    ((pair,), problems) = pair_layouts(one, two)
+    assert (pair.reference_name, pair.candidate_name) == ("step0/rank", "step0/rank0…1")
+    assert problems == []
+
+
+def test_ranks_of_which_some_were_not_recorded_are_no_other_layout(tmp_path: Path) -> None:
+    two = dump(tmp_path / "r", (0, "rank0"), (0, "rank1"))
+    three = dump(tmp_path / "c", (0, "rank0"), (0, "rank1"), (0, "rank2"))
+    assert pair_layouts(two, three) == ([], [])
+    assert pair_layouts(two, two) == ([], [])

@@ -14,7 +14,11 @@ from tests.length import PATIENCE_SECONDS
 def run_torchrun(ranks: int, script: Path, *arguments: str) -> str:
     """Run a program on this many ranks; what it wrote to stderr."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)]
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(SOURCE), str(SOURCE.parent)]),
+        "OMP_NUM_THREADS": "1",
+    }
     done = subprocess.run(
         [*launcher, str(script), *arguments], env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS
     )

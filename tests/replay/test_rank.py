@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -136,12 +137,44 @@ def test_ranks_that_do_not_make_the_same_collectives_are_named(recorded: Path) -
         assert list(run.coverage.gaps) == ["Distributed.all_reduce.1.forward"]
 
 
-def test_a_collective_that_one_rank_does_not_make_is_named(recorded: Path, tmp_path: Path) -> None:
+def leave_out(path: Path, name: str) -> None:
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if f'"{name}"' not in line[:40]))
+
+
+def test_a_dump_that_ends_early_names_the_collective_that_others_wait_in(recorded: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "dump"
+    shutil.copytree(recorded / "disorder", folder)
+    rank = folder / "step0" / "rank1"
+    leave_out(rank / "dump.json", "Distributed.all_reduce.1.forward")
+    circumstances = json.loads((rank / "run.json").read_text())
+    (rank / "run.json").write_text(json.dumps({**circumstances, "complete": False}))
+    remark = tensorprobe.truth(folder).runs[0].coverage.remarks[0]
+    assert "the dump of rank 1 ends early, and others wait in number 1 of their group" in remark
+    assert "rank 0 calls Distributed.all_reduce.1.forward (max) with [4]; rank 1 ends after " in remark
+
+
+def test_ranks_that_give_other_dtypes_to_a_collective_are_named(recorded: Path, tmp_path: Path) -> None:
     folder = tmp_path / "dump"
     shutil.copytree(recorded / "disorder", folder)
     path = folder / "step0" / "rank1" / "dump.json"
     lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join(line for line in lines if '"Distributed.all_reduce.1.forward"' not in line[:40]))
+    changed = [
+        line.replace("torch.float32", "torch.int32") if '"Distributed.all_reduce.0.forward"' in line[:40] else line
+        for line in lines
+    ]
+    path.write_text("".join(changed))
+    remark = tensorprobe.truth(folder).runs[0].coverage.remarks[0]
+    assert (
+        "as number 0 of their group, rank 0 calls Distributed.all_reduce.0.forward (sum) with [4] of float32" in remark
+    )
+    assert "rank 1 calls Distributed.all_reduce.0.forward (sum) with [4] of int32" in remark
+
+
+def test_a_collective_that_one_rank_does_not_make_is_named(recorded: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "dump"
+    shutil.copytree(recorded / "disorder", folder)
+    leave_out(folder / "step0" / "rank1" / "dump.json", "Distributed.all_reduce.1.forward")
     for run in tensorprobe.truth(folder).runs:
         assert (
             "rank 0 calls Distributed.all_reduce.1.forward (max) with [4]; rank 1 makes none" in run.coverage.remarks[0]

@@ -38,10 +38,11 @@ from tensorprobe.compare.measure.executor import Engine, MeasureTask, make_task,
 from tensorprobe.compare.option import DEFAULT_ATOL, DEFAULT_RTOL, CompareOptions
 from tensorprobe.compare.result import Comparison, Coverage, RankResult, ValuePair, Verdict
 from tensorprobe.compare.same_run import note_same_run
-from tensorprobe.compare.step import RankPair, pair_ranks
+from tensorprobe.compare.step import RankPair, pair_layouts, pair_ranks
 from tensorprobe.compare.truth.decision import TruthDecision
 from tensorprobe.errors import DumpError, UsageError
 from tensorprobe.model.url import show_location
+from tensorprobe.replay import check_replayable, find_device
 from tensorprobe.replay.completion import completed
 from tensorprobe.run.step import Run, read_run
 from tensorprobe.store.reader import Dump, open_dump
@@ -62,6 +63,9 @@ def compare_runs(
     mapping = read_mapping(options.mapping)
     with garbage_left_alone(), ExitStack() as stack:
         dumps = [open_dump(path).select(options.step, options.rank) for path in (reference, candidate)]
+        found = _compare_as_layouts((show_location(reference), show_location(candidate)), dumps, options)
+        if found is not None:
+            return found
         whole = [_complete(dump, stack) for dump in dumps]
         work = _Work(stack.enter_context(open_engine(options.engine)), progress)
         return _compare_dumps((show_location(reference), show_location(candidate)), whole, (mapping, options), work)
@@ -73,6 +77,31 @@ class _Work:
 
     engine: Engine | None
     progress: Progress | None
+
+
+def _compare_as_layouts(names: tuple[str, str], dumps: Sequence[Dump], options: CompareOptions) -> Comparison | None:
+    """One program on different numbers of processes; None where that is not so, or where it cannot be replayed."""
+    pairs, problems = pair_layouts(*dumps)
+    if not pairs or options.by == "growth" or options.has_fixed_tolerance:
+        return None
+    try:
+        for rank in (rank for dump in dumps for rank in dump.ranks()):
+            check_replayable(rank)
+        find_device("cpu")
+        from tensorprobe.compare.layout.engine import compare_layouts  # needs PyTorch
+
+        results = []
+        for pair in pairs:
+            results.append(compare_layouts(pair))
+            if options.first and results[-1].verdict.kind != "agree":
+                break
+    except (DumpError, UsageError) as error:
+        if options.by == "truth":
+            raise
+        if not pair_ranks(*dumps)[0]:
+            logger.warning("the runs have different numbers of processes, and cannot be executed again: %s", error)
+        return None
+    return Comparison(*names, tuple(results), choose_verdict(results, options.allow_uncompared), tuple(problems))
 
 
 def _complete(dump: Dump, stack: ExitStack) -> Dump:

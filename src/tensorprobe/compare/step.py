@@ -18,6 +18,55 @@ class RankPair:
     candidate: RankDump
 
 
+@dataclass(frozen=True)
+class LayoutPair:
+    """One step of both runs, made by different numbers of processes."""
+
+    step: int | None
+    reference: StepDump
+    candidate: StepDump
+
+    @property
+    def reference_name(self) -> str:
+        return _name_ranks(self.reference)
+
+    @property
+    def candidate_name(self) -> str:
+        return _name_ranks(self.candidate)
+
+
+def _name_ranks(step: StepDump) -> str:
+    """`step0/rank0…3`"""
+    first = step.ranks[0].name
+    return first if len(step.ranks) == 1 else f"{first}…{step.ranks[-1].name.rsplit('rank', 1)[-1]}"
+
+
+def pair_layouts(reference: Dump, candidate: Dump) -> tuple[list[LayoutPair], list[str]]:
+    """The steps of two runs with different numbers of processes, and what has no partner; nothing where both have the
+    same number, or only one process of each was asked for."""
+    problems: list[str] = []
+    steps = _pair_steps(reference.steps, candidate.steps, problems)
+    if not any(_has_other_layout(first, second) for first, second in steps):
+        return [], []
+    return [LayoutPair(first.number, first, second) for first, second in steps], problems
+
+
+def _has_other_layout(reference: StepDump, candidate: StepDump) -> bool:
+    if len(reference.ranks) == 1 and len(candidate.ranks) == 1:
+        return False
+    counts = count_processes(reference), count_processes(candidate)
+    if None in counts:  # unless they say otherwise, ranks of one number belong together
+        return not _pair_processes(reference, candidate, [])
+    return counts[0] != counts[1]
+
+
+def count_processes(step: StepDump) -> int | None:
+    """Of the whole program, also where not all of them recorded; None where that is not known."""
+    if len(step.ranks) == 1 and step.ranks[0].rank is None:
+        return 1
+    return max((size for rank in step.ranks if (size := rank.world_size) is not None), default=None)
+
+
 def pair_ranks(reference: Dump, candidate: Dump) -> tuple[list[RankPair], list[str]]:
     """Steps and ranks by number, the only one of both sides by itself; and what has no partner, in words."""
     problems: list[str] = []

@@ -70,7 +70,8 @@ class Communication:
         """What the calls of all ranks must have in common."""
         size = sum(leaf.element_count for leaf in self.reads)
         shared = size if self.kind in ("all_reduce", "reduce", "reduce_scatter", "broadcast") else None
-        return (self.kind, self.op, self.root, shared)
+        dtypes = frozenset(leaf.dtype for leaf in self.reads) if self.reads else None
+        return (self.kind, self.op, self.root, shared, dtypes if shared is not None else None)
 
 
 def read_communications(program: Program) -> Iterator[Communication]:

@@ -23,6 +23,7 @@ class JointRecord:
     """The records of ranks that are replayed together."""
 
     def __init__(self, programs: Mapping[int, Program], recorded: Mapping[int, RecordedTensors]) -> None:
+        self.programs, self.recorded = programs, recorded
         self._calls: dict[Key, dict[int, Call]] = defaultdict(dict)
         self._parts: dict[int, list[Part]] = {}
         """The parts of a distributed tensor, by the address of what is recorded of one of them."""

@@ -18,6 +18,12 @@ class Onlooker:
     def see_arguments(self, operation: Operation, tensors: Tensors) -> None:
         """A call is about to be given these."""
 
+    def see_contribution(self, operation: Operation, tensors: Tensors) -> None:
+        """This is what the rank brings to a collective."""
+
+    def see_spread(self, operation: Operation, given: Tensors, results: Tensors) -> None:
+        """A call with distributed tensors was made for all ranks: the whole tensors that it took and returned."""
+
     def see_pinned(self, operation: Operation, tensors: Tensors) -> None:
         """A call could not be made again: these are its recorded results."""
 
@@ -43,6 +49,14 @@ class Onlookers(Onlooker):
     def see_arguments(self, operation: Operation, tensors: Tensors) -> None:
         for onlooker in self._onlookers:
             onlooker.see_arguments(operation, tensors)
+
+    def see_contribution(self, operation: Operation, tensors: Tensors) -> None:
+        for onlooker in self._onlookers:
+            onlooker.see_contribution(operation, tensors)
+
+    def see_spread(self, operation: Operation, given: Tensors, results: Tensors) -> None:
+        for onlooker in self._onlookers:
+            onlooker.see_spread(operation, given, results)
 
     def see_pinned(self, operation: Operation, tensors: Tensors) -> None:
         for onlooker in self._onlookers:

@@ -44,19 +44,19 @@ def check_order(programs: Mapping[int, Program]) -> Order:
         if absent:
             order.remarks.append(_describe_absent(absent, ranks, len(calls)))
         else:
-            _check_group(order, ranks, calls)
+            _check_group(order, ranks, calls, programs)
     for key, call in received.items():
         if key not in sent and call.root in programs:
             _refuse(order, key, f"rank {call.root} sends nothing that it could receive")
     return order
 
 
-def _check_group(order: Order, ranks: Ranks, calls: ByNumber) -> None:
+def _check_group(order: Order, ranks: Ranks, calls: ByNumber, programs: Mapping[int, Program]) -> None:
     reason: str | None = None
     for number in sorted(calls):
         found = calls[number]
         if reason is None and (len(found) < len(ranks) or len({call.describe() for call in found.values()}) > 1):
-            reason = _describe_difference(ranks, number, found)
+            reason = _describe_difference(ranks, number, found, programs)
             order.remarks.append(f"{reason}. From there on the recorded results of this group are taken")
         if reason is not None:
             for rank, call in found.items():
@@ -68,15 +68,29 @@ def _refuse(order: Order, key: Key, reason: str) -> None:
     order.refusals["function", key] = reason
 
 
-def _describe_difference(ranks: Ranks, number: int, found: Mapping[int, Communication]) -> str:
-    calls = "; ".join(
-        f"rank {rank} {_describe_call(found[rank]) if rank in found else 'makes none'}" for rank in ranks[:8]
-    )
+def _describe_difference(
+    ranks: Ranks, number: int, found: Mapping[int, Communication], programs: Mapping[int, Program]
+) -> str:
+    tells_dtype = len({leaf.dtype for call in found.values() for leaf in call.reads}) > 1
+    words = {rank: _describe_call(call, tells_dtype=tells_dtype) for rank, call in found.items()}
+    calls = "; ".join(f"rank {rank} {words.get(rank) or _describe_end(programs[rank])}" for rank in ranks[:8])
+    ended = [rank for rank in ranks if rank not in found and not programs[rank].rank.is_complete]
+    if ended:
+        return f"the dump of rank {_list(ended)} ends early, and others wait in number {number} of their group: {calls}"
     return f"the ranks {_list(ranks)} do not make the same collectives: as number {number} of their group, {calls}"
 
 
-def _describe_call(call: Communication) -> str:
-    sizes = " and ".join(str(list(leaf.shape)) for leaf in call.reads[:2])
+def _describe_end(program: Program) -> str:
+    """What is said of a rank that does not make a collective."""
+    if program.rank.is_complete:
+        return "makes none"
+    last = next(reversed([operation.name for operation in program.calls()]), None)
+    return f"ends after {last}" if last is not None else "has recorded nothing"
+
+
+def _describe_call(call: Communication, *, tells_dtype: bool) -> str:
+    dtypes = f" of {call.reads[0].dtype}" if tells_dtype and call.reads else ""
+    sizes = " and ".join(str(list(leaf.shape)) for leaf in call.reads[:2]) + dtypes
     op = f" ({call.op})" if "reduce" in call.kind else ""
     return f"calls {call.operation.name}{op}" + (f" with {sizes}" if sizes else "")
 

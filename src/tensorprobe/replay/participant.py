@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 Way = Literal["values", "own", "all"]
 """How gradients pass: not at all, each to the rank that it comes from, or to all ranks."""
 _DIFFERENTIABLE = "_c10d_functional_autograd."
+_EXTREMES = ("max", "min")
+"""Where the backward of a Function is silent, the largest number of all ranks is a constant: that of a softmax."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +147,8 @@ class Participant:
     def _make_contribution(self, communication: Communication) -> Contribution:
         operation = communication.operation
         tensors = [self._replay.values.take(leaf, operation) for leaf in communication.reads]
+        named = zip(communication.reads, tensors, strict=True)
+        self._replay.onlooker.see_contribution(operation, {leaf.slot: tensor for leaf, tensor in named})
         way = self._find_way(operation)
         if way == "values":  # the program may write to it before the others come
             tensors = [tensor.detach().clone() for tensor in tensors]
@@ -194,10 +198,29 @@ def exchange_contributions(contributions: Sequence[Contribution]) -> list[Result
     if any(item.way == "all" for item in contributions):
         return exchange(calls, given)
     still = [[tensor.detach() for tensor in tensors] for tensors in given]
+    if calls[0].op in _EXTREMES:  # what others give later was computed with it, too: it is subtracted and cancels
+        found = exchange(calls, still)
+        return [
+            results and [Constant.apply(one, own[0]) for one in results]
+            for results, own in zip(found, given, strict=True)
+        ]
     return [
         exchange(calls, [tensors if number == place else still[number] for number, tensors in enumerate(given)])[place]
         for place in range(len(calls))
     ]
+
+
+class Constant(torch.autograd.Function):  # type: ignore[misc]
+    """A value that hangs where another one hangs in the graph, and gives nothing back."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(at)
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        return None, torch.zeros_like(ctx.saved_tensors[0])
 
 
 class AddUp(torch.autograd.Function):  # type: ignore[misc]

@@ -56,9 +56,9 @@ class ReducedGradients:
     def claims(self, leaf: Leaf) -> bool:
         """Is the gradient of this parameter averaged?"""
         found = self._records.get(leaf.parameter or "")
-        if found is None or leaf.sharding is not None:
+        if leaf.sharding is not None:
             return False
-        return leaf.parameter in self._averaged or is_cut(found.leaf, leaf)
+        return leaf.parameter in self._averaged or (found is not None and is_cut(found.leaf, leaf))
 
     def note(self, leaf: Leaf, tensor: torch.Tensor) -> None:
         """This tensor stands for the parameter."""
@@ -97,7 +97,7 @@ class ReducedGradients:
         due = [item for item in self._reductions if self._last <= item.records <= position]
         found: dict[Ranks, list[str]] = {}
         for name in sorted(self._tensors):
-            sharding = self._records[name].leaf.sharding
+            sharding = self._records[name].leaf.sharding if name in self._records else None
             ranks: Ranks = (self._rank,)
             if sharding is not None:
                 ranks = sharding.mesh_ranks
@@ -107,8 +107,8 @@ class ReducedGradients:
         return iter(found.items())
 
     def _deliver(self, replay: Replay, name: str, gradient: torch.Tensor) -> None:
-        known = self._records[name]
-        if known.leaf.sharding is not None:
+        known = self._records.get(name)  # without modules it stands with its backward pass
+        if known is not None and known.leaf.sharding is not None:
             replay.spread.tensors.add(known.leaf, gradient)
             part = cut(gradient, known.leaf.sharding, self._rank)
             if part is not None:
@@ -117,7 +117,8 @@ class ReducedGradients:
             return
         for number, tensor in enumerate(self._tensors[name]):
             tensor.grad = gradient.clone() if not number else None
-        replay.see_gradient(known.record, known.slot, gradient)
+        if known is not None:
+            replay.see_gradient(known.record, known.slot, gradient)
 
 
 def add_gradients(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:

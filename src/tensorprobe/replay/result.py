@@ -15,7 +15,7 @@ BACKWARD_PASS = "backward_pass."
 _ZERO = 1e-6
 """A gradient that is smaller than this part of the largest one is taken for zero."""
 
-Kind = Literal["kernel", "overflow", "derivative", "sum", "write"]
+Kind = Literal["kernel", "overflow", "derivative", "sum", "write", "replica"]
 
 
 def is_leaf_record(record: str) -> bool:
@@ -162,7 +162,8 @@ class Finding:
     """Of elements, where they are counted."""
     other: str = ""
     """Of a sum, the records whose gradients should add up; of a write, the record that saw the value before; of a
-    kernel or its derivative, the meaning it was held against, where that is not the function of its name."""
+    kernel or its derivative, the meaning it was held against, where that is not the function of its name; of a replica
+    that drifted, what is said of it."""
 
 
 @dataclass

@@ -58,7 +58,14 @@ class SpreadCalls:
         meeting = Meeting(("mesh", sharding.mesh_ranks, number), sharding.mesh_ranks, call_together)
         contribution = self._make_contribution(operation)
         found = yield from attend(self._replay.board, meeting, self._rank, contribution, operation.name)
+        self._show(operation, contribution.values, found)
         return self._add_results(operation, found)
+
+    def _show(self, operation: Operation, given: Tensors, results: Tensors) -> None:
+        """Tell whoever looks on of the whole tensors, as far as they are known by now."""
+        wholes = {leaf.slot: self.tensors.find(leaf) for leaf in operation.inputs if leaf.sharding is not None}
+        known = {slot: whole for slot, whole in wholes.items() if whole is not None}
+        self._replay.onlooker.see_spread(operation, {**given, **known}, results)
 
     def cut(self, leaf: Leaf, whole: torch.Tensor) -> torch.Tensor | None:
         """This rank's part of what the record says of a distributed tensor; None where it has only a summand."""
@@ -99,7 +106,9 @@ class SpreadCalls:
         part = cut(whole, given.sharding, self._rank, is_shared=is_default)
         if part is None:
             raise NotReplayedError("the part of one rank is a summand, which the whole tensor does not tell")
-        self._replay.workspace.add(result, part, operation.name)
+        # it may lie in the memory of the tensor that it was distributed from, whose maker is recorded as its own
+        self._replay.workspace.add(result, part, result.source or operation.name)
+        self._show(operation, {}, {result.slot: part})
         return {result.slot: part}
 
     def _move(self, operation: Operation) -> Tensors:
@@ -107,7 +116,9 @@ class SpreadCalls:
         whole = self.tensors.find(given)
         if whole is None:
             raise NotReplayedError("the distributed tensor was made by something that was not replayed")
-        return self._add_results(operation, {result.slot: whole.view_as(whole)})
+        moved = {result.slot: whole.view_as(whole)}
+        self._show(operation, {}, moved)
+        return self._add_results(operation, moved)
 
     def _add_results(self, operation: Operation, found: Tensors) -> Tensors:
         results = {}

@@ -148,7 +148,7 @@ class TrueStepBuilder(Onlooker):
             operation.call.module_path,
             operation.call.caller,
             inputs,
-            arguments=dict(_iter_plain(operation)),
+            arguments=dict(iter_plain(operation)),
             is_random=is_random(operation),
             is_undefined=is_undefined(operation),
         )
@@ -220,7 +220,7 @@ def to_array(tensor: torch.Tensor) -> Array:
     return np.array(content.numpy(), copy=True)
 
 
-def _iter_plain(operation: Operation) -> Iterator[tuple[str, Any]]:
+def iter_plain(operation: Operation) -> Iterator[tuple[str, Any]]:
     """The arguments that are no tensors, by their places."""
     waiting: list[tuple[str, Any]] = [("input", list(operation.arguments)), ("kwargs", dict(operation.keywords))]
     while waiting:

@@ -29,6 +29,7 @@ from tensorprobe.replay.precision import Precision, torch_dtype
 from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.reason import describe_error
 from tensorprobe.replay.recorded import KeptTensors, MissingContentError, RecordedTensors
+from tensorprobe.replay.replica import find_drifts
 from tensorprobe.replay.result import CallTruth, Finding, Truth
 from tensorprobe.replay.spread_call import is_arranging
 from tensorprobe.run.backward_pass import LeafGradient
@@ -58,6 +59,9 @@ def find_truths(
         judge_.roots = replay.roots
         judge_.has_second_derivatives = any(one.creates_graph for one in replay.passes)
         judge_.join(joint, replay.participant.flow.communicating)
+    drifts = list(find_drifts(joint.programs, joint.recorded)) if len(replays) > 1 else []
+    for replay, judge_ in zip(replays, judges, strict=True):
+        judge_.findings += [finding for rank, finding in drifts if rank == replay.rank]
     with torch.random.fork_rng(devices=()):  # whatever a call draws, the program that asks draws the same as before
         run_jointly(replays)
     return [make_truth(replay, judge_) for replay, judge_ in zip(replays, judges, strict=True)]

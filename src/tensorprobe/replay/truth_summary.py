@@ -62,6 +62,7 @@ def _describe(finding: Finding, truth: Truth) -> str:
         "derivative": _describe_derivative,
         "sum": _describe_sum,
         "write": _describe_write,
+        "replica": _describe_replica,
     }
     text = words[finding.kind](finding)
     location = truth.locations.get(finding.record)
@@ -109,6 +110,10 @@ def _describe_write(finding: Finding) -> str:
         f"Somebody wrote into a tensor without a recorded call: {finding.slot} of {finding.record} is not what was "
         "recorded of it before. Look for writes through numpy, .data or a custom kernel in between."
     )
+
+
+def _describe_replica(finding: Finding) -> str:
+    return f"{finding.other}. What several ranks have in common must be the same bit for bit."
 
 
 def _numbers(finding: Finding) -> str:

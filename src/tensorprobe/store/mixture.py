@@ -61,17 +61,11 @@ def _is_one_program(runs: Runs) -> bool:
     for folders in runs.values():
         names = {folder.folder.name for folder in folders}
         hosts = {f"host {folder.run.get('host')}" for folder in folders}
-        sizes |= {_world_size(folder) for folder in folders}
+        sizes |= {folder.world_size for folder in folders}
         if seen & (names | hosts):
             return False
         seen |= names | hosts
     return len(sizes) == 1 and None not in sizes
-
-
-def _world_size(rank: RankDump) -> str | None:
-    environment = rank.run.get("environment")
-    size = environment.get("WORLD_SIZE") if isinstance(environment, dict) else None
-    return size if isinstance(size, str) and rank.rank is not None else None
 
 
 def _describe(run_id: str | None, folders: Sequence[RankDump]) -> str:

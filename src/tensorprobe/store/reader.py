@@ -157,6 +157,13 @@ class RankDump:
         return self._run.content
 
     @property
+    def world_size(self) -> int | None:
+        """Of how many processes its program was; None where that is not known."""
+        environment = self.run.get("environment")
+        size = environment.get("WORLD_SIZE") if isinstance(environment, dict) else None
+        return int(size) if isinstance(size, str) and size.isdecimal() and self.rank is not None else None
+
+    @property
     def is_run_readable(self) -> bool:
         """False if run.json cannot be read; True if there is none."""
         return not self._run.problems

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from tensorprobe.compare.truth.value_index import Counterparts, word_of
 from tensorprobe.replay.true_step import TrueCall, TrueValue
 
-_SELECTIONS = frozenset(
+SELECTIONS = frozenset(
     {
         *("getitem", "select", "narrow", "index_select", "gather", "take", "take_along_dim", "masked_select", "slice"),
         *("topk", "max", "min", "amax", "amin", "sort", "kthvalue", "max_pool1d", "max_pool2d", "max_pool3d"),
@@ -84,7 +84,7 @@ class Slicer:
         that passes no gradient on to them depends on their shapes only."""
         harmless: set[int] = set()
         for call in sorted(self._step.calls.values(), key=lambda call: -call.position):
-            if word_of(call) in _SELECTIONS or not call.outputs:
+            if word_of(call) in SELECTIONS or not call.outputs:
                 continue
             outputs = [self._step.values[number] for number in call.outputs.values()]
             is_told = any(self._is_telling(value) or value.number in harmless for value in outputs)

@@ -28,6 +28,7 @@ _KERNELS = {
     "derivative": "the gradient that it gives back is not the derivative",
     "sum": "the gradient that arrives is not the sum of what its users give back: a hook, or a write",
     "write": "what goes in was changed by no recorded call",
+    "replica": "it is not what the other ranks have",
 }
 
 

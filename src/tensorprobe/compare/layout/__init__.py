@@ -1,0 +1,1 @@
+"""One program in two layouts: a run in one process against the same on several ranks, by what both mean."""

@@ -1,0 +1,188 @@
+"""What is the matter with a call of some ranks, of which all that goes in is in the reference and what comes out is
+not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tensorprobe.compare.layout.difference import Beginning, Tracer
+from tensorprobe.compare.layout.observable import list_ranks
+from tensorprobe.compare.layout.part import Part, locate
+from tensorprobe.compare.layout.pool import Known, Ranks, Steps
+from tensorprobe.compare.layout.relation import Relation
+from tensorprobe.compare.result import VerdictKind
+from tensorprobe.compare.truth.value_index import is_same, word_of
+from tensorprobe.replay.communication import Communication
+from tensorprobe.replay.true_step import TrueCall, TrueValue
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """One difference, in words."""
+
+    kind: VerdictKind
+    call: TrueCall | None
+    """Of the candidate."""
+    ranks: Ranks
+    because: str
+    reference: TrueCall | None = None
+    reference_rank: int = 0
+    is_clear: bool = True
+    """Does it say more than that something differs?"""
+
+
+class Explainer:
+    """Looks at the calls where the candidate begins to differ."""
+
+    def __init__(self, reference: Steps, candidate: Steps, tracer: Tracer, tolerance: float) -> None:
+        self._reference = reference
+        self._candidate = candidate
+        self._tracer = tracer
+        self._tolerance = tolerance
+
+    def explain(self, beginning: Beginning) -> Explanation:
+        call, rank = beginning.call, beginning.rank
+        given = [(slot, value, self._tracer.relation(rank, value)) for slot, value in self._own_inputs(rank, call)]
+        partner, partner_rank = self._find_partner(call, [found for *_, found in given if found is not None])
+        chosen = self._choose(beginning, given)
+        kind, because = chosen or ("source", self._describe_otherwise(call, partner))
+        return Explanation(kind, call, beginning.ranks, because, partner, partner_rank, chosen is not None)
+
+    def _choose(
+        self, beginning: Beginning, given: list[tuple[str, TrueValue, Relation | None]]
+    ) -> tuple[VerdictKind, str] | None:
+        call, rank = beginning.call, beginning.rank
+        if call.is_random or "dropout" in word_of(call):
+            others = self._agreeing_ranks(call, beginning.ranks)
+            peers = f", and {list_ranks(others)} the same as the reference" if others else ""
+            return "random", f"it drew other random numbers{peers}"
+        communication = self._candidate[rank].communications.get(call.name)
+        if communication is not None:
+            return "source", self._describe_collective(rank, call, communication)
+        shares = ((slot, found) for slot, _, found in given if found is not None and found.is_share)
+        for slot, relation in shares:
+            what = self._describe_known(relation.known)
+            return "source", (
+                f"its {slot} is one of {len(relation.ranks)} parts whose sum over {list_ranks(relation.ranks)} is "
+                f"{what} of the reference, and nothing has added them up"
+            )
+        twisted = self._find_twisted(given) or self._find_exchanged(call, given)
+        return ("entered", twisted) if twisted is not None else None
+
+    def _describe_otherwise(self, call: TrueCall, partner: TrueCall | None) -> str:
+        if partner is None or word_of(partner) == word_of(call):
+            return "what goes in is a part of what the reference has, and what it computes is not"
+        return (
+            f"from here on it goes another way than {partner.name} and what follows in the reference, and what comes "
+            "of it is not the same"
+        )
+
+    def _find_exchanged(self, call: TrueCall, given: list[tuple[str, TrueValue, Relation | None]]) -> str | None:
+        """An input that the reference gives to another call than the others."""
+        known = {slot: found.known for slot, _, found in given if found is not None}
+        for one in self._reference.values():
+            for other in one.step.calls.values():
+                if word_of(other) != word_of(call) or len(known) < 2:
+                    continue
+                taken = {slot: one.step.values[number] for slot, number in other.inputs.items() if slot in known}
+                differing = [slot for slot, value in taken.items() if value.array is not known[slot].array]
+                shared = [slot for slot in taken if slot not in differing]
+                if len(differing) == 1 and shared and not self._holds(call, differing[0], taken[differing[0]]):
+                    slot = differing[0]
+                    return (
+                        f"its {shared[0]} is a part of {self._describe_known(known[shared[0]])} of the reference, "
+                        f"which goes into {other.name} together with another {slot} than this one, "
+                        f"{self._describe_known(known[slot])}"
+                    )
+        return None
+
+    def _holds(self, call: TrueCall, slot: str, value: TrueValue) -> bool:
+        """Is it given a part of this value all the same, as one of several that are equal?"""
+        for one in self._candidate.values():
+            own = one.step.calls.get(call.name)
+            given = one.step.values[own.inputs[slot]] if own is not None and slot in own.inputs else None
+            if given is not None and locate(given.array, value.array, self._tolerance) is None:
+                return False
+        return True
+
+    def _own_inputs(self, rank: int, call: TrueCall) -> Iterator[tuple[str, TrueValue]]:
+        return ((slot, self._candidate[rank].step.values[number]) for slot, number in call.inputs.items())
+
+    def _agreeing_ranks(self, call: TrueCall, ranks: Ranks) -> list[int]:
+        found = []
+        for rank, one in self._candidate.items():
+            own = one.step.calls.get(call.name)
+            if rank not in ranks and own is not None:
+                outputs = [one.step.values[number] for number in own.outputs.values()]
+                if outputs and all(self._tracer.exists(rank, value) for value in outputs):
+                    found.append(rank)
+        return found
+
+    def _describe_collective(self, rank: int, call: TrueCall, communication: Communication) -> str:
+        members = communication.members(rank)
+        for slot, value in self._own_inputs(rank, call):
+            relation = self._tracer.relation(rank, value)
+            if relation is not None and relation.is_share and set(members) < set(relation.ranks):
+                missing = [one for one in relation.ranks if one not in members]
+                return (
+                    f"it adds up {len(members)} of the {len(relation.ranks)} parts of "
+                    f"{self._describe_known(relation.known)} of the reference: those of {list_ranks(missing)} are "
+                    f"left out ({slot})"
+                )
+            if relation is not None and communication.kind == "all_reduce" and not relation.is_share:
+                what = "a part of" if not relation.part.is_whole else "all of"
+                return (
+                    f"its {slot} is {what} {self._describe_known(relation.known)} of the reference on each of "
+                    f"{list_ranks(members)}: nothing of it needs to be added up"
+                )
+        return f"what {list_ranks(members)} give is in the reference, and what comes out is not"
+
+    def _find_twisted(self, given: list[tuple[str, TrueValue, Relation | None]]) -> str | None:
+        """Two inputs that are different parts of the reference along one dimension."""
+        known = [(slot, value, found) for slot, value, found in given if found is not None and not found.part.is_whole]
+        for number, (slot, value, relation) in enumerate(known):
+            for other_slot, other, other_relation in known[number + 1 :]:
+                if self._is_twisted((value, relation), (other, other_relation)):
+                    return (
+                        f"its {slot} is {relation.part.describe()} of {self._describe_known(relation.known)} of the "
+                        f"reference, and its {other_slot} is {other_relation.part.describe()} of "
+                        f"{self._describe_known(other_relation.known)}"
+                    )
+        return None
+
+    def _is_twisted(self, first: tuple[TrueValue, Relation], second: tuple[TrueValue, Relation]) -> bool:
+        for dim, places in first[1].part.places:
+            whole = first[1].known.array.shape[dim]
+            for other_dim, other_places in second[1].part.places:
+                is_alike = second[1].known.array.shape[other_dim] == whole and len(places) == len(other_places)
+                if not is_alike or np.array_equal(places, other_places):
+                    continue
+                if not self._fits(first, dim, other_places) and not self._fits(second, other_dim, places):
+                    return True
+        return False
+
+    def _fits(self, one: tuple[TrueValue, Relation], dim: int, places: np.ndarray) -> bool:  # type: ignore[type-arg]
+        """Would it be the same at these places? Rows may be there twice."""
+        value, relation = one
+        moved = Part(tuple((own, places if own == dim else kept) for own, kept in relation.part.places))
+        return is_same(value.array, moved.take(relation.known.array), self._tolerance)
+
+    def _find_partner(self, call: TrueCall, relations: list[Relation]) -> tuple[TrueCall | None, int]:
+        """The call of the reference that does the same with what this one takes a part of."""
+        taken = {id(one.known.array) for one in relations}
+        found: tuple[tuple[bool, bool, int], TrueCall, int] | None = None
+        for rank, one in self._reference.items():
+            for other in one.step.calls.values():
+                shares = any(id(one.step.values[number].array) in taken for number in other.inputs.values())
+                unlike = (word_of(other) != word_of(call), other.module_path != call.module_path, not shares)
+                if (shares or not any(unlike[:2])) and (found is None or unlike < found[0]):
+                    found = (unlike, other, rank)
+        return (found[1], found[2]) if found is not None else (None, 0)
+
+    def _describe_known(self, known: Known) -> str:
+        if known.call is None:
+            return known.name
+        return f"{known.name} of {known.call.name}"

@@ -1,0 +1,200 @@
+"""One program in two layouts, recorded by real processes: right ones agree, and of wrong ones the place is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import tensorprobe
+from tensorprobe.compare.result import Comparison
+from tests.cli.command import run_here
+from tests.compare.layout.case import EIGHT, FOUR, REFERENCES, RIGHT, WRONG, find_reference
+from tests.compare.layout.worker import record
+from tests.integration.torchrun import run_torchrun
+
+WORKER = Path(__file__).with_name("worker.py")
+SHORT_RIGHT = ("tp_bfloat16", "dtensor", "fsdp2", "cp", "ep", "pp", "ddp_small")
+FOUND = {
+    "tp.no_reduce": ("source", "Tensor.add.6.forward of ranks 0, 1 in block: its input.1 is one of 2 parts whose sum"),
+    "tp.no_reduce_bfloat16": ("source", "Tensor.add.6.forward of ranks 0, 1 in block: its input.1 is one of 2 parts"),
+    "tp.no_copy": ("source", "gradient of head.norm.weight on ranks 0, 1 is not: each of ranks 0, 1 has only its own"),
+    "tp.bias": ("source", "Functional.linear.3.forward of ranks 0, 1 in block.mlp"),
+    "tp.offset": ("source", "Tensor.max.0.forward of ranks 0, 1 in head: from here on it goes another way"),
+    "tp.seed": (
+        "random",
+        "Functional.dropout.0.forward of rank 1 in block.dropout: it drew other random numbers, and rank 0",
+    ),
+    "tp.stale": ("unequal start", "block.after.weight of rank 1 is not what the reference has"),
+    "sp.norm": (
+        "source",
+        "gradient of block.norm.weight on ranks 0, 1 is not: each of ranks 0, 1 has only its own share",
+    ),
+    "dtensor.partial": ("source", "Autograd._FromTorchTensor.1.forward of ranks 0, 1: its input.0 is one of 2 parts"),
+    "dp.twice": ("source", "gradient of head.weight on ranks 0, 1 is not: it is 0.5 times that of the reference"),
+    "dp.data": ("unequal start", "ranks 0, 1 have the same part of input.0 of Functional.embedding.0.forward"),
+    "ddp.stale": ("unequal start", "block.mlp.up of rank 1 is not what the reference has"),
+    "accumulation.scale": (
+        "source",
+        "The loss of the candidate (the mean over ranks) is 2 times that of the reference",
+    ),
+    "cp.rotary": (
+        "entered",
+        "Tensor.mul.3.forward of rank 1 in block.attention: its input.0 is [4:8] along dimension 0",
+    ),
+    "ep.expert": ("entered", "Functional.linear.3.forward of ranks 0, 1 in block.mlp: its input.1 is a part of"),
+    "pp.micro": ("entered", "Functional.cross_entropy.0.forward of rank 1 in head: its input.0 is [0:2, 4:6"),
+    "tp4.few": ("source", "it adds up 2 of the 4 parts of output.0 of Functional.linear.1.forward of the reference"),
+    "tp4.stale": ("unequal start", "block.after.weight of rank 3 is not what the reference has"),
+    "grid.no_reduce": ("source", "Tensor.add.6.forward of ranks 0, 1, 2, 3 in block: its input.1 is one of 2 parts"),
+    "grid.left_out": ("source", "gradient of head.norm.weight on ranks 0, 1, 2, 3 is not: each of ranks 0, 2 has only"),
+}
+SHORT_WRONG = (
+    *("tp.no_reduce_bfloat16", "tp.offset", "tp.stale", "dp.twice", "accumulation.scale"),
+    *("cp.rotary", "ep.expert", "pp.micro"),
+)
+LONG_RIGHT = tuple(name for name in RIGHT if name not in SHORT_RIGHT)
+LONG_WRONG = tuple(name for name in WRONG if name not in SHORT_WRONG)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole")
+    for name, make in REFERENCES.items():
+        record(make(), folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("two")
+    run_torchrun(2, WORKER, str(folder), *SHORT_RIGHT, *SHORT_WRONG)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def two_more(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("two_more")
+    run_torchrun(2, WORKER, str(folder), *LONG_RIGHT, *LONG_WRONG)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("four")
+    run_torchrun(4, WORKER, str(folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def eight(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("eight")
+    run_torchrun(8, WORKER, str(folder))
+    return folder
+
+
+def check_right(whole: Path, folder: Path, name: str) -> Comparison:
+    found = tensorprobe.compare(whole / find_reference(name), folder / name)
+    assert found.verdict.kind == "agree", str(found)
+    assert "one program in two layouts, 1 process against" in found.verdict.headline
+    assert any(line.startswith("weights of the reference: ") for line in found.verdict.evidence)
+    assert not any("not compared" in line or "not executed" in line for line in found.verdict.evidence)
+    return found
+
+
+def check_wrong(whole: Path, folder: Path, name: str) -> Comparison:
+    found = tensorprobe.compare(whole / find_reference(name), folder / name)
+    kind, words = FOUND[name]
+    assert found.verdict.kind == kind, str(found)
+    assert words in found.verdict.headline
+    assert not found
+    return found
+
+
+@pytest.mark.parametrize("name", SHORT_RIGHT)
+def test_the_same_program_on_two_ranks_agrees_with_one_process(name: str, whole: Path, two: Path) -> None:
+    check_right(whole, two, name)
+
+
+@pytest.mark.parametrize("name", SHORT_WRONG)
+def test_of_a_mistake_on_two_ranks_the_place_is_named(name: str, whole: Path, two: Path) -> None:
+    check_wrong(whole, two, name)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", LONG_RIGHT)
+def test_more_layouts_of_two_ranks_agree(name: str, whole: Path, two_more: Path) -> None:
+    check_right(whole, two_more, name)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", LONG_WRONG)
+def test_more_mistakes_on_two_ranks_are_named(name: str, whole: Path, two_more: Path) -> None:
+    check_wrong(whole, two_more, name)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", FOUR)
+def test_four_ranks(name: str, whole: Path, four: Path) -> None:
+    (check_wrong if name in FOUND else check_right)(whole, four, name)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", EIGHT)
+def test_eight_ranks(name: str, whole: Path, eight: Path) -> None:
+    (check_wrong if name in FOUND else check_right)(whole, eight, name)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("pair", [("fsdp2", "tp4"), ("pp", "grid"), ("cp", "fsdp2_4")])
+def test_two_layouts_of_several_ranks_agree(pair: tuple[str, str], two: Path, four: Path) -> None:
+    found = tensorprobe.compare(two / pair[0], four / pair[1])
+    assert found.verdict.kind == "agree", str(found)
+    assert "2 ranks against 4 ranks" in found.verdict.headline
+
+
+def test_the_reference_may_have_the_ranks_and_the_candidate_be_one_process(whole: Path, two: Path) -> None:
+    found = tensorprobe.compare(two / "fsdp2", whole / "whole")
+    assert found.verdict.kind == "agree", str(found)
+    assert "2 ranks against 1 process" in found.verdict.headline
+    assert "weights of the reference: 11 whole" in found.verdict.evidence
+
+
+def test_without_a_reference_truth_names_the_rank_whose_weights_are_stale(two: Path) -> None:
+    first, second = tensorprobe.truth(two / "tp.stale").runs
+    (finding,) = second.findings
+    assert not first.findings
+    assert finding.kind == "replica"
+    assert finding.other == (
+        "Rank 1 has something else than its peers (rank 0): block.after.weight (relative difference 0.01)"
+    )
+
+
+def test_of_ranks_with_parts_of_weights_truth_says_nothing(two: Path) -> None:
+    assert not tensorprobe.truth(two / "tp_bfloat16").findings
+
+
+@pytest.mark.long
+def test_without_a_reference_truth_names_the_rank_with_another_dropout(two_more: Path) -> None:
+    findings = tensorprobe.truth(two_more / "tp.seed").findings
+    assert [finding.record for finding in findings] == ["Functional.dropout.0.forward"]
+    assert findings[0].other.startswith("Rank 1 has something else than its peers (rank 0): output.0 of")
+
+
+def test_the_command_says_what_became_of_the_weights_and_ends_with_0(
+    whole: Path, two: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = run_here(capsys, "compare", whole / "experts", two / "ep")
+    text = " ".join(done.stdout.split())
+    assert done.returncode == 0, text
+    assert "the loss of the reference is the mean over ranks of the candidate (ranks 0, 1)" in text
+    assert "weights of the reference: 8 the same on all ranks, 2 cut into parts" in text
+
+
+def test_the_command_shows_the_line_of_the_mistake_and_ends_with_1(
+    whole: Path, two: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = run_here(capsys, "compare", whole / "whole", two / "cp.rotary")
+    text = " ".join(done.stdout.split())
+    assert done.returncode == 1, text
+    assert "in rotate: return torch.cat([left * angles.cos()" in text
