@@ -202,6 +202,24 @@ def test_a_number_that_is_made_of_a_shape_says_nothing_of_the_numbers_in_it(tmp_
     assert named(compare(tmp_path, reference, candidate)) == {"relu", "silu"}
 
 
+def test_what_only_one_run_computes_in_a_coarser_dtype_is_told_although_both_mean_the_same(tmp_path: Path) -> None:
+    def norm(model: nn.Module, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        y = torch.tanh(x @ model.a).bfloat16() @ model.b.bfloat16()
+        for weight in (model.a, model.b, model.c):
+            y = torch.relu(y @ weight.bfloat16())
+        wide = y.to(dtype)
+        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6)
+        return (wide.bfloat16() @ model.c.bfloat16()).float().square().mean()
+
+    result = compare(
+        tmp_path, lambda model, x: norm(model, x, torch.float32), lambda model, x: norm(model, x, torch.bfloat16)
+    )
+    assert result.verdict.kind == "agree"
+    (told,) = (line for line in result.verdict.evidence if line.startswith("precision: "))
+    assert "the first at Tensor.to." in told
+    assert told.endswith("(bfloat16, and float32 in the reference)")
+
+
 # -- gradients ---------------------------------------------------------------------------------------------------------
 
 

@@ -50,15 +50,32 @@ def _usual_dtype(step: TrueStep) -> str:
     return counts.most_common(1)[0][0] if counts else ""
 
 
+@dataclass(frozen=True)
+class CoarserValue:
+    """A value that the candidate has in a coarser dtype than the reference."""
+
+    call: TrueCall
+    reference_dtype: str
+    candidate_dtype: str
+
+
+def find_coarser(counterparts: Counterparts) -> list[CoarserValue]:
+    """As they were computed; none where the candidate was meant to be coarser throughout."""
+    return [] if _is_coarser_throughout(counterparts) else list(_iter_coarser(counterparts))
+
+
 def _is_coarser_throughout(counterparts: Counterparts) -> bool:
-    pairs = list(_iter_pairs(counterparts))
+    count = sum(1 for _ in _iter_coarser(counterparts))
+    return bool(count) and count > _LOCAL * sum(1 for _ in _iter_pairs(counterparts))
+
+
+def _iter_coarser(counterparts: Counterparts) -> Iterator[CoarserValue]:
     steps = counterparts.steps
-    coarser = 0
-    for call, slot, partner, other_slot in pairs:
+    for call, slot, partner, other_slot in _iter_pairs(counterparts):
         own = steps["candidate"].values[call.outputs[slot]].dtype
         other = steps["reference"].values[partner.outputs[other_slot]].dtype
-        coarser += _EPSILONS.get(own, 0.0) > _EPSILONS.get(other, 0.0)
-    return bool(pairs) and coarser > _LOCAL * len(pairs)
+        if _EPSILONS.get(own, 0.0) > _EPSILONS.get(other, 0.0):
+            yield CoarserValue(call, other, own)
 
 
 def _iter_pairs(counterparts: Counterparts) -> Iterator[tuple[TrueCall, str, TrueCall, str]]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from tensorprobe.compare.result import CallResult, OtherDifference, Role, Verdict, VerdictKind
 from tensorprobe.compare.truth.difference import Difference, describe_call
 from tensorprobe.compare.truth.judgement import SIDES, Judgement
-from tensorprobe.compare.truth.precision import PrecisionLoss
+from tensorprobe.compare.truth.precision import PrecisionLoss, find_coarser
 from tensorprobe.compare.truth.value_index import other_side
 from tensorprobe.compare.truth.weight_change import describe_weights
 from tensorprobe.model.count import count_noun
@@ -57,9 +57,8 @@ class TruthWords:
             return self._word_precision(judgement.precision_loss)
         if not judgement.is_equal:
             return Verdict("drift", f"{self._word_observables()} No call could be named.", tuple(self._coverage()))
-        return Verdict(
-            "agree", self._word_agreement(), (*self._word_rounding(), *self._word_weights(), *self._coverage())
-        )
+        evidence = (*self._word_rounding(), *self._word_precision_of_values(), *self._word_weights(), *self._coverage())
+        return Verdict("agree", self._word_agreement(), evidence)
 
     # -- the same meaning ----------------------------------------------------------------------------------------------
 
@@ -94,6 +93,18 @@ class TruthWords:
                     return
                 off.append(f"{abs(slot.max / value.array.item() - 1):.1g} in the {side}")
             yield f"rounding: the recorded loss is off by {' and by '.join(off)}"
+
+    def _word_precision_of_values(self) -> Iterator[str]:
+        """Which values the candidate alone computes in a coarser dtype: a cast that was left out, or put in."""
+        coarser = find_coarser(self._judgement.counterparts)
+        if coarser:
+            first = coarser[0]
+            values = count_noun(len(coarser), "value")
+            where = f" in module {first.call.module_path}" if first.call.module_path else ""
+            yield (
+                f"precision: the candidate computes {values} in a coarser dtype than the reference, the first at "
+                f"{first.call.name}{where} ({first.candidate_dtype}, and {first.reference_dtype} in the reference)"
+            )
 
     def _word_weights(self) -> list[str]:
         return describe_weights(self._judgement.observables, self._judgement.counterparts)
