@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.length import PATIENCE_SECONDS
+
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "src")
 
@@ -29,7 +31,7 @@ def metadata(tmp_path_factory: pytest.TempPathFactory) -> Message:
             (folder / "copy").mkdir(exist_ok=True)
             shutil.copy(ROOT / name, folder / "copy")
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, "."]
-    subprocess.run(command, cwd=folder / "copy", check=True, timeout=300)
+    subprocess.run(command, cwd=folder / "copy", check=True, timeout=PATIENCE_SECONDS)
     (wheel,) = folder.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith("/METADATA"))

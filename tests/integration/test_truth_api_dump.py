@@ -110,7 +110,7 @@ MISTAKES = [
         ["Tensor_add_0_forward", "Tensor_mul_0_forward"],
         "only the candidate calls it before Tensor_add_0_forward",
     ),
-    ("detached", ["Tensor_add_0_backward"] * 2, "no gradient goes from it to input.1, as one does in the reference"),
+    ("detached", ["Tensor_add_0_backward", "Tensor_detach_0_forward"], "it lets no gradient through"),
     ("residual", ["Tensor_add_0_forward", "NN_Linear_2_forward"], "only the reference calls it"),
 ]
 
@@ -137,7 +137,7 @@ def test_a_mistake_is_named_against_a_run_in_which_each_call_has_its_record(
     [
         ("epsilon", {"x = self.norm(self.first(x))"}),
         ("scale", {'return self.last(y if self.mistake == "residual" else x + y)', "y = y * 1.01"}),
-        ("detached", {'return self.last(y if self.mistake == "residual" else x + y)'}),
+        ("detached", {'return self.last(y if self.mistake == "residual" else x + y)', "y = y.detach()"}),
     ],
 )
 def test_the_lines_of_both_runs_are_shown_also_of_a_gradient(tmp_path: Path, mistake: str, texts: set[str]) -> None:

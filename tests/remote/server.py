@@ -6,11 +6,10 @@ import os
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from dataclasses import dataclass, field
 
-_SECONDS = 60
+from tests.length import PATIENCE_SECONDS, wait_until
 
 
 @dataclass
@@ -38,15 +37,20 @@ def start_server(port: int | None = None) -> S3Server:
         stderr=subprocess.DEVNULL,
     )
     server = S3Server(port, process, make_environment(port))
-    until = time.monotonic() + _SECONDS
-    while time.monotonic() < until:
-        try:
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/moto-api/", timeout=5)
-            return server
-        except OSError:
-            time.sleep(0.1)
-    server.kill()
-    raise TimeoutError("moto's server did not answer")
+    try:
+        wait_until(lambda: _answers(port))
+    except TimeoutError:
+        server.kill()
+        raise
+    return server
+
+
+def _answers(port: int) -> bool:
+    try:
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/moto-api/", timeout=PATIENCE_SECONDS)
+    except OSError:
+        return False
+    return True
 
 
 def make_environment(port: int) -> dict[str, str]:
