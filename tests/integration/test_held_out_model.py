@@ -23,8 +23,16 @@ try:
 finally:
     sys.path.remove(str(BENCHMARKS))
 
+SHORT = ("qwen3", "convnext", "olmoe", "unet")
+"""One of each kind; the others belong to the long form."""
 EVERY_MODEL = [
-    pytest.param(name, marks=pytest.mark.skipif(not model.is_installed, reason=f"{model.library} is not installed"))
+    pytest.param(
+        name,
+        marks=[
+            pytest.mark.skipif(not model.is_installed, reason=f"{model.library} is not installed"),
+            *(() if name in SHORT else (pytest.mark.long,)),
+        ],
+    )
     for name, model in MODELS.items()
 ]
 

@@ -178,7 +178,9 @@ def layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return record_layers(tmp_path_factory.mktemp("layers"))
 
 
-@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize(
+    "layer", [pytest.param(one, marks=() if one in ("Linear", "LSTM") else pytest.mark.long) for one in LAYERS]
+)
 def test_a_layer_is_the_functions_that_it_called(layer: str, layers: Path, tmp_path: Path, capsys: Capture) -> None:
     done = run_here(capsys, "repro", layers, f"NN_{layer}_0_forward", "-o", tmp_path)
     assert done.returncode == 0, done.stderr
