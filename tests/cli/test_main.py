@@ -37,6 +37,13 @@ def test_help_teaches_with_examples(arguments: list[str]) -> None:
     assert f"tensorprobe {arguments[0] if len(arguments) > 1 else 'show'} dump_path" in done.stdout
 
 
+def test_help_says_where_runs_differ_in_the_words_of_the_verdict() -> None:
+    assert "where two runs first differ" in " ".join(run_command("--help").stdout.split())
+    told = " ".join(run_command("compare", "--help").stdout.split())
+    assert "where two runs first differ" in told
+    assert "runs part" not in told
+
+
 def test_a_wrong_option_is_exit_code_2() -> None:
     done = run_command("show", "--wrong")
     assert done.returncode == 2

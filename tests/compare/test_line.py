@@ -85,6 +85,7 @@ def test_a_comparison_prints_its_verdict_and_how_much_was_compared(tmp_path: Pat
     assert told[1 : 1 + len(result.verdict.evidence)] == [f"  {line}" for line in result.verdict.evidence]
     assert told[-1].startswith("  step0/rank: 4 of 4 calls paired; values: ")
     assert "\n" not in repr(result)
+    assert str(result.verdict).splitlines() == told[: 1 + len(result.verdict.evidence)]
 
 
 def test_a_truth_prints_what_the_command_says(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`tensorprobe compare`: where two runs part."""
+"""`tensorprobe compare`: where two runs first differ."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ RequiredCoverage = Annotated[
     typer.Option(
         min=0,
         max=1,
-        help="Exit code 2 if a smaller share of the calls has a partner, or of their values was compared: 0.95.",
+        help="Exit code 2 if less than this fraction of the calls is paired, or of their values compared: 0.95.",
     ),
 ]
 JudgeOption = Annotated[
@@ -115,7 +115,7 @@ def compare(
     processes: Processes = None,
     engine: Engine = "local",
 ) -> None:
-    """Say where two runs part: the first call whose inputs agree and whose output does not.
+    """Say where two runs first differ: the first call whose inputs agree and whose output does not.
 
     tensorprobe compare good bad                         the verdict
 

@@ -83,7 +83,7 @@ def describe(
         typer.Option("--version", "-V", help="Print the version and exit.", callback=_print_version, is_eager=True),
     ] = False,
 ) -> None:
-    """See what every operation of a training run computed, and where two runs part.
+    """See what every operation of a training run computed, and where two runs first differ.
 
     [bold]Record a program[/bold] that needs no change for it:
 

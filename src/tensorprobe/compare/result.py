@@ -174,6 +174,10 @@ class Verdict:
     region: tuple[Call, ...] = ()
     """Where several calls of one run stand against one of the other: those calls, in their order."""
 
+    def __str__(self) -> str:
+        """What `print` shows: the sentence and its evidence, without the two calls in full."""
+        return clean_lines("\n".join((self.headline, *(f"  {line}" for line in self.evidence))))
+
 
 @dataclass(frozen=True)
 class Coverage:
@@ -268,7 +272,7 @@ class Comparison:
 
     def __str__(self) -> str:
         """What `print` shows: the verdict, what it rests on, and how much was compared."""
-        lines = [self.verdict.headline, *(f"  {line}" for line in self.verdict.evidence)]
+        lines = [str(self.verdict)]
         for rank in self.ranks:
             counts, covered = rank.value_counts, rank.coverage
             values = ", ".join(f"{counts[status]:,} {status}" for status in STATUSES if counts[status])
