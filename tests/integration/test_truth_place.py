@@ -220,6 +220,18 @@ def test_what_only_one_run_computes_in_a_coarser_dtype_is_told_although_both_mea
     assert told.endswith("(bfloat16, and float32 in the reference)")
 
 
+def test_another_function_is_not_said_to_be_a_multiple(tmp_path: Path) -> None:
+    """Inside a sigmoid there is the negative of what a ReLU is given, too."""
+    result = compare(
+        tmp_path,
+        lambda model, x: torch.relu(x @ model.a).square().mean(),
+        lambda model, x: torch.sigmoid(x @ model.a).square().mean(),
+    )
+    assert "times that of the reference" not in result.verdict.headline
+    assert "relu" in result.verdict.headline
+    assert "sigmoid" in result.verdict.headline
+
+
 # -- gradients ---------------------------------------------------------------------------------------------------------
 
 

@@ -121,7 +121,7 @@ def test_what_was_drawn_at_random_cannot_be_drawn_again(tmp_path: Path) -> None:
     for name in "rc":
         torch.manual_seed(0)
         model, x = Dropping(), torch.randn(6, 8)
-        with tensorprobe.capture(model, tmp_path / name, level="L1", task="statistics"):
+        with tensorprobe.capture(model, tmp_path / name, level="mix", task="statistics"):
             model(x).square().mean().backward()
         folders.append(tmp_path / name)
     result = tensorprobe.compare(*folders)
@@ -157,3 +157,32 @@ def test_rows_that_depend_on_the_numbers_are_chosen_by_the_tensors_of_the_other_
     result = tensorprobe.compare(*folders)
     assert "called with input.1=0.625 where the reference had 0.5" in result.verdict.headline
     assert any("it was executed again with the tensors of the candidate" in line for line in result.verdict.evidence)
+
+
+class Apart(nn.Module):
+    """Three projections, or one of all."""
+
+    def __init__(self, *, is_fused: bool) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(8, 24)] if is_fused else [nn.Linear(8, 8) for _ in range(3)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        parts = self.layers[0](x).chunk(3, -1) if len(self.layers) == 1 else [layer(x) for layer in self.layers]
+        return F.scaled_dot_product_attention(*parts).square().mean()
+
+
+@pytest.mark.parametrize(("order", "kind"), [((0, 1, 2), "agree"), ((0, 2, 1), "unequal start")])
+def test_weights_that_are_joined_in_a_wrong_order_do_not_agree(
+    order: tuple[int, ...], kind: str, tmp_path: Path
+) -> None:
+    """Statistics do not tell which rows are which; what was recorded of the results does."""
+    torch.manual_seed(0)
+    x, apart, joined = torch.randn(5, 8), Apart(is_fused=False), Apart(is_fused=True)
+    with torch.no_grad():
+        joined.layers[0].weight.copy_(torch.cat([apart.layers[number].weight for number in order]))
+        joined.layers[0].bias.copy_(torch.cat([layer.bias for layer in apart.layers]))
+    for name, model in (("r", apart), ("c", joined)):
+        with tensorprobe.capture(model, tmp_path / name, level="mix", task="statistics"):
+            model(x).backward()
+    verdict = tensorprobe.compare(tmp_path / "r", tmp_path / "c").verdict
+    assert verdict.kind == kind, verdict.headline

@@ -216,7 +216,7 @@ def _is_told_by_statistics(grown: Verdict, judgement: Judgement, finding: Findin
     mean the same, and recorded values that mean the same are far apart; or where only numbers that were drawn part."""
     if not judgement.is_equal:
         return grown.kind == "agree" and judgement.is_drawn
-    if grown.kind not in ("source", "entered"):  # no call computes something else; rounding may grow in an optimizer
+    if grown.kind not in ("source", "entered", "unequal start"):  # rounding may grow in an optimizer
         return False
     named = [] if grown.call is None else _compare_truths(grown.call, judgement)
     if named and all(is_same and _is_in_order(value) for value, is_same in named):

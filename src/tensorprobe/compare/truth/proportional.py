@@ -87,14 +87,15 @@ class Proportional:
         )
 
     def explain(self, one: Difference) -> Difference | None:
-        """If both calls take the same but for a factor: where that comes from, in both runs."""
+        """If both calls take the same but for a factor, and neither run has what the other takes: where that comes
+        from, in both runs."""
         if one.reference is None or one.candidate is None:
             return None
         taken = set(one.reference.inputs.values())
         for number in one.candidate.inputs.values():
             value = self.steps["candidate"].values[number]
             for other, factor in self.multiples("candidate", value):
-                if other.number in taken:
+                if other.number in taken and not self._counterparts.exists("reference", other):
                     reference = self._find_origin("reference", other, 1 / factor)
                     candidate = self._find_origin("candidate", value, factor)
                     because = f"its result is {factor:.6g} times that of the reference"
