@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(path for folder in (".", "docs") for path in (ROOT / folder).glob("*.md") if path.stem != "CHANGELOG")
 _BLOCK = re.compile(
-    r"^(?:<!-- not run: (?P<reason>.+) -->\n+)?```(?P<language>\w*)\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL
+    r"^(?:<!-- not run: (?P<reason>[^\n]+) -->\n+)?```(?P<language>\w*)\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL
 )
 
 
