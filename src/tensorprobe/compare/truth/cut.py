@@ -16,7 +16,7 @@ from tensorprobe.compare.truth.observable import Observables
 from tensorprobe.compare.truth.value_index import Counterparts, permutations
 from tensorprobe.replay.true_step import Array, TrueStep, TrueValue
 
-_MAX_TRIED = 8
+_MAX_TRIED = 4
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,8 @@ class _TruthJudge:
         found.differences = add_effects(found.differences, opened.steps, trial)
         if any(one.explains_all for one in found.differences):
             return
-        opened = self._try_to_narrow(found, opened, trial)
+        if not found.differences[0].is_clear:
+            opened = self._try_to_narrow(found, opened, trial)
         if found.differences[0].is_found and not found.differences[0].explains_all:
             found.differences += self._find_behind(found, opened)
 
