@@ -17,6 +17,7 @@ from tensorprobe.compare.truth.value_index import (
     is_same,
     measure,
     other_side,
+    word_of,
 )
 from tensorprobe.replay.true_step import TrueCall, TrueValue
 
@@ -87,15 +88,16 @@ class Proportional:
         )
 
     def explain(self, one: Difference) -> Difference | None:
-        """If both calls take the same but for a factor, and neither run has what the other takes: where that comes
-        from, in both runs."""
+        """If both calls take the same but for a factor: where that comes from, in both runs. Calls that do different
+        things may take what both runs have and its negative, and nothing is wrong with that."""
         if one.reference is None or one.candidate is None:
             return None
         taken = set(one.reference.inputs.values())
+        is_alike = word_of(one.reference) == word_of(one.candidate)
         for number in one.candidate.inputs.values():
             value = self.steps["candidate"].values[number]
             for other, factor in self.multiples("candidate", value):
-                if other.number in taken and not self._counterparts.exists("reference", other):
+                if other.number in taken and (is_alike or not self._counterparts.exists("reference", other)):
                     reference = self._find_origin("reference", other, 1 / factor)
                     candidate = self._find_origin("candidate", value, factor)
                     because = f"its result is {factor:.6g} times that of the reference"
