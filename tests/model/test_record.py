@@ -25,3 +25,8 @@ def test_a_leaf_can_be_stored_unless_it_says_otherwise() -> None:
     leaf = TensorLeaf("torch.Tensor", "torch.float32", (2,), None, Value(None))
     assert leaf.is_storable
     assert (leaf.source, leaf.data_name, leaf.note) == (None, None, None)
+
+
+def test_a_leaf_has_no_field_that_nobody_reads() -> None:
+    with pytest.raises(TypeError, match="a leaf has no storge"):
+        TensorLeaf("torch.Tensor", "torch.float32", (2,), None, Value(None), storge=1)

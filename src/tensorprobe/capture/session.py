@@ -7,7 +7,6 @@ written when the window closes, when a backward pass ends after it, and when the
 from __future__ import annotations
 
 import logging
-import shlex
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,20 +27,17 @@ from tensorprobe.capture.single_point import SinglePoints
 from tensorprobe.capture.sink import FlushTimer, Sink
 from tensorprobe.capture.stack import StackTable
 from tensorprobe.capture.step_cost import StepCost
+from tensorprobe.capture.step_report import StepReport
 from tensorprobe.capture.storing import Storing
 from tensorprobe.capture.tensor_queue import ASYNC_QUEUE_BYTES, QUEUE_BYTES, TensorQueue
 from tensorprobe.config import CaptureConfig
 from tensorprobe.errors import UsageError
-from tensorprobe.model.count import count_noun
-from tensorprobe.model.unseen import advise
 from tensorprobe.store import layout
 from tensorprobe.store.folder import Folder
 from tensorprobe.store.run_place import RunPlace
 from tensorprobe.store.writer import RankWriter
 
 logger = logging.getLogger("tensorprobe")
-
-_NOTHING_WRITTEN = "Nothing of it is on disk: make that folder writable, free space, or choose another dump_path"
 
 
 class Session:
@@ -82,8 +78,8 @@ class Session:
         self._cost = StepCost(config, self._limit)
         options = config.flight_recorder
         self._flight = None if options is None else FlightRecorder(options, self._destination.folder, self._limit)
+        self._step_report = StepReport(self._destination, self._clock, self._failures)
         self._is_closed = False
-        self._given_advice: set[str] = set()
         process.follow(self)
 
     @property
@@ -384,19 +380,4 @@ class Session:
         self._limit.check()
 
     def _report(self, sink: Sink) -> None:
-        coverage = self.recorder.coverage
-        failed, folder = coverage.failed + self._failures.count, self._destination.show(sink.writer.folder)
-        is_written = sink.writer.has_records or not failed
-        logger.info(
-            "step %d: %s%s in %.2f s, in %s. %s",
-            self._step,
-            count_noun(coverage.recorded - sink.lost_count, "record"),
-            f" and {count_noun(failed, 'failure')}" if failed else "",
-            self._clock.seconds,
-            folder,
-            f"Next: tensorprobe show {shlex.quote(folder)}" if is_written else _NOTHING_WRITTEN,
-        )
-        advice = advise(coverage.unseen)
-        if advice is not None and advice not in self._given_advice:
-            self._given_advice.add(advice)
-            logger.info("not seen: %s; %s", ", ".join(coverage.unseen), advice)
+        self._step_report.say(self._step, sink, self.recorder.coverage)

@@ -8,7 +8,7 @@ may be later than the call.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 Number = bool | int | float | None
@@ -131,7 +131,12 @@ class TensorLeaf:
         self.value = value
         self.source = source
         if others:
+            if not _LEAF_FIELDS.issuperset(others):
+                raise TypeError(f"a leaf has no {min(others.keys() - _LEAF_FIELDS)}")
             self.__dict__.update(others)
+
+
+_LEAF_FIELDS = frozenset(field.name for field in fields(TensorLeaf))
 
 
 class LateField(ABC):

@@ -28,6 +28,7 @@ class PartialSums:
     def __init__(self, counterparts: Counterparts) -> None:
         self._counterparts = counterparts
         self._steps = counterparts.steps
+        self._parts: dict[tuple[str, int], Terms] = {}
 
     def has(self, side: str, call: TrueCall) -> bool:
         """Has the other run a sum with all terms of this one?"""
@@ -93,6 +94,12 @@ class PartialSums:
         return found
 
     def _find_parts(self, side: str, value: TrueValue) -> Terms:
+        found = self._parts.get((side, value.number))
+        if found is None:
+            found = self._parts[side, value.number] = self._look_for_parts(side, value)
+        return found
+
+    def _look_for_parts(self, side: str, value: TrueValue) -> Terms:
         """What its maker adds up, as the numbers show; empty where it does something else."""
         step = self._steps[side]
         maker = step.maker(value)

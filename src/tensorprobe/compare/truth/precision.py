@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tensorprobe.compare.truth.value_index import Counterparts, unlikeness
@@ -33,7 +33,7 @@ class PrecisionLoss:
 def find_precision_loss(counterparts: Counterparts, truths: dict[str, Truth]) -> PrecisionLoss | None:
     """The first call where the candidate's error grows far beyond that of the same value in the reference."""
     usual = {side: _usual_dtype(step) for side, step in counterparts.steps.items()}
-    if usual["reference"] != usual["candidate"] or _is_coarser_throughout(counterparts):
+    if usual["reference"] != usual["candidate"] or is_coarser_throughout(counterparts, find_coarser(counterparts)):
         return None
     unit = _EPSILONS.get(usual["candidate"], 0.0)
     errors = {side: _errors_of(truth) for side, truth in truths.items()}
@@ -60,22 +60,19 @@ class CoarserValue:
 
 
 def find_coarser(counterparts: Counterparts) -> list[CoarserValue]:
-    """As they were computed; none where the candidate was meant to be coarser throughout."""
-    return [] if _is_coarser_throughout(counterparts) else list(_iter_coarser(counterparts))
-
-
-def _is_coarser_throughout(counterparts: Counterparts) -> bool:
-    count = sum(1 for _ in _iter_coarser(counterparts))
-    return bool(count) and count > _LOCAL * sum(1 for _ in _iter_pairs(counterparts))
-
-
-def _iter_coarser(counterparts: Counterparts) -> Iterator[CoarserValue]:
-    steps = counterparts.steps
+    """As they were computed."""
+    steps, found = counterparts.steps, []
     for call, slot, partner, other_slot in _iter_pairs(counterparts):
         own = steps["candidate"].values[call.outputs[slot]].dtype
         other = steps["reference"].values[partner.outputs[other_slot]].dtype
         if _EPSILONS.get(own, 0.0) > _EPSILONS.get(other, 0.0):
-            yield CoarserValue(call, other, own)
+            found.append(CoarserValue(call, other, own))
+    return found
+
+
+def is_coarser_throughout(counterparts: Counterparts, coarser: Sequence[CoarserValue]) -> bool:
+    """Is that how the candidate was meant to run?"""
+    return bool(coarser) and len(coarser) > _LOCAL * sum(1 for _ in _iter_pairs(counterparts))
 
 
 def _iter_pairs(counterparts: Counterparts) -> Iterator[tuple[TrueCall, str, TrueCall, str]]:

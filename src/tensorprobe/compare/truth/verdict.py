@@ -8,7 +8,7 @@ from dataclasses import replace
 from tensorprobe.compare.result import CallResult, OtherDifference, Role, Verdict, VerdictKind
 from tensorprobe.compare.truth.difference import Difference, describe_call
 from tensorprobe.compare.truth.judgement import SIDES, Judgement
-from tensorprobe.compare.truth.precision import PrecisionLoss, find_coarser
+from tensorprobe.compare.truth.precision import PrecisionLoss, find_coarser, is_coarser_throughout
 from tensorprobe.compare.truth.value_index import other_side
 from tensorprobe.compare.truth.weight_change import describe_weights
 from tensorprobe.model.count import count_noun
@@ -97,7 +97,7 @@ class TruthWords:
     def _word_precision_of_values(self) -> Iterator[str]:
         """Which values the candidate alone computes in a coarser dtype: a cast that was left out, or put in."""
         coarser = find_coarser(self._judgement.counterparts)
-        if coarser:
+        if coarser and not is_coarser_throughout(self._judgement.counterparts, coarser):
             first = coarser[0]
             values = count_noun(len(coarser), "value")
             where = f" in module {first.call.module_path}" if first.call.module_path else ""
