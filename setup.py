@@ -46,19 +46,23 @@ def describe_at_length() -> str:
     return "```".join(parts)
 
 
+def compiled_part(name: str) -> Extension:
+    """Without a compiler its twin in Python does the same."""
+    return Extension(
+        f"tensorprobe.{name.replace('/', '.')}",
+        [f"src/tensorprobe/{name}.c"],
+        depends=[str(header) for header in Path("src/tensorprobe", name).parent.glob("*.h")],
+        extra_compile_args=["-O3"],
+        extra_link_args=["-pthread"],
+        py_limited_api=True,
+        optional=True,
+    )
+
+
 setup(
     long_description=describe_at_length(),
     long_description_content_type="text/markdown",
     cmdclass={"build_py": BuildWithStartFile, "editable_wheel": EditableWithStartFile},
-    ext_modules=[
-        Extension(
-            "tensorprobe.capture._native",
-            ["src/tensorprobe/capture/_native.c"],
-            extra_compile_args=["-O3"],
-            extra_link_args=["-pthread"],
-            py_limited_api=True,
-            optional=True,  # without a compiler numpy and torch do the same
-        )
-    ],
+    ext_modules=[compiled_part(name) for name in ("capture/_native", "capture/torch/_look", "store/_encode")],
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
 )

@@ -107,6 +107,7 @@ class GradientRecord:
 
     __slots__ = (
         "_recorder",
+        "_slots",
         "_waiting",
         "backward_pass",
         "call",
@@ -130,6 +131,8 @@ class GradientRecord:
         self.outputs_by_keyword: Any = None
         self.watched: tuple[list[Any], list[Any]] = ([], [])
         """With `on_nonfinite`, the gradients that came in and that go on, until all are there."""
+        self._slots: list[Slot] = []
+        """Those for which gradients come."""
         self._waiting = 0
         self.backward_pass = -1
         """Which backward pass its gradients come from: one pass may run inside another."""
@@ -146,6 +149,7 @@ class GradientRecord:
         """This many gradients will come for `slot` in a backward pass, to be added up."""
         if shares and not slot.total:
             self._waiting += 1
+            self._slots.append(slot)
         slot.total += shares
         slot.expected += shares
 
@@ -165,16 +169,13 @@ class GradientRecord:
 
     def finish(self) -> None:
         """Write what has come, and be ready for another pass over the same graph."""
-        slots = list(iter_slots(self.inputs, self.outputs, self.outputs_by_keyword))
-        for slot in slots:
+        for slot in self._slots:
             if slot.share is not None:
                 self._settle(slot)
         self._recorder.end_backward(self)
-        self._waiting = 0
-        for slot in slots:
+        self._waiting = len(self._slots)
+        for slot in self._slots:
             slot.leaf, slot.expected = None, slot.total
-            if slot.total:
-                self._waiting += 1
         self.is_begun, self.is_repeated = False, True
 
     def _settle(self, slot: Slot) -> None:

@@ -34,6 +34,9 @@ class Describer:
         self._queue = queue
         self._suffix = file_suffix
         self._tensor_type = reader.tensor_type
+        is_usual = type(self).describe_plain is Describer.describe_plain
+        self._describe_flat = getattr(reader, "describe_flat", None) if is_usual else None
+        """Compiled code for what most trees are; it answers None for the others."""
         self._is_end: dict[type, bool] = dict.fromkeys(PLAIN_ENDS, True)
         """Of the types that were met: those of tensors and of plain values, which hold nothing else."""
         self._files: dict[Any, str] = {}
@@ -56,6 +59,10 @@ class Describer:
     ) -> Any:
         """`slot` is the dotted name of the tree; `produced_by` the record whose result it is; `listen` is told of each
         tensor."""
+        if self._describe_flat is not None and not stores and listen is None:
+            flat = self._describe_flat(tree, produced_by)
+            if flat is not None:
+                return flat
 
         def leaf(value: Any, path: str) -> Any:
             if isinstance(value, self._tensor_type):

@@ -6,26 +6,16 @@ Without it, or with TENSORPROBE_NATIVE=0, numpy and torch compute the same, slow
 from __future__ import annotations
 
 import math
-import os
-from types import ModuleType
 from typing import Any
 
+from tensorprobe.compiled import load_compiled
+from tensorprobe.model.record import Stats
+
 FLOAT32, FLOAT64, BFLOAT16, FLOAT16 = range(4)
-VARIABLE = "TENSORPROBE_NATIVE"
 _TINY = 1e-280  # squares of float64 below this have lost digits
 
 
-def _load() -> ModuleType | None:
-    if os.environ.get(VARIABLE) == "0":
-        return None
-    try:
-        from tensorprobe.capture import _native
-    except ImportError:  # there was no compiler when the package was installed
-        return None
-    return _native
-
-
-_compiled: Any = _load()
+_compiled: Any = load_compiled("tensorprobe.capture._native")
 
 
 def is_compiled() -> bool:
@@ -42,6 +32,16 @@ def reduce_memory(address: int, count: int, kind: int, threads: int) -> list[Any
     if kind == FLOAT64 and not infs and (squares == math.inf or (squares < _TINY and (largest or smallest))):
         return None
     return [largest, smallest, total, math.sqrt(squares), nans, infs, *sketch]
+
+
+def summarize_memory(address: int, count: int, kind: int, threads: int) -> Stats | None:
+    """The statistics of numbers that are all finite, and of a size that nothing is to be said of; None for others."""
+    if _compiled is None or not address:
+        return None
+    largest, smallest, total, squares, nans, infs, *sketch = _compiled.reduce(address, count, kind, threads)
+    if nans or infs or not (_TINY < squares < math.inf or largest == smallest == 0):
+        return None
+    return Stats(largest, smallest, total / count, math.sqrt(squares), 0, 0, None, sketch)
 
 
 def hash_memory(address: int, count: int, width: int, start: int) -> int | None:

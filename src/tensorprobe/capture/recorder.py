@@ -8,13 +8,14 @@ call is kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
 from tensorprobe.capture.backward_request import BackwardRequests
 from tensorprobe.capture.call import Call, GradientRecord, Slot, container_of, slots_to_leaves
 from tensorprobe.capture.call_count import CallCounts
+from tensorprobe.capture.call_field import CallFields
 from tensorprobe.capture.coverage import Coverage
 from tensorprobe.capture.describe import Describer, Listener
 from tensorprobe.capture.failure import RecordingFailures
@@ -24,7 +25,7 @@ from tensorprobe.capture.root import Roots
 from tensorprobe.capture.selector import Selector
 from tensorprobe.capture.sink import Sink
 from tensorprobe.capture.stack import StackTable
-from tensorprobe.capture.storing import Storing, storing_of_results
+from tensorprobe.capture.storing import Storing
 from tensorprobe.capture.undefined_gradient import UndefinedGradients
 from tensorprobe.capture.watch import Watch, Watched, changes_inputs
 from tensorprobe.config import CaptureConfig
@@ -36,7 +37,7 @@ UNENDED = "had not ended when the step did"
 EARLIER_PASS = "backward of a call, replaced by that of a later pass over the same graph"
 
 
-class Recorder:
+class Recorder(CallFields):
     """Names calls, selects them, describes them and hands finished records to the sink."""
 
     def __init__(self, config: CaptureConfig, reader: TensorReader, describer: Describer, stacks: StackTable) -> None:
@@ -63,6 +64,10 @@ class Recorder:
         self._describer = describer
         self.selector = Selector(config)
         self._watch = Watch(config.on_nonfinite, describer, reader)
+        self._only_reads = not (
+            self.selector.stores_any or config.on_nonfinite or reader.verifies or self.records_layers
+        )
+        """Is there nothing to do with a tensor but to make its leaf: no file, nobody who waits for NaN, no doubt?"""
         self.counts = CallCounts()
         self._threads = ThreadState()
         self.recomputation = Recomputation(self._threads)
@@ -145,7 +150,7 @@ class Recorder:
         if not call.keeps_forward or not self.selector.keeps_inputs:
             return
         self._running[call] = None
-        stores = self.selector.storing(call.forward_name)
+        stores = Storing.NONE if self._only_reads else self.selector.storing(call.forward_name)
         describe, slot = self._describer.describe, self._slot
         listen, name = self._watch.listen(call.watched), call.forward_name
         call.fields["input_args"] = describe(args, slot(name, "input"), stores=stores, listen=listen)
@@ -157,54 +162,17 @@ class Recorder:
         if call.watched and changes_inputs(call.stem, kwargs):
             self._watch.keep_copies(call.watched)
 
-    def add_state(self, call: Call, role: str, tensors: Mapping[str, Any]) -> None:
-        """The parameters or buffers that a module call finds."""
-        if call.keeps_forward and self.selector.keeps_inputs:
-            stores = self.selector.storing(call.forward_name)
-            slot, listen = self._slot(call.forward_name, role), self._watch.listen(call.watched)
-            call.fields[role] = self._describer.describe(dict(tensors), slot, stores=stores, listen=listen)
-
-    def add_settings(self, call: Call, settings: Mapping[str, Any], tuples: Sequence[str]) -> None:
-        """What the object that is called was made with, and where in it tuples are."""
-        if settings and call.keeps_forward and self.selector.keeps_inputs:
-            call.fields["settings"] = settings
-            if tuples:
-                call.fields["tuples"] = [*call.fields.get("tuples", ()), *tuples]
-
-    def add_context(self, call: Call, context: Mapping[str, Any]) -> None:
-        """Under what else the call was made: without gradients, under autocast."""
-        if call.keeps_forward:
-            call.fields.update(context)
-
-    def stores_tensors(self, call: Call) -> bool:
-        """Do tensors of this call get files?"""
-        return call.keeps_forward and bool(self.selector.storing(call.forward_name))
-
-    def add_draw(self, call: Call, role: str, tensor: Any) -> None:
-        """What a replay needs to draw the same random numbers: the state of the generator, or the mask it drew."""
-        call.fields[role] = self._describer.describe_tensor(
-            tensor, self._slot(call.forward_name, role), None, Storing.ALL
-        )
-
-    def add_written(self, call: Call, tensors: Mapping[str, Any]) -> None:
-        """What the call has written to and does not return, by the names of the places where it was given. Only a
-        replay asks for it."""
-        if self.stores_tensors(call) and self.selector.keeps_outputs:
-            name, stores = call.forward_name, self._storing_of_results(call)
-            call.fields["written"] = {
-                place: self._describer.describe_tensor(tensor, self._slot(name, f"written.{place}"), name, stores)
-                for place, tensor in tensors.items()
-            }
-
-    def add_generator(self, call: Call, state: str | None) -> None:
-        """The random generator that the call draws from, as it was before."""
-        if call.keeps_forward and state is not None:
-            call.fields["generator"] = state
-
     def finish(self, call: Call, output: Any, note: str | None = None) -> None:
         """The call has returned."""
         if not call.keeps_forward:
             self.selector.end(call.forward_name)
+            return
+        if self._only_reads:
+            if self.selector.keeps_outputs:
+                call.fields["output"] = self._describe_results(call, output, Storing.NONE, None)
+            if note is not None:
+                call.fields["note"] = note
+            self._emit_forward(call)
             return
         outputs: list[Watched] = []
         if self.selector.keeps_outputs:
@@ -271,6 +239,11 @@ class Recorder:
         call, is_input = record.call, slot.path.startswith("input")
         if not call.keeps_backward or not (self.selector.keeps_inputs if is_input else self.selector.keeps_outputs):
             return None
+        if self._only_reads:
+            leaf = self.reader.read(slot.share, None if is_input else call.backward_name)
+            if call.is_undefined or self._undefined.records:
+                self._undefined.note(call, leaf)
+            return leaf
         stores = self.selector.storing(call.backward_name)
         if stores is Storing.LEAVES:  # those of a call that is executed again are computed again
             is_needed = call.is_pinned or (call.has_own_backward and not is_input)
@@ -365,16 +338,6 @@ class Recorder:
 
     def _name_call(self, stem: str, index: int, parent: Call | None) -> Call:
         return Call(stem, f"{stem}.{index}.forward", f"{stem}.{index}.backward", parent)
-
-    def _slot(self, name: str, path: str, backward: GradientRecord | None = None) -> str:
-        """What a part of a record is called, and the file of what is there."""
-        return f"{name}.{path}"
-
-    def _storing_of_results(self, call: Call) -> Storing:
-        stores = self.selector.storing(call.forward_name)
-        if stores is not Storing.LEAVES:
-            return stores
-        return storing_of_results(call.fields, is_pinned=call.is_pinned, is_passed_on=call.is_passed_on)
 
     def _describe_results(self, call: Call, output: Any, stores: Storing, listen: Listener | None) -> Any:
         results = list(output) if isinstance(output, tuple) else [output]

@@ -28,6 +28,8 @@ class Selector:
         self._list = config.list
         self._tensor_list = config.tensor_list
         self._storing = _STORING.get(config.task, Storing.NONE)
+        self.stores_any = bool(self._storing or config.tensor_list)
+        """Do tensors of any record get files?"""
         self._is_inside_scope = not config.scope
         self.is_over = False
         """Is nothing more wanted, of this step or any other?"""

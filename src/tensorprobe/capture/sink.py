@@ -54,24 +54,24 @@ class Waiting:
     held back for their files. What is written leaves only afterwards: an exception in between loses nothing."""
 
     def __init__(self) -> None:
-        self._new: deque[Finished] = deque()
+        self.new: deque[Finished] = deque()
         self._held: deque[Finished] = deque()
 
     def __len__(self) -> int:
-        return len(self._new) + len(self._held)
+        return len(self.new) + len(self._held)
 
     @property
     def is_full(self) -> bool:
-        return len(self._new) >= FLUSH_RECORDS
+        return len(self.new) >= FLUSH_RECORDS
 
     def add(self, record: Finished) -> None:
-        self._new.append(record)
+        self.new.append(record)
 
     def hold_back(self) -> None:
         """What is in the queue now is fetched next; what others add meanwhile has to wait for the flush after."""
-        for _ in range(len(self._new)):
-            self._held.append(self._new[0])
-            self._new.popleft()
+        for _ in range(len(self.new)):
+            self._held.append(self.new[0])
+            self.new.popleft()
 
     def ready(self, done_count: int | None) -> list[Finished]:
         """Those whose files are on disk; None for all."""
@@ -110,8 +110,9 @@ class Sink:
 
     def add_record(self, name: str, fields: Any, parent: str | None, stack: Stack | None) -> None:
         """A call has ended, forward or backward."""
-        self._records.add(Finished(self._files.put_count, name, fields, parent, stack))
-        if self._records.is_full:
+        waiting = self._records.new
+        waiting.append(Finished(self._files.put_count, name, fields, parent, stack))
+        if len(waiting) >= FLUSH_RECORDS:
             self.flush()
 
     def add_debug(self, name: str, tree: Any) -> None:

@@ -18,7 +18,7 @@ class Stats:
     """Max, Min, Mean and Norm over the elements that are not NaN, how many were NaN or infinite, and the sketch, which
     depends on the order of the elements."""
 
-    __slots__ = ("inf_count", "max", "mean", "min", "nan_count", "norm", "reason", "sketch")
+    __slots__ = ("inf_count", "max", "mean", "min", "nan_count", "norm", "reason", "sketch", "text")
 
     def __init__(
         self,
@@ -40,6 +40,8 @@ class Stats:
         self.reason = reason
         """Why there are no statistics, where there are none: "meta tensor", "empty"."""
         self.sketch = sketch
+        self.text: str | None = None
+        """How it was written, once it was: a value is often in several records, and changes no more then."""
 
     @property
     def is_finite(self) -> bool:

@@ -1,7 +1,7 @@
 """Records as lines of JSON, in the dialect of this format: NaN and Infinity stand bare, as Python's json writes them.
 
 Tensor leaves are by far the most frequent thing in a dump, so their text is put together by hand; everything else goes
-through json.
+through json. Compiled code (`_encode.c`) writes the same text where it was built.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+from tensorprobe.compiled import load_compiled
 from tensorprobe.model.record import LateField, Number, Sharding, Stats, TensorLeaf
 
 _encode_string = json.encoder.encode_basestring_ascii
+_compiled: Any = load_compiled("tensorprobe.store._encode", interface=1)
 
 
 def encode_entry(name: str, value: Any) -> str:
@@ -24,24 +26,28 @@ def encode_entry(name: str, value: Any) -> str:
 
 def encode_tree(tree: Any) -> str:
     """Nested lists and dicts with tensor leaves in them."""
+    text: str = _encode_tree(tree) if _compiled is None else _compiled.encode_tree(tree)
+    return text
+
+
+def _encode_tree(tree: Any) -> str:
     kind = type(tree)
     if kind is TensorLeaf:
-        return encode_tensor(tree)
+        return _encode_tensor(tree)
     if kind is str:
         return _encode_string(tree)
     if kind is int or kind is float or kind is bool or tree is None:
         return encode_number(tree)
     if kind is list:
-        return f"[{', '.join([encode_tree(item) for item in tree])}]"
+        return f"[{', '.join([_encode_tree(item) for item in tree])}]"
     if kind is dict:
-        return f"{{{', '.join([f'{_encode_string(key)}: {encode_tree(item)}' for key, item in tree.items()])}}}"
+        return f"{{{', '.join([f'{_encode_string(key)}: {_encode_tree(item)}' for key, item in tree.items()])}}}"
     if isinstance(tree, LateField):
-        return encode_tree(tree.resolve())
+        return _encode_tree(tree.resolve())
     return json.dumps(tree)
 
 
-def encode_tensor(leaf: TensorLeaf) -> str:
-    """One tensor leaf."""
+def _encode_tensor(leaf: TensorLeaf) -> str:
     parts = [_encode_kind(leaf.type, leaf.dtype, tuple(leaf.shape))]
     value = leaf.value
     if value.stats is not None:
@@ -111,6 +117,15 @@ show_sketched: Callable[[float], str] = "{:.9g}".format
 
 
 def _encode_stats(stats: Stats) -> str:
+    if stats.text is not None:
+        return stats.text
+    text = _write_stats(stats)
+    if stats.max is not None:  # else they may yet come
+        stats.text = text
+    return text
+
+
+def _write_stats(stats: Stats) -> str:
     norm, mean = stats.norm, stats.mean
     is_plain = type(norm) is type(mean) is type(stats.max) is float and norm < math.inf and -math.inf < mean < math.inf
     if is_plain:  # the extremes are finite where the norm is
@@ -129,3 +144,7 @@ def _encode_stats(stats: Stats) -> str:
     if stats.reason is not None:
         text += f', "reason": {_encode_string(stats.reason)}'
     return text
+
+
+if _compiled is not None:
+    _compiled.prepare(TensorLeaf, LateField, json.dumps, _encode_string, encode_number, _encode_sharding)

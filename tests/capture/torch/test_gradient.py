@@ -3,6 +3,7 @@ modules."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,41 @@ def test_a_call_that_returns_its_input_passes_the_gradient_through(tmp_path: Pat
     dump = record(tmp_path, lambda: (x * 2).contiguous().sum())
     fields = dump.records["Tensor.contiguous.0.backward"]
     assert torch.equal(dump.tensor(fields["output"][0]), torch.ones(3))
+
+
+def test_a_call_that_returns_what_another_thread_made_passes_the_gradient_through(tmp_path: Path) -> None:
+    """Threads number their nodes each for itself."""
+    x, made = leaf(3), list[torch.Tensor]()
+
+    def make() -> None:
+        made.extend(torch.cos(torch.sin(x)) for _ in range(50))
+
+    def run() -> torch.Tensor:
+        thread = threading.Thread(target=make)
+        thread.start()
+        thread.join()
+        return made[-1].contiguous().sum()
+
+    fields = record(tmp_path, run).records["Tensor.contiguous.0.backward"]
+    assert fields["output"][0] is not None
+
+
+def test_where_a_node_raises_what_came_to_it_is_recorded(tmp_path: Path) -> None:
+    x = leaf(3)
+
+    def run() -> torch.Tensor:
+        result = torch.exp(x)
+        loss = torch.sum(torch.mul(result, 3))
+        result.detach().add_(1)  # which its backward needs
+        return loss
+
+    session = open_session(tmp_path, level="L1", task="tensor")
+    session.start()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        run().backward()
+    session.close()
+    dump = only_step(tmp_path)
+    assert torch.equal(dump.tensor(dump.records["Torch.exp.0.backward"]["input"][0]), torch.full((3,), 3.0))
 
 
 def test_a_changed_tensor_keeps_the_gradient_of_the_moment_it_was_returned(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tensorprobe.capture.torch.reader import TorchReader
 from tensorprobe.model.record import TensorLeaf
-from tensorprobe.store.encode import encode_tensor
+from tensorprobe.store.encode import encode_tree
 from tensorprobe.store.sketch import sketch_array
 from tests.capture.torch.dump import only_step
 from tests.capture.torch.reference import check_stats, make_tensor, numbers_of
@@ -88,7 +88,7 @@ def test_a_nested_tensor_counts_as_the_tensor_that_holds_its_values() -> None:
         leaf = read(torch.nested.nested_tensor(parts, layout=layout))
         check(leaf, torch.cat(parts).double().numpy().ravel())
         assert leaf.note == "nested"
-        assert json.loads(encode_tensor(leaf))["shape"] in ([6, 3], [18])
+        assert json.loads(encode_tree(leaf))["shape"] in ([6, 3], [18])
 
 
 def test_a_tensor_in_the_layout_of_mkldnn() -> None:
@@ -154,7 +154,7 @@ def test_reading_inside_a_function_transform(
     for leaf in leaves:
         assert leaf.value.stats is not None
         assert (leaf.value.stats.max is None) == (leaf.value.stats.reason is not None)
-        json.loads(encode_tensor(leaf))
+        json.loads(encode_tree(leaf))
 
 
 def test_what_grad_follows_has_statistics_and_what_vmap_batches_says_why() -> None:

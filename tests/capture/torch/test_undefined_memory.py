@@ -123,6 +123,7 @@ WRITES: dict[str, Callable[[torch.Tensor], Any]] = {
     "foreach": lambda x: torch._foreach_copy_([x], [ONES]),
     "a view": lambda x: x.view(2, 2).t().copy_(torch.ones(2, 2)),
     "an operator that says so": lambda x: torch.ops.fsdp.split_with_sizes_copy(ONES, [4], out=[x]),
+    "a product that ignores it": lambda x: x.view(2, 2).addmm_(ONES.view(2, 2), ONES.view(2, 2), beta=0),
     "numpy": lambda x: x.numpy().fill(1.0),
     "a storage that grows and is filled": lambda x: (x.untyped_storage().resize_(0), grow(x), x.copy_(ONES)),
 }
@@ -140,6 +141,22 @@ def test_memory_that_was_written_to_is_data(tmp_path: Path, write: Callable[[tor
         memory + 1
 
     assert results(record(tmp_path, run)) == [False]
+
+
+@pytest.mark.parametrize("weight, is_undefined", [(0, False), (1, True)])
+def test_a_product_depends_on_memory_that_it_adds_but_not_on_memory_that_it_ignores(
+    tmp_path: Path, weight: int, is_undefined: bool
+) -> None:
+    a = torch.ones(1, 2, 2)
+
+    def run() -> None:
+        torch.baddbmm(torch.empty(1, 2, 2), a, a, beta=weight) + 1
+        torch.baddbmm(input=torch.empty(1, 2, 2), batch1=a, batch2=a, beta=weight) + 1
+        torch.baddbmm(torch.empty(1, 2, 2), a, a, beta=weight, out=torch.zeros(1, 2, 2)) + 1
+        torch.ops.aten.baddbmm(torch.empty(1, 2, 2), a, a, beta=weight) + 1
+        torch.baddbmm(a, torch.empty(1, 2, 2), a, beta=weight) + 1
+
+    assert results(record(tmp_path, run)) == [*[is_undefined] * 4, True]
 
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)

@@ -16,9 +16,9 @@ from torch import nn
 
 from tensorprobe.capture.session import Session
 from tensorprobe.capture.torch import value as value_module
+from tensorprobe.capture.torch.layout import is_dense, layout_of
 from tensorprobe.capture.torch.reader import TorchReader
 from tensorprobe.capture.torch.reducer import Reducer
-from tensorprobe.capture.torch.value import is_dense, permutation_key
 from tensorprobe.capture.torch.verification import VARIABLE
 from tensorprobe.model.record import TensorLeaf
 from tests.capture.torch.dump import only_step
@@ -158,7 +158,16 @@ def reduced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
         shapes.append(tuple(tensor.shape))
         return original(reducer, tensor, *rest)
 
+    original_line = Reducer.reduce_line
+
+    def reduce_line(reducer: Reducer, tensor: torch.Tensor, *rest: Any) -> Any:
+        stats = original_line(reducer, tensor, *rest)
+        if stats is not None:
+            shapes.append(tuple(tensor.shape))
+        return stats
+
     monkeypatch.setattr(Reducer, "reduce", reduce)
+    monkeypatch.setattr(Reducer, "reduce_line", reduce_line)
     return shapes
 
 
@@ -281,8 +290,7 @@ def test_the_table_holds_no_memory_of_the_user() -> None:
     ],
 )
 def test_what_is_all_of_a_storage(tensor: torch.Tensor, is_all: bool) -> None:
-    layout = (0, tensor.storage_offset())
-    assert (permutation_key(tensor, layout) is not None) == is_all
+    assert (layout_of(tensor, 0).dense_bytes == tensor.untyped_storage().nbytes()) == is_all
 
 
 @given(st.permutations(range(4)))

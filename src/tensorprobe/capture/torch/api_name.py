@@ -76,6 +76,7 @@ class ApiNames:
     def __init__(self, api_list: ApiList | None) -> None:
         self._api_list = api_list
         self._known: dict[Any, Api] = {}
+        self._made: dict[tuple[str, str, str | None], Api] = {}
 
     def find(self, function: Any) -> Api:
         """The record name of a function."""
@@ -89,6 +90,12 @@ class ApiNames:
 
     def make(self, prefix: str, name: str, note: str | None = None) -> Api:
         """An API that comes with its name: a collective, an autograd Function."""
+        key = (prefix, name, note)
+        if key not in self._made:
+            self._made[key] = self._make_named(prefix, name, note)
+        return self._made[key]
+
+    def _make_named(self, prefix: str, name: str, note: str | None) -> Api:
         stem = f"{prefix}.{name}"
         is_excluded = stem in _EXCLUDED or stem.startswith(_EXCLUDED_BEGINNINGS) or stem.endswith(_EXCLUDED_ENDINGS)
         is_recorded = not is_excluded

@@ -21,8 +21,9 @@ from tensorprobe.capture.torch.api_name import Api, ApiNames
 from tensorprobe.capture.torch.call_context import describe_context
 from tensorprobe.capture.torch.function_node import name_node
 from tensorprobe.capture.torch.generator import DROPOUTS, describe_generator, draw_mask, find_generator, is_drawing
-from tensorprobe.capture.torch.gradient import GradientTracer, Span, is_in_backward
+from tensorprobe.capture.torch.gradient import GradientTracer, is_in_backward
 from tensorprobe.capture.torch.hiding import hidden
+from tensorprobe.capture.torch.hook_plan import Span
 from tensorprobe.capture.torch.left_mode import remove_after_this_call
 from tensorprobe.capture.torch.memory_tracer import Given, MemoryTracer, find_written
 from tensorprobe.capture.torch.mode_stack import remove_mode

@@ -23,8 +23,8 @@ from tensorprobe.capture.framework import Undo
 from tensorprobe.capture.torch.api_name import Api
 from tensorprobe.capture.torch.call_mode import CallMode, CallRunner
 from tensorprobe.capture.torch.engine import hide_from_compiled_nodes
-from tensorprobe.capture.torch.gradient import Span, sequence_number
 from tensorprobe.capture.torch.hiding import hidden
+from tensorprobe.capture.torch.hook_plan import Span, sequence_number
 from tensorprobe.capture.torch.memory_tracer import Given
 from tensorprobe.capture.torch.mode_stack import remove_mode
 from tensorprobe.capture.torch.module_call import ModulePatch

@@ -13,8 +13,9 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from tensorprobe.capture.torch.distributed_tensor import content_in_flight, local_part
+from tensorprobe.capture.torch.layout import is_dense
 from tensorprobe.capture.torch.statistics import without_repeats
-from tensorprobe.capture.torch.value import PLAIN_TYPES, Layout, is_dense, is_wrapped
+from tensorprobe.capture.torch.value import PLAIN_TYPES, is_wrapped
 
 SPARSE_LAYOUTS = {torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc}
 BITS_ONLY = {
@@ -27,7 +28,6 @@ BITS_ONLY = {
     and name not in ("int8", "uint8")
 }
 """int1 to int7 and uint1 to uint7."""
-QUANTIZED = dict.fromkeys((torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4), "quantized")
 
 
 def missing_content(tensor: torch.Tensor) -> str | None:
@@ -42,21 +42,16 @@ def missing_content(tensor: torch.Tensor) -> str | None:
         return "not initialized"
     if type(tensor) not in PLAIN_TYPES or tensor.layout is not torch.strided or tensor.is_nested:
         return None
-    return missing_memory(tensor)
+    return missing_memory(tensor, tensor.untyped_storage().nbytes())
 
 
-def missing_memory(tensor: torch.Tensor) -> str | None:
-    """The same for a plain tensor."""
+def missing_memory(tensor: torch.Tensor, size_bytes: int) -> str | None:
+    """The same for a plain tensor, whose storage has this size."""
     if tensor.is_meta:
         return "meta tensor"
-    if tensor.untyped_storage().nbytes() == 0 and tensor.numel():
+    if size_bytes == 0 and tensor.numel():
         return "memory not allocated"
     return None
-
-
-def is_stored_as_shown(layout: Layout) -> bool:
-    """Are the elements in memory what a tensor with this layout shows: not quantized, conjugated or negated?"""
-    return bool(layout) and layout[4] not in QUANTIZED and not layout[5] and not layout[6]
 
 
 def statistics_content(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:

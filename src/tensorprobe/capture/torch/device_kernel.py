@@ -148,6 +148,38 @@ def reduce_listed(  # type: ignore[no-untyped-def]
         _reduce(values, tl.load(entry + 1), program, programs, rows + row * _COLUMNS, hashes + row, bits, HAS_HASH)
 
 
+_MERGED_ROWS = tl.constexpr(512)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def merge_listed(table, rows, hashes, merged, merged_hashes, HAS_HASH: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+    """The rows of each tensor of the table as one: its largest, its smallest, and the sums of all other columns, always
+    in the same order."""
+    value = tl.program_id(0).to(tl.int64)
+    first = tl.load(table + 4 * value + 2)
+    count = tl.load(table + 4 * value + 3)
+    lane = tl.arange(0, _MERGED_ROWS)
+    largest = tl.full((_MERGED_ROWS,), float("-inf"), tl.float64)
+    smallest = tl.full((_MERGED_ROWS,), float("inf"), tl.float64)
+    for start in range(0, count, _MERGED_ROWS):
+        place = rows + (first + start + lane) * _COLUMNS
+        largest = tl.maximum(largest, tl.load(place, mask=start + lane < count, other=float("-inf")))
+        smallest = tl.minimum(smallest, tl.load(place + 1, mask=start + lane < count, other=float("inf")))
+    tl.store(merged + value * _COLUMNS, tl.max(largest, 0))
+    tl.store(merged + value * _COLUMNS + 1, tl.min(smallest, 0))
+    for column in tl.static_range(2, _COLUMNS):
+        sums = tl.zeros((_MERGED_ROWS,), tl.float64)
+        for start in range(0, count, _MERGED_ROWS):
+            place = rows + (first + start + lane) * _COLUMNS + column
+            sums += tl.load(place, mask=start + lane < count, other=0.0)
+        tl.store(merged + value * _COLUMNS + column, tl.sum(sums, 0))
+    if HAS_HASH:
+        hashed = tl.zeros((_MERGED_ROWS,), tl.int64)
+        for start in range(0, count, _MERGED_ROWS):
+            hashed += tl.load(hashes + first + start + lane, mask=start + lane < count, other=0)
+        tl.store(merged_hashes + value, tl.sum(hashed, 0))
+
+
 DTYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
 """Squares of these stay inside float64."""
 
@@ -195,6 +227,15 @@ class Launcher:
             self._hashes,
             *constants,
         )
+
+    def merge(self, values: int, has_hash: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        """The first `values` tensors of the table, whose reductions are over: a row for each, and its hash."""
+        with torch.cuda.device(self._device):
+            merged = torch.empty(values, COLUMNS, dtype=torch.float64, device=self._device)
+            hashes = torch.empty(values if has_hash else 0, dtype=torch.int64, device=self._device)
+            table, rows, row_hashes = self._memory
+            merge_listed[(values, 1, 1)](table[:values].to(self._device), rows, row_hashes, merged, hashes, has_hash)
+        return merged, hashes
 
     def _compile(self, kind: tuple[torch.dtype, bool, bool]) -> Any:
         """On a table of nothing: no program finds work in it."""

@@ -22,17 +22,11 @@ from tensorprobe.capture.call import Call, GradientRecord, Slot, iter_slots
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.torch.gradient_slot import make_slots
 from tensorprobe.capture.torch.hiding import hidden
+from tensorprobe.capture.torch.hook_plan import Consumers, Edge, HookPlan, Span, Wanted, plan_one_node, sequence_number
 from tensorprobe.capture.torch.reduced_gradient import ReducedGradients
-from tensorprobe.capture.torch.view_window import ViewWindow, view_changed_in_place
 from tensorprobe.model.tree import is_plain
 
-sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
 _graph_task: Callable[[], int] = torch._C._current_graph_task_id
-
-Edge = tuple[Any, int]
-"""An autograd node and the number of its output; for a leaf, None and the address of the tensor."""
-Consumers = dict[Edge, list[tuple[Any, int]]]
-"""For each edge that leaves a call, the nodes inside the call that use it, with the position they use it at."""
 
 _HOOKED = "tensorprobe"
 _SWEEP = 64  # so many handles before those of nodes that are gone are looked for
@@ -44,22 +38,6 @@ _AccumulateGrad = type(torch.autograd.graph.get_gradient_edge(torch.zeros((), re
 def is_in_backward() -> bool:
     """Is this thread inside a backward pass?"""
     return _graph_task() != -1
-
-
-class Span:
-    """A call while it runs: where its nodes begin, which edges its inputs hang on, and the calls inside it that have
-    ended."""
-
-    __slots__ = ("children", "inputs", "keyword_slots", "slot_of", "slots", "start")
-
-    def __init__(self) -> None:
-        self.start = sequence_number()
-        self.inputs: dict[Edge, list[Slot]] = {}
-        self.slot_of: dict[int, Slot] = {}
-        """By the address of the argument: an in-place call returns the very tensor it was given."""
-        self.slots: Any = None
-        self.keyword_slots: Any = None
-        self.children: list[tuple[int, int, Consumers]] = []
 
 
 class GradientTracer:
@@ -106,11 +84,12 @@ class GradientTracer:
         """After a call: hook its outputs and the edges that leave it."""
         if span is None:
             return
-        spans = self._open_spans()
-        if self._composes:
-            while spans and spans.pop() is not span:
-                pass
+        spans = self._open_spans() if self._composes else []
+        while spans and spans.pop() is not span:
+            pass
         if has_failed:
+            return
+        if not self._composes and isinstance(output, torch.Tensor) and self._hook_one_node(call, span, output):
             return
         tensors: list[tuple[Slot, torch.Tensor]] = []
         results = list(output) if isinstance(output, tuple) else [output]
@@ -189,6 +168,22 @@ class GradientTracer:
         return leaf
 
     # -- the hooks -----------------------------------------------------------------------------------------------------
+
+    def _hook_one_node(self, call: Call | None, span: Span, output: torch.Tensor) -> bool:
+        """The hooks of the usual call, which returned one tensor and has one node; False for any other. What comes to
+        the node is taken before it runs: it may raise."""
+        if call is None or not call.keeps_backward or not output.requires_grad:
+            return True
+        record = GradientRecord(self._recorder, call)
+        plan = plan_one_node(record, span, output, self._find_leaving)
+        if plan is None:
+            return False
+        node, arriving, departing = plan
+        record.outputs, record.outputs_by_keyword = span.slots, span.keyword_slots
+        node.register_prehook(self._make_prehook(record, arriving))
+        if departing:
+            node.register_hook(self._make_posthook(record, departing))
+        return True
 
     def _hook(
         self, call: Call, span: Span, slots: Any, tensors: list[tuple[Slot, torch.Tensor]], leaving: Consumers
@@ -308,9 +303,15 @@ class GradientTracer:
         """What a call is given, as slots for the gradients that it gives back."""
         tensors: list[tuple[Slot, torch.Tensor]] = []
         slots = make_slots(tree, role, tensors)
+        inputs, slot_of = span.inputs, span.slot_of
         for slot, tensor in tensors:
-            span.inputs.setdefault(edge_of(tensor), []).append(slot)
-            span.slot_of[id(tensor)] = slot
+            node = tensor.grad_fn
+            edge = (node, tensor.output_nr) if node is not None else (None, id(tensor))
+            if edge in inputs:
+                inputs[edge].append(slot)
+            else:
+                inputs[edge] = [slot]
+            slot_of[id(tensor)] = slot
         return slots
 
     def _open_spans(self) -> list[Span]:
@@ -319,59 +320,3 @@ class GradientTracer:
         except AttributeError:
             spans = self._local.spans = []
         return spans
-
-
-Wanted = tuple[int, Slot, ViewWindow | None]
-"""The position of a gradient, the slot it is for, and the part of it that is meant."""
-
-
-class HookPlan:
-    """Which gradients of one call come through which nodes, before they run and after."""
-
-    def __init__(self, record: GradientRecord) -> None:
-        self._record = record
-        self.arriving: dict[Any, list[Wanted]] = {}
-        self.departing: dict[Any, list[Wanted]] = {}
-
-    def add_output(self, span: Span, slot: Slot, tensor: torch.Tensor, leaving: Consumers) -> None:
-        """The gradient of something that the call returned."""
-        node, number = tensor.grad_fn, tensor.output_nr
-        window = view_changed_in_place(tensor, span.start)
-        if window is not None:
-            self._add_changed_view(span, slot, tensor, window)
-        elif node is not None:
-            self._arrive(node, (number, slot, None))
-            if not leaving.get((node, number)):  # a call that returns its input as it is
-                for passed in span.inputs.get((node, number), ()):
-                    self._arrive(node, (number, passed, None))
-
-    def add_inputs(self, span: Span, leaving: Consumers) -> None:
-        """The call's share of the gradients of what it was given."""
-        for edge, slots in span.inputs.items():
-            users = leaving.get(edge, ())
-            # x * x: one node, and its positions are in the order of the arguments. Otherwise the first has the sum.
-            is_told_apart = len(users) == len(slots) and len({node for node, _ in users}) == 1
-            for number, (node, position) in enumerate(users):
-                self._depart(node, (position, slots[number] if is_told_apart else slots[0], None))
-
-    def _add_changed_view(self, span: Span, slot: Slot, view: torch.Tensor, window: ViewWindow) -> None:
-        """A view that was changed in place: gradients pass through the node of its base, whichever is used later."""
-        node = view._base.grad_fn
-        self._arrive(node, (0, slot, window))
-        given = span.slot_of.get(id(view))
-        if given is not None and node.next_functions[0][0] is not None:
-            self._depart(node, (0, given, window))
-
-    def _arrive(self, node: Any, wanted: Wanted) -> None:
-        self._record.expect(wanted[1])
-        self.arriving.setdefault(node, []).append(wanted)
-
-    def _depart(self, node: Any, wanted: Wanted) -> None:
-        self._record.expect(wanted[1])
-        self.departing.setdefault(node, []).append(wanted)
-
-
-def edge_of(tensor: torch.Tensor) -> Edge:
-    """Where a tensor hangs in the graph."""
-    node = tensor.grad_fn
-    return (node, tensor.output_nr) if node is not None else (None, id(tensor))

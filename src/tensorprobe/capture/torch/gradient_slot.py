@@ -30,7 +30,10 @@ def make_slots(tree: Any, role: str, tensors: list[tuple[Slot, torch.Tensor]]) -
     for index, item in enumerate(tree):
         kind = type(item)
         if kind is torch.Tensor or kind is torch.nn.Parameter:
-            slots.append(make(item, f"{role}.{index}") if item.requires_grad else None)
+            slot = Slot(f"{role}.{index}") if item.requires_grad else None
+            slots.append(slot)
+            if slot is not None:
+                tensors.append((slot, item))
         else:
             slots.append(None if kind in PLAIN_ENDS else map_tree(item, f"{role}.{index}", make, _ATOMS, above))
     return slots

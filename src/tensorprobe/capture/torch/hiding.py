@@ -10,19 +10,19 @@ from typing import Any
 import torch
 
 _without_functions = torch._C.DisableTorchFunction
-_is_function_off = getattr(torch._C, "_is_torch_function_all_disabled", lambda: False)  # not in torch 2.4
-_count_dispatch_modes = torch._C._len_torch_dispatch_stack
+is_function_off = getattr(torch._C, "_is_torch_function_all_disabled", lambda: False)  # not in torch 2.4
+count_dispatch_modes = torch._C._len_torch_dispatch_stack
 transforms = torch._C._functorch.peek_interpreter_stack
 
 
 def hidden() -> AbstractContextManager[Any]:
     """Inside, no `__torch_function__` and no mode of the program is called."""
-    return _without_modes() if _count_dispatch_modes() else _without_functions()
+    return _without_modes() if count_dispatch_modes() else _without_functions()
 
 
 def is_hidden() -> bool:
     """Are we inside such a place already, with no mode of the program to hide from?"""
-    return _is_function_off() and not _count_dispatch_modes()
+    return is_function_off() and not count_dispatch_modes()
 
 
 def isolated() -> AbstractContextManager[Any]:

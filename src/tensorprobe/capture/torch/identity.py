@@ -14,12 +14,15 @@ from typing import Any
 
 import torch
 
-_NUMBER = "tensorprobe number"
+from tensorprobe.capture.torch.layout import Layout
+
+NODE_KEY = "tensorprobe number"
 """The key in a node's metadata under which its number stands."""
 
 _MAX_CHAIN = 4
 
 Place = tuple[Any, ...]
+"""How a tensor lies in its storage, and where it is in the graph."""
 
 
 class KnownTensors:
@@ -29,42 +32,40 @@ class KnownTensors:
 
     def __init__(self) -> None:
         self.by_place: dict[Place, int] = {}
-        self.by_address: dict[int, tuple[tuple[Any, ...], Place]] = {}
-        """How each lay there when it was last seen, its version first, and its place then."""
+        self.by_address: dict[int, tuple[Layout, Place]] = {}
+        """How each lay there when it was last seen, and its place then."""
 
 
 class TensorNumbers:
     """The numbers that were given in a session."""
 
     def __init__(self) -> None:
-        self._numbers = count()
-        self._nodes = count()
+        self.numbers = count()
+        self.nodes = count()
 
-    def number(
-        self, tensor: torch.Tensor, known: KnownTensors, layout: tuple[Any, ...], node: Any, requires_grad: bool
-    ) -> int:
-        """`known` are the tensors of its storage; `layout` how it lies there, its version first; `node` made it."""
+    def number(self, tensor: torch.Tensor, known: KnownTensors, layout: Layout, node: Any, requires_grad: bool) -> int:
+        """`known` are the tensors of its storage; `layout` how it lies there; `node` made it."""
         # without a node: a parameter, and what `.data` and `detach()` make of it
         key = (requires_grad,) if node is None else (self._node_number(node), tensor.output_nr)
-        place = (layout[1:], *key)
+        place = (layout.place, *key)
         found = known.by_place.get(place)
         if found is None:
             found = known.by_place[place] = self._move(tensor, known, layout)
         known.by_address[tensor._cdata] = layout, place
         return found
 
-    def has(self, tensor: torch.Tensor, known: KnownTensors, layout: tuple[Any, ...]) -> bool:
+    def has(self, tensor: torch.Tensor, known: KnownTensors, layout: Layout) -> bool:
         """Has it a number already?"""
         node = tensor.grad_fn
         key = (tensor.requires_grad,) if node is None else (self._node_number(node), tensor.output_nr)
-        return (layout[1:], *key) in known.by_place
+        return (layout.place, *key) in known.by_place
 
-    def _move(self, tensor: torch.Tensor, known: KnownTensors, layout: tuple[Any, ...]) -> int:
+    def _move(self, tensor: torch.Tensor, known: KnownTensors, layout: Layout) -> int:
         """The number that a tensor had before it was written to, which nobody else has from now on; or a new one."""
         seen, place = known.by_address.get(tensor._cdata, (layout, ()))
-        is_same = seen[1:] == layout[1:] and seen[0] < layout[0]
+        is_same = seen.place is layout.place and seen[0] < layout[0]
         number = known.by_place.pop(place, None) if is_same else None
-        return number if number is not None else next(self._numbers)
+        return number if number is not None else next(self.numbers)
 
     def find_base(self, view: torch.Tensor, known: KnownTensors) -> int | None:
         """The tensor that a view was taken of, without a call that was seen (`x.T`): by the graph of gradients."""
@@ -76,14 +77,14 @@ class TensorNumbers:
             leaf = getattr(node, "variable", None)
             if leaf is not None:
                 return next((found for place, found in known.by_place.items() if place[1:] == (True,)), None)
-            own = node.metadata.get(_NUMBER) if node is not None else None
+            own = node.metadata.get(NODE_KEY) if node is not None else None
             if own is not None:
                 return next((found for place, found in known.by_place.items() if place[1:] == (own, number)), None)
         return None
 
     def _node_number(self, node: Any) -> int:
         metadata = node.metadata
-        found: int | None = metadata.get(_NUMBER)
+        found: int | None = metadata.get(NODE_KEY)
         if found is None:
-            found = metadata[_NUMBER] = next(self._nodes)
+            found = metadata[NODE_KEY] = next(self.nodes)
         return found

@@ -36,6 +36,8 @@ class MemoryEffect:
     is_idle: bool = False
     """It neither reads nor writes what tensors hold."""
     reads_first_only: bool = False
+    reads_first_by_beta: bool = False
+    """Its first argument counts `beta` times: where that is 0, it is not read."""
     is_view: bool = False
     is_index: bool = False
     """It returns a view where its second argument is made of numbers and slices alone."""
@@ -73,6 +75,7 @@ def find_effect(prefix: str, name: str, is_excluded: bool) -> MemoryEffect:
         hands_out=hands_out,
         is_idle=(is_excluded and not hands_out) or function in _DATA["ignores_content"],
         reads_first_only=function in _DATA["reads_first"],
+        reads_first_by_beta=function in _DATA["reads_first_by_beta"],
         is_view=function in _DATA["views"],
         is_index=function == "__getitem__",
         moves=function in _DATA["moves_elements"],

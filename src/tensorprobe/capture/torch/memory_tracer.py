@@ -106,7 +106,7 @@ class MemoryTracer:
             self._doubt(given, output)
         if effect.value_at is not None and (given.read or not effect.overwrites):
             self._write_at_index(effect, given, function)
-        elif given.written and (effect.overwrites or effect.declared or given.kwargs.get("out") is not None):
+        elif given.written and is_overwritten(effect, given.kwargs):
             self._overwrite(given)
         elif given.written:
             self._change(effect, given)
@@ -223,15 +223,34 @@ def find_read(effect: MemoryEffect, args: Sequence[Any], kwargs: dict[str, Any])
     if effect.reads_first_only:
         yield from first_tensors(args, kwargs)
     elif kwargs.get("out") is not None:
-        yield from tensors_in((args, {name: value for name, value in kwargs.items() if name != "out"}))
+        rest = {name: value for name, value in kwargs.items() if name != "out"}
+        yield from tensors_in(without_first(args, rest) if is_first_ignored(effect, kwargs) else (args, rest))
     elif effect.declared:
         places, names = ({item[index] for item in effect.declared} for index in (0, 1))
         yield from tensors_in([value for place, value in enumerate(args) if place not in places])
         yield from tensors_in({name: value for name, value in kwargs.items() if name not in names})
-    elif effect.writes_first and (effect.overwrites or effect.value_at is not None):
-        yield from tensors_in((args[1:], kwargs if args else dict(list(kwargs.items())[1:])))
+    elif (effect.writes_first and (effect.overwrites or effect.value_at is not None)) or is_first_ignored(
+        effect, kwargs
+    ):
+        yield from tensors_in(without_first(args, kwargs))
     else:
         yield from tensors_in((args, kwargs))
+
+
+def is_overwritten(effect: MemoryEffect, kwargs: dict[str, Any]) -> bool:
+    """Does it not read what it writes to?"""
+    is_told = effect.overwrites or bool(effect.declared) or kwargs.get("out") is not None
+    return is_told or is_first_ignored(effect, kwargs)
+
+
+def is_first_ignored(effect: MemoryEffect, kwargs: dict[str, Any]) -> bool:
+    """`baddbmm(input, a, b, beta=0)` is the product alone, whatever is in `input`."""
+    return effect.reads_first_by_beta and kwargs.get("beta", 1) == 0
+
+
+def without_first(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
+    """The arguments but for the first, however it is given."""
+    return args[1:], kwargs if args else dict(list(kwargs.items())[1:])
 
 
 def first_tensors(args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:

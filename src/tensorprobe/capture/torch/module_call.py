@@ -23,8 +23,8 @@ from tensorprobe.capture.recursion import room
 from tensorprobe.capture.root import Roots
 from tensorprobe.capture.torch.call_mode import CallMode, CallRunner, end_raised
 from tensorprobe.capture.torch.generator import describe_generator
-from tensorprobe.capture.torch.gradient import Span
 from tensorprobe.capture.torch.hiding import hidden
+from tensorprobe.capture.torch.hook_plan import Span
 from tensorprobe.capture.torch.kept_call import find_present, mark_direct, only_hands_on
 from tensorprobe.capture.torch.mode_stack import is_on_stack
 from tensorprobe.model.name import module_stem

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
 
+from tensorprobe.capture.torch import look
 from tensorprobe.capture.torch.content import (
-    QUANTIZED,
     copy_content,
     describe_kind,
     has_dispatch,
     is_sparse,
-    is_stored_as_shown,
     missing_content,
     missing_memory,
     own_memory,
@@ -44,6 +43,7 @@ from tensorprobe.capture.torch.distributed_tensor import (
 )
 from tensorprobe.capture.torch.hiding import hidden, is_hidden, isolated, transforms
 from tensorprobe.capture.torch.identity import TensorNumbers
+from tensorprobe.capture.torch.layout import NO_LAYOUT, Layout, layout_of
 from tensorprobe.capture.torch.npy_file import NpyFiles
 from tensorprobe.capture.torch.object import describe_object
 from tensorprobe.capture.torch.reducer import Reducer
@@ -54,19 +54,14 @@ from tensorprobe.capture.torch.undefined_memory import UndefinedMemory
 from tensorprobe.capture.torch.value import (
     PLAIN_TYPES,
     KnownStorage,
-    Layout,
     ValueTable,
     is_identifiable,
-    layout_of,
-    order_of,
-    permutation_key,
 )
 from tensorprobe.model.record import Stats, TensorLeaf, Value
 from tensorprobe.model.undefined import add_undefined
 
 _DIGESTS = {"md5": crc32_digest, "hash": hash_digest}
 _MAX_LATE_BYTES = 256 << 20
-_text_of: Callable[[torch.dtype], str] = cache(str)
 
 
 class TorchReader:
@@ -85,6 +80,8 @@ class TorchReader:
         self._has_stats = has_stats
         self._digest_kind = digest_kind
         self._reducer = Reducer()
+        self._sums_up = has_stats and digest_kind in (None, "hash") and not self.verifies
+        """Is there nothing to compute of a usual value but what one pass over it gives?"""
         self.numbers = TensorNumbers()
         self.parameter_names: Mapping[int, str] = {}
         """By address: what the parameters of the models are called."""
@@ -96,9 +93,18 @@ class TorchReader:
         self._fetching = threading.RLock()  # a signal handler that ends the run may fetch in the middle of it
         self._waiting: dict[int, list[tuple[Value, torch.Tensor]]] = {}
         """Values in flight and the tensors that they will be in, by the address of their storage."""
+        self._is_quick = look.compiled is not None and not self.verifies
+        self.describe_flat = partial(look.compiled.describe_flat, self) if self._is_quick else None
 
     def read(self, tensor: torch.Tensor, produced_by: str | None) -> TensorLeaf:
         """A leaf for the value that `tensor` has now."""
+        if self._is_quick:
+            leaf: TensorLeaf = look.compiled.read(self, tensor, produced_by)
+            return leaf
+        return self.read_any(tensor, produced_by)
+
+    def read_any(self, tensor: torch.Tensor, produced_by: str | None) -> TensorLeaf:
+        """The same, without compiled code."""
         if is_hidden() and transforms() is None:  # as it is on the hot path
             return self._read(tensor, produced_by)
         with hidden():
@@ -170,7 +176,7 @@ class TorchReader:
     def fill_waiting(self, tensor: torch.Tensor) -> None:
         """The result of a collective has come: the records that were waiting for it get its numbers."""
         for value, content in self._waiting.pop(storage_of(local_part(tensor)), ()):
-            filled, _ = self._make_value(content, None, ())
+            filled, _ = self._make_value(content, None, NO_LAYOUT)
             value.stats, value.digest, value.digest_kind = filled.stats, filled.digest, filled.digest_kind
 
     def holds(self, path: Path, tensor: torch.Tensor) -> bool:
@@ -201,13 +207,11 @@ class TorchReader:
         value, known, layout = self._find(tensor, produced_by)
         reason = None
         if value is None:
-            value, reason = self._make_value(tensor, known, layout)
-            if known is not None:
-                self.values.remember(value, known, layout, produced_by)
+            value, reason = self.make_value(tensor, known, layout, produced_by)
         if known is not None:
-            leaf = self._make_leaf(tensor, value, known, layout, produced_by)
+            leaf: TensorLeaf = look.make_leaf(self, tensor, value, known, layout, produced_by)
         else:
-            leaf = TensorLeaf("torch.Tensor", _text_of(tensor.dtype), shape_of(tensor), tensor.requires_grad, value)
+            leaf = TensorLeaf("torch.Tensor", look.text_of(tensor.dtype), shape_of(tensor), tensor.requires_grad, value)
             leaf.note = describe_kind(tensor)
         if is_undefined:
             leaf.note = add_undefined(leaf.note)
@@ -215,38 +219,38 @@ class TorchReader:
             leaf.is_storable = False
         return leaf
 
-    def _make_leaf(
-        self, tensor: torch.Tensor, value: Value, known: KnownStorage, layout: Layout, produced_by: str | None
-    ) -> TensorLeaf:
-        """Of a plain tensor: most of what it could be need not be asked."""
-        dtype, source = layout[4], known.sources.get(layout, known.writer)
-        requires_grad, node = tensor.requires_grad, tensor.grad_fn
-        told = source if source != produced_by else None
-        leaf = TensorLeaf("torch.Tensor", _text_of(dtype), layout[2], requires_grad, value, told)
-        if source is not None and source.endswith(".forward"):
-            if not known.is_exposed:
-                leaf.is_leaf = False
-            if node is None and requires_grad:
-                leaf.starts_graph = True
-        tensors = known.tensors
-        count = len(tensors.by_place)
-        leaf.tensor, leaf.storage = self.numbers.number(tensor, tensors, layout, node, requires_grad), known.number
-        if count and produced_by is None and len(tensors.by_place) > count and tensor._is_view():
-            leaf.view_of = self.numbers.find_base(tensor, tensors)
-        parameter = self.parameter_names.get(id(tensor))
-        if parameter is None and type(tensor) is torch.nn.Parameter:
-            parameter = self._find_parameter(tensor)
-        if parameter is not None:
-            leaf.parameter = parameter
-        if layout[1] or not tensor.is_contiguous():
-            leaf.layout = layout[1], layout[3]
-        if layout[5] or layout[6]:
-            leaf.is_conjugated, leaf.is_negated = layout[5], layout[6]
-        if dtype in QUANTIZED:
-            leaf.note = QUANTIZED[dtype]
-        return leaf
+    def make_value(
+        self, tensor: torch.Tensor, known: KnownStorage | None, layout: Layout, produced_by: str | None
+    ) -> tuple[Value, str | None]:
+        """A value that was not known, and why it has no content, if it has none."""
+        if known is not None and layout.is_in_line and self._sums_up:
+            value = Value(None)
+            if self._sum_up(value, tensor, known, layout):
+                self.values.remember(value, known, layout, produced_by)
+                return value, None
+        value, reason = self._make_value(tensor, known, layout)
+        if known is not None:
+            self.values.remember(value, known, layout, produced_by)
+        return value, reason
 
-    def _find_parameter(self, tensor: torch.Tensor) -> str | None:
+    def _sum_up(self, value: Value, tensor: torch.Tensor, known: KnownStorage, layout: Layout) -> bool:
+        """Fill in what is to be known of a value, the short way; False where there is more to it."""
+        size_bytes = tensor.untyped_storage().nbytes()
+        if self._digest_kind == "hash":
+            value.stats = self._reducer.reduce_line(tensor, layout.extent, value) if size_bytes else None
+            value.digest_kind = "hash"
+            return value.stats is not None
+        is_whole = known.is_trusted and layout.dense_bytes == size_bytes
+        if not size_bytes or (is_whole and layout.any_order in known.stats):
+            return False
+        stats = value.stats = self._reducer.reduce_line(tensor, layout.extent)
+        if stats is None:
+            return False
+        if is_whole:
+            known.stats[layout.any_order] = known.stats[layout.in_order] = stats
+        return True
+
+    def find_parameter(self, tensor: torch.Tensor) -> str | None:
         """FSDP2 puts other parameters into the modules while they compute; it keeps them from step to step."""
         if id(tensor) in self._unnamed:
             return None
@@ -259,7 +263,7 @@ class TorchReader:
     def has_identified(self, tensor: torch.Tensor) -> bool:
         """Was it seen before? Another tensor in its memory may not show what it shows."""
         known = self.values.peek(tensor)
-        return known is not None and self.numbers.has(tensor, known.tensors, layout_of(tensor, tensor._version))
+        return known is not None and self.numbers.has(tensor, known, layout_of(tensor, tensor._version))
 
     def trace(self, tensor: torch.Tensor, produced_by: str | None) -> dict[str, Any]:
         """Which tensor it is, without its statistics."""
@@ -269,12 +273,12 @@ class TorchReader:
     def identify(self, tensor: torch.Tensor) -> dict[str, Any]:
         """Which tensor it is, without a look at its content."""
         known = self.values.peek(tensor)
-        leaf: dict[str, Any] = {"type": "torch.Tensor", "dtype": _text_of(tensor.dtype)}
+        leaf: dict[str, Any] = {"type": "torch.Tensor", "dtype": look.text_of(tensor.dtype)}
         leaf |= {"shape": list(shape_of(tensor)), "requires_grad": tensor.requires_grad}
         if known is not None:
             layout = layout_of(tensor, tensor._version)
             node = tensor.grad_fn
-            leaf["tensor"] = self.numbers.number(tensor, known.tensors, layout, node, tensor.requires_grad)
+            leaf["tensor"] = self.numbers.number(tensor, known, layout, node, tensor.requires_grad)
             leaf["storage"], leaf["source"] = known.number, known.source_of(layout)
             leaf["parameter"] = self.parameter_names.get(id(tensor))
             if layout[1] or not tensor.is_contiguous():
@@ -282,7 +286,8 @@ class TorchReader:
         return leaf
 
     def _find(self, tensor: torch.Tensor, produced_by: str | None) -> tuple[Value | None, KnownStorage | None, Layout]:
-        return self.values.find(tensor, produced_by)
+        found: tuple[Value | None, KnownStorage | None, Layout] = look.find_value(self.values, tensor, produced_by)
+        return found
 
     def _find_stats(self, known: KnownStorage, key: Any, tensor: torch.Tensor) -> Stats | None:
         return known.stats.get(key)
@@ -296,7 +301,7 @@ class TorchReader:
             if self._has_stats:
                 self._waiting.setdefault(storage_of(local), []).append((value, content_in_flight(local)))
         else:
-            value, reason = self._make_value(local, None, ())
+            value, reason = self._make_value(local, None, NO_LAYOUT)
         leaf = TensorLeaf(
             "torch.Tensor",
             str(tensor.dtype),
@@ -311,14 +316,15 @@ class TorchReader:
         part = content_in_flight(local)
         _, known, layout = self.values.find(part, produced_by)
         if known is not None:  # by the memory of its part on this rank
-            number = self.numbers.number(tensor, known.tensors, layout, tensor.grad_fn, tensor.requires_grad)
+            number = self.numbers.number(tensor, known, layout, tensor.grad_fn, tensor.requires_grad)
             leaf.tensor, leaf.storage = number, known.number
             if layout[1] or not part.is_contiguous():
                 leaf.layout = layout[1], layout[3]
         return leaf
 
     def _make_value(self, tensor: torch.Tensor, known: KnownStorage | None, layout: Layout) -> tuple[Value, str | None]:
-        reason = missing_content(tensor) if known is None else missing_memory(tensor)
+        size_bytes = 0 if known is None else tensor.untyped_storage().nbytes()
+        reason = missing_content(tensor) if known is None else missing_memory(tensor, size_bytes)
         if not self._has_stats:
             return Value(None), reason
         if reason is not None:
@@ -328,32 +334,30 @@ class TorchReader:
             value.digest_kind = "hash"
             value.stats = self._reduce(tensor, layout, value)
             return value, None
-        key = permutation_key(tensor, layout) if known is not None and known.is_trusted else None
-        if known is not None and key is not None:
-            value.stats = self._known_stats(known, key, tensor, layout)
+        if known is not None and known.is_trusted and layout.dense_bytes == size_bytes:
+            value.stats = self._known_stats(known, tensor, layout)
         else:
             value.stats = self._reduce(tensor, layout)
         if self._digest_kind is not None:
             self._add_digest(value, tensor, self._digest_kind)
         return value, None
 
-    def _known_stats(self, known: KnownStorage, key: Any, tensor: torch.Tensor, layout: Layout) -> Stats:
+    def _known_stats(self, known: KnownStorage, tensor: torch.Tensor, layout: Layout) -> Stats:
         """Of all of a storage: in another order, only the sketch is another one."""
-        ordered = (*key, order_of(tensor))
-        stats = self._find_stats(known, key, tensor)
+        stats = self._find_stats(known, layout.any_order, tensor)
         if stats is None:
-            stats = known.stats[key] = known.stats[ordered] = self._reduce(tensor, layout)
-        elif ordered in known.stats:
-            stats = known.stats[ordered]
-        elif is_stored_as_shown(layout):
-            stats = known.stats[ordered] = self._reducer.reorder(stats, tensor.detach())
+            stats = known.stats[layout.any_order] = known.stats[layout.in_order] = self._reduce(tensor, layout)
+        elif layout.in_order in known.stats:
+            stats = known.stats[layout.in_order]
+        elif layout.is_stored_as_shown:
+            stats = known.stats[layout.in_order] = self._reducer.reorder(stats, tensor.detach())
         else:
-            stats = known.stats[ordered] = self._reduce(tensor, layout)
+            stats = known.stats[layout.in_order] = self._reduce(tensor, layout)
         return stats
 
-    def _reduce(self, tensor: torch.Tensor, layout: Layout = (), hashed: Value | None = None) -> Stats:
+    def _reduce(self, tensor: torch.Tensor, layout: Layout = NO_LAYOUT, hashed: Value | None = None) -> Stats:
         try:
-            if is_stored_as_shown(layout):
+            if layout.is_stored_as_shown:
                 return self._reducer.reduce(tensor.detach(), 0, hashed)
             return self._reducer.reduce(*statistics_content(tensor), hashed)
         except Exception as error:  # a subclass that cannot be looked into
@@ -388,3 +392,4 @@ class TorchReader:
 def note_missing_digest(value: Value, error: BaseException) -> None:
     if value.stats is not None and value.stats.reason is None:
         value.stats.reason = f"no {value.digest_kind}, {describe_failure(error)}"
+        value.stats.text = None

@@ -16,6 +16,7 @@ from tensorprobe.capture.torch.statistics import (
     fill_stats,
     reduce_on_host,
     sketch_on_host,
+    summarize_line,
     without_repeats,
 )
 from tensorprobe.model.record import Stats, Value
@@ -58,6 +59,19 @@ class Reducer:
                     return kernel.add(distinct, extent, None)
                 return kernel.add(tensor, Extent(tensor.dtype, total), hashed)
         except Exception as error:  # a dtype without arithmetic (bits8, uint4), no memory left
+            return Stats(reason=describe_failure(error))
+
+    def reduce_line(self, tensor: torch.Tensor, extent: Extent, hashed: Value | None = None) -> Stats | None:
+        """The same for elements that lie one after another, in the usual case; None in any other."""
+        if tensor.is_cpu:
+            return summarize_line(tensor.data_ptr(), extent) if hashed is None else None
+        kernel = self._kernels.get(tensor.device)
+        if kernel is None or extent.dtype not in kernel.dtypes:
+            return None
+        try:
+            with self._lock:
+                return kernel.add_line(tensor.data_ptr(), extent, hashed)
+        except Exception as error:  # no memory left
             return Stats(reason=describe_failure(error))
 
     def reorder(self, stats: Stats, tensor: torch.Tensor) -> Stats:

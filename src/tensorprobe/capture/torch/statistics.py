@@ -147,6 +147,16 @@ def reduce_natively(tensor: torch.Tensor, count: int) -> Row | None:
     return native.reduce_memory(line.data_ptr(), count, kind, threads)
 
 
+def summarize_line(address: int, extent: Extent) -> Stats | None:
+    """The statistics of a CPU tensor whose elements lie one after another, by compiled code; None where there is none
+    for it, or where more is to be said."""
+    kind = _KINDS.get(extent.dtype)
+    if kind is None:
+        return None
+    threads = torch.get_num_threads() if extent.count >= _THREADED else 1
+    return native.summarize_memory(address, extent.count, kind, threads)
+
+
 def sketch_on_host(tensor: torch.Tensor) -> list[float] | None:
     """The sketch alone."""
     found = reduce_natively(tensor, tensor.numel())

@@ -19,7 +19,7 @@ from typing import BinaryIO
 
 import torch
 
-from tensorprobe.capture.torch.value import is_dense
+from tensorprobe.capture.torch.layout import is_dense
 
 _MAX_BYTES = 64 << 20
 _KINDS = 1024

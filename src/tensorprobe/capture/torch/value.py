@@ -25,21 +25,20 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from tensorprobe.capture.torch.identity import KnownTensors
+from tensorprobe.capture.torch.layout import NO_LAYOUT, Layout, forget_written, layout_of
 from tensorprobe.model.record import Stats, Value
 
 _STRIDED = torch.strided
 _SWEEP_SIZE = 4096
 _MAX_LAYOUTS = 256
 _API_ENDINGS = (".forward", ".recompute")
-_graph_task = torch._C._current_graph_task_id
-_is_wrapped_by_functorch = torch._C._functorch.is_functorch_wrapped_tensor
+graph_task = torch._C._current_graph_task_id
+is_wrapped_by_functorch = torch._C._functorch.is_functorch_wrapped_tensor
 _count_users = getattr(torch._C, "_storage_Use_Count", None)  # not in torch 2.4 to 2.6
 _is_batched = torch._C._functorch.is_legacy_batchedtensor
 
-Layout = tuple[Any, ...]
 
-
-class KnownStorage:
+class KnownStorage(KnownTensors):
     """What is known of one storage at its latest version."""
 
     __slots__ = (
@@ -50,30 +49,38 @@ class KnownStorage:
         "reference",
         "sources",
         "stats",
-        "tensors",
         "values",
         "version",
         "writer",
     )
 
-    def __init__(self, reference: Any, number: int) -> None:
+    def __init__(
+        self,
+        reference: Any,
+        number: int,
+        version: int = -1,
+        writer: str | None = None,
+        epoch: int = -1,
+        is_trusted: bool = False,
+    ) -> None:
+        self.by_place = {}
+        self.by_address = {}
         self.reference = reference
         self.number = number
         """Tells it from every other storage of the session: tensors with one number share their memory."""
-        self.tensors = KnownTensors()
-        self.version = -1
-        self.epoch = -1
-        self.is_trusted = False
+        self.version = version
+        self.epoch = epoch
+        self.is_trusted = is_trusted
         """Nobody can have written to it unnoticed."""
         self.is_exposed = False
         """Its memory was handed out: from then on it may change unnoticed, for as long as it lives."""
         self.values: dict[Layout, Value] = {}
         self.stats: dict[tuple[Any, ...], Stats] = {}
         """By dtype, of views that cover the whole storage in any order; and by that order, for their sketches."""
-        self.writer: str | None = None
+        self.writer = writer
         """The record that made or last changed the content."""
         self.sources: dict[Layout, str] = {}
-        """The record that returned it in a certain layout."""
+        """The record that returned it in a certain layout, where that is another one."""
 
     def restart(self, version: int, writer: str | None) -> None:
         """The content has changed."""
@@ -113,14 +120,26 @@ class ValueTable:
     def find(self, tensor: torch.Tensor, produced_by: str | None) -> tuple[Value | None, KnownStorage | None, Layout]:
         """The value if it is known, what is known of its storage, and the key to remember it under."""
         if not is_identifiable(tensor):
-            return None, None, ()
+            return None, None, NO_LAYOUT
         known, layout = self._observe(tensor, produced_by)
         if not known.is_trusted and type(tensor) is torch.nn.Parameter and self._sees_calls:
-            known.is_trusted = not known.is_exposed and is_held_alone(tensor)
+            self.trust_parameter(known, tensor)
         return (known.values.get(layout) if known.is_trusted else None), known, layout
 
+    def trust_parameter(self, known: KnownStorage, tensor: torch.nn.Parameter) -> bool:
+        """While calls are seen, nobody writes to a parameter unnoticed whose memory nobody else holds."""
+        known.is_trusted = not known.is_exposed and is_held_alone(tensor)
+        return known.is_trusted
+
+    def add_seen(self, storage: Any, tensor: torch.Tensor, version: int, produced_by: str | None) -> KnownStorage:
+        """The storage of a tensor is seen for the first time."""
+        known = self._add(storage)
+        known.version, known.writer, known.epoch = version, produced_by, self._epoch
+        known.is_trusted = self._is_made_in_sight(tensor, produced_by)
+        return known
+
     def remember(self, value: Value, known: KnownStorage, layout: Layout, produced_by: str | None) -> None:
-        if produced_by is not None:
+        if produced_by is not None and produced_by != known.writer:
             if len(known.sources) >= _MAX_LAYOUTS:
                 known.sources.clear()
             known.sources.setdefault(layout, produced_by)
@@ -166,6 +185,7 @@ class ValueTable:
         for known in self._storages.values():
             known.restart(known.version, None)
         self._sees_calls = False
+        forget_written()
 
     def doubt(self) -> None:
         """Something may have written anywhere: know no value any more, but remember who made it."""
@@ -174,7 +194,7 @@ class ValueTable:
 
     def _observe(self, tensor: torch.Tensor, produced_by: str | None) -> tuple[KnownStorage, Layout]:
         """Note what can be seen of a tensor's storage."""
-        task = _graph_task()
+        task = graph_task()
         if task != self._task:  # a backward pass has begun or ended
             self._task = task
             self._epoch += 1
@@ -182,9 +202,7 @@ class ValueTable:
         version = tensor._version
         known = self._storages.get(storage._cdata)
         if known is None:
-            known = self._add(storage)
-            known.version, known.writer, known.epoch = version, produced_by, self._epoch
-            known.is_trusted = self._is_made_in_sight(tensor, produced_by)
+            known = self.add_seen(storage, tensor, version, produced_by)
         elif version > known.version:
             known.restart(version, produced_by)
         elif version < known.version:
@@ -239,7 +257,7 @@ def is_identifiable(tensor: torch.Tensor) -> bool:
         type(tensor) not in PLAIN_TYPES
         or tensor.layout is not _STRIDED
         or tensor.is_inference()
-        or _is_wrapped_by_functorch(tensor)
+        or is_wrapped_by_functorch(tensor)
         or _is_batched(tensor)
         or tensor.is_nested
     )
@@ -247,48 +265,7 @@ def is_identifiable(tensor: torch.Tensor) -> bool:
 
 def is_wrapped(tensor: torch.Tensor) -> bool:
     """Is it what a function transform, or a batched backward pass, lets its function see?"""
-    return bool(_is_wrapped_by_functorch(tensor) or _is_batched(tensor))
-
-
-def layout_of(tensor: torch.Tensor, version: int) -> Layout:
-    """All that decides, with the memory of its storage, what a tensor shows."""
-    return (
-        version,
-        tensor.storage_offset(),
-        tensor.shape,
-        tensor.stride(),
-        tensor.dtype,
-        tensor.is_conj(),
-        tensor.is_neg(),
-    )
-
-
-def permutation_key(tensor: torch.Tensor, layout: Layout) -> tuple[Any, ...] | None:
-    """A key for the statistics of all of a storage, whatever the order of its elements; None if `tensor` is not all of
-    it."""
-    if layout[1] or tensor.nbytes != tensor.untyped_storage().nbytes() or not is_dense(tensor):
-        return None
-    return (layout[0], *layout[4:])
-
-
-def order_of(tensor: torch.Tensor) -> tuple[tuple[int, int], ...]:
-    """In which order a dense tensor shows the elements of its storage: nothing if it is that of memory."""
-    if tensor.is_contiguous():
-        return ()
-    return tuple((size, step) for size, step in zip(tensor.shape, tensor.stride(), strict=True) if size != 1)
-
-
-def is_dense(tensor: torch.Tensor) -> bool:
-    """Does each element have its own place, with no gaps?"""
-    if tensor.is_contiguous():
-        return True
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size != 1:
-            if stride != expected:
-                return False
-            expected *= size
-    return True
+    return bool(is_wrapped_by_functorch(tensor) or _is_batched(tensor))
 
 
 PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)

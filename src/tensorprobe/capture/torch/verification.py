@@ -17,8 +17,9 @@ import torch
 from tensorprobe.capture.torch.content import plain_content
 from tensorprobe.capture.torch.digest import hash_digest
 from tensorprobe.capture.torch.hiding import isolated
+from tensorprobe.capture.torch.layout import Layout
 from tensorprobe.capture.torch.reader import TorchReader
-from tensorprobe.capture.torch.value import KnownStorage, Layout
+from tensorprobe.capture.torch.value import KnownStorage
 from tensorprobe.model.record import Stats, TensorLeaf, Value
 
 VARIABLE = "TENSORPROBE_VERIFY"
@@ -115,7 +116,7 @@ class VerifyingReader(TorchReader):
 def stats_difference(known: Stats, fresh: Stats) -> str | None:
     """All but the sketch, which depends on the order: that is what the fingerprint is for."""
     for word in Stats.__slots__:
-        if word == "sketch":
+        if word in ("sketch", "text"):
             continue
         before, now = getattr(known, word), getattr(fresh, word)
         if not is_same_number(before, now, fresh.norm if word in ("mean", "norm") else 0.0):
