@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 import tensorprobe
-from tensorprobe.replay.joint_step import RankStep, build_joint_steps
+from tensorprobe.replay.joint_step import build_joint_steps
 from tensorprobe.replay.program import read_program
+from tensorprobe.replay.rank_step import RankStep
 from tensorprobe.store.reader import open_dump
 
 

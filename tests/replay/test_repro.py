@@ -13,6 +13,7 @@ import torch
 
 import tensorprobe
 import tensorprobe.pytorch
+from tensorprobe.store import mirror
 from tests.cli.command import run_here
 from tests.length import PATIENCE_SECONDS
 from tests.replay.program import make_program, record
@@ -239,3 +240,20 @@ def test_a_file_that_is_gone_is_said_once(tmp_path: Path, capsys: pytest.Capture
     done = run_here(capsys, "tensor", dump, "Functional.linear.0.forward.input.1", "-o", tmp_path / "tensors")
     assert "there is no file of Functional.linear.0.forward.input.1 in" in done.stderr
     assert 'only what task "replay" left out can be computed' in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["file", "memory"])
+def test_a_call_of_a_dump_is_named_by_its_address(
+    kind: str, dumps: dict[str, Path], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = f"file://{dumps['router']}"
+    if kind == "memory":
+        memory = pytest.importorskip("fsspec").filesystem("memory")
+        memory.store.clear()
+        memory.put(str(dumps["router"]), "/run", recursive=True)
+        monkeypatch.setenv("TENSORPROBE_CACHE", str(tmp_path / "cache"))
+        mirror._mirrors.clear()
+        address = "memory://run"
+    done = run_here(capsys, "repro", address, CALLS["router"][0], "-o", tmp_path / "bug")
+    assert done.returncode == 0, done.stderr
+    assert "output.0: largest difference" in run_script(tmp_path / "bug" / "repro.py")

@@ -42,3 +42,17 @@ def test_what_is_written_into_a_part_is_no_result_if_the_whole_is_taken() -> Non
     step = make_step(written, make_call("matmul", 1, [2], [3]), makers=(None, "copy_", "copy_", "matmul"))
     assert not step.is_end(step.values[1])
     assert step.is_end(step.values[3])
+
+
+def test_numbers_beside_a_choice_are_no_result_if_the_choice_is_taken() -> None:
+    """`topk(scores)[1]`: in which order it gives the best scores is nobody's concern."""
+    topk, gather = make_call("topk", 0, [0], [1, 2]), make_call("gather", 1, [0, 2], [3])
+    makers = (None, "topk", "topk", "gather")
+    step, alone = make_step(topk, gather, makers=makers), make_step(topk, makers=makers[:3])
+    for one in (step, alone):
+        one.values[2].array = np.arange(3)
+        one.values[2].dtype = "int64"
+    assert step.is_end(step.values[1])  # without a loss all that comes out is a result
+    step.values[3].is_root = True
+    assert not step.is_end(step.values[1])
+    assert alone.is_end(alone.values[1])

@@ -72,6 +72,12 @@ def test_what_is_wrong_is_named_without_a_reference(kind: str, tmp_path: Path) -
     assert {finding.kind for finding in findings} <= explained
 
 
+def test_what_is_wrong_is_told_in_the_order_in_which_it_ran(tmp_path: Path) -> None:
+    """A backward begins with the last call."""
+    findings = tensorprobe.truth(train(tmp_path, lambda h: Tanh.apply(Tanh.apply(h, False), False))).findings
+    assert [finding.record for finding in findings] == ["Autograd.Tanh.1.backward", "Autograd.Tanh.0.backward"]
+
+
 def test_a_kernel_that_errs_in_one_element_is_named(tmp_path: Path) -> None:
     library = torch.library.Library("aten", "IMPL")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensorprobe.capture.torch.function import UnknownFunctionError
-from tensorprobe.capture.torch.gradient import Span
+from tensorprobe.capture.torch.hook_plan import Span
 from tensorprobe.replay.board import Steps
 from tensorprobe.replay.decision import find_margin
 from tensorprobe.replay.invocation import Tensors, is_random, is_undefined, tensors_by_slot

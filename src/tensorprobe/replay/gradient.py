@@ -10,10 +10,12 @@ import torch
 
 from tensorprobe.capture.call import Call, GradientRecord, Slot
 from tensorprobe.capture.recorder import Recorder
-from tensorprobe.capture.torch.gradient import GradientTracer, Span
+from tensorprobe.capture.torch.gradient import GradientTracer
+from tensorprobe.capture.torch.hook_plan import Span
 from tensorprobe.model.name import PARAMETERS_GRAD
+from tensorprobe.replay.parameter_gradient import parameter_gradients
 from tensorprobe.replay.program import Operation, Program
-from tensorprobe.replay.reduced_gradient import ReducedGradients, parameter_gradients
+from tensorprobe.replay.reduced_gradient import ReducedGradients
 from tensorprobe.run.leaf import Leaf
 
 SeeGradient = Callable[[str, str, torch.Tensor], None]

@@ -17,10 +17,11 @@ from tensorprobe.replay.alone import LoneCall
 from tensorprobe.replay.argument import UnknownArgumentError
 from tensorprobe.replay.invocation import Invoker
 from tensorprobe.replay.judge import Unit, judge
+from tensorprobe.replay.parameter_gradient import parameter_gradients
 from tensorprobe.replay.precision import Precision
 from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
-from tensorprobe.replay.reduced_gradient import parameter_gradients, read_reductions
+from tensorprobe.replay.reduced_gradient import read_reductions
 from tensorprobe.replay.result import Judgement
 from tensorprobe.replay.value_flow import FlowValue, iter_values, leaf_uses
 from tensorprobe.run.backward_pass import BackwardPass

@@ -5,50 +5,43 @@ A distributed tensor is its whole, on each of its ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from tensorprobe.model.record import Sharding
-from tensorprobe.replay.communication import Communication, read_communications
+from tensorprobe.replay.communication import read_communications
 from tensorprobe.replay.engine import Replay
 from tensorprobe.replay.invocation import Tensors
 from tensorprobe.replay.joint import run_jointly
 from tensorprobe.replay.onlooker import Onlooker, Onlookers
+from tensorprobe.replay.parameter_gradient import parameter_gradients
 from tensorprobe.replay.precision import Precision
 from tensorprobe.replay.program import Operation, Program
-from tensorprobe.replay.reduced_gradient import parameter_gradients
+from tensorprobe.replay.rank_step import RankStep
 from tensorprobe.replay.spread import cut
-from tensorprobe.replay.true_step import Array, TrueStep
-from tensorprobe.replay.true_step_builder import KEEP_VALUES, Keeping, TrueStepBuilder, to_array
+from tensorprobe.replay.true_step import Array, LeafKey
+from tensorprobe.replay.true_step_builder import KEEP_VALUES, Keeping, TrueStepBuilder, make_replacement, to_array
 from tensorprobe.run.backward_pass import LeafGradient
 
 
-@dataclass(eq=False)
-class RankStep:
-    """One rank."""
-
-    rank: int
-    step: TrueStep
-    communications: dict[str, Communication]
-    """By the names of their calls."""
-    parameters: dict[str, Array] = field(default_factory=dict)
-    """What it has of each parameter, by its name: of one that is spread over ranks, its part."""
-    gradients: dict[str, Array] = field(default_factory=dict)
-    """Of the parameters, in the same form, after all that was recorded."""
-    updated: dict[str, Array] = field(default_factory=dict)
-    """The parameters after the step, those that were written to."""
-
-
 def build_joint_steps(
-    programs: Sequence[Program], device: torch.device, keeping: Keeping = KEEP_VALUES
+    programs: Sequence[Program],
+    device: torch.device,
+    keeping: Keeping = KEEP_VALUES,
+    replacements: Mapping[int, Mapping[LeafKey, Array]] | None = None,
 ) -> dict[int, RankStep]:
-    """Replay all ranks of a step in float64, together."""
+    """Replay all ranks of a step in float64, together. `replacements`: other contents for leaves, by rank."""
     builders = [_JointStepBuilder(program, keeping) for program in programs]
     finals = [FinalState(program) for program in programs]
     replays = [
-        Replay(program, Precision("float64"), device, Onlookers(builder, final))
+        Replay(
+            program,
+            Precision("float64"),
+            device,
+            Onlookers(builder, final),
+            replace_leaf=make_replacement((replacements or {}).get(program.rank.rank or 0, {})),
+        )
         for program, builder, final in zip(programs, builders, finals, strict=True)
     ]
     for replay, builder in zip(replays, builders, strict=True):
@@ -127,13 +120,15 @@ class FinalState(Onlooker):
     def __init__(self, program: Program) -> None:
         self.gradients: dict[str, Array] = {}
         self.parameters: dict[str, Array] = {}
+        self._rank = program.rank.rank or 0
         self._shardings: dict[str, Sharding] = {}
+        self._gradient_tensors: dict[int, str] = {}
         self._by_record: dict[tuple[str, str], str] = {}
         for name, known in parameter_gradients(program):
             self._by_record[known.record, known.slot] = name
             if known.leaf.sharding is not None:
                 self._shardings[name] = known.leaf.sharding
-        self._gradient_tensors: dict[int, str] = {}
+                self._gradient_tensors.update({known.leaf.tensor: name} if known.leaf.tensor is not None else {})
         self._parameter_tensors: dict[int, str] = {
             leaf.tensor: leaf.parameter
             for operation in program.calls()
@@ -154,6 +149,9 @@ class FinalState(Onlooker):
         if name is not None:
             self.gradients[name] = to_array(gradient)
 
+    def see_gathered_gradient(self, parameter: str, gradient: torch.Tensor) -> None:
+        self.gradients[parameter] = to_array(gradient)
+
     def see_leaf_gradient(self, record: str, leaf: LeafGradient, gradient: torch.Tensor) -> None:
         if leaf.leaf.parameter is None:
             return
@@ -169,6 +167,13 @@ class FinalState(Onlooker):
                 self.gradients[self._gradient_tensors[leaf.tensor]] = to_array(tensors[leaf.slot])
             elif leaf.tensor in self._parameter_tensors:
                 self.parameters[self._parameter_tensors[leaf.tensor]] = to_array(tensors[leaf.slot])
+
+    def see_spread(self, operation: Operation, given: Tensors, results: Tensors) -> None:
+        """A gradient that lies on several ranks is changed as a whole, and each has its part of it."""
+        for leaf in operation.outputs:
+            name = self._gradient_tensors.get(leaf.tensor) if leaf.tensor is not None else None
+            if name is not None and leaf.slot in results:
+                self.gradients[name] = self.cut(name, to_array(results[leaf.slot]), self._rank)
 
     def see_pinned(self, operation: Operation, tensors: Tensors) -> None:
         self.see_results(operation, tensors)

@@ -39,6 +39,9 @@ class Onlooker:
     def see_leaf_gradient(self, record: str, leaf: LeafGradient, gradient: torch.Tensor) -> None:
         """A backward pass is over, and this is what it leaves in `.grad`."""
 
+    def see_gathered_gradient(self, parameter: str, gradient: torch.Tensor) -> None:
+        """The average over ranks of the gradient of a parameter that is in parts, as a whole, which no record has."""
+
 
 class Onlookers(Onlooker):
     """Several that look on together."""
@@ -77,3 +80,7 @@ class Onlookers(Onlooker):
     def see_leaf_gradient(self, record: str, leaf: LeafGradient, gradient: torch.Tensor) -> None:
         for onlooker in self._onlookers:
             onlooker.see_leaf_gradient(record, leaf, gradient)
+
+    def see_gathered_gradient(self, parameter: str, gradient: torch.Tensor) -> None:
+        for onlooker in self._onlookers:
+            onlooker.see_gathered_gradient(parameter, gradient)

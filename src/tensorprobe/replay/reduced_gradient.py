@@ -10,23 +10,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensorprobe.replay.board import Meeting, NotJoinedError, Steps, attend
+from tensorprobe.replay.gathered_parameter import find_gathered
+from tensorprobe.replay.parameter_gradient import parameter_gradients
 from tensorprobe.replay.program import Program
 from tensorprobe.replay.spread import cut, part_leaf
-from tensorprobe.run.leaf import Leaf, iter_leaves
+from tensorprobe.run.leaf import Leaf
 
 if TYPE_CHECKING:
     from tensorprobe.replay.engine import Replay
 
 Ranks = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class ParameterGradient:
-    """The record of the gradient of one parameter."""
-
-    record: str
-    slot: str
-    leaf: Leaf
 
 
 @dataclass(frozen=True)
@@ -46,6 +39,11 @@ class ReducedGradients:
         self._records = dict(parameter_gradients(program))
         self._reductions = list(read_reductions(program))
         self._averaged = frozenset(name for reduction in self._reductions for name in reduction.parameters)
+        self._gathered = {
+            name: ranks
+            for name, ranks in find_gathered(program).items()
+            if name not in {*self._records, *self._averaged}
+        }
         self._tensors: dict[str, list[torch.Tensor]] = {}
         """Several, where a parameter is put together anew for each use."""
         self._passes = 0
@@ -58,7 +56,8 @@ class ReducedGradients:
         found = self._records.get(leaf.parameter or "")
         if leaf.sharding is not None:
             return False
-        return leaf.parameter in self._averaged or (found is not None and is_cut(found.leaf, leaf))
+        is_told = leaf.parameter in self._averaged or leaf.parameter in self._gathered
+        return is_told or (found is not None and is_cut(found.leaf, leaf))
 
     def note(self, leaf: Leaf, tensor: torch.Tensor) -> None:
         """This tensor stands for the parameter."""
@@ -98,7 +97,7 @@ class ReducedGradients:
         found: dict[Ranks, list[str]] = {}
         for name in sorted(self._tensors):
             sharding = self._records[name].leaf.sharding if name in self._records else None
-            ranks: Ranks = (self._rank,)
+            ranks: Ranks = self._gathered.get(name, (self._rank,))
             if sharding is not None:
                 ranks = sharding.mesh_ranks
             for reduction in due:
@@ -119,6 +118,8 @@ class ReducedGradients:
             tensor.grad = gradient.clone() if not number else None
         if known is not None:
             replay.see_gradient(known.record, known.slot, gradient)
+        elif name in self._gathered:
+            replay.onlooker.see_gathered_gradient(name, gradient)
 
 
 def add_gradients(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
@@ -140,17 +141,6 @@ def average(contributions: Sequence[Mapping[str, torch.Tensor | None]]) -> Seque
         there = [gradient for gradient in given if gradient is not None]
         found[name] = torch.stack(there).sum(0) / len(contributions) if there else None
     return [found for _ in contributions]
-
-
-def parameter_gradients(program: Program) -> Iterator[tuple[str, ParameterGradient]]:
-    """The gradients of parameters by their dotted names."""
-    for record, fields in program.gradients.items():
-        call = program.run.by_name[record]
-        if call.kind == "parameters_grad":
-            for slot, tree in fields.items():
-                leaf = next(iter_leaves(tree, slot), None)
-                if leaf is not None:
-                    yield f"{call.path}.{slot}".strip("."), ParameterGradient(record, slot, leaf)
 
 
 def read_reductions(program: Program) -> Iterator[Reduction]:

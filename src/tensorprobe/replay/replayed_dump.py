@@ -24,8 +24,8 @@ from tensorprobe.model.name import slot_file_name
 from tensorprobe.model.record import Stats
 from tensorprobe.replay.invocation import Tensors
 from tensorprobe.replay.onlooker import Onlooker
+from tensorprobe.replay.parameter_gradient import parameter_gradients
 from tensorprobe.replay.program import Operation, Program
-from tensorprobe.replay.reduced_gradient import parameter_gradients
 from tensorprobe.replay.result import Coverage
 from tensorprobe.run.backward_pass import LeafGradient
 from tensorprobe.run.leaf import STATE_ROLES, WRITTEN, Leaf, is_tensor, iter_named_leaves

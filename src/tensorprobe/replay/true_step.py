@@ -153,11 +153,14 @@ class TrueStep:
 
     def is_end(self, value: TrueValue) -> bool:
         """Is it a result of the step: a number that no other number is computed from? A choice that is made of it may
-        be all that the program asks for, unless numbers depend on that choice. Memory that is yet to be written to is
-        none, nor is what was written into a part of something that is taken as a whole."""
+        be all that the program asks for, unless numbers depend on that choice; what comes beside such a choice is none
+        where there is a loss (`topk(x)[1]`). Memory that is yet to be written to is none, nor is what was written into
+        a part of something that is taken as a whole."""
         maker = self.maker(value)
         is_result = value.is_floating and not value.is_root and (maker is None or not maker.is_undefined)
-        return is_result and self._leading.isdisjoint(one.number for one in (value, *self.find_views(value)))
+        made = [self.values[number] for number in maker.outputs.values()] if maker is not None else []
+        choices = [one for one in made if not one.is_floating] if self.roots else []
+        return is_result and self._leading.isdisjoint(one.number for one in (value, *self.find_views(value), *choices))
 
     @cached_property
     def _leading(self) -> Set[int]:

@@ -80,6 +80,7 @@ def make_truth(replay: Replay, judge_: TruthJudge) -> Truth:
     findings += [
         Finding("sum", one.record, one.gradient.slot, one.judgement, other=", ".join(one.users)) for one in judge_.sums
     ]
+    findings.sort(key=lambda finding: program.position_of(finding.record))  # backward runs the other way round
     return Truth(
         name=program.rank.name,
         coverage=replay.coverage,

@@ -33,6 +33,19 @@ def make_whole(plan: Plan = PLAIN, *, has_experts: bool = False, dtype: torch.dt
     return model, step
 
 
+def refine(model: nn.Module) -> nn.Module:
+    """Weights that bfloat16 does not have."""
+    for parameter in model.parameters():
+        parameter.data *= 1.0007
+    return model
+
+
+def make_fine() -> Case:
+    """The reference in float32, of which others have a copy in bfloat16."""
+    model, step = make_whole()
+    return refine(model), step
+
+
 def make_updated() -> Case:
     """The reference with an update of its weights."""
     model, step = make_whole()
@@ -54,14 +67,23 @@ def make_net() -> Case:
 # -- tensor parallel ---------------------------------------------------------------------------------------------------
 
 
-def make_tensor(fault: str = "", *, dtype: torch.dtype = torch.float32, cuts_sequence: bool = False) -> Case:
+def make_tensor(
+    fault: str = "",
+    *,
+    dtype: torch.dtype = torch.float32,
+    cuts_sequence: bool = False,
+    is_turned: bool = False,
+    is_narrow: bool = False,
+) -> Case:
+    """`is_turned`: the last rank has the first parts. `is_narrow`: finer weights, rounded."""
     rank, count = dist.get_rank(), dist.get_world_size()
     dropout = 0.2 if fault == "seed" else 0.0
-    plan = Plan((rank, count, dist.group.WORLD), cuts_sequence=cuts_sequence, fault=fault, dropout=dropout)
+    place = count - 1 - rank if is_turned else rank
+    plan = Plan((place, count, dist.group.WORLD), cuts_sequence=cuts_sequence, fault=fault, dropout=dropout)
     if fault == "few":
         pairs = [dist.new_group([first, first + 1]) for first in range(0, count, 2)]
         plan = replace(plan, few=pairs[rank // 2])
-    model = Model(plan).to(dtype)
+    model = (refine(Model(plan)) if is_narrow else Model(plan)).to(dtype)
     tokens, labels = read_batch()
     if fault == "stale" and rank == count - 1:
         model.block.after.weight.data *= 0.99
@@ -120,10 +142,11 @@ def read_part(dim: int, place: int, count: int) -> tuple[torch.Tensor, torch.Ten
     return tokens, labels
 
 
-def make_data(fault: str = "") -> Case:
+def make_data(fault: str = "", *, is_turned: bool = False) -> Case:
     rank, count = dist.get_rank(), dist.get_world_size()
     model = Model(Plan())
-    tokens, labels = read_part(1, 0 if fault == "data" else rank, count)
+    place = count - 1 - rank if is_turned else rank
+    tokens, labels = read_part(1, 0 if fault == "data" else place, count)
 
     def step() -> None:
         model(tokens, labels).mean().backward()
@@ -141,7 +164,7 @@ def make_wrapped(fault: str = "") -> Case:
     return model, lambda: model(tokens, labels).mean().backward()
 
 
-def make_sharded() -> Case:
+def make_sharded(fault: str = "") -> Case:
     from torch.distributed._composable.fsdp import fully_shard
 
     rank, count = dist.get_rank(), dist.get_world_size()
@@ -149,8 +172,15 @@ def make_sharded() -> Case:
     model = Model(Plan())
     fully_shard(model.block, mesh=mesh)
     fully_shard(model, mesh=mesh)
-    tokens, labels = read_part(1, rank, count)
-    return model, lambda: model(tokens, labels).mean().backward()
+    tokens, labels = read_part(1, 0 if fault == "data" else rank, count)
+
+    def step() -> None:
+        model(tokens, labels).mean().backward()
+        if fault == "half":
+            for parameter in model.parameters():
+                parameter.grad /= count
+
+    return model, step
 
 
 def make_zero() -> Case:
@@ -255,19 +285,26 @@ def make_pipeline(fault: str = "") -> Case:
 # -- several at once ---------------------------------------------------------------------------------------------------
 
 
-def make_grid(fault: str = "") -> Case:
-    """Tensor parallel in pairs, data parallel across them."""
+def make_grid(fault: str = "", width: int = 2) -> Case:
+    """Tensor parallel in groups of some width, data parallel across them."""
     rank, count = dist.get_rank(), dist.get_world_size()
-    tensors = [dist.new_group([first, first + 1]) for first in range(0, count, 2)]
-    data = [dist.new_group(list(range(first, count, 2))) for first in range(2)]
-    model = Model(Plan((rank % 2, 2, tensors[rank // 2]), fault=fault))
-    tokens, labels = read_part(1, rank // 2, count // 2)
+    place, column, copies = rank // width, rank % width, count // width
+    tensors = [dist.new_group(list(range(first, first + width))) for first in range(0, count, width)]
+    data = [dist.new_group(list(range(first, count, width))) for first in range(width)]
+    plan = Plan((column, width, tensors[place]), fault=fault)
+    if fault == "few":
+        pairs = [dist.new_group([first, first + 1]) for first in range(0, count, 2)]
+        plan = replace(plan, few=pairs[rank // 2])
+    model = Model(plan)
+    if fault == "stale" and rank == count - 1:
+        model.block.after.weight.data *= 0.99
+    tokens, labels = read_part(1, 0 if fault == "data" and place == 1 else place, copies)
 
     def step() -> None:
         model(tokens, labels).mean().backward()
         left_out = model.head.norm.weight if fault == "left out" else None
         parameters = [one for one in model.parameters() if one is not left_out]
-        reduce_gradients(parameters, data[rank % 2], count // 2)
+        reduce_gradients(parameters, data[column], copies * (copies if fault == "twice" else 1))
 
     return model, step
 
@@ -275,14 +312,19 @@ def make_grid(fault: str = "") -> Case:
 RIGHT: dict[str, Callable[[], Case]] = {
     "tp": make_tensor,
     "tp_bfloat16": lambda: make_tensor(dtype=torch.bfloat16),
+    "tp_narrow": lambda: make_tensor(dtype=torch.bfloat16, is_narrow=True),
     "sp": lambda: make_tensor(cuts_sequence=True),
     "dtensor": make_distributed,
     "dtensor_from_parts": lambda: make_distributed("none"),
+    "tp_turned": lambda: make_tensor(is_turned=True),
     "dp": make_data,
+    "dp_turned": lambda: make_data(is_turned=True),
     "ddp": make_wrapped,
     "ddp_small": make_wrapped,
     "pp_small": make_pipeline,
     "fsdp2": make_sharded,
+    "fsdp2_l1": make_sharded,
+    "fsdp2_small": make_sharded,
     "zero": make_zero,
     "accumulation": make_accumulated,
     "cp": make_context,
@@ -292,6 +334,8 @@ RIGHT: dict[str, Callable[[], Case]] = {
 WRONG: dict[str, Callable[[], Case]] = {
     "tp.no_reduce": lambda: make_tensor("no reduce"),
     "tp.no_reduce_bfloat16": lambda: make_tensor("no reduce", dtype=torch.bfloat16),
+    "tp_narrow.no_reduce": lambda: make_tensor("no reduce", dtype=torch.bfloat16, is_narrow=True),
+    "tp_narrow.stale": lambda: make_tensor("stale", dtype=torch.bfloat16, is_narrow=True),
     "tp.no_copy": lambda: make_tensor("no copy"),
     "tp.bias": lambda: make_tensor("bias"),
     "tp.offset": lambda: make_tensor("offset"),
@@ -299,8 +343,12 @@ WRONG: dict[str, Callable[[], Case]] = {
     "tp.stale": lambda: make_tensor("stale"),
     "sp.norm": lambda: make_tensor("norm", cuts_sequence=True),
     "dtensor.partial": lambda: make_distributed("partial"),
+    "tp_turned.no_reduce": lambda: make_tensor("no reduce", is_turned=True),
     "dp.twice": lambda: make_data("twice"),
     "dp.data": lambda: make_data("data"),
+    "fsdp2.half": lambda: make_sharded("half"),
+    "fsdp2_l1.half": lambda: make_sharded("half"),
+    "fsdp2_l1.data": lambda: make_sharded("data"),
     "ddp.stale": lambda: make_wrapped("stale"),
     "accumulation.scale": lambda: make_accumulated("scale"),
     "cp.rotary": lambda: make_context("rotary"),
@@ -319,28 +367,57 @@ FOUR: dict[str, Callable[[], Case]] = {
 }
 EIGHT: dict[str, Callable[[], Case]] = {
     "grid8": make_grid,
+    "wide8": lambda: make_grid(width=4),
     "cp8": make_context,
+    "grid8.no_reduce": lambda: make_grid("no reduce"),
+    "grid8.no_copy": lambda: make_grid("no copy"),
+    "grid8.left_out": lambda: make_grid("left out"),
+    "grid8.stale": lambda: make_grid("stale"),
+    "grid8.twice": lambda: make_grid("twice"),
+    "grid8.data": lambda: make_grid("data"),
+    "wide8.few": lambda: make_grid("few", 4),
+    "cp8.rotary": lambda: make_context("rotary"),
 }
 CASES = {2: {**RIGHT, **WRONG}, 4: FOUR, 8: EIGHT}
+SHORT_RIGHT = ("tp_bfloat16", "tp_narrow", "dtensor", "fsdp2", "fsdp2_small", "cp", "ep", "pp", "ddp_small")
+SHORT_WRONG = (
+    *("tp.no_reduce_bfloat16", "tp.offset", "tp.stale", "dp.twice", "accumulation.scale"),
+    *("cp.rotary", "ep.expert", "pp.micro", "fsdp2.half", "fsdp2_l1.half", "tp_narrow.stale"),
+)
+LONG_RIGHT = tuple(name for name in RIGHT if name not in SHORT_RIGHT)
+LONG_WRONG = tuple(name for name in WRONG if name not in SHORT_WRONG)
+STATISTICS = ":statistics"
+"""Behind the name of a case: recorded without tensors."""
+STATISTICS_RIGHT = ("tp", "fsdp2", "ep", "pp")
+STATISTICS_WRONG = ("tp.no_reduce", "tp.stale", "tp.no_copy", "accumulation.scale", "tp.seed")
 REFERENCES: dict[str, Callable[[], Case]] = {
     "whole": make_whole,
     "bfloat16": lambda: make_whole(dtype=torch.bfloat16),
     "dropout": lambda: make_whole(Plan(dropout=0.2)),
     "experts": lambda: make_whole(has_experts=True),
     "updated": make_updated,
+    "fine": make_fine,
     "net": make_net,
 }
 
 
-SMALL = ("ddp_small", "pp_small")
+SMALL = ("ddp_small", "pp_small", "fsdp2_small")
 """Recorded at level L1 with task `replay`."""
+CALLS_ONLY = "fsdp2_l1"
+"""Recorded at level L1, with tensors."""
 
 
 def find_reference(case: str) -> str:
     """The name of the whole that a case is held against."""
     if "bfloat16" in case:
         return "bfloat16"
-    for begin, reference in (("dtensor", "net"), ("ep", "experts"), ("zero", "updated"), ("tp.seed", "dropout")):
+    for begin, reference in (
+        ("dtensor", "net"),
+        ("tp_narrow", "fine"),
+        ("ep", "experts"),
+        ("zero", "updated"),
+        ("tp.seed", "dropout"),
+    ):
         if case.startswith(begin):
             return reference
     return "whole"

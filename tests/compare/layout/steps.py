@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tensorprobe.replay.joint_step import RankStep
+from tensorprobe.replay.rank_step import RankStep
 from tensorprobe.replay.result import Coverage
 from tensorprobe.replay.true_step import Array, TrueCall, TrueStep, TrueValue
 

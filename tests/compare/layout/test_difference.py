@@ -8,7 +8,7 @@ from tensorprobe.compare.layout.data import find_untaken
 from tensorprobe.compare.layout.difference import Tracer
 from tensorprobe.compare.layout.explanation import Explainer, Explanation
 from tensorprobe.compare.layout.relation import Relations
-from tensorprobe.replay.joint_step import RankStep
+from tensorprobe.replay.rank_step import RankStep
 from tests.compare.layout.steps import StepBuilder, draw
 
 X, W, R = draw(0, 4, 6), draw(1, 6, 6), draw(2, 4, 6)
@@ -55,6 +55,30 @@ def test_a_part_that_nothing_has_added_up_is_named_where_it_is_used() -> None:
         "its input.0 is one of 2 parts whose sum over ranks 0, 1 is output.0 of Torch.matmul.0.forward of the "
         "reference, and nothing has added them up"
     )
+
+
+def build_vocabulary_rank(rank: int, is_summed: bool) -> RankStep:
+    """Rank 1 has no word of this batch: what it looks up is masked, and nothing but zeros."""
+    builder = StepBuilder(rank)
+    looked_up = builder.add_call("embedding", [builder.add_leaf(draw(7 + rank, 4, 6))], X if rank == 0 else R * 2 + X)
+    masked = X * (rank == 0)
+    number = builder.add_call("masked_fill", [looked_up], masked)
+    number = builder.add_call("all_reduce", [number], X)
+    part = X[:, 3 * rank : 3 * rank + 3] @ W[3 * rank : 3 * rank + 3]
+    number = builder.add_call("matmul", [number], part)
+    if is_summed:
+        part = X @ W
+        number = builder.add_call("all_reduce", [number], part)
+    total = builder.add_call("add", [number, builder.add_leaf(R)], part + R)
+    builder.add_call("mean", [total], np.array((part + R).mean()), is_root=True)
+    return builder.build()
+
+
+def test_what_a_mask_takes_away_is_no_difference() -> None:
+    (found,) = explain({rank: build_vocabulary_rank(rank, False) for rank in (0, 1)})
+    assert found.call is not None
+    assert (found.call.name, found.ranks) == ("Torch.add.4.forward", (0, 1))
+    assert "nothing has added them up" in found.because
 
 
 def test_two_inputs_that_are_different_parts_are_named() -> None:

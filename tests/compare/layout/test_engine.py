@@ -9,15 +9,14 @@ import pytest
 import tensorprobe
 from tensorprobe.compare.result import Comparison
 from tests.cli.command import run_here
-from tests.compare.layout.case import EIGHT, FOUR, REFERENCES, RIGHT, WRONG, find_reference
-from tests.compare.layout.worker import record
-from tests.integration.torchrun import run_torchrun
+from tests.compare.layout.case import EIGHT, FOUR, LONG_RIGHT, LONG_WRONG, SHORT_RIGHT, SHORT_WRONG, find_reference
 
-WORKER = Path(__file__).with_name("worker.py")
-SHORT_RIGHT = ("tp_bfloat16", "dtensor", "fsdp2", "cp", "ep", "pp", "ddp_small")
 FOUND = {
     "tp.no_reduce": ("source", "Tensor.add.6.forward of ranks 0, 1 in block: its input.1 is one of 2 parts whose sum"),
     "tp.no_reduce_bfloat16": ("source", "Tensor.add.6.forward of ranks 0, 1 in block: its input.1 is one of 2 parts"),
+    "tp_turned.no_reduce": ("source", "Tensor.add.6.forward of ranks 0, 1 in block: its input.1 is one of 2 parts"),
+    "tp_narrow.no_reduce": ("source", "Tensor.add.6.forward of ranks 0, 1 in block: its input.1 is one of 2 parts"),
+    "tp_narrow.stale": ("unequal start", "block.after.weight of rank 1 is not what the reference has"),
     "tp.no_copy": ("source", "gradient of head.norm.weight on ranks 0, 1 is not: each of ranks 0, 1 has only its own"),
     "tp.bias": ("source", "Functional.linear.3.forward of ranks 0, 1 in block.mlp"),
     "tp.offset": ("source", "Tensor.max.0.forward of ranks 0, 1 in head: from here on it goes another way"),
@@ -33,6 +32,9 @@ FOUND = {
     "dtensor.partial": ("source", "Autograd._FromTorchTensor.1.forward of ranks 0, 1: its input.0 is one of 2 parts"),
     "dp.twice": ("source", "gradient of head.weight on ranks 0, 1 is not: it is 0.5 times that of the reference"),
     "dp.data": ("unequal start", "ranks 0, 1 have the same part of input.0 of Functional.embedding.0.forward"),
+    "fsdp2.half": ("source", "gradient of head.weight on ranks 0, 1 is not: it is 0.5 times that of the reference"),
+    "fsdp2_l1.data": ("unequal start", "ranks 0, 1 have the same part of input.0 of Functional.embedding.0.forward"),
+    "fsdp2_l1.half": ("incomplete", "of 11 parameters of ranks 0, 1 the gradient is not known: it is not in the dump"),
     "ddp.stale": ("unequal start", "block.mlp.up of rank 1 is not what the reference has"),
     "accumulation.scale": (
         "source",
@@ -47,50 +49,56 @@ FOUND = {
     "tp4.few": ("source", "it adds up 2 of the 4 parts of output.0 of Functional.linear.1.forward of the reference"),
     "tp4.stale": ("unequal start", "block.after.weight of rank 3 is not what the reference has"),
     "grid.no_reduce": ("source", "Tensor.add.6.forward of ranks 0, 1, 2, 3 in block: its input.1 is one of 2 parts"),
+    "grid8.no_reduce": (
+        "source",
+        "Tensor.add.6.forward of ranks 0, 1, 2, 3, 4, 5, 6, 7 in block: its input.1 is one of 2",
+    ),
+    "grid8.no_copy": (
+        "source",
+        "gradient of head.norm.weight on ranks 0, 1, 2, 3, 4, 5, 6, 7 is not: each of ranks 0, 1",
+    ),
+    "grid8.left_out": (
+        "source",
+        "gradient of head.norm.weight on ranks 0, 1, 2, 3, 4, 5, 6, 7 is not: each of ranks 0, 2",
+    ),
+    "grid8.stale": ("unequal start", "block.after.weight of rank 7 is not what the reference has"),
+    "grid8.twice": ("source", "gradient of head.weight on ranks 0, 1, 2, 3, 4, 5, 6, 7 is not: it is 0.25 times"),
+    "grid8.data": ("unequal start", "ranks 0, 1, 2, 3 have the same part of input.0 of Functional.embedding.0.forward"),
+    "wide8.few": ("source", "it adds up 2 of the 4 parts of output.0 of Functional.linear.1.forward of the reference"),
+    "cp8.rotary": (
+        "entered",
+        "Tensor.mul.3.forward of ranks 1, 2, 3, 4, 5, 6, 7 in block.attention: its input.0 is [1:2] along dimension 0",
+    ),
     "grid.left_out": ("source", "gradient of head.norm.weight on ranks 0, 1, 2, 3 is not: each of ranks 0, 2 has only"),
 }
-SHORT_WRONG = (
-    *("tp.no_reduce_bfloat16", "tp.offset", "tp.stale", "dp.twice", "accumulation.scale"),
-    *("cp.rotary", "ep.expert", "pp.micro"),
+SHORT_RIGHT_PAIRS = (("fsdp2", "cp"), ("pp", "fsdp2"))
+SHORT_WRONG_PAIRS = {
+    ("fsdp2", "cp.rotary"): ("entered", "Tensor.mul.3.forward of rank 1 in block.attention: its input.0 is [4:8]"),
+    ("fsdp2", "tp.stale"): ("unequal start", "block.after.weight of rank 1 is not what the reference has"),
+    ("tp_bfloat16", "tp.no_reduce_bfloat16"): (
+        "source",
+        "Tensor.add.6.forward of ranks 0, 1 in block: its input.1 is output.0 of Functional.linear.1.forward of the "
+        "reference, which adds it up over ranks 0, 1 (Distributed.all_reduce.1.forward), and here nothing has.",
+    ),
+}
+RIGHT_PAIRS = (
+    *(("tp", "dp"), ("dp", "tp"), ("tp", "sp"), ("fsdp2", "tp"), ("cp", "dp"), ("pp", "tp"), ("ddp", "fsdp2")),
+    *(("tp", "tp_turned"), ("dp", "dp_turned"), ("accumulation", "tp"), ("tp", "accumulation")),
 )
-LONG_RIGHT = tuple(name for name in RIGHT if name not in SHORT_RIGHT)
-LONG_WRONG = tuple(name for name in WRONG if name not in SHORT_WRONG)
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("whole")
-    for name, make in REFERENCES.items():
-        record(make(), folder / name)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("two")
-    run_torchrun(2, WORKER, str(folder), *SHORT_RIGHT, *SHORT_WRONG)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def two_more(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("two_more")
-    run_torchrun(2, WORKER, str(folder), *LONG_RIGHT, *LONG_WRONG)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def four(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("four")
-    run_torchrun(4, WORKER, str(folder))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def eight(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("eight")
-    run_torchrun(8, WORKER, str(folder))
-    return folder
+WRONG_PAIRS = {
+    ("dp", "tp.no_reduce"): ("source", "Tensor.add.6.forward of ranks 0, 1 in block: its input.1 is one of 2 parts"),
+    ("tp", "tp_turned.no_reduce"): (
+        "source",
+        "its input.1 is output.0 of Functional.linear.1.forward of the reference",
+    ),
+    ("tp", "dp.twice"): ("source", "gradient of head.weight on ranks 0, 1 is not: it is 0.5 times"),
+    ("tp", "dp.data"): ("unequal start", "ranks 0, 1 have the same part of input.0 of Tensor.lt.1.forward"),
+    ("dp", "tp.no_copy"): ("source", "gradient of head.norm.weight on ranks 0, 1 is not: each of ranks 0, 1 has only"),
+    ("tp", "sp.norm"): ("source", "gradient of block.norm.weight on ranks 0, 1 is not: each of ranks 0, 1 has only"),
+    ("dp", "accumulation.scale"): ("source", "gradient of head.weight on ranks 0, 1 is not: it is 2 times"),
+    ("fsdp2", "ddp.stale"): ("unequal start", "block.mlp.up of rank 1 is not what the reference has"),
+    ("tp", "pp.micro"): ("source", "Tensor.flatten.0.forward of rank 1 in head"),
+}
 
 
 def check_right(whole: Path, folder: Path, name: str) -> Comparison:
@@ -151,6 +159,62 @@ def test_two_layouts_of_several_ranks_agree(pair: tuple[str, str], two: Path, fo
     found = tensorprobe.compare(two / pair[0], four / pair[1])
     assert found.verdict.kind == "agree", str(found)
     assert "2 ranks against 4 ranks" in found.verdict.headline
+
+
+@pytest.mark.parametrize("pair", SHORT_RIGHT_PAIRS)
+def test_two_layouts_of_two_ranks_agree(pair: tuple[str, str], two: Path) -> None:
+    check_right_pair(two / pair[0], two / pair[1])
+
+
+@pytest.mark.parametrize("pair", SHORT_WRONG_PAIRS)
+def test_of_a_mistake_in_one_of_two_layouts_of_two_ranks_the_place_is_named(pair: tuple[str, str], two: Path) -> None:
+    check_wrong_pair(two / pair[0], two / pair[1], *SHORT_WRONG_PAIRS[pair])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("pair", RIGHT_PAIRS)
+def test_more_layouts_of_two_ranks_agree_with_each_other(pair: tuple[str, str], two: Path, two_more: Path) -> None:
+    first, second = (find_case(name, two, two_more) for name in pair)
+    check_right_pair(first, second)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("pair", WRONG_PAIRS)
+def test_more_mistakes_in_one_of_two_layouts_are_named(pair: tuple[str, str], two: Path, two_more: Path) -> None:
+    first, second = (find_case(name, two, two_more) for name in pair)
+    check_wrong_pair(first, second, *WRONG_PAIRS[pair])
+
+
+def find_case(name: str, *folders: Path) -> Path:
+    return next(folder / name for folder in folders if (folder / name).exists())
+
+
+def check_right_pair(reference: Path, candidate: Path) -> None:
+    found = tensorprobe.compare(reference, candidate)
+    assert found.verdict.kind == "agree", str(found)
+    assert "one program in two layouts, 2 ranks against 2 ranks" in found.verdict.headline
+    assert found.verdict.evidence[-1].startswith("compared as two layouts: rank 0 ")
+
+
+def check_wrong_pair(reference: Path, candidate: Path, kind: str, words: str) -> None:
+    found = tensorprobe.compare(reference, candidate)
+    assert found.verdict.kind == kind, str(found)
+    assert words in found.verdict.headline
+    assert found.verdict.evidence[-1].startswith("compared as two layouts: rank 0 ")
+
+
+def test_two_runs_of_one_layout_are_compared_rank_by_rank(two: Path) -> None:
+    found = tensorprobe.compare(two / "cp", two / "cp.rotary")
+    assert found.verdict.headline == (
+        "The runs first differ at Tensor.add.1.forward in module block.attention: called with input.1=0 where the "
+        "reference had 4 (step0/rank1)."
+    )
+
+
+def test_a_bfloat16_copy_of_float32_weights_is_the_same_and_it_is_said(whole: Path, two: Path) -> None:
+    found = check_right(whole, two, "tp_narrow")
+    line = "precision: 11 tensors of the reference (weights, data) were rounded to the dtype of the candidate"
+    assert line in found.verdict.evidence
 
 
 def test_the_reference_may_have_the_ranks_and_the_candidate_be_one_process(whole: Path, two: Path) -> None:

@@ -8,13 +8,12 @@ from pathlib import Path
 import torch.distributed as dist
 
 import tensorprobe
-from tests.compare.layout.case import CASES, SMALL, Case
+from tests.compare.layout.case import CALLS_ONLY, CASES, SMALL, STATISTICS, Case
 
 
-def record(case: Case, folder: Path, *, is_small: bool = False) -> None:
-    """One step, with all its tensors, or with its leaves only."""
+def record(case: Case, folder: Path, *, level: str = "mix", task: str = "tensor") -> None:
+    """One step, with all its tensors, with its leaves only, or with nothing but statistics."""
     model, step = case
-    level, task = ("L1", "replay") if is_small else ("mix", "tensor")
     with tensorprobe.capture(model, folder, level=level, task=task) as recording:
         step()
         recording.step()
@@ -25,7 +24,9 @@ def main() -> None:
     dist.init_process_group("gloo")
     cases = CASES[dist.get_world_size()]
     for name in sys.argv[2:] or cases:
-        record(cases[name](), folder / name, is_small=name in SMALL)
+        task = "statistics" if name.endswith(STATISTICS) else "replay" if name in SMALL else "tensor"
+        level = "L1" if name in SMALL or name.startswith(CALLS_ONLY) else "mix"
+        record(cases[name.removesuffix(STATISTICS)](), folder / name, level=level, task=task)
         dist.barrier()
     dist.destroy_process_group()
 

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tensorprobe.compare.layout.pool import Ranks, Steps
-from tensorprobe.compare.layout.relation import Relation, Relations
-from tensorprobe.compare.truth.slice import SELECTIONS
+from tensorprobe.compare.layout.relation import Lookup, Relation
 from tensorprobe.compare.truth.value_index import word_of
 from tensorprobe.replay.communication import Key
 from tensorprobe.replay.true_step import TrueCall, TrueValue
@@ -37,7 +36,7 @@ class Beginning:
 class Tracer:
     """Follows values of all ranks of the candidate."""
 
-    def __init__(self, steps: Steps, relations: Relations) -> None:
+    def __init__(self, steps: Steps, relations: Lookup) -> None:
         self._steps = steps
         self._relations = relations
         self._by_key: dict[Key, list[Node]] = defaultdict(list)
@@ -103,25 +102,30 @@ class Tracer:
         return [self._steps[rank].step.values[number] for number in call.outputs.values()]
 
     def _acquit(self, reached: set[Node]) -> None:
-        """A value that the reference has not, and that leads to one that it has, is another way to the same. So is the
-        loss of a part of the batch, up to where the step ends."""
+        """A value that the reference has not, and of which nothing is made but what it has, is another way to the same.
+        So is the loss of a part of the batch, up to where the step ends."""
         self._acquit_forward(reached)
         nodes = sorted(reached, key=lambda node: -self._steps[node[0]].step.calls[node[1]].position)
         is_changed = True
         while is_changed:
             before = len(self._harmless)
             for rank, name in nodes:
-                call = self._steps[rank].step.calls[name]
-                outputs = self._outputs(rank, call)
-                if word_of(call) in SELECTIONS or not outputs or not all(self._is_good(rank, one) for one in outputs):
-                    continue
-                if any(self._is_telling(rank, one) for one in outputs):
-                    self._harmless.update(
-                        (member, value.number)
-                        for member, _, value in self.inputs(rank, call)
-                        if not self.exists(member, value)
-                    )
+                step = self._steps[rank].step
+                call = step.calls[name]
+                for number in dict.fromkeys((*call.outputs.values(), *call.inputs.values())):
+                    value = step.values[number]
+                    if not self._is_good(rank, value) and self._leads_to_good(rank, value, reached):
+                        self._harmless.add((rank, number))
             is_changed = len(self._harmless) > before
+
+    def _leads_to_good(self, rank: int, value: TrueValue, reached: set[Node]) -> bool:
+        users = [one for one in self._steps[rank].step.users.get(value.number, ()) if (rank, one.name) in reached]
+        return bool(users) and all(
+            self._is_good(member, one)
+            for user in users
+            for member, name in self.find_members(rank, user.name)
+            for one in self._outputs(member, self._steps[member].step.calls[name])
+        )
 
     def _acquit_forward(self, reached: set[Node]) -> None:
         for rank, name in sorted(reached, key=lambda node: self._steps[node[0]].step.calls[node[1]].position):
@@ -136,10 +140,6 @@ class Tracer:
     def _is_cut(self, rank: int, value: TrueValue) -> bool:
         relation = self.relation(rank, value)
         return relation is not None and not relation.part.is_whole and not relation.is_share
-
-    def _is_telling(self, rank: int, value: TrueValue) -> bool:
-        is_harmless = (rank, value.number) in self._harmless
-        return is_harmless or (value.is_floating and not self._relations.is_plain(rank, value))
 
     def _is_good(self, rank: int, value: TrueValue) -> bool:
         return (rank, value.number) in self._harmless or self.exists(rank, value)

@@ -1,36 +1,44 @@
-"""Compares two runs whose steps were made by different numbers of processes."""
+"""Compares two runs that share out their steps among processes in different ways."""
 
 from __future__ import annotations
 
-from collections import Counter
+from dataclasses import replace
 
 from tensorprobe.compare.layout.judge import LayoutJudgement, judge_layouts
+from tensorprobe.compare.layout.result import make_layout_result
+from tensorprobe.compare.layout.same_layout import find_other_layout
 from tensorprobe.compare.layout.verdict import LayoutWords
 from tensorprobe.compare.result import Coverage, RankResult
 from tensorprobe.compare.step import LayoutPair
 from tensorprobe.run.step import read_run
 
+_DRIFTED = 0.5
+"""By so much of its size may a weight differ that is still the same one."""
+
 
 def compare_layouts(pair: LayoutPair) -> RankResult:
     """One step of both runs, by what they mean."""
+    return _make_result(pair, judge_layouts(pair.reference.ranks, pair.candidate.ranks))
+
+
+def compare_other_layouts(pair: LayoutPair) -> RankResult | None:
+    """One step of two runs with the same number of ranks, by what they mean; None where each rank stands against its
+    namesake, or where the weights of one run are not those of the other, in parts."""
+    reason = find_other_layout(pair.reference.ranks, pair.candidate.ranks)
+    if reason is None:
+        return None
     judgement = judge_layouts(pair.reference.ranks, pair.candidate.ranks)
+    if any(stray.error is None or stray.error > _DRIFTED for stray in judgement.holdings.strays):
+        return None
+    result = _make_result(pair, judgement)
+    evidence = (*result.verdict.evidence, f"compared as two layouts: {reason}")
+    return replace(result, verdict=replace(result.verdict, evidence=evidence))
+
+
+def _make_result(pair: LayoutPair, judgement: LayoutJudgement) -> RankResult:
     runs = [{rank.rank or 0: read_run(rank) for rank in side.ranks} for side in (pair.reference, pair.candidate)]
     verdict = LayoutWords(judgement, runs[0], runs[1]).give_verdict()
-    return RankResult(
-        step=pair.step,
-        reference_name=pair.reference_name,
-        candidate_name=pair.candidate_name,
-        calls=() if verdict.call is None else (verdict.call,),
-        only_reference=(),
-        only_candidate=(),
-        verdict=verdict,
-        others=(),
-        coverage=_count_coverage(judgement),
-        bases=Counter(),
-        problems=tuple(
-            problem for side in (pair.reference, pair.candidate) for rank in side.ranks for problem in rank.problems
-        ),
-    )
+    return make_layout_result(pair, verdict, _count_coverage(judgement))
 
 
 def _count_coverage(judgement: LayoutJudgement) -> Coverage:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tensorprobe.compare.layout.descent import CallPair, Descent, Given
 from tensorprobe.compare.layout.difference import Beginning, Tracer
 from tensorprobe.compare.layout.observable import list_ranks
 from tensorprobe.compare.layout.part import Part, locate
@@ -16,7 +17,9 @@ from tensorprobe.compare.layout.relation import Relation
 from tensorprobe.compare.result import VerdictKind
 from tensorprobe.compare.truth.value_index import is_same, word_of
 from tensorprobe.replay.communication import Communication
-from tensorprobe.replay.true_step import TrueCall, TrueValue
+from tensorprobe.replay.true_step import Array, TrueCall, TrueStep, TrueValue
+
+_ADDING = ("all_reduce", "reduce_scatter", "reduce")
 
 
 @dataclass(frozen=True)
@@ -48,12 +51,26 @@ class Explainer:
         given = [(slot, value, self._tracer.relation(rank, value)) for slot, value in self._own_inputs(rank, call)]
         partner, partner_rank = self._find_partner(call, [found for *_, found in given if found is not None])
         chosen = self._choose(beginning, given)
+        if chosen is None and partner is not None and word_of(partner) == word_of(call):
+            earlier = self._explain_earlier(beginning, CallPair(call, partner), partner_rank)
+            if earlier is not None:
+                return earlier
+        exchanged = self._find_exchanged(call, given) if chosen is None else None
+        chosen = ("entered", exchanged) if exchanged is not None else chosen
         kind, because = chosen or ("source", self._describe_otherwise(call, partner))
         return Explanation(kind, call, beginning.ranks, because, partner, partner_rank, chosen is not None)
 
-    def _choose(
-        self, beginning: Beginning, given: list[tuple[str, TrueValue, Relation | None]]
-    ) -> tuple[VerdictKind, str] | None:
+    def _explain_earlier(self, beginning: Beginning, pair: CallPair, partner_rank: int) -> Explanation | None:
+        """By a call before it, which returned something that the reference has elsewhere: a number times 1."""
+        descent = Descent(self._candidate[beginning.rank], self._reference[partner_rank], self._tolerance)
+        found, given = descent.find_departure(pair)
+        twisted = self._find_twisted(given)
+        if twisted is None:
+            return None
+        ranks = tuple(rank for rank in beginning.ranks if found.call.name in self._candidate[rank].step.calls)
+        return Explanation("entered", found.call, ranks, twisted, found.partner, partner_rank)
+
+    def _choose(self, beginning: Beginning, given: list[Given]) -> tuple[VerdictKind, str] | None:
         call, rank = beginning.call, beginning.rank
         if call.is_random or "dropout" in word_of(call):
             others = self._agreeing_ranks(call, beginning.ranks)
@@ -69,8 +86,33 @@ class Explainer:
                 f"its {slot} is one of {len(relation.ranks)} parts whose sum over {list_ranks(relation.ranks)} is "
                 f"{what} of the reference, and nothing has added them up"
             )
-        twisted = self._find_twisted(given) or self._find_exchanged(call, given)
+        reduced = self._find_reduced(given)
+        if reduced is not None:
+            return "source", reduced
+        twisted = self._find_twisted(given)
         return ("entered", twisted) if twisted is not None else None
+
+    def _find_reduced(self, given: list[Given]) -> str | None:
+        """An input that the reference adds up over its ranks, and gives to nothing else."""
+        for slot, _, relation in given:
+            if relation is None or relation.known.call is None or len(relation.known.ranks) > 1:
+                continue
+            (rank,) = relation.known.ranks
+            one = self._reference[rank]
+            users = [one.communications.get(user.name) for user in self._iter_takers(one.step, relation.known.array)]
+            adding = [found for found in users if found is not None and found.kind in _ADDING]
+            if adding and len(adding) == len(users):
+                return (
+                    f"its {slot} is {self._describe_known(relation.known)} of the reference, which adds it up over "
+                    f"{list_ranks(adding[0].members(rank))} ({adding[0].operation.name}), and here nothing has"
+                )
+        return None
+
+    def _iter_takers(self, step: TrueStep, array: Array) -> Iterator[TrueCall]:
+        """The calls that make something else of it than another view."""
+        same = {one.number for one in step.values if one.array is array or is_same(one.array, array, self._tolerance)}
+        for number in same:
+            yield from (user for user in step.users.get(number, ()) if not same.issuperset(user.outputs.values()))
 
     def _describe_otherwise(self, call: TrueCall, partner: TrueCall | None) -> str:
         if partner is None or word_of(partner) == word_of(call):
@@ -80,7 +122,7 @@ class Explainer:
             "of it is not the same"
         )
 
-    def _find_exchanged(self, call: TrueCall, given: list[tuple[str, TrueValue, Relation | None]]) -> str | None:
+    def _find_exchanged(self, call: TrueCall, given: list[Given]) -> str | None:
         """An input that the reference gives to another call than the others."""
         known = {slot: found.known for slot, _, found in given if found is not None}
         for one in self._reference.values():
@@ -140,7 +182,7 @@ class Explainer:
                 )
         return f"what {list_ranks(members)} give is in the reference, and what comes out is not"
 
-    def _find_twisted(self, given: list[tuple[str, TrueValue, Relation | None]]) -> str | None:
+    def _find_twisted(self, given: list[Given]) -> str | None:
         """Two inputs that are different parts of the reference along one dimension."""
         known = [(slot, value, found) for slot, value, found in given if found is not None and not found.part.is_whole]
         for number, (slot, value, relation) in enumerate(known):
@@ -173,11 +215,14 @@ class Explainer:
     def _find_partner(self, call: TrueCall, relations: list[Relation]) -> tuple[TrueCall | None, int]:
         """The call of the reference that does the same with what this one takes a part of."""
         taken = {id(one.known.array) for one in relations}
-        found: tuple[tuple[bool, bool, int], TrueCall, int] | None = None
+        found: tuple[tuple[bool, ...], TrueCall, int] | None = None
         for rank, one in self._reference.items():
             for other in one.step.calls.values():
                 shares = any(id(one.step.values[number].array) in taken for number in other.inputs.values())
-                unlike = (word_of(other) != word_of(call), other.module_path != call.module_path, not shares)
+                unlike = (
+                    *(word_of(other) != word_of(call), other.module_path != call.module_path),
+                    *(not shares, other.name != call.name),
+                )
                 if (shares or not any(unlike[:2])) and (found is None or unlike < found[0]):
                     found = (unlike, other, rank)
         return (found[1], found[2]) if found is not None else (None, 0)

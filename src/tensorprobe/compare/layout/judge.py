@@ -11,6 +11,7 @@ from tensorprobe.compare.layout.explanation import Explainer, Explanation
 from tensorprobe.compare.layout.observable import GradientJudge, GradientMatch, Loss, match_loss, read_loss
 from tensorprobe.compare.layout.pool import Steps
 from tensorprobe.compare.layout.relation import Relations
+from tensorprobe.compare.layout.rounding import Rounded, count_rounded, find_rounded
 from tensorprobe.compare.layout.weight import Holdings, match_weights
 from tensorprobe.compare.truth.value_index import TOLERANCE
 from tensorprobe.errors import DumpError
@@ -35,6 +36,8 @@ class LayoutJudgement:
     """Both losses and how that of the candidate is to be read; None where they differ."""
     gradients: list[GradientMatch]
     tolerance: float
+    rounded: tuple[int, int] = (0, 0)
+    """How many weights and data of either side were rounded, because the other has them in a coarser dtype."""
     differences: list[Explanation] = field(default_factory=list)
     untaken: list[Untaken] = field(default_factory=list)
 
@@ -77,12 +80,18 @@ class LayoutJudgement:
 def judge_layouts(reference: Sequence[RankDump], candidate: Sequence[RankDump]) -> LayoutJudgement:
     """Both sides of one step, each with all its ranks."""
     sides = [_replay(ranks) for ranks in (reference, candidate)]
+    rounded = find_rounded(sides[0], sides[1]), find_rounded(sides[1], sides[0])
+    sides = [
+        _replay(ranks, leaves) if leaves else side
+        for ranks, leaves, side in zip((reference, candidate), rounded, sides, strict=True)
+    ]
     tolerance = max(TOLERANCE, _ROUNDED_UNITS * max(one.step.coarseness for side in sides for one in side.values()))
     losses = read_loss(sides[0]), read_loss(sides[1])
     holdings = match_weights(sides[0], sides[1])
     gradients = GradientJudge(holdings, sides[1], tolerance).judge()
     loss = match_loss(*losses, tolerance)
-    found = LayoutJudgement(sides[0], sides[1], holdings, losses, loss, gradients, tolerance)
+    counts = count_rounded(rounded[0]), count_rounded(rounded[1])
+    found = LayoutJudgement(sides[0], sides[1], holdings, losses, loss, gradients, tolerance, counts)
     if not found.has_same_loss and not holdings.strays:
         _explain(found)
     return found
@@ -95,12 +104,12 @@ def _explain(found: LayoutJudgement) -> None:
     found.differences = [explainer.explain(one) for one in tracer.find_beginnings()[:_MAX_EXPLAINED]]
 
 
-def _replay(ranks: Sequence[RankDump]) -> Steps:
+def _replay(ranks: Sequence[RankDump], replacements: Rounded | None = None) -> Steps:
     device = find_device("cpu")
     programs = [read_program(rank) for rank in ranks]
     for program in programs:
         limit_memory(program, device, MemoryLimit())
-    found = build_joint_steps(programs, device)
+    found = build_joint_steps(programs, device, replacements=replacements)
     if len(found) < len(ranks):
         raise DumpError(f"{ranks[0].folder.parent} has two processes of one rank: they cannot be replayed together.")
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -27,6 +28,16 @@ class Relation:
     @property
     def is_share(self) -> bool:
         return bool(self.ranks)
+
+
+class Lookup(Protocol):
+    """Says what a value of the candidate is to the reference."""
+
+    def of(self, rank: int, value: TrueValue) -> Relation | None:
+        """None where the reference has nothing that it is a part of."""
+
+    def is_plain(self, rank: int, value: TrueValue) -> bool:
+        """Has it no information of its own? Then it is everywhere."""
 
 
 class Relations:

@@ -91,10 +91,18 @@ class LayoutWords:
         found = [f"{count} {words[kind]}" for kind, count in counts.items() if count]
         if found:
             yield f"weights of the reference: {', '.join(found)}"
+        yield from self._word_rounding()
         missing = self._judgement.holdings.missing
         if missing:
             names = ", ".join(missing[:_MAX_NAMED])
             yield f"not compared: weights of which the candidate has not all: {names}"
+
+    def _word_rounding(self) -> Iterator[str]:
+        sides = ("reference", "candidate"), ("candidate", "reference")
+        for count, (side, other) in zip(self._judgement.rounded, sides, strict=True):
+            if count:
+                tensors = count_noun(count, "tensor")
+                yield f"precision: {tensors} of the {side} (weights, data) were rounded to the dtype of the {other}"
 
     def _coverage(self) -> tuple[str, ...]:
         lines = list(self._judgement.remarks)
@@ -124,6 +132,7 @@ class LayoutWords:
         ]
         call = self._find_user(first.rank, first.name)
         evidence += [*self._word_losses(), *self._lines({"candidate": self._call("candidate", first.rank, call)})]
+        evidence += self._word_rounding()
         result = self._result(None, self._call("candidate", first.rank, call), "entered", "other weights")
         return Verdict("unequal start", headline, (*evidence, *self._coverage()), call=result)
 

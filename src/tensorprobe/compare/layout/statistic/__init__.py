@@ -1,0 +1,1 @@
+"""Two layouts of which only statistics were recorded: what those of parts say of the whole."""
