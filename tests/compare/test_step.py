@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tensorprobe.compare.step import pair_layouts, pair_ranks
+from tensorprobe.compare.step import pair_layouts, pair_ranks, pair_steps
 from tensorprobe.store.reader import Dump, open_dump
 from tests.compare.recording import Recording
 
@@ -60,3 +60,12 @@ def test_ranks_of_which_some_were_not_recorded_are_no_other_layout(tmp_path: Pat
     three = dump(tmp_path / "c", (0, "rank0"), (0, "rank1"), (0, "rank2"))
     assert pair_layouts(two, three) == ([], [])
     assert pair_layouts(two, two) == ([], [])
+
+
+def test_two_runs_on_all_of_several_ranks_may_be_two_layouts(tmp_path: Path) -> None:
+    two = dump(tmp_path / "r", (0, "rank0"), (0, "rank1"), (1, "rank"))
+    others = dump(tmp_path / "c", (0, "rank0"), (0, "rank1"), (1, "rank"))
+    some = dump(tmp_path / "s", (0, "rank0"), (0, "rank3"), (1, "rank"))
+    (pair,) = pair_steps(two, others)
+    assert (pair.reference_name, pair.candidate_name) == ("step0/rank0…1", "step0/rank0…1")
+    assert pair_steps(two, some) == []

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tensorprobe.compare.circumstance import compare_circumstances, find_unrepeated
 from tensorprobe.compare.filtered_run import filter_alike
@@ -26,6 +26,7 @@ from tensorprobe.compare.judge.judge import Judge
 from tensorprobe.compare.judge.relation import doubt_verdict, relate_runs
 from tensorprobe.compare.judge.status import is_unknown
 from tensorprobe.compare.judge.verdict import find_sources, give_verdict, make_result, own_tensors
+from tensorprobe.compare.layout.statistic.engine import compare_layout_statistics
 from tensorprobe.compare.lost_source import forget_data_calls, restore_sources
 from tensorprobe.compare.match.align import align_calls
 from tensorprobe.compare.match.alignment import Alignment, Unpaired
@@ -38,7 +39,7 @@ from tensorprobe.compare.measure.executor import Engine, MeasureTask, make_task,
 from tensorprobe.compare.option import DEFAULT_ATOL, DEFAULT_RTOL, CompareOptions
 from tensorprobe.compare.result import Comparison, Coverage, RankResult, ValuePair, Verdict
 from tensorprobe.compare.same_run import note_same_run
-from tensorprobe.compare.step import RankPair, pair_layouts, pair_ranks
+from tensorprobe.compare.step import RankPair, pair_layouts, pair_ranks, pair_steps
 from tensorprobe.compare.truth.decision import TruthDecision
 from tensorprobe.errors import DumpError, UsageError
 from tensorprobe.model.url import show_location
@@ -68,7 +69,8 @@ def compare_runs(
             return found
         whole = [_complete(dump, stack) for dump in dumps]
         work = _Work(stack.enter_context(open_engine(options.engine)), progress)
-        return _compare_dumps((show_location(reference), show_location(candidate)), whole, (mapping, options), work)
+        found = _compare_dumps((show_location(reference), show_location(candidate)), whole, (mapping, options), work)
+        return _compare_as_other_layouts(found, dumps, options)
 
 
 @dataclass(frozen=True)
@@ -98,10 +100,42 @@ def _compare_as_layouts(names: tuple[str, str], dumps: Sequence[Dump], options: 
     except (DumpError, UsageError) as error:
         if options.by == "truth":
             raise
-        if not pair_ranks(*dumps)[0]:
+        logger.info("the runs have different numbers of processes, and cannot be executed again: %s", error)
+        try:
+            results = [compare_layout_statistics(pair) for pair in pairs]
+        except DumpError:
             logger.warning("the runs have different numbers of processes, and cannot be executed again: %s", error)
-        return None
+            return None
     return Comparison(*names, tuple(results), choose_verdict(results, options.allow_uncompared), tuple(problems))
+
+
+def _compare_as_other_layouts(found: Comparison, dumps: Sequence[Dump], options: CompareOptions) -> Comparison:
+    """Where ranks of one number do not agree, each run may have shared out the program in its own way."""
+    pairs = pair_steps(*dumps)
+    if found.verdict.kind == "agree" or not pairs or options.by == "growth" or options.has_fixed_tolerance:
+        return found
+    results = []
+    try:
+        for rank in (rank for dump in dumps for rank in dump.ranks()):
+            check_replayable(rank)
+        find_device("cpu")
+        from tensorprobe.compare.layout.engine import compare_other_layouts  # needs PyTorch
+
+        for pair in pairs:
+            result = compare_other_layouts(pair)
+            if result is None:
+                return found
+            results.append(result)
+            if options.first and result.verdict.kind != "agree":
+                break
+    except (DumpError, UsageError) as error:
+        logger.debug("the ranks were compared by their numbers only: %s", error)
+        return found
+    except Exception as error:  # a second look: what was found by the first one is not lost
+        logger.warning("the runs could not be compared as two layouts: %s: %s", type(error).__name__, error)
+        return found
+    verdict = choose_verdict(results, options.allow_uncompared)
+    return replace(found, ranks=tuple(results), verdict=verdict)
 
 
 def _complete(dump: Dump, stack: ExitStack) -> Dump:
@@ -205,8 +239,7 @@ def _compare_ranks(
     return replace(_make_result(pair, finding, verdict), truth_errors=errors)
 
 
-@dataclass(frozen=True)
-class _Scheduled:
+class _Scheduled(NamedTuple):
     """A value that is to be measured, and when it is needed."""
 
     order: tuple[int, int]

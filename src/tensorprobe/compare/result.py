@@ -302,6 +302,7 @@ class Comparison:
             import pandas
         except ModuleNotFoundError as error:
             raise UsageError("to_pandas() needs pandas: pip install pandas. Without it, use .rows") from error
-        from tensorprobe.compare.row import COLUMNS, iter_rows
+        from tensorprobe.compare.row import COLUMNS, iter_blocks
 
-        return pandas.DataFrame(([getattr(row, name) for name in COLUMNS] for row in iter_rows(self)), columns=COLUMNS)
+        rows = (row for block in iter_blocks(self) for row in zip(*block.values(), strict=True))
+        return pandas.DataFrame(rows, columns=COLUMNS)

@@ -20,7 +20,7 @@ class RankPair:
 
 @dataclass(frozen=True)
 class LayoutPair:
-    """One step of both runs, made by different numbers of processes."""
+    """One step of both runs, which share it out among processes in different ways."""
 
     step: int | None
     reference: StepDump
@@ -49,6 +49,23 @@ def pair_layouts(reference: Dump, candidate: Dump) -> tuple[list[LayoutPair], li
     if not any(_has_other_layout(first, second) for first, second in steps):
         return [], []
     return [LayoutPair(first.number, first, second) for first, second in steps], problems
+
+
+def pair_steps(reference: Dump, candidate: Dump) -> list[LayoutPair]:
+    """The steps that both runs have, where the same number of processes made them, more than one, and all of them
+    recorded."""
+    steps = _pair_steps(reference.steps, candidate.steps, [])
+    return [
+        LayoutPair(first.number, first, second)
+        for first, second in steps
+        if len(first.ranks) == len(second.ranks) > 1 and all(map(_is_whole, (first, second)))
+    ]
+
+
+def _is_whole(step: StepDump) -> bool:
+    return count_processes(step) in (None, len(step.ranks)) and {rank.rank for rank in step.ranks} == set(
+        range(len(step.ranks))
+    )
 
 
 def _has_other_layout(reference: StepDump, candidate: StepDump) -> bool:

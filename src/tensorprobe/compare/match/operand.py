@@ -31,8 +31,9 @@ class OperandFinder:
     def __init__(self, alignment: Alignment) -> None:
         self._match_of: tuple[dict[str, Match], dict[str, Match]] = ({}, {})
         for match in alignment.matches:
-            self._match_of[0].update((call.name, match) for call in match.reference)
-            self._match_of[1].update((call.name, match) for call in match.candidate)
+            for names, calls in zip(self._match_of, (match.reference, match.candidate), strict=True):
+                for call in calls:
+                    names[call.name] = match
         self._idle = tuple(
             {unpaired.call.name: unpaired.call for unpaired in lonely if unpaired.is_passed_by}
             for lonely in (alignment.only_reference, alignment.only_candidate)

@@ -133,6 +133,8 @@ def pair_calls(reference: RunSide, candidate: RunSide, alignment: Alignment) -> 
         last = match.reference[-1].name
         pair = PairedCall(match, places[last], starts[match.reference[0].name], event_place=places[last])
         pairs.append(pair)
-        reference.pair_of.update((call.name, pair) for call in match.reference)
-        candidate.pair_of.update((call.name, pair) for call in match.candidate)
+        for call in match.reference:
+            reference.pair_of[call.name] = pair
+        for call in match.candidate:
+            candidate.pair_of[call.name] = pair
     return sorted(pairs, key=lambda pair: pair.place)

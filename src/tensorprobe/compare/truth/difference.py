@@ -37,6 +37,8 @@ class Difference:
     """What differs from the start."""
     effect: float | None = None
     """The share of the loss's difference that vanishes when the reference's value is put in its place."""
+    is_called_otherwise: bool = False
+    """Both calls do the same, with other arguments."""
     is_clear: bool = False
     """These two calls say it all."""
     region: Region | None = None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from tensorprobe.compare.truth.argument import Arguments
 from tensorprobe.compare.truth.difference import Difference
@@ -11,8 +12,8 @@ from tensorprobe.compare.truth.forward_difference import ForwardExplainer, Start
 from tensorprobe.compare.truth.opening import Opener, Opening
 from tensorprobe.compare.truth.proportional import Proportional
 from tensorprobe.compare.truth.region import add_region
-from tensorprobe.compare.truth.scattered import Scattered, only_moves
-from tensorprobe.compare.truth.value_index import Counterparts
+from tensorprobe.compare.truth.scattered import Scattered, TrustedMoves, only_moves
+from tensorprobe.compare.truth.value_index import Counterparts, count_alike
 from tensorprobe.replay.true_step import TrueCall, TrueStep
 
 
@@ -21,7 +22,8 @@ def explain_forward(
 ) -> tuple[list[Difference], Counterparts]:
     """Where the ways to these values part, the place that comes first, and both steps with those calls taken apart that
     had to be. If a call stands against one that does something else, what is computed inside them is looked at, too;
-    then values that the other run has but for a factor, or in parts."""
+    then values that the other run has but for a factor, or in parts. Where both only put numbers elsewhere, each in its
+    own way, what is computed of them is looked at."""
     opening = Opening(counterparts, starts, arguments, inside)
     differences, counterparts = opening.explain()
     if differences and differences[0].is_found:
@@ -38,6 +40,13 @@ def explain_forward(
         if others and others[0].reference is not None and others[0].candidate is not None:
             found = [replace(one, suspects=tuple(_find_movers(one.candidate, step))) for one in others]
         found = found or others
+    if not any(_computes(one, scattered) for one in found):
+        trusting = TrustedMoves(counterparts)
+        others = ForwardExplainer(counterparts, trusting, arguments).explain(starts)
+        told = [one for one in others if one.is_called_otherwise and _computes(one, trusting)]
+        told += _find_left_out(opening.beginnings, trusting)
+        told.sort(key=lambda one: one.reference.position if one.reference is not None else 0)
+        found = told or found
     return [*(add_region(one, counterparts) for one in found[:1]), *found[1:]], counterparts
 
 
@@ -63,6 +72,28 @@ def _is_telling(one: Difference, scattered: Scattered) -> bool:
     return one.is_inside or (
         scattered.kind_of("reference", one.reference) == scattered.kind_of("candidate", one.candidate)
     )
+
+
+def _computes(one: Difference, scattered: Scattered) -> bool:
+    """Is it about numbers that are computed, and not about where they are put?"""
+    calls = [(side, one.call(side)) for side in scattered.steps]
+    return any(call is not None and scattered.kind_of(side, call) == "computing" for side, call in calls)
+
+
+def _find_left_out(beginnings: Sequence[TrueCall], scattered: Scattered) -> list[Difference]:
+    """The first call of the reference that computes what the candidate has nowhere, of a kind that the candidate makes
+    fewer of in that module. `beginnings`: where what differs begins in the reference."""
+    counts = [partial(count_alike, calls=list(scattered.steps[side].calls.values())) for side in scattered.steps]
+    values = scattered.steps["reference"].values
+    missing = [
+        call
+        for call in beginnings
+        if call.inside is None
+        and counts[0](call) > counts[1](call)
+        and not any(scattered.exists("reference", values[number]) for number in call.outputs.values())
+    ]
+    left_out = [Difference("source", call, None, "what it computes is not in the candidate") for call in missing]
+    return [one for one in left_out if _computes(one, scattered)][:1]
 
 
 def _find_movers(call: TrueCall | None, step: TrueStep) -> Iterator[TrueCall]:

@@ -13,7 +13,15 @@ from tensorprobe.compare.truth.partial_sum import PartialSums
 from tensorprobe.compare.truth.scattered import only_moves
 from tensorprobe.compare.truth.slice import Slice, Slicer
 from tensorprobe.compare.truth.start import pair_lone_leaves
-from tensorprobe.compare.truth.value_index import Counterparts, find_alike, other_side, unlikeness, word_of
+from tensorprobe.compare.truth.value_index import (
+    Counterparts,
+    count_alike,
+    find_alike,
+    is_alike,
+    other_side,
+    unlikeness,
+    word_of,
+)
 from tensorprobe.compare.truth.walk import Walker
 from tensorprobe.replay.true_step import TrueCall, TrueValue
 
@@ -35,6 +43,17 @@ def _find_observed(side: str, counterparts: Counterparts, observed: Observables)
         return step.roots
     ends = (value for value in step.values if step.is_end(value) and not value.is_leaf)
     return [value for value in ends if not counterparts.exists(side, value)]
+
+
+def find_lacking(one: Difference, counterparts: Counterparts) -> Starts:
+    """What its calls take and give in the forward, and the other run has not."""
+    found: dict[str, list[TrueValue]] = {}
+    for side, step in counterparts.steps.items():
+        call = one.call(side)
+        numbers = [] if call is None else dict.fromkeys((*call.inputs.values(), *call.outputs.values()))
+        values = [step.values[number] for number in numbers]
+        found[side] = [value for value in values if value.is_floating and not counterparts.exists(side, value)]
+    return found
 
 
 class Likeness(Protocol):
@@ -65,6 +84,10 @@ class ForwardExplainer:
         for side, found in self._slices.items():
             found.beginnings = self._pass_over_spellings(side, found) or found.beginnings
         return self._explain_forward(self._slices)
+
+    def beginnings(self, side: str) -> list[TrueCall]:
+        """Where what differs begins in one run, as far as it was explained."""
+        return self._slices[side].beginnings
 
     def find_unlike(self, differences: Sequence[Difference]) -> dict[str, list[str]]:
         """The calls of each side that the first difference leads to: those that are named, or all where it begins."""
@@ -166,8 +189,12 @@ class ForwardExplainer:
         """The call of the reference's slice that does the same, in the same module, and as near to the end."""
         if not self._slicers["candidate"].begins(call, ()):
             return None  # behind what is passed over, where nothing shows that both stand in one place
-        listed = [one for one in self._steps["reference"].calls.values() if one.name in reference.calls]
-        return find_alike(call, self._steps["candidate"].calls.values(), listed)
+        own, others = (list(self._steps[side].calls.values()) for side in ("candidate", "reference"))
+        listed = [one for one in others if one.name in reference.calls]
+        if count_alike(call, own) == count_alike(call, others):  # then each has its own
+            namesake = find_alike(call, own, others)
+            return namesake if namesake in listed else None
+        return find_alike(call, own, listed)
 
     def _share_inputs(self, reference: TrueCall, candidate: TrueCall) -> bool:
         given = {"reference": set(reference.inputs.values()), "candidate": set(candidate.inputs.values())}
@@ -212,7 +239,8 @@ class ForwardExplainer:
         operands = [slot for slot in candidate.inputs if not self._walker.is_same_operand(reference, candidate, slot)]
         arguments = self._walker.describe_arguments(reference, candidate, or_left_out=not operands)
         if arguments:
-            return Difference("entered", reference, candidate, f"called with {arguments}")
+            because = f"called with {arguments}"
+            return Difference("entered", reference, candidate, because, is_called_otherwise=True)
         if operands:
             return self._describe_operands(reference, candidate, operands)
         values = self._steps["candidate"].values
@@ -231,8 +259,26 @@ class ForwardExplainer:
             because = f"{rearranged} of {describe_call(candidate)} has the right numbers in another order after it"
             right = self._walker.find_maker(reference, candidate, rearranged) or reference
             return Difference("source", right, movers[0], because, is_clear=True, suspects=tuple(movers[1:]))
+        for slot in operands:
+            makers = self._find_makers(reference, candidate, slot)
+            if makers is not None:
+                return self._describe(*makers)
         words = ", ".join(operands[:4])
         return Difference("entered", reference, candidate, f"it is given another value as {words}")
+
+    def _find_makers(self, reference: TrueCall, candidate: TrueCall, slot: str) -> tuple[TrueCall, TrueCall] | None:
+        """The calls that made what two calls are given in one place, if both do the same in the same module, and the
+        candidate has nowhere what the reference's gives: so it is there that something else is done, although the
+        reference has, elsewhere, what the candidate takes."""
+        if slot not in reference.inputs or slot not in candidate.inputs:
+            return None
+        calls = {"reference": reference, "candidate": candidate}
+        given = {side: step.values[calls[side].inputs[slot]] for side, step in self._steps.items()}
+        right, other = (step.maker(given[side]) for side, step in self._steps.items())
+        if right is None or other is None or not is_alike(right, other):
+            return None
+        is_before = right.position < reference.position and other.position < candidate.position
+        return (right, other) if is_before and not self._likeness.exists("reference", given["reference"]) else None
 
     def _find_movers_before(self, call: TrueCall, slot: str) -> Iterator[TrueCall]:
         """The calls that have only moved the numbers of an operand, the last one first."""

@@ -10,7 +10,7 @@ from tensorprobe.compare.truth.cut import find_cut
 from tensorprobe.compare.truth.difference import Difference, describe_start
 from tensorprobe.compare.truth.effect import Trial, add_effects, find_exchanged, keep_losses
 from tensorprobe.compare.truth.explanation import explain_forward
-from tensorprobe.compare.truth.forward_difference import Starts, find_starts
+from tensorprobe.compare.truth.forward_difference import Starts, find_lacking, find_starts
 from tensorprobe.compare.truth.gradient_difference import GradientExplainer
 from tensorprobe.compare.truth.judgement import SIDES, Judgement
 from tensorprobe.compare.truth.leaf import find_movable, find_replacements
@@ -18,7 +18,7 @@ from tensorprobe.compare.truth.lending import find_borrowers
 from tensorprobe.compare.truth.observable import Observables, observe
 from tensorprobe.compare.truth.replaying import Replaying
 from tensorprobe.compare.truth.start import Origins, pair_lone_leaves, pair_moved_leaves
-from tensorprobe.compare.truth.value_index import Counterparts
+from tensorprobe.compare.truth.value_index import TOLERANCE, Counterparts
 from tensorprobe.replay.true_step import Array, LeafKey
 from tensorprobe.replay.true_step_builder import KEEP_VALUES, Keeping
 from tensorprobe.run.step import Run
@@ -145,14 +145,21 @@ class _TruthJudge:
     def _explain(
         self, counterparts: Counterparts, observed: Observables, moved: Mapping[str, Collection[LeafKey]]
     ) -> tuple[list[Difference], Counterparts]:
-        """Where they part: in the forward, and if that is the same, in the gradients. Besides, both steps with those
-        calls taken apart that had to be."""
+        """Where they part: in the forward, and if that is the same, in the gradients. A loss may be the same only as
+        far as it is known: then what the first of these calls takes and gives says whether it is the forward after all.
+        Besides, both steps with those calls taken apart that had to be."""
         if not observed.has_same_loss or observed.ends:
             found, opened = self._explain_forward(counterparts, find_starts(counterparts, observed))
             if found:
                 return found, opened
         counterparts = self._replay(moved, dict.fromkeys(SIDES, Keeping(has_gradients=True)))
-        return GradientExplainer(counterparts).explain(observed.gradients), counterparts
+        differences = GradientExplainer(counterparts).explain(observed.gradients)
+        lacking = find_lacking(differences[0], counterparts) if differences and observed.tolerance > TOLERANCE else {}
+        if all(lacking.get(side) for side in SIDES):
+            found, opened = self._explain_forward(counterparts, lacking)
+            if found and found[0].is_found:
+                return found, opened
+        return differences, counterparts
 
     def _explain_forward(self, counterparts: Counterparts, starts: Starts) -> tuple[list[Difference], Counterparts]:
         inside = {side: one.look_inside() for side, one in self._replaying.items()}

@@ -44,6 +44,11 @@ class GradientPair:
         return None if order is None else Origin(self.reference.parameter, order.reshape(-1), numbers)
 
     @property
+    def has_gradient(self) -> bool:
+        """Of two parameters without one, as where there is no backward, nothing is shown."""
+        return self.reference.gradient is not None or self.candidate.gradient is not None
+
+    @property
     def is_equal(self) -> bool:
         return self.error <= self.tolerance
 

@@ -15,7 +15,7 @@ from tensorprobe.compare.truth.argument import Arguments
 from tensorprobe.compare.truth.difference import Difference
 from tensorprobe.compare.truth.forward_difference import ForwardExplainer, Starts
 from tensorprobe.compare.truth.value_index import Counterparts, word_of
-from tensorprobe.replay.true_step import TrueStep
+from tensorprobe.replay.true_step import TrueCall, TrueStep
 
 _MAX_ROUNDS = 16
 
@@ -36,11 +36,14 @@ class Opening:
         self._arguments, self._inside = arguments, inside
         self._rounds: list[Difference] = []
         """The first difference of each time that the steps were looked at."""
+        self.beginnings: list[TrueCall] = []
+        """Where what differs begins in the reference."""
 
     def explain(self) -> tuple[list[Difference], Counterparts]:
         for _ in range(_MAX_ROUNDS):
             explainer = ForwardExplainer(self._counterparts, self._counterparts, self._arguments)
             differences = explainer.explain(self._starts)
+            self.beginnings = explainer.beginnings("reference")
             self._rounds += differences[:1]
             is_found = bool(differences) and differences[0].is_found
             if is_found and not differences[0].is_inside:

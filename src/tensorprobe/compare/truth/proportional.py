@@ -9,16 +9,7 @@ from math import isclose
 import numpy as np
 
 from tensorprobe.compare.truth.difference import Difference
-from tensorprobe.compare.truth.value_index import (
-    MASKED,
-    Counterparts,
-    Moments,
-    is_laid_out,
-    is_same,
-    measure,
-    other_side,
-    word_of,
-)
+from tensorprobe.compare.truth.value_index import Counterparts, is_laid_out, is_same, other_side, word_of
 from tensorprobe.replay.true_step import TrueCall, TrueValue
 
 _LEAST = 8
@@ -38,7 +29,6 @@ class Proportional:
                 if self._is_telling(side, value):
                     self._by_size.setdefault((side, value.array.size), []).append(value)
         self._found: dict[tuple[str, int], list[tuple[TrueValue, float]]] = {}
-        self._measured: dict[tuple[str, int], Moments] = {}
 
     def of(self, side: str, value: TrueValue) -> list[TrueValue]:
         """The values of the other run that have this content, or a multiple of it. `side` is whose value it is."""
@@ -57,9 +47,9 @@ class Proportional:
 
     def _find(self, side: str, value: TrueValue) -> Iterator[tuple[TrueValue, float]]:
         other, tolerance = other_side(side), self._counterparts.tolerance
-        own = self._moments(side, value)
+        own = self._counterparts.moments(side, value)
         for one in self._by_size.get((other, value.array.size), []):
-            moments = self._moments(other, one)
+            moments = self._counterparts.moments(other, one)
             for factor in (own.norm / moments.norm, -own.norm / moments.norm):
                 if not own.is_near(moments.times(factor), tolerance):
                     continue
@@ -67,17 +57,6 @@ class Proportional:
                 if is_same(value.array, moved, tolerance) or is_laid_out(value.array, moved, tolerance):
                     yield one, factor
                     break
-
-    def _moments(self, side: str, value: TrueValue) -> Moments:
-        found = self._measured.get((side, value.number))
-        if found is None:
-            found = self._measured[side, value.number] = self._measure(side, value)
-        return found
-
-    def _measure(self, side: str, value: TrueValue) -> Moments:
-        """Without what is masked, which has no size."""
-        masked = value.array < MASKED
-        return measure(value.array[~masked]) if masked.any() else self._counterparts.moments(side, value)
 
     def _is_telling(self, side: str, value: TrueValue) -> bool:
         return (

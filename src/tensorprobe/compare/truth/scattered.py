@@ -35,6 +35,8 @@ _STRAY = 3.0
 class Scattered:
     """Both steps, and which values of one are in the other in parts."""
 
+    _keeps_order = True
+
     def __init__(self, counterparts: Counterparts) -> None:
         self._counterparts = counterparts
         self.steps = counterparts.steps
@@ -52,7 +54,7 @@ class Scattered:
         known = self._found.get((side, value.number))
         if known is None:
             other = other_side(side)
-            numbers = self._indexes[other].find_sources(value.array, self._counterparts.tolerance)
+            numbers = self._indexes[other].find_sources(value.array, self._counterparts.tolerance, self._keeps_order)
             known = self._found[side, value.number] = [self.steps[other].values[number] for number in numbers]
         return known
 
@@ -90,16 +92,42 @@ class Scattered:
         return maker is None or not only_moves(self.steps[side], maker)
 
     def kind_of(self, side: str, call: TrueCall) -> str:
-        """Does it compute numbers, only move them, or make what says nothing: zeros, a mask?"""
+        """Does it compute numbers, only move them or say where to, or make what says nothing: zeros, a mask?"""
         results = [self.steps[side].values[number] for number in call.outputs.values()]
-        if all(self._says_nothing(side, value) for value in results):
+        if call.is_undefined or all(self._says_nothing(side, value) for value in results):
             return "plain"
-        return "moving" if only_moves(self.steps[side], call) else "computing"
+        is_place = not any(value.is_floating for value in results)
+        return "moving" if is_place or only_moves(self.steps[side], call) else "computing"
 
     def _says_nothing(self, side: str, value: TrueValue) -> bool:
         return self._counterparts.is_plain(side, value) and not (
             value.is_floating and telling_numbers(value.array).size
         )
+
+
+class TrustedMoves(Scattered):
+    """The same, as if all numbers that are only put elsewhere were put where they belong: what is left is computed."""
+
+    _keeps_order = False
+
+    def of(self, side: str, value: TrueValue) -> list[TrueValue]:
+        found = super().of(side, value)
+        return found or [one for given in self._moved(side, value) for one in self.of(side, given)]
+
+    def exists(self, side: str, value: TrueValue) -> bool:
+        if not value.is_floating or super().exists(side, value):
+            return True
+        moved = self._moved(side, value)
+        return bool(moved) and all(self.exists(side, one) for one in moved)
+
+    def _moved(self, side: str, value: TrueValue) -> list[TrueValue]:
+        """What its numbers are taken from."""
+        step = self.steps[side]
+        maker = step.maker(value) if value.is_floating else None
+        if maker is None or not only_moves(step, maker):
+            return []
+        given = (step.values[number] for number in maker.inputs.values())
+        return [one for one in given if one.is_floating and one.number != value.number]
 
 
 def only_moves(step: TrueStep, call: TrueCall) -> bool:
@@ -130,8 +158,8 @@ class _NumberIndex:
         self._numbers = joined[order]
         self._owners, self._places = np.concatenate(owners)[order], np.concatenate(places)[order]
 
-    def find_sources(self, array: Array, tolerance: float) -> list[int]:
-        """The values that hold the numbers of this one, in its order; none if some are not there."""
+    def find_sources(self, array: Array, tolerance: float, keeps_order: bool) -> list[int]:
+        """The values that hold the numbers of this one, in its order if that matters; none if some are not there."""
         if array.dtype.kind != "f":
             return []
         wanted = telling_numbers(array)
@@ -145,7 +173,7 @@ class _NumberIndex:
         if chance and (chance > _MAX_CHANCE or wanted.size * log(chance) > log(_UNLIKELY)):
             return []
         hits = [self._hits(int(first), int(last)) for first, last in zip(low, high, strict=True)]
-        return _cover(hits, strays=ceil(_STRAY * chance * wanted.size))
+        return _cover(hits, ceil(_STRAY * chance * wanted.size) if keeps_order else None)
 
     def _find_near(self, wanted: Array, room: float) -> tuple[Array, Array]:
         first, last = wanted - room, wanted + room
@@ -164,9 +192,9 @@ class _NumberIndex:
         return found
 
 
-def _cover(hits: list[dict[int, list[int]]], strays: int) -> list[int]:
+def _cover(hits: list[dict[int, list[int]]], strays: int | None) -> list[int]:
     """Few values that hold all, each its numbers in this order; none if there are no such. `strays`: so many numbers of
-    other values may be near one of its own."""
+    other values may be near one of its own; None if their order does not matter."""
     left, sources = list(range(len(hits))), list[int]()
     while left:
         counts = Counter(number for one in left for number in hits[one] if number not in sources)
@@ -174,8 +202,9 @@ def _cover(hits: list[dict[int, list[int]]], strays: int) -> list[int]:
             return []
         owner = counts.most_common(1)[0][0]
         claimed = [one for one in left if owner in hits[one]]
-        kept = find_rising([hits[one][owner] for one in claimed])
-        if len(claimed) - len(kept) > strays:
+        is_any_order = strays is None
+        kept = list(range(len(claimed))) if is_any_order else find_rising([hits[one][owner] for one in claimed])
+        if strays is not None and len(claimed) - len(kept) > strays:
             return []
         sources.append(owner)
         left = sorted({*left} - {claimed[one] for one in kept})

@@ -23,8 +23,15 @@ TOLERANCE = 1e-9
 _ROUNDED_UNITS = 64.0
 """Where recorded results or rounded constants had to be taken, truths differ by so many of their roundings."""
 _FINE = 1e-6
-MASKED = -1e4
-"""What is smaller means minus infinity: a mask."""
+MASKED = -8192.0
+"""What is smaller may mean minus infinity: masks are -10,000 and less, and scores may have been added to them."""
+_GAP = 2
+"""It does where so many powers of two lie between it and all that is nearer to zero: real numbers come in all sizes."""
+_SURELY_MASKED = -1e9
+_CERTAINLY_MASKED = -1e30
+"""The same of a constant, and of a single number: a loss may be as large as the former."""
+_INFINITY = 1100
+"""Larger than the power of two of any number."""
 _MAX_AXES = 6
 _FEW = 4
 """A larger value with fewer different numbers in it says nothing."""
@@ -34,20 +41,41 @@ _MAX_LOOKED_AT = 4096
 _FEW_PLACES = 16
 
 
-def settle(array: Array) -> Array:
-    """The content in one spelling: masks have one number for what is masked."""
+def find_masked(array: Array) -> Array | None:
+    """Which elements stand for minus infinity; None if none does."""
     if array.dtype.kind != "f" or array.min(initial=0.0) >= MASKED:
-        return array
-    return np.maximum(array, MASKED)  # NaN stays NaN
+        return None
+    if array.max() < MASKED:
+        bound = _SURELY_MASKED if array.size > 1 else _CERTAINLY_MASKED
+        is_constant = bool((array == array.flat[0]).all())
+        return np.ones(array.shape, bool) if is_constant and array.flat[0] <= bound else None
+    powers = np.where(np.isinf(array), _INFINITY, np.frexp(array)[1])
+    taken = set(np.unique(powers[~np.isnan(array)]).tolist())
+    low = array < MASKED
+    for power in np.unique(powers[low]).tolist():
+        if taken.isdisjoint(range(power - _GAP, power)):
+            return np.asarray(low & (powers >= power))
+    return None
+
+
+def settle(array: Array) -> Array:
+    """The content without what is masked, which has no size: beside it all else would be too small to differ."""
+    masked = find_masked(array)
+    return array if masked is None else np.where(masked, 0.0, array)
 
 
 def is_same(first: Array, second: Array, tolerance: float = TOLERANCE) -> bool:
     """Equal element by element, whatever the shapes are. NaN is equal to NaN."""
     if first.size != second.size:
         return False
-    one, other = settle(first).reshape(-1), settle(second).reshape(-1)
+    one, other = first.reshape(-1), second.reshape(-1)
     if one.dtype.kind not in "fc" or other.dtype.kind not in "fc":
         return bool(np.array_equal(one, other))
+    masks = find_masked(one), find_masked(other)
+    if masks[0] is not None and masks[1] is not None:
+        if not np.array_equal(masks[0], masks[1]):
+            return False
+        one, other = np.where(masks[0], 0.0, one), np.where(masks[1], 0.0, other)
     with np.errstate(invalid="ignore", over="ignore"):
         difference = one - other
         largest = np.abs(difference).max(initial=0.0)
@@ -292,6 +320,10 @@ def word_of(call: TrueCall) -> str:
 def is_alike(first: TrueCall, second: TrueCall) -> bool:
     """Do they do the same, in the same module?"""
     return word_of(first) == word_of(second) and first.module_path == second.module_path
+
+
+def count_alike(call: TrueCall, calls: Iterable[TrueCall]) -> int:
+    return sum(is_alike(one, call) for one in calls)
 
 
 def find_alike(call: TrueCall, own: Iterable[TrueCall], others: Iterable[TrueCall]) -> TrueCall | None:

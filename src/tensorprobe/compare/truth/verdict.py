@@ -67,8 +67,8 @@ class TruthWords:
         what = []
         if observed.losses:
             what.append("the loss" if len(observed.losses) == 1 else f"{len(observed.losses)} losses")
-        if observed.gradients:
-            count = len(observed.gradients)
+        count = sum(pair.has_gradient for pair in observed.gradients)
+        if count:
             what.append(f"the gradients of {count:,} parameters" if count > 1 else "the gradient of 1 parameter")
         error = max(observed.loss_error, observed.worst_gradient)
         proved = " and ".join(what) or "all results"
