@@ -99,6 +99,7 @@ def shared_page(browser: Browser, page_file: Path) -> Iterator[tuple[Page, Watch
 def page(shared_page: tuple[Page, Watched]) -> Iterator[Page]:
     """The small comparison, opened once and as if it was opened anew: nothing is chosen."""
     page, watched = shared_page
+    page.bring_to_front()  # others were opened since, and only the page in front may use the clipboard
     page.evaluate("location.hash = ''; courseRange = null; drawPage(); scrollTo(0, 0)")
     page.locator("#course .main-svg").first.wait_for()
     expect(page.locator("#filter_count")).to_have_text("170 of 170 rows")

@@ -51,6 +51,7 @@ def make_comparison(layers: int = 4, places: int = 1, prefix: str = "blocks") ->
     calls, rows = Columns(texts), Columns(texts)
     source = _fill_comparison(calls, rows, chance, (layers, places, prefix))
     side = _make_side(prefix)
+    stacks = _add_stacks(calls, texts)
     first_row = calls["first_row"][source]
     names = [f"step{number}/rank0" for number in range(places)]
     return {
@@ -97,6 +98,7 @@ def make_comparison(layers: int = 4, places: int = 1, prefix: str = "blocks") ->
         "places": names,
         "matrix": _make_matrix(places),
         "strings": texts.listed,
+        "stacks": stacks,
         "calls": dict(calls),
         "rows": dict(rows),
         "details": {str(first_row + number): make_detail() for number in range(calls["row_count"][source])},
@@ -140,6 +142,15 @@ REFERENCE_LINES = [
     "        return self.down(hidden)",
 ]
 CANDIDATE_LINES = [line.replace('"none"', '"tanh"') for line in REFERENCE_LINES]
+
+
+def _add_stacks(calls: Columns, texts: Texts) -> list[list[int]]:
+    """Of every call that is not clean; the candidate's has one frame more."""
+    is_told = [texts.listed[role] != "clean" for role in calls["role_s"]]
+    for number, side in enumerate(("reference", "candidate")):
+        calls[f"stack_{side}"] = [number if told else -1 for told in is_told]
+    frames = [texts.add("model.py:52 in forward: x = self.norm(x)"), texts.add("train.py:88 in step: loss = model(x)")]
+    return [frames, [frames[0], texts.add("wrapper.py:7 in call: return inner(x)"), frames[1]]]
 
 
 def _make_side(prefix: str) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def make_run(layers: int = 4) -> dict[str, Any]:
         "problems": [],
         "run": {
             "nonfinite": {
-                "headline": "NaN first arises in Functional.softmax.2.forward (step0/rank0): output.0 has 128 NaN.",
+                "headline": "NaN first arises in Functional.softmax.2.forward (step0/rank0): output.0 is NaN.",
                 "call": first_nan,
                 "fed_by": [largest_row],
                 "others": [{"headline": "Inf comes from outside into Functional.linear.0.forward.", "call": 0}],

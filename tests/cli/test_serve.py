@@ -35,7 +35,7 @@ def serving(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
             process.kill()
 
 
-def _get(address: str) -> tuple[int, bytes]:
+def ask_for(address: str) -> tuple[int, bytes]:
     try:
         with urllib.request.urlopen(address, timeout=PATIENCE_SECONDS) as answer:
             return answer.status, answer.read()
@@ -43,18 +43,18 @@ def _get(address: str) -> tuple[int, bytes]:
         return error.code, error.read()
 
 
-def _ask(address: str, path: str) -> Any:
+def ask(address: str, path: str) -> Any:
     start, _, token = address.partition("?token=")
-    return json.loads(_get(f"{start}{path}&token={token}")[1])
+    return json.loads(ask_for(f"{start}{path}&token={token}")[1])
 
 
 def test_a_run_is_served_with_its_tensors_and_ctrl_c_ends_it_quietly(tmp_path: Path) -> None:
     with serving(write_run(tmp_path)) as (process, address):
-        status, page = _get(address)
+        status, page = ask_for(address)
         assert status == 200
         assert page.lower().startswith(b"<!doctype html>")
-        assert _get(address + "x")[0] == _get(address.partition("?")[0])[0] == 403
-        described = _ask(address, "api/pair?row=1")
+        assert ask_for(address + "x")[0] == ask_for(address.partition("?")[0])[0] == 403
+        described = ask(address, "api/pair?row=1")
         assert described["heat"]["reference"] == VALUES.tolist()
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=PATIENCE_SECONDS)
@@ -75,11 +75,17 @@ def test_the_address_is_on_loopback_and_has_a_token_of_its_own_each_time(tmp_pat
 def test_two_dumps_are_compared_and_any_pair_is_drawn(tmp_path: Path) -> None:
     reference, candidate = write_run(tmp_path / "good"), write_run(tmp_path / "bad", VALUES + 1)
     with serving(reference, candidate) as (_, address):
-        assert _get(address)[0] == 200
-        drawn = [_ask(address, f"api/pair?row={row}") for row in range(3)]
+        assert ask_for(address)[0] == 200
+        drawn = [ask(address, f"api/pair?row={row}") for row in range(3)]
     errors = [one["metrics"]["max_abs_error"] for one in drawn if one["metrics"]]
     assert errors == [1.0]
     assert any("there is no file of" in one.get("reason", "") for one in drawn)
+
+
+def test_a_run_is_served_by_its_address(tmp_path: Path) -> None:
+    with serving(f"file://{write_run(tmp_path)}") as (_, address):
+        assert ask_for(address)[0] == 200
+        assert ask(address, "api/pair?row=1")["heat"]["reference"] == VALUES.tolist()
 
 
 def test_a_saved_comparison_is_served_from_its_folder(tmp_path: Path) -> None:
@@ -87,9 +93,9 @@ def test_a_saved_comparison_is_served_from_its_folder(tmp_path: Path) -> None:
     run_command("compare", reference, candidate, "-o", tmp_path / "result", "--files", "json")
     for path in (tmp_path / "result", tmp_path / "result" / "compare.json"):
         with serving(path) as (_, address):
-            assert _get(address)[0] == 200
-            drawn = [_ask(address, f"api/pair?row={row}") for row in range(3)]
-            side = _ask(address, "api/source?call=0")["candidate"]
+            assert ask_for(address)[0] == 200
+            drawn = [ask(address, f"api/pair?row={row}") for row in range(3)]
+            side = ask(address, "api/source?call=0")["candidate"]
         assert [one["metrics"]["max_abs_error"] for one in drawn if one["metrics"]] == [1.0]
         assert side["calls"] == [NAME]
         assert side["location"] == "model.py:18 in forward: x = self.fc(x)"

@@ -10,7 +10,7 @@ import pytest
 
 from tensorprobe.compare.measure.measurement import Measurement
 from tensorprobe.compare.result import Comparison
-from tensorprobe.compare.row import COLUMNS, count_rows
+from tensorprobe.compare.row import COLUMNS, count_rows, iter_blocks
 from tensorprobe.report.compare_csv import write_csv
 from tests.report.comparison import (
     HOSTILE_NAMES,
@@ -27,7 +27,7 @@ from tests.report.comparison import (
 
 def render(found: Comparison) -> str:
     file = io.BytesIO()
-    write_csv(file, found.rows)
+    write_csv(file, iter_blocks(found))
     return file.getvalue().decode("utf-8")
 
 

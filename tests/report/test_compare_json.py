@@ -10,7 +10,7 @@ import pytest
 
 from tensorprobe.compare.measure.measurement import Measurement
 from tensorprobe.compare.result import Comparison
-from tensorprobe.compare.row import COLUMNS
+from tensorprobe.compare.row import COLUMNS, iter_blocks
 from tensorprobe.report.compare_json import iter_compare_json
 from tensorprobe.report.compare_summary import summarize
 from tests.report.comparison import (
@@ -31,7 +31,7 @@ def refuse(constant: str) -> None:
 
 def render(found: Comparison) -> dict[str, Any]:
     content: dict[str, Any] = json.loads(
-        "".join(iter_compare_json(summarize(found), found.rows)), parse_constant=refuse
+        "".join(iter_compare_json(summarize(found), iter_blocks(found))), parse_constant=refuse
     )
     return content
 
@@ -79,7 +79,7 @@ def test_numbers_that_json_lacks_are_strings() -> None:
 
 @pytest.mark.parametrize("name", HOSTILE_NAMES, ids=range(len(HOSTILE_NAMES)))
 def test_names_of_any_letters_survive(name: str) -> None:
-    text = "".join(iter_compare_json(summarize(hostile(name)), hostile(name).rows))
+    text = "".join(iter_compare_json(summarize(hostile(name)), iter_blocks(hostile(name))))
     assert text.isascii()
     content = json.loads(text, parse_constant=refuse)
     assert content["verdict"]["headline"] == name
@@ -88,4 +88,4 @@ def test_names_of_any_letters_survive(name: str) -> None:
 
 def test_it_comes_in_pieces() -> None:
     found = comparison(rank_result(*(call_result() for _ in range(100))))
-    assert max(map(len, list(iter_compare_json(summarize(found), found.rows))[2:])) < 5_000
+    assert max(map(len, list(iter_compare_json(summarize(found), iter_blocks(found)))[2:])) < 5_000

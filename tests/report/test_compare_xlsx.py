@@ -14,7 +14,7 @@ import pytest
 
 from tensorprobe.compare.measure.measurement import Measurement
 from tensorprobe.compare.result import Comparison
-from tensorprobe.compare.row import COLUMNS, build_rows
+from tensorprobe.compare.row import COLUMNS, build_rows, iter_blocks
 from tensorprobe.report.compare_summary import summarize
 from tensorprobe.report.compare_xlsx import write_xlsx
 from tests.length import PATIENCE_SECONDS
@@ -37,7 +37,7 @@ INJECTED_CELL = "<r><t>x</t></r></is></c><c r='B9' t='str'><f>1+1</f><v>2</v></c
 
 def render(found: Comparison, folder: Path, **more: Any) -> bytes:
     file = io.BytesIO()
-    write_xlsx(file, summarize(found), found.rows, folder, **more)
+    write_xlsx(file, summarize(found), iter_blocks(found), folder, **more)
     return file.getvalue()
 
 
@@ -120,7 +120,7 @@ def test_numbers_that_a_cell_cannot_hold_are_text(tmp_path: Path) -> None:
 
 def test_rows_beyond_what_a_sheet_holds_are_left_out_with_a_word(tmp_path: Path) -> None:
     file = io.BytesIO()
-    left_out = write_xlsx(file, summarize(gelu_fault()), gelu_fault().rows, tmp_path, max_rows=4)
+    left_out = write_xlsx(file, summarize(gelu_fault()), iter_blocks(gelu_fault()), tmp_path, max_rows=4)
     assert left_out == "a sheet holds 4 rows: the last 5 of 9 are only in compare.csv and compare.json"
     book = openpyxl.load_workbook(file)
     assert book["values"].max_row == 5
@@ -150,3 +150,17 @@ def test_without_xlsxwriter_it_says_what_to_install() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS
     )
     assert done.stdout == 'compare.xlsx needs xlsxwriter: pip install "tensorprobe[compare]"\n'
+
+
+def test_what_looks_like_an_escape_is_shown_as_it_is_written(tmp_path: Path) -> None:
+    assert cells(read(hostile("_x0041_"), tmp_path), 2)["reference_dtype"].value in ("_x0041_", "_x005F_x0041_")
+    with zipfile.ZipFile(io.BytesIO(render(hostile("_x0041_"), tmp_path))) as archive:
+        assert b">_x0041_<" not in archive.read("xl/worksheets/sheet2.xml")
+
+
+def test_every_cell_of_the_rows_stands_in_its_column(tmp_path: Path) -> None:
+    sheet = read(gelu_fault(), tmp_path)["values"]
+    for line, row in enumerate(build_rows(gelu_fault()), 2):
+        for index, name in enumerate(COLUMNS, 1):
+            cell, value = sheet.cell(line, index).value, getattr(row, name)
+            assert cell == (str(list(value)) if isinstance(value, tuple) else value), (line, name)

@@ -19,7 +19,7 @@ from tensorprobe.compare.engine import compare_runs
 from tensorprobe.compare.garbage import garbage_left_alone
 from tensorprobe.compare.option import CompareOptions
 from tensorprobe.compare.result import NO_ANSWER, Comparison
-from tensorprobe.compare.row import iter_rows
+from tensorprobe.compare.row import iter_blocks
 from tensorprobe.errors import UsageError
 from tensorprobe.report.compare_file import FILES, Written, prepared_folder, read_files, write_files
 from tensorprobe.report.compare_json import iter_compare_json
@@ -177,6 +177,10 @@ def _compare_and_report(reference: Path, candidate: Path, options: CompareOption
                 written = write_files(output, summary, wanted.files, reach)
             with suppress(BrokenPipeError):
                 _print_written(written, to_stderr=wanted.as_json)
+        kept: list[object] = [comparison]
+        kept.append(
+            kept
+        )  # a cycle: it is left to Python's search for them, which the end of the process does not wait for
     return comparison
 
 
@@ -187,7 +191,7 @@ def _compare(reference: Path, candidate: Path, options: CompareOptions) -> Compa
 
 def _print(summary: Summary, wanted: _Wanted) -> None:
     if wanted.as_json:
-        for piece in iter_compare_json(summary, iter_rows(summary.comparison)):
+        for piece in iter_compare_json(summary, iter_blocks(summary.comparison)):
             sys.stdout.write(piece)
     else:
         print_summary(make_console(), summary, wanted.where_more)

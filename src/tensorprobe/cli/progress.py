@@ -47,12 +47,20 @@ def total_progress_bar(description: str) -> Iterator[Reach]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, TimeRemainingColumn(), console=make_console(to_stderr=True), transient=True) as progress:
         task = progress.add_task(description, total=None)
-        yield lambda done, total: _update(progress, task, done, total)
+        yield _Bar(progress, task)
 
 
-def _update(progress: Progress, task: TaskID, done: int, total: int) -> None:
-    if done == total or done % _REACH_EVERY == 0:
-        progress.update(task, completed=done, total=total)
+class _Bar:
+    """Is told of every piece of work, of one or of thousands at a time, and draws now and then."""
+
+    def __init__(self, progress: Progress, task: TaskID) -> None:
+        self._progress, self._task = progress, task
+        self._drawn = 0
+
+    def __call__(self, done: int, total: int) -> None:
+        if done == total or not 0 <= done - self._drawn < _REACH_EVERY:
+            self._drawn = done
+            self._progress.update(self._task, completed=done, total=total)
 
 
 class _Counter:

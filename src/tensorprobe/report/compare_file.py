@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from tensorprobe.compare.garbage import garbage_left_alone
-from tensorprobe.compare.row import Row, count_rows, iter_rows
+from tensorprobe.compare.row import Block, count_block, count_rows, iter_blocks
 from tensorprobe.errors import DumpError, UsageError
 from tensorprobe.report.compare_csv import write_csv
 from tensorprobe.report.compare_json import write_json
@@ -83,10 +83,10 @@ def write_files(
     notes: list[str] = []
     with garbage_left_alone():
         laid_out = _LaidOut(summary, folder, notes)
-        rows = _CountedRows(summary, len(files), progress)
+        blocks = _CountedBlocks(summary, len(files), progress)
         for name in FILES:
             if name in files:
-                _write_file(folder / FILES[name], partial(getattr(laid_out, f"write_{name}"), rows))
+                _write_file(folder / FILES[name], partial(getattr(laid_out, f"write_{name}"), blocks))
     return Written(tuple(folder / FILES[name] for name in FILES if name in files), tuple(notes))
 
 
@@ -105,21 +105,21 @@ class _LaidOut:
         self._summary, self._folder, self._notes = summary, folder, notes
         self._head: dict[str, Any] | None = None
 
-    def write_csv(self, rows: Iterable[Row], file: BinaryIO) -> None:
-        write_csv(file, rows)
+    def write_csv(self, blocks: Iterable[Block], file: BinaryIO) -> None:
+        write_csv(file, blocks)
 
-    def write_html(self, rows: Iterable[Row], file: BinaryIO) -> None:
+    def write_html(self, blocks: Iterable[Block], file: BinaryIO) -> None:
         from tensorprobe.report.page.comparison import add_rows
 
-        write_page(file, add_rows(self._page_head(), rows))
+        write_page(file, add_rows(self._page_head(), blocks))
 
-    def write_xlsx(self, rows: Iterable[Row], file: BinaryIO) -> None:
-        left_out = write_xlsx(file, self._summary, rows, self._folder)
+    def write_xlsx(self, blocks: Iterable[Block], file: BinaryIO) -> None:
+        left_out = write_xlsx(file, self._summary, blocks, self._folder)
         if left_out:
             self._notes.append(f"{XLSX_FILE}: {left_out}")
 
-    def write_json(self, rows: Iterable[Row], file: BinaryIO) -> None:
-        write_json(file, self._summary, rows, {"page": self._page_head()})
+    def write_json(self, blocks: Iterable[Block], file: BinaryIO) -> None:
+        write_json(file, self._summary, blocks, {"page": self._page_head()})
 
     def _page_head(self) -> dict[str, Any]:
         from tensorprobe.report.page.comparison import build_page_head
@@ -129,31 +129,31 @@ class _LaidOut:
         return self._head
 
 
-class _CountedRows:
+class _CountedBlocks:
     """The rows, made when the first file asks for them, and kept for the others."""
 
     def __init__(self, summary: Summary, file_count: int, progress: Progress | None) -> None:
-        self._made = iter_rows(summary.comparison)
-        self._kept: list[Row] = []
+        self._made = iter_blocks(summary.comparison)
+        self._kept: list[Block] = []
         self._is_kept = file_count > 1
         self._progress = progress
         self._total = file_count * count_rows(summary.comparison)
         self._done = 0
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[Block]:
         if self._kept:
             yield from map(self._count, self._kept)
             return
-        for row in self._made:
+        for block in self._made:
             if self._is_kept:
-                self._kept.append(row)
-            yield self._count(row)
+                self._kept.append(block)
+            yield self._count(block)
 
-    def _count(self, row: Row) -> Row:
-        self._done += 1
+    def _count(self, block: Block) -> Block:
+        self._done += count_block(block)
         if self._progress is not None:
             self._progress(self._done, self._total)
-        return row
+        return block
 
 
 def _check_place(folder: Path, dumps: tuple[Path, ...], files: Sequence[str]) -> None:

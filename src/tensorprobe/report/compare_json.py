@@ -10,27 +10,35 @@ from typing import Any, BinaryIO
 
 from tensorprobe._version import __version__
 from tensorprobe.compare.result import CallResult, Coverage, RankResult, Verdict
-from tensorprobe.compare.row import COLUMNS, Row
+from tensorprobe.compare.row import COLUMNS, Block
+from tensorprobe.report.column_text import LineForm, iter_lines
 from tensorprobe.report.compare_summary import Matrix, Source, Summary, UnpairedCall
 from tensorprobe.report.json import encode
 from tensorprobe.store.frame import describe_frame
 
+_ROW_FORM = LineForm(encode, ", ", {name: f"{encode(name)}: " for name in COLUMNS})
 
-def write_json(file: BinaryIO, summary: Summary, rows: Iterable[Row], more: Mapping[str, Any] | None = None) -> None:
+
+def write_json(
+    file: BinaryIO, summary: Summary, blocks: Iterable[Block], more: Mapping[str, Any] | None = None
+) -> None:
     """The document as a file."""
-    for piece in iter_compare_json(summary, rows, more):
+    for piece in iter_compare_json(summary, blocks, more):
         file.write(piece.encode("ascii"))
 
 
-def iter_compare_json(summary: Summary, rows: Iterable[Row], more: Mapping[str, Any] | None = None) -> Iterator[str]:
+def iter_compare_json(
+    summary: Summary, blocks: Iterable[Block], more: Mapping[str, Any] | None = None
+) -> Iterator[str]:
     """The document, piece by piece; `more` is what else stands in it."""
     head = {**_describe(summary), **(more or {})}
     yield "{" + ",\n".join(f"{encode(key)}: {encode(value)}" for key, value in head.items())
     yield ',\n"rows": ['
     separator = "\n"
-    for row in rows:
-        yield separator + encode({name: getattr(row, name) for name in COLUMNS})
-        separator = ",\n"
+    for block in blocks:
+        for line in iter_lines(block, _ROW_FORM):
+            yield f"{separator}{{{line}}}"
+            separator = ",\n"
     yield "\n]}\n"
 
 

@@ -38,8 +38,9 @@ class Statement:
     mark: Mark = ""
 
 
-def iter_statements(summary: Summary, where_more: str) -> Iterator[Statement]:
-    """All but the verdict and the matrix. Lists end after a few lines and then say where the rest can be seen."""
+def iter_statements(summary: Summary, where_more: str, *, is_beside_tables: bool = False) -> Iterator[Statement]:
+    """All but the verdict and the matrix. Lists end after a few lines and then say where the rest can be seen.
+    `is_beside_tables`: calls without a partner and problems are listed in full elsewhere."""
     yield Statement("reference", summary.reference)
     yield Statement("candidate", summary.candidate)
     is_agreed = summary.verdict.kind == "agree"
@@ -50,6 +51,8 @@ def iter_statements(summary: Summary, where_more: str) -> Iterator[Statement]:
     yield from _count_statements(summary)
     if not is_agreed:
         yield from _label_first("coverage", _coverage_statements(summary))
+    if is_beside_tables:
+        return
     yield from _label_first("no partner", _unpaired_statements(summary, where_more))
     yield from _label_first("problems", (Statement("", problem, "doubtful") for problem in summary.problems))
 

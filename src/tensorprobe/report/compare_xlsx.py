@@ -1,29 +1,28 @@
 """A comparison as a workbook: the verdict on the first sheet, all values on the second, coloured, with filters.
 
-Rows go to disk as they are made, so memory stays flat. Names come from the dumps: every text is written as text, never
-as a formula, a link or markup.
+xlsxwriter makes the workbook with the first sheet and the head of the second. The rows, of which there may be millions
+of cells, are put into it afterwards, many at a time, so memory stays flat. Names come from the dumps: every text is
+written as text, never as a formula, a link or markup.
 """
 
 from __future__ import annotations
 
+import io
 import tempfile
-from collections.abc import Iterable
-from itertools import islice
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tensorprobe.compare.row import COLUMNS, Row, count_rows
+from tensorprobe.compare.row import COLUMNS, Block, count_block, count_rows
 from tensorprobe.errors import UsageError
-from tensorprobe.report.cell import Cell, make_cell
+from tensorprobe.report.cell import Cell
 from tensorprobe.report.compare_statement import iter_statements
 from tensorprobe.report.compare_summary import Summary
-from tensorprobe.report.escape import clean, shorten
+from tensorprobe.report.xlsx_sheet import MAX_EXACT_INTEGER, fill_sheet, make_plain
 
 MAX_ROWS = 1_048_575
 """What a sheet holds beneath its header."""
 
-_MAX_TEXT = 16_000  # a cell holds 32,767 of UTF-16's units
-_MAX_EXACT_INTEGER = 2**53
 _STATUS_COLOURS = {"equal": "#E2F0D9", "close": "#FFF2CC", "different": "#F8CBAD", "not comparable": "#D9D9D9"}
 _ROLE_COLOURS = {
     "source": "#FF7C80",
@@ -59,24 +58,34 @@ def check_xlsx() -> None:
 
 
 def write_xlsx(
-    file: BinaryIO, summary: Summary, rows: Iterable[Row], folder: Path, max_rows: int = MAX_ROWS
+    file: BinaryIO, summary: Summary, blocks: Iterable[Block], folder: Path, max_rows: int = MAX_ROWS
 ) -> str | None:
     """The workbook; what did not fit into it, in words. `folder` holds what is not yet in the file."""
     import xlsxwriter
     from xlsxwriter.exceptions import XlsxWriterException
 
-    left_out = _describe_left_out(count_rows(summary.comparison), max_rows)
+    count = count_rows(summary.comparison)
+    left_out = _describe_left_out(count, max_rows)
+    made = io.BytesIO()
     with tempfile.TemporaryDirectory(prefix=".compare-", dir=folder, ignore_cleanup_errors=True) as temporary:
-        workbook = xlsxwriter.Workbook(file, {"constant_memory": True, "tmpdir": temporary})
-        workbook.use_zip64()
+        workbook = xlsxwriter.Workbook(made, {"constant_memory": True, "tmpdir": temporary})
         summary_sheet, value_sheet = (workbook.add_worksheet(title) for title in ("verdict", "values"))
         _Summary(workbook, summary_sheet).write(summary, left_out)
-        _write_values(workbook, value_sheet, islice(rows, max_rows))
+        samples = _write_head(workbook, value_sheet, min(count, max_rows))
         try:
             workbook.close()
         except XlsxWriterException as error:  # it hides an OSError such as a full disk
             raise OSError(str(error)) from error
+    fill_sheet(file, made, samples, _limit(blocks, max_rows))
     return left_out
+
+
+def _limit(blocks: Iterable[Block], max_rows: int) -> Iterator[Block]:
+    left = max_rows
+    for block in blocks:
+        if left > 0:
+            yield block if count_block(block) <= left else {name: column[:left] for name, column in block.items()}
+        left -= count_block(block)  # the others are taken, too: their progress is counted
 
 
 def _describe_left_out(count: int, max_rows: int) -> str | None:
@@ -86,39 +95,29 @@ def _describe_left_out(count: int, max_rows: int) -> str | None:
     return f"a sheet holds {max_rows:,} rows: {missing} are only in compare.csv and compare.json"
 
 
-def _write_values(workbook: Any, sheet: Any, rows: Iterable[Row]) -> None:
+def _write_head(workbook: Any, sheet: Any, count: int) -> list[tuple[str, str]]:
+    """All of the second sheet but its rows. In their place a row for each colour: the column and word that have it."""
     header = workbook.add_format({"bold": True, "bottom": 1, "bg_color": "#DDEBF7"})
-    formats = {
-        column: {word: workbook.add_format({"bg_color": colour}) for word, colour in colours.items()}
-        for column, colours in _COLOURS.items()
-    }
     for index, name in enumerate(COLUMNS):
         sheet.set_column(index, index, _WIDTHS.get(name, max(_MIN_WIDTH, len(name) + 3)))
         sheet.write_string(0, index, name, header)
     sheet.freeze_panes(1, 0)
-    last = 0
-    for last, row in enumerate(rows, 1):
-        for index, name in enumerate(COLUMNS):
-            value = getattr(row, name)
-            if value is not None:
-                write_cell(sheet, last, index, make_cell(value), formats[name].get(value) if name in formats else None)
-    sheet.autofilter(0, 0, last, len(COLUMNS) - 1)
+    sheet.autofilter(0, 0, count, len(COLUMNS) - 1)
+    samples = [(name, word) for name, colours in _COLOURS.items() for word in colours]
+    for row, (name, word) in enumerate(samples, 1):
+        colour = workbook.add_format({"bg_color": _COLOURS[name][word]})
+        sheet.write_string(row, COLUMNS.index(name), word, colour)
+    return samples
 
 
 def write_cell(sheet: Any, row: int, column: int, cell: Cell, cell_format: Any = None) -> None:
     """A number as a number, a truth value as one, everything else as text."""
     if isinstance(cell, bool):
         sheet.write_boolean(row, column, cell, cell_format)
-    elif isinstance(cell, float) or (isinstance(cell, int) and abs(cell) <= _MAX_EXACT_INTEGER):
+    elif isinstance(cell, float) or (isinstance(cell, int) and abs(cell) <= MAX_EXACT_INTEGER):
         sheet.write_number(row, column, cell, cell_format)
     elif cell is not None:
-        sheet.write_string(row, column, _plain_text(str(cell)), cell_format)
-
-
-def _plain_text(text: str) -> str:
-    """xlsxwriter takes `<r>…</r>` for markup that is already made, and would not escape it."""
-    short = shorten(clean(text), _MAX_TEXT)
-    return f"'{short}" if short.startswith("<r>") else short
+        sheet.write_string(row, column, make_plain(str(cell)), cell_format)
 
 
 class _Summary:
@@ -152,7 +151,7 @@ class _Summary:
     def _line(self, label: str, text: str, text_format: Any) -> None:
         if label:
             self._sheet.write_string(self._row, 0, label, self._bold)
-        self._sheet.write_string(self._row, 1, _plain_text(text), text_format)
+        self._sheet.write_string(self._row, 1, make_plain(text), text_format)
         self._row += 1
 
     def _write_matrix(self, summary: Summary) -> None:

@@ -90,7 +90,10 @@ def test_the_first_nan_comes_with_the_rows_that_fed_it(tmp_path: Path) -> None:
     page = _build(write_rank(tmp_path / "step0" / "rank0", records))
 
     found = page["run"]["nonfinite"]
-    assert found["headline"] == "NaN first arises in Torch.log.0.forward (step0/rank0): output.0 has NaN 3 of 6."
+    assert (
+        found["headline"]
+        == "NaN first arises in Torch.log.0.forward (step0/rank0): 3 of the 6 elements of output.0 are NaN."
+    )
     assert found["call"] == 1
     first = page["calls"]["first_row"][1]
     assert found["fed_by"] == [first, first + 1]
@@ -108,7 +111,9 @@ def test_inf_in_a_mask_does_not_come_before_a_nan(tmp_path: Path) -> None:
     }
     found = _build(write_rank(tmp_path, records))["run"]["nonfinite"]
     assert (found["quality"], found["call"]) == ("NaN", 1)
-    assert found["others"][0]["headline"].endswith("output.0 has -Inf 4 of 6. Only -Inf: usual in a mask.")
+    assert found["others"][0]["headline"].endswith(
+        "4 of the 6 elements of output.0 are -Inf. Only -Inf: usual in a mask."
+    )
 
 
 def test_a_run_of_plain_numbers_has_no_nonfinite(tmp_path: Path) -> None:
@@ -222,3 +227,20 @@ def test_the_tensors_of_a_nan_and_of_what_is_near_overflow_are_drawn_in_advance(
     slots = {row: page["strings"][page["calls"]["name_s"][call]] for row, call in enumerate(page["rows"]["call"])}
     assert [slots[int(row)] for row in page["details"]] == ["Torch.log.0.forward", "Torch.mul.0.forward"]
     assert next(iter(page["details"].values()))["heat"]["reference"] == [[1.0, "NaN"]]
+
+
+@pytest.mark.parametrize(
+    ("counts", "shape", "words"),
+    [
+        ({"nan_count": 6, "inf_count": 0}, [2, 3], "all 6 elements of output.0 are NaN."),
+        ({"nan_count": 1, "inf_count": 0}, [2, 3], "1 of the 6 elements of output.0 is NaN."),
+        ({"nan_count": 1, "inf_count": 0}, [], "output.0 is NaN."),
+        ({}, [2, 3], "output.0 has NaN."),
+    ],
+)
+def test_how_much_of_a_tensor_is_nan_is_said_in_plain_words(
+    counts: dict[str, int], shape: list[int], words: str, tmp_path: Path
+) -> None:
+    bad = tensor(math.nan) | counts | {"shape": shape}
+    found = _build(write_rank(tmp_path, {"Torch.log.0.forward": forward(tensor(), output=bad)}))["run"]["nonfinite"]
+    assert found["headline"].endswith(f": {words}")

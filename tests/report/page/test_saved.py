@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tensorprobe.compare.result import Comparison
+from tensorprobe.compare.row import iter_blocks
 from tensorprobe.errors import DumpError
 from tensorprobe.report.compare_json import write_json
 from tensorprobe.report.compare_summary import summarize
@@ -22,7 +23,7 @@ from tests.report.dump_files import forward, write_rank
 
 def save(folder: Path, found: Comparison) -> Path:
     summary, file = summarize(found), io.BytesIO()
-    write_json(file, summary, found.rows, {"page": build_page_head(found, summary)})
+    write_json(file, summary, iter_blocks(found), {"page": build_page_head(found, summary)})
     (folder / "compare.json").write_bytes(file.getvalue())
     return folder / "compare.json"
 

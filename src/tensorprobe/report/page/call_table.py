@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -105,10 +105,10 @@ class CallTable:
     def _list_errors(self, side: str) -> list[float | None]:
         """Each run's own error against its truth, where it was executed again."""
         found: list[float | None] = []
-        for place, pair in self.entries:
-            errors = self.comparison.ranks[place].truth_errors.get(side, {})
-            calls = pair.reference if side == "reference" else pair.candidate
-            found.append(make_number(errors.get(calls[-1].name)))
+        for rank in self.comparison.ranks:
+            errors = rank.truth_errors.get(side, {})
+            calls = ((pair.reference if side == "reference" else pair.candidate)[-1] for pair in rank.calls)
+            found += [make_number(errors.get(call.name)) for call in calls] if errors else [None] * len(rank.calls)
         return found
 
     def build_columns(self, strings: Strings) -> dict[str, Any]:
@@ -141,14 +141,14 @@ class CallTable:
         }
 
 
-def join_names(calls: Iterable[Call]) -> str:
-    return JOINT.join(call.name for call in calls)
+def join_names(calls: Sequence[Call]) -> str:
+    return calls[0].name if len(calls) == 1 else JOINT.join([call.name for call in calls])
 
 
 def find_largest(values: Iterable[ValuePair], is_input: bool) -> ValuePair | None:
     """The value with the largest error among what went in, or among what came out; NaN is larger than all."""
     measured = [value for value in values if value.error is not None and value.is_input == is_input]
-    return max(measured, key=_size, default=None)
+    return max(measured, key=_size) if len(measured) > 1 else next(iter(measured), None)
 
 
 def _size(value: ValuePair) -> float:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
-from operator import attrgetter
+from itertools import chain
 from typing import Any
 
-from tensorprobe.compare.row import Row
+from tensorprobe.compare.row import COLUMNS, Block, Row
 
 NOTHING = -1
 """In place of the number of a text."""
@@ -53,6 +53,8 @@ class Strings:
     def add_made(self, values: Iterable[Any], make: Callable[[Any], str | None]) -> list[int]:
         """The numbers of what `make` makes of the values, which repeat: each is made once."""
         listed = list(values)
+        if listed and listed.count(listed[0]) == len(listed):
+            return [self.add(make(listed[0]))] * len(listed)
         numbers = {value: self.add(make(value)) for value in dict.fromkeys(listed)}
         return [numbers[value] for value in listed]
 
@@ -68,31 +70,34 @@ def make_number(value: Any) -> Any:
     return str(value) if isinstance(value, complex) else value
 
 
-def build_row_columns(
-    rows: Sequence[Row], calls: Sequence[int], places: Sequence[int], strings: Strings
-) -> dict[str, Any]:
+def join_blocks(blocks: Iterable[Block]) -> Block:
+    """All rows as one block."""
+    listed = list(blocks)
+    return {name: list(chain.from_iterable(block[name] for block in listed)) for name in COLUMNS}
+
+
+def build_row_columns(rows: Block, calls: Sequence[int], places: Sequence[int], strings: Strings) -> dict[str, Any]:
     """All rows; columns that are empty in all of them are left out."""
     columns: dict[str, Any] = {"call": list(calls), "place": list(places)}
     if NOTHING in columns["call"]:
-        columns["module_path_s"] = strings.add_all(_list_lone_modules(rows, calls))
+        columns["module_path_s"] = strings.add_all(_list_lone_modules(rows["module_path"], calls))
     for field in _ROW_COLUMNS:
         name = field.name
-        found = list(map(attrgetter(name), rows))
-        kinds = set(map(type, found)) - {type(None)}
-        if not kinds:
+        found = rows[name]
+        if found.count(None) == len(found):
             continue
         if name in _TEXTS:
             columns[f"{name}_s"] = strings.add_made(found, _make_text)
-        elif _is_plain(found, kinds):
+        elif _is_plain(found, set(map(type, found)) - {type(None)}):
             columns[name] = found
         else:
             columns[name] = [make_number(value) for value in found]
     return columns
 
 
-def _list_lone_modules(rows: Sequence[Row], calls: Sequence[int]) -> list[str | None]:
+def _list_lone_modules(modules: Sequence[str | None], calls: Sequence[int]) -> list[str | None]:
     """The module of a call without a partner: that of the others is in the table of calls."""
-    return [row.module_path if call == NOTHING else None for row, call in zip(rows, calls, strict=True)]
+    return [module if call == NOTHING else None for module, call in zip(modules, calls, strict=True)]
 
 
 def _is_plain(column: Sequence[Any], kinds: set[type]) -> bool:

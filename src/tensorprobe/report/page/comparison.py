@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from tensorprobe._version import __version__
 from tensorprobe.compare.result import Comparison
-from tensorprobe.compare.row import Row, build_rows
+from tensorprobe.compare.row import Block, iter_blocks
 from tensorprobe.report.compare_json import describe_coverage, describe_matrix, describe_unpaired
 from tensorprobe.report.compare_statement import iter_statements
 from tensorprobe.report.compare_summary import Summary, summarize
 from tensorprobe.report.json import make_strict
+from tensorprobe.report.page.call_stack import build_stacks
 from tensorprobe.report.page.call_table import CallTable
-from tensorprobe.report.page.column import Strings, build_row_columns
+from tensorprobe.report.page.column import Strings, build_row_columns, join_blocks
 from tensorprobe.report.page.picked_detail import describe_details
 from tensorprobe.report.page.recorded import Recorded
 from tensorprobe.report.page.region import build_region
@@ -23,12 +24,9 @@ VERSION = 1
 """Of the document."""
 
 
-def build_comparison_page(
-    comparison: Comparison, rows: Sequence[Row] | None = None, summary: Summary | None = None
-) -> dict[str, Any]:
-    """The whole document. `rows` and `summary` are made here if they were not made before."""
-    found = build_rows(comparison) if rows is None else rows
-    return add_rows(build_page_head(comparison, summary or summarize(comparison)), found)
+def build_comparison_page(comparison: Comparison, summary: Summary | None = None) -> dict[str, Any]:
+    """The whole document. `summary` is made here if it was not made before."""
+    return add_rows(build_page_head(comparison, summary or summarize(comparison)), iter_blocks(comparison))
 
 
 def build_page_head(comparison: Comparison, summary: Summary) -> dict[str, Any]:
@@ -46,7 +44,7 @@ def build_page_head(comparison: Comparison, summary: Summary) -> dict[str, Any]:
         "others": others,
         "statements": [
             {"label": one.label, "text": one.text, "mark": one.mark}
-            for one in iter_statements(summary, "they are in the table of all pairs")
+            for one in iter_statements(summary, "they are in the table of all pairs", is_beside_tables=True)
         ],
         "places": table.places,
         "matrix": describe_matrix(summary.matrix) if summary.has_several_ranks else None,
@@ -58,17 +56,18 @@ def build_page_head(comparison: Comparison, summary: Summary) -> dict[str, Any]:
         "circumstances": _describe_circumstances(summary),
         "counts": _describe_counts(summary),
     }
-    columns = table.build_columns(strings)
+    stack_columns, stacks = build_stacks(table, recorded, strings)
+    columns = {**table.build_columns(strings), **stack_columns}
     rows = {"row_calls": table.row_calls, "row_places": table.row_places}
-    return {**make_strict(head), "calls": columns, **rows, "strings": strings.listed}
+    return {**make_strict(head), "calls": columns, "stacks": stacks, **rows, "strings": strings.listed}
 
 
-def add_rows(head: dict[str, Any], rows: Iterable[Row]) -> dict[str, Any]:
+def add_rows(head: dict[str, Any], blocks: Iterable[Block]) -> dict[str, Any]:
     """The document: its head with every pair of values, and every call without a partner."""
     strings = Strings(head["strings"])
     calls, places = head["row_calls"], head["row_places"]
     kept = {key: value for key, value in head.items() if key not in ("row_calls", "row_places")}
-    columns = build_row_columns(list(rows), calls, places, strings)
+    columns = build_row_columns(join_blocks(blocks), calls, places, strings)
     return {**kept, "rows": columns, "strings": strings.listed}
 
 

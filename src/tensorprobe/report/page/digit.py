@@ -1,44 +1,61 @@
-"""Numbers with no more digits than are shown: there are millions of them in a page, so they are cut many at a time."""
+"""The tables of a page as text: numbers have no more digits than are shown, and what is the same is made once.
+
+There are millions of cells, so they are looked at a column at a time.
+"""
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
-_LARGEST_POWER = 22
-"""The powers of ten up to here are exact in float64: what is multiplied or divided by one is rounded once."""
-_SMALLEST, _LARGEST = 1e-12, 1e12
-_POWERS = 10.0 ** np.arange(_LARGEST_POWER + 1)
+_ALIKE = frozenset({float, int, str, type(None)})
+"""Where two of these are equal, so are their texts for a script. `True` equals 1, and is not among them."""
 
 
-def shorten_numbers(column: list[Any], digits: int) -> list[Any]:
-    """A column with its floats cut to so many significant digits; all else in it stays as it is."""
-    places = [place for place, value in enumerate(column) if type(value) is float]
-    if not places:
-        return column
-    found = list(column)
-    numbers = np.array([column[place] for place in places] if len(places) < len(column) else column)
-    for place, number in zip(places, _cut(numbers, digits), strict=True):
-        found[place] = number
-    return found
+def encode_compact(value: Any) -> str:
+    """Strict JSON without spaces; ValueError where there is a number that JSON lacks."""
+    return json.dumps(value, allow_nan=False, separators=(",", ":"))
 
 
-def _cut(numbers: np.ndarray[Any, Any], digits: int) -> list[float]:
-    """As `float(f"{number:.{digits}g}")` has them, but for numbers that lie in the middle of two."""
-    size = np.abs(numbers)
-    is_usual = (size > _SMALLEST) & (size < _LARGEST)
-    found = numbers.copy()
-    found[is_usual] = _cut_usual(numbers[is_usual], digits)
-    for place in np.flatnonzero(~is_usual & (size > 0) & np.isfinite(size)).tolist():
-        found[place] = float(f"{numbers[place]:.{digits}g}")
-    listed: list[float] = found.tolist()
-    return listed
+def encode_table(columns: Mapping[str, list[Any]], digits: int) -> str:
+    """A table as JSON. A column with one value in all lines has it once, unless all columns are such."""
+    constant = {name for name, column in columns.items() if _is_constant(column)}
+    short = constant if len(constant) < len(columns) else set()
+    texts = _Texts(digits)
+    encoded = (
+        f"{encode_compact(name)}:{_encode_column(column[:1] if name in short else column, texts)}"
+        for name, column in columns.items()
+    )
+    return "{" + ",".join(encoded) + "}"
 
 
-def _cut_usual(numbers: np.ndarray[Any, Any], digits: int) -> np.ndarray[Any, Any]:
-    shifts = digits - 1 - np.floor(np.log10(np.abs(numbers))).astype(np.int64)
-    powers = _POWERS[np.abs(shifts)]
-    is_left = shifts >= 0
-    whole = np.rint(np.where(is_left, numbers * powers, numbers / powers))
-    return np.where(is_left, whole / powers, whole * powers)
+class _Texts(dict[Any, str]):
+    """What is written of a value is made once: it goes out of one call and into the next, in both runs."""
+
+    def __init__(self, digits: int) -> None:
+        self._form = f"%.{digits}g"
+
+    def __missing__(self, value: Any) -> str:
+        if type(value) is not float:
+            text = encode_compact(value)
+        elif math.isfinite(value):
+            text = self._form % value
+        else:
+            raise ValueError(f"{value} is a number that JSON lacks")
+        self[value] = text
+        return text
+
+
+def _is_constant(column: list[Any]) -> bool:
+    return len(column) > 1 and column.count(column[0]) == len(column) and len(set(map(type, column))) == 1
+
+
+def _encode_column(column: list[Any], texts: _Texts) -> str:
+    kinds = set(map(type, column))
+    if float not in kinds:
+        return encode_compact(column)
+    if kinds <= _ALIKE:
+        return f"[{','.join(map(texts.__getitem__, column))}]"
+    return f"[{','.join(texts[one] if type(one) is float else encode_compact(one) for one in column)}]"

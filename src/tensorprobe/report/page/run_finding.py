@@ -55,10 +55,20 @@ def _iter_places(table: RunTable, place: int, report: RankReport) -> Iterator[di
 
 def _describe_place(found: NonFiniteCall, slot: TensorSlot, quality: Quality, place: str) -> str:
     origin = "comes from outside into" if found.origins[quality] == "enters" else "first arises in"
-    total = f" of {slot.element_count:,}" if slot.element_count else ""
-    count = describe_count(slot, quality)
-    mask = " Only -Inf: usual in a mask." if count.startswith("-") else ""
-    return f"{quality} {origin} {found.call.name} ({place}): {slot.slot} has {count}{total}.{mask}"
+    mask = " Only -Inf: usual in a mask." if describe_count(slot, quality).startswith("-") else ""
+    return f"{quality} {origin} {found.call.name} ({place}): {_count_elements(slot, quality)}.{mask}"
+
+
+def _count_elements(slot: TensorSlot, quality: Quality) -> str:
+    """`22 of the 64 elements of output.0 are NaN`; `output.0 has NaN` where the dump has no counts."""
+    kind, _, count = describe_count(slot, quality).partition(" ")
+    if not count or not slot.element_count:
+        return f"{slot.slot} has {kind}"
+    if slot.element_count == 1:
+        return f"{slot.slot} is {kind}"
+    verb = "is" if count == "1" else "are"
+    share = "all" if count == f"{slot.element_count:,}" else f"{count} of the"
+    return f"{share} {slot.element_count:,} elements of {slot.slot} {verb} {kind}"
 
 
 def find_gradients(table: RunTable, reports: Sequence[RankReport]) -> list[dict[str, Any]]:

@@ -65,7 +65,7 @@ def build_saved_page(path: Path) -> dict[str, Any]:
     if not _is_whole(head, rows):
         raise DumpError(f"{path} is damaged, or of another version than {VERSION}. {_HOW}")
     try:
-        return add_rows(head, map(_read_row, rows))
+        return add_rows(head, [{name: _read_column(name, rows) for name in COLUMNS}])
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise DumpError(f"{path} is damaged ({type(error).__name__}: {error}). {_HOW}") from error
 
@@ -100,8 +100,8 @@ def _is_whole(head: dict[str, Any], rows: Any) -> bool:
     return has_texts and len(rows) == len(head["row_calls"]) == len(head["row_places"])
 
 
-def _read_row(fields_found: dict[str, Any]) -> Row:
-    return Row(**{name: _read_value(name, fields_found.get(name)) for name in COLUMNS})
+def _read_column(name: str, rows: list[dict[str, Any]]) -> list[Any]:
+    return [_read_value(name, row.get(name)) for row in rows]
 
 
 def _read_value(name: str, value: Any) -> Any:

@@ -6,7 +6,7 @@ const USUAL_COLUMNS = {
   run: ["row", "name", "slot", "dtype", "shape", "max", "min", "mean", "norm", "nan_count", "inf_count", "module"],
 };
 const NARROW_COLUMNS = { comparison: ["status", "error", "reference_name"], run: ["name", "slot", "max", "min"] };
-const COLUMN_WIDTHS = { row: 72, status: 132, role: 132, reference_name: 270, candidate_name: 270, name: 270, slot: 120, module: 200, because: 300, reason: 260, rule: 140, place: 120,
+const COLUMN_WIDTHS = { row: 72, status: 132, role: 132, reference_name: 330, candidate_name: 330, name: 330, slot: 120, module: 200, because: 300, reason: 260, rule: 140, place: 120,
   location_reference: 320, location_candidate: 320, location: 320, reference_value: 160, candidate_value: 160, reference_data_name: 300, candidate_data_name: 300, reference_dtype: 100, candidate_dtype: 100,
   reference_shape: 110, candidate_shape: 110, dtype: 90, shape: 110 };
 const NUMBER_WIDTH = 104;

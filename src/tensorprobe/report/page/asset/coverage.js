@@ -35,10 +35,13 @@ function drawCoverage() {
 
 function drawShares(coverage) {
   if (!coverage) return null;
-  const shares = [["coverage.calls", coverage.share, coverage.paired_reference + coverage.paired_candidate, coverage.reference_calls + coverage.candidate_calls - coverage.idle_reference - coverage.idle_candidate], ["coverage.values", coverage.value_share, coverage.compared_values, coverage.values]];
-  const facts = shares.filter(([, share]) => share !== undefined && share !== null).map(([key, share, part, all]) =>
-    makeFact(word(key), formatShare(share), make("span", { class: "meter", "aria-hidden": "true" }, make("span", { style: `width:${Math.max(0, Math.min(1, Number(share))) * 100}%` })),
-      part !== undefined && make("small", {}, word("coverage.of", { part: formatCount(part), all: formatCount(all) }))));
+  const calls = coverage.reference_calls + coverage.candidate_calls - coverage.idle_reference - coverage.idle_candidate;
+  const shares = [["coverage.calls", coverage.paired_reference + coverage.paired_candidate, calls], ["coverage.values", coverage.compared_values, coverage.values]];
+  const facts = shares.map(([key, part, all]) => {
+    const share = all > 0 ? part / all : 1;
+    const meter = make("span", { class: "meter", "aria-hidden": "true" }, make("span", { style: `width:${Math.max(0, Math.min(1, share)) * 100}%` }));
+    return makeFact(word(key), formatShare(share), meter, make("small", {}, word("coverage.of", { part: formatCount(part), all: formatCount(all) })));
+  });
   const counts = [["coverage.idle_reference", coverage.idle_reference], ["coverage.idle_candidate", coverage.idle_candidate], ["coverage.uncompared", coverage.uncompared_values]];
   facts.push(...counts.filter(([, count]) => count > 0).map(([key, count]) => makeFact(word(key), formatCount(count))));
   return make("dl", { class: "facts" }, facts);
@@ -46,7 +49,7 @@ function drawShares(coverage) {
 
 function drawStatements(statements) {
   if (!statements?.length) return null;
-  const lines = statements.map(({ label, text, mark }) => make("tr", { class: mark ? `is_${mark}` : null }, make("th", { scope: "row" }, label), make("td", { class: "statement" }, mark === "bad" || mark === "doubtful" ? make("span", { class: "mark", "aria-hidden": "true" }, mark === "bad" ? "✕ " : "! ") : null, text)));
+  const lines = statements.map(({ label, text, mark }) => make("tr", { class: mark ? `is_${mark}` : null }, make("th", { scope: "row" }, label), make("td", { class: `statement${text.startsWith(" ") ? " is_more" : ""}` }, mark === "bad" || mark === "doubtful" ? make("span", { class: "mark", "aria-hidden": "true" }, mark === "bad" ? "✕ " : "! ") : null, text.trimStart())));
   return make("div", { class: "statements" }, make("h3", {}, word("coverage.statements")), makeTable(word("coverage.statements"), null, lines));
 }
 

@@ -102,6 +102,7 @@ function drawSidesOfCall(call) {
     for (const name of names) {
       const text = store.ofCall(name, call);
       if (text) box.append(make("p", { class: "location" }, make("small", {}, columnTitle(name)), make("code", {}, text)));
+      box.append(drawStack(store.stackOf(name.replace("location_", ""), call)) ?? "");
     }
     if (service && !store.isRun) askService(`api/source?call=${call}`).then((sides) => sides && box.replaceChildren(drawSides(sides.sides ?? sides) ?? ""))
       .catch((error) => box.append(note(error.message)));

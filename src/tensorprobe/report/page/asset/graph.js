@@ -101,7 +101,7 @@ function drawNode(node, place) {
     makeSvg("title", {}, [node.name, node.shape].filter(Boolean).join("\n")),
     makeSvg("rect", { width: NODE.width, height: NODE.height, rx: radius }),
     makeSvg("text", { class: "node_symbol", x: NODE.width - 16, y: 20, "text-anchor": "middle" }, STATE_SYMBOLS[state]),
-    makeSvg("text", { class: "node_label", x: 14, y: 19 }, shorten(node.label, 18)),
+    makeSvg("text", { class: "node_label", x: 14, y: 19 }, shorten(node.label, 15)),
     makeSvg("text", { class: "node_shape", x: 14, y: 36 }, shorten(node.shape || node.name || "", 24)));
   if (isCall) {
     group.addEventListener("click", () => chooseCall(node.call));

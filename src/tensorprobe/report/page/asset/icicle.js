@@ -46,7 +46,7 @@ function shadeOf(worst, range) {
 
 function drawShadeLegend(range) {
   const steps = Array.from({ length: SHADES + 1 }, (_, shade) => make("span", { class: `shade shade_${shade}`, "aria-hidden": "true" }));
-  return make("p", { class: "legend" }, make("span", {}, "0"), steps, make("span", {}, formatNumber(10 ** range.high)), make("span", { class: "legend_item" }, word("icicle.legend")));
+  return make("p", { class: "legend" }, make("span", {}, "0"), steps, make("span", {}, formatNumber(10 ** range.high)), make("span", { class: "legend_item" }, word(store.isRun ? "icicle.legend_run" : "icicle.legend")));
 }
 
 function markIcicle() {

@@ -55,7 +55,7 @@ function findShownCalls() {
   const shown = new Uint8Array(store.callCount).fill(1);
   const roles = chosenOf("role");
   const inModule = selection.module ? flagModules(selection.module) : null;
-  const inRole = roles.size ? flagStrings((text) => roles.has(text)) : null;
+  const inRole = roles.size ? flagStrings(roles) : null;
   const withText = selection.filter ? store.stringsWith(selection.filter) : null;
   const place = selection.place === "" ? -1 : Number(selection.place);
   const searched = ["name_s", "reference_s", "candidate_s", "module_s", "operation_s"].map((name) => calls[name]).filter(Boolean);
@@ -75,8 +75,8 @@ function findShownRows() {
   const roles = chosenOf("role");
   const withText = selection.filter ? store.stringsWith(selection.filter) : null;
   const place = selection.place === "" ? -1 : Number(selection.place);
-  const inStatus = statuses.size ? flagStrings((text) => statuses.has(text)) : null;
-  const inRole = roles.size ? flagStrings((text) => roles.has(text)) : null;
+  const inStatus = statuses.size ? flagStrings(statuses) : null;
+  const inRole = roles.size ? flagStrings(roles) : null;
   const inModule = selection.module ? flagModules(selection.module) : null;
   const ofRow = ["reference_name_s", "candidate_name_s", "slot_s", "reason_s"].map((name) => rows[name]).filter(Boolean);
   const ofCall = ["name_s", "reference_s", "candidate_s", "module_s", "operation_s"].map((name) => calls[name]).filter(Boolean);
@@ -97,8 +97,10 @@ function contains(columns, index, flags) {
   return columns.some((column) => column[index] >= 0 && flags[column[index]]);
 }
 
-function flagStrings(isWanted) {
-  return Uint8Array.from(store.strings, (text) => (isWanted(text) ? 1 : 0));
+function flagStrings(wanted) {
+  const flags = new Uint8Array(store.strings.length);
+  for (const text of wanted) flags[store.strings.indexOf(text)] = 1; // each text is there once
+  return flags;
 }
 
 function flagModules(module) {

@@ -9,8 +9,8 @@ class Store {
   constructor(data) {
     this.data = data;
     this.strings = data.strings ?? [];
-    this.calls = data.calls ?? {};
-    this.rows = data.rows ?? {};
+    this.calls = spread(data.calls ?? {});
+    this.rows = spread(data.rows ?? {});
     this.callCount = countLines(this.calls);
     this.rowCount = countLines(this.rows);
     this.isRun = data.kind === "run";
@@ -35,6 +35,12 @@ class Store {
   ofCall(column, call) {
     if (call < 0 || call === null) return null;
     return column === "place" ? this.placeName(this.calls.place?.[call]) : this.cell("calls", column, call);
+  }
+
+  /** The frames that led to a call of one side, the innermost first; none where they are not in the file. */
+  stackOf(side, call) {
+    const stack = this.data.stacks?.[this.calls[`stack_${side}`]?.[call] ?? -1];
+    return (Array.isArray(stack) ? stack : []).map((index) => this.text(index));
   }
 
   callOf(row) {
@@ -84,10 +90,11 @@ class Store {
   /** Of a column, for each row: a number that sorts as the column does; NaN where there is nothing. */
   sortKeys(column) {
     return this.remember(`keys ${column}`, () => {
-      const ranks = this.isText(column) ? this.stringRanks(column) : null;
+      const values = this.valuesOf(column);
+      const ranks = this.isText(column) ? rankTexts(values) : null;
       const keys = new Float64Array(this.rowCount);
       for (let row = 0; row < this.rowCount; row += 1) {
-        const value = this.ofRow(column, row);
+        const value = values[row];
         if (value === null || value === "") keys[row] = NaN;
         else if (ranks) keys[row] = ranks.get(value);
         else keys[row] = value === "NaN" ? Infinity : Number(value);
@@ -96,10 +103,12 @@ class Store {
     });
   }
 
-  stringRanks(column) {
-    const found = new Set();
-    for (let row = 0; row < this.rowCount; row += 1) found.add(this.ofRow(column, row));
-    return new Map([...found].sort(compareNaturally).map((text, rank) => [text, rank]));
+  /** A column, a value for each row. */
+  valuesOf(column) {
+    const texts = this.rows[`${column}_s`];
+    if (texts) return texts.map((index) => this.text(index));
+    if (column in this.rows && column !== "place") return this.rows[column];
+    return Array.from({ length: this.rowCount }, (_, row) => this.ofRow(column, row));
   }
 
   /** Which strings of the table contain a text, as flags. */
@@ -142,7 +151,19 @@ class Store {
 }
 
 function countLines(table) {
-  return Object.values(table).find(Array.isArray)?.length ?? 0;
+  return Object.values(table).reduce((count, column) => Math.max(count, column.length), 0);
+}
+
+/** A column with one value in all lines has it once in the file. */
+function spread(table) {
+  const count = countLines(table);
+  return Object.fromEntries(Object.entries(table).map(([name, column]) => [name, column.length < count ? new Array(count).fill(column[0]) : column]));
+}
+
+/** The place of each text among all of them. */
+function rankTexts(texts) {
+  const found = [...new Set(texts)].filter((text) => text !== null);
+  return new Map(found.sort((first, second) => compareNaturally(String(first), String(second))).map((text, rank) => [text, rank]));
 }
 
 function withoutSuffix(name) {
