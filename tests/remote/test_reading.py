@@ -11,8 +11,10 @@ import pytest
 import tensorprobe
 from tensorprobe.errors import DumpError
 from tests.cli.command import run_command, run_here
+from tests.cli.test_serve import ask, ask_for, serving
 from tests.remote.conftest import open_s3
 from tests.remote.dump import write_run
+from tests.replay.test_repro import run_script
 
 
 @pytest.fixture
@@ -104,6 +106,7 @@ def test_every_command_that_reads_a_dump_reads_it_from_a_store(
         "export": ["--to", "model-explorer", "-o", tmp_path / "graphs"],
         "tensor": ["Functional.linear.0.forward.output.0", "-o", tmp_path / "tensors"],
         "replay": ["--dtype", "recorded"],
+        "repro": ["Functional.linear.0.forward", "-o", tmp_path / "bug"],
     }
     for command, options in rest.items():
         done = run_here(capsys, command, f"s3://{bucket}/run", *options)
@@ -111,6 +114,15 @@ def test_every_command_that_reads_a_dump_reads_it_from_a_store(
     (written,) = (tmp_path / "tensors").iterdir()
     assert written.stat().st_size > 0
     assert f"s3://{bucket}/run" in (tmp_path / "run.html").read_text()
+    assert "largest difference" in run_script(tmp_path / "bug" / "repro.py")
+
+
+def test_two_runs_are_served_with_the_tensors_of_the_store(runs: str) -> None:
+    with serving(f"{runs}/good", f"{runs}/bad") as (_, address):
+        status, page = ask_for(address)
+        drawn = [ask(address, f"api/pair?row={row}") for row in range(2)]
+    assert (status, f"{runs}/good".encode() in page) == (200, True)
+    assert [one["metrics"]["max_abs_error"] > 0 for one in drawn if one["metrics"]] == [False, True]
 
 
 def test_a_wrong_address_says_what_is_wrong(bucket: str) -> None:

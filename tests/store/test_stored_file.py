@@ -7,21 +7,15 @@ from typing import Any
 
 import pytest
 
-from tensorprobe.store import mirror, stored_file
+from tensorprobe.store import stored_file
 from tensorprobe.store.remote import NoPackageError, open_filesystem
 
 fsspec = pytest.importorskip("fsspec")
 
 
-@pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setenv("TENSORPROBE_CACHE", str(tmp_path / "cache"))
-    memory = fsspec.filesystem("memory")
-    memory.store.clear()
-    mirror._mirrors.clear()
-    memory.pipe("/run/step0/a.json", b"first")
-    memory.pipe("/run/b.json", b"second")
-    return memory
+@pytest.fixture(autouse=True)
+def second(store: Any) -> None:
+    store.pipe("/run/b.json", b"second")
 
 
 def test_what_is_there_is_listed_and_not_copied(store: Any) -> None:

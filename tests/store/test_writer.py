@@ -13,7 +13,7 @@ from tensorprobe.store import writer as writer_module
 from tensorprobe.store.disk import write_over, write_whole
 from tensorprobe.store.folder import Folder
 from tensorprobe.store.stack_file import StackFile
-from tensorprobe.store.writer import AppendedObject, RankWriter
+from tensorprobe.store.writer import AppendedObject, RankWriter, encode_run
 
 FULL = OSError(28, "No space left on device")
 
@@ -342,3 +342,16 @@ def test_a_small_file_is_written_over_where_it_fits_into_its_block(tmp_path: Pat
     assert write_over(folder, "run.json", '{"longer": "' + "x" * 3000 + '"}') and path.read_text().endswith('x"}')
     assert write_over(folder, "run.json", "{}") and path.read_text() == "{}"
     assert not write_over(folder, "run.json", "x" * 5000) and path.read_text() == "{}"
+
+
+def test_run_json_is_what_json_writes_also_where_something_in_it_has_changed() -> None:
+    run: dict[str, Any] = {
+        "count": 1,
+        "nested": {"list": [1, {"none": None}], "empty": {}},
+        "text": "a\n",
+        "path": Path("x"),
+    }
+    for change in ({}, {"count": True}, {"text": "b"}):
+        run |= change
+        run["nested"]["list"].append(2.5)
+        assert encode_run(run) == json.dumps(run, indent=1, default=str) + "\n"

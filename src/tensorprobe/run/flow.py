@@ -25,13 +25,18 @@ class Flow:
 
     def __init__(self, run: Run, idle: Collection[str] = ()) -> None:
         self._run = run
+        self._calls = run.by_name
         self._idle = idle
         self._inferred: dict[int, str] = {} if run.has_flow else _infer_sources(run)
         self._uses: dict[str, list[tuple[Call, TensorSlot]]] | None = None
 
     def producer(self, slot: TensorSlot) -> Call | None:
         """The call that computed this value; None when no recorded one did. What is passed on is not computed."""
-        found = self._producer(slot)
+        source = slot.source or self._inferred.get(id(slot))
+        found = self._calls.get(source) if source else None
+        return found if found is None or found.name not in self._idle else self._pass_idle(found)
+
+    def _pass_idle(self, found: Call | None) -> Call | None:
         for _ in range(_MAX_IDLE):
             if found is None or found.name not in self._idle:
                 break
@@ -40,7 +45,7 @@ class Flow:
 
     def _producer(self, slot: TensorSlot) -> Call | None:
         source = slot.source or self._inferred.get(id(slot))
-        return self._run.by_name.get(source) if source else None
+        return self._calls.get(source) if source else None
 
     def _before(self, idle: Call) -> Call | None:
         """What made the value that it passes on; of a module, the call inside it that made its result."""

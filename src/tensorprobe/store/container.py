@@ -23,6 +23,7 @@ from tensorprobe.store.tensor_pickle import PickledTensor, find_tensor
 from tensorprobe.store.weight_file import read_weight_file
 
 Array = np.ndarray[Any, Any]
+LONE = "value"
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,8 @@ def open_member(path: Path) -> Array:
 
 
 def read_members(path: Path) -> dict[str, Member]:
-    """All tensors of a file, in its order; those of a list are numbered, `name[0]`."""
+    """All tensors of a file, in its order; those of a list are numbered, `name[0]`, and one without a name is
+    `value`."""
     stored_file.bring(path)
     try:
         status = path.stat()
@@ -88,6 +90,7 @@ def _read_members(path: Path, modified_ns: int, size_bytes: int) -> dict[str, Me
 
 
 def _iter_tensors(tree: Any) -> Iterator[tuple[str, PickledTensor]]:
+    tree = {LONE: tree} if find_tensor(tree) is not None else tree
     for name, value in tree.items() if isinstance(tree, dict) else ():
         items = {f"{name}[{index}]": item for index, item in enumerate(value)} if isinstance(value, list) else {}
         for place, item in ({name: value} | items).items():

@@ -32,6 +32,7 @@ PARENT_TYPES: Types = (str, type(None))
 _KEY = re.compile(rb'\s*("[^"\\]*(?:\\.[^"\\]*)*")\s*:')
 _HEADER_LIMIT_BYTES = 2**20
 _USUAL_NESTING = 16
+_LARGE_BYTES = 2**20
 _NO_STRUCTURE = bytes(set(range(256)) - set(b'[]{}"'))
 _MAX_NESTING = 500
 """Beyond this no file is a dump. Python's own limit is another one in every version and at every place of its stack;
@@ -60,8 +61,8 @@ def parse_json(data: bytes, path: Path) -> Any:
     """JSON in the dialect of this format; ValueError when it is none, DumpError when it is nested beyond all reason."""
     try:
         content = json.loads(data.decode("utf-8"))
-        has_many = data.count(b"[") + data.count(b"{") > _MAX_NESTING
-        is_too_deep = has_many and not _is_surely_flat(data) and _is_nested_beyond(content, _MAX_NESTING)
+        may_be_deep = len(data) > _LARGE_BYTES or data.count(b"[") + data.count(b"{") > _MAX_NESTING
+        is_too_deep = may_be_deep and not _is_surely_flat(data) and _is_nested_beyond(content, _MAX_NESTING)
     except RecursionError:
         is_too_deep = True
     if is_too_deep:

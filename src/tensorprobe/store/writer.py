@@ -178,13 +178,29 @@ class RankWriter:
 def write_run(folder: Folder, run: dict[str, Any]) -> None:
     """run.json, the circumstances: replaced as a whole, because it is small; on a full disk written over, because it
     says what could not be written."""
-    name, text = layout.RUN_FILE, json.dumps(run, indent=1, default=str, allow_nan=False) + "\n"
+    name, text = layout.RUN_FILE, encode_run(run)
     try:
         write_whole(folder, name, text)
     except OSError as error:
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         if not is_full or not folder.is_file(name) or not write_over(folder, name, text):
             raise
+
+
+_run_texts: dict[str, tuple[str, str]] = {}
+"""Of each key: what it was last, and how that was written."""
+
+
+def encode_run(run: dict[str, Any]) -> str:
+    """run.json as json writes it, one item a line. It is written several times a step, and little of it changes."""
+    texts = []
+    for key, value in run.items():
+        seen, (before, text) = repr(value), _run_texts.get(key, ("", ""))
+        if seen != before:
+            text = json.dumps({key: value}, indent=1, default=str, allow_nan=False)[1:-2]
+            _run_texts[key] = seen, text
+        texts.append(text)
+    return f"{{{','.join(texts)}\n}}\n" if texts else "{}\n"
 
 
 def run_all(actions: Iterable[Callable[[], None]]) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 
 from tensorprobe.errors import DumpError
 from tensorprobe.store import stored_file
-from tensorprobe.store.foreign import debug_mode, safetensors, sglang
+from tensorprobe.store.foreign import debug_mode, safetensors, sglang, sglang_dumper
 from tensorprobe.store.foreign.step import ForeignStep, Records
 
 __all__ = ["READERS", "ForeignFile", "ForeignStep", "find_foreign"]
 
-READERS = (safetensors.find, sglang.find, debug_mode.find)
+READERS = (safetensors.find, sglang.find, sglang_dumper.find, debug_mode.find)
 
 
 def find_foreign(path: Path) -> list[ForeignStep]:
