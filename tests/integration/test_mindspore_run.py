@@ -53,7 +53,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ((), "Cell.0.Dense"),
         (("hand",), "Cell.0.Dense"),
-        (("cell",), "Cell.network._backbone.0.Dense"),
+        pytest.param(("cell",), "Cell.network._backbone.0.Dense", marks=pytest.mark.long),
         (("cell", "graph"), "Cell.network._backbone.0.Dense"),
     ],
     ids=["optimizer", "by hand", "training cell", "graph"],

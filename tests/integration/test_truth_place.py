@@ -329,3 +329,82 @@ def test_a_square_weight_that_one_run_turns_by_itself_is_no_difference(tmp_path:
         return (F.relu(x @ model.a.transpose(0, 1)) @ turned).square().mean()
 
     assert named(compare(tmp_path, reference, candidate)) == {"gelu", "relu"}
+
+
+# -- a wrong value that the reference has elsewhere --------------------------------------------------------------------
+
+
+def turn(x: torch.Tensor, speed: torch.Tensor) -> torch.Tensor:
+    """Both halves, turned by their places: what `speed` gives is made of it alone."""
+    angle = torch.arange(6.0)[:, None] * speed
+    return x * torch.cat((angle, angle), -1).cos()
+
+
+SLOW, FAST = torch.tensor([1.0, 0.3, 0.09, 0.027]), torch.tensor([1.0, 0.1, 0.01, 0.001])
+
+
+def two_speeds(model: nn.Module, x: torch.Tensor, first: torch.Tensor = SLOW) -> torch.Tensor:
+    return (turn(turn(x @ model.a, first) @ model.b, FAST) @ model.c).square().mean()
+
+
+def test_a_table_for_another_is_named_where_it_enters(tmp_path: Path) -> None:
+    """All that is made of the wrong table alone is in the reference, too: it is the right one of another layer."""
+    result = compare(tmp_path, two_speeds, lambda model, x: two_speeds(model, x, FAST))
+    assert result.verdict.call is not None
+    assert [one.name for one in result.verdict.call.candidate] == ["Tensor.mul.0.forward"]
+    assert "input.1" in result.verdict.headline
+
+
+# -- a loss that is the same as far as it is known ---------------------------------------------------------------------
+
+
+@torch.jit.script  # which is not executed again: so all else is known to its rounding only
+def size_of(x: torch.Tensor) -> torch.Tensor:
+    return torch.sqrt(torch.tensor(x.size(-1), dtype=torch.float) * 3)
+
+
+def slight(model: nn.Module, x: torch.Tensor, approximate: str = "none") -> torch.Tensor:
+    """What is wrong hardly shows in the loss."""
+    hidden = F.gelu(x @ model.a / size_of(x), approximate=approximate) @ model.b
+    return hidden.square().mean() * 1e-3 + (x @ model.c).square().mean()
+
+
+def test_a_fault_that_shows_in_the_gradients_alone_is_named_in_the_forward(tmp_path: Path) -> None:
+    result = compare(tmp_path, slight, lambda model, x: slight(model, x, "tanh"))
+    assert "approximate='tanh'" in result.verdict.headline
+
+
+def test_a_constant_of_one_expert_after_the_other_is_named_where_all_are_computed_at_once(tmp_path: Path) -> None:
+    """Both put the rows of the experts together in their own ways, and the difference is behind that."""
+
+    def sorted_rows(model: nn.Module, x: torch.Tensor, slope: float = 1.702) -> torch.Tensor:
+        place = (x @ model.a)[:, :3].argmax(-1)
+        order = place.argsort()
+        hidden = torch.einsum("ni,nij->nj", x[order], model.experts[place[order]])
+        hidden = hidden * torch.sigmoid(hidden * slope)
+        return (torch.zeros_like(x).index_copy(0, order, hidden) @ model.b).square().mean()
+
+    def rows_of_each(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        place, total = (x @ model.a)[:, :3].argmax(-1), torch.zeros_like(x)
+        for number, weight in enumerate(model.experts):
+            row = torch.where(place == number)[0].flip(0)
+            hidden = x[row] @ weight
+            total = total.index_copy(0, row, hidden * torch.sigmoid(hidden * 1.702))
+        return (total @ model.b).square().mean()
+
+    assert compare(tmp_path / "right", rows_of_each, sorted_rows).verdict.kind == "agree"
+    result = compare(tmp_path, rows_of_each, lambda model, x: sorted_rows(model, x, 1.5))
+    assert "1.702" in result.verdict.headline, result.verdict.headline
+
+
+# -- what is said of runs that agree -----------------------------------------------------------------------------------
+
+
+def test_of_runs_without_a_backward_no_gradient_is_said_to_be_the_same(tmp_path: Path) -> None:
+    def run(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return F.silu(x @ model.a) @ model.b
+
+    verdict = compare(tmp_path, run, run).verdict
+    assert verdict.kind == "agree"
+    assert "gradient" not in verdict.headline

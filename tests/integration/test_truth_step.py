@@ -16,7 +16,7 @@ from tests.integration.test_truth_verdict import Block, Model, carry
 
 
 def record(folder: Path, how: str = "eager", dtype: torch.dtype = torch.float32, **options: Any) -> Path:
-    """Three steps. `fault`: what is wrong from step 1 on; `decay`: the weight decay of AdamW."""
+    """Three steps. `fault`: what is wrong from step 1 on; `decay`: the weight decay of AdamW; `update`: its setting."""
     torch.manual_seed(0)
     plain = Model("eager", "")
     with torch.no_grad():
@@ -25,7 +25,9 @@ def record(folder: Path, how: str = "eager", dtype: torch.dtype = torch.float32,
     model = Model(how, "")
     carry(plain, model)
     model.to(dtype)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=options.get("decay", 0.01))
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=1e-3, weight_decay=options.get("decay", 0.01), **options.get("update", {})
+    )
     PrecisionDebugger.reset()
     debugger = PrecisionDebugger(dump_path=str(folder), level="mix", task="tensor")
     for step in range(3):
@@ -36,9 +38,11 @@ def record(folder: Path, how: str = "eager", dtype: torch.dtype = torch.float32,
             block.fault = options.get("fault", "")
         debugger.start(model)
         F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()).backward()
-        debugger.stop()
+        if "update" not in options:  # then the update is recorded, too
+            debugger.stop()
         optimizer.step()
         optimizer.zero_grad()
+        debugger.stop()
         debugger.step()
     PrecisionDebugger.reset()
     return folder
@@ -53,6 +57,13 @@ def test_later_steps_of_one_program_written_in_two_ways_agree(dtype: torch.dtype
     result = compare(tmp_path, {"dtype": dtype}, {"how": "fused", "dtype": dtype})
     assert result.verdict.kind == "agree", result.verdict.headline
     assert [rank.verdict.kind for rank in result] == ["agree"] * 3
+
+
+def test_an_update_in_many_calls_and_one_in_a_single_call_agree(tmp_path: Path) -> None:
+    """In bfloat16 a parameter after its update looks like the rounding of what it was before."""
+    bfloat16 = {"dtype": torch.bfloat16}
+    result = compare(tmp_path, {"update": {"foreach": False}, **bfloat16}, {"update": {"fused": True}, **bfloat16})
+    assert result.verdict.kind == "agree", result.verdict.headline
 
 
 @pytest.mark.parametrize("how", ["eager", "fused"])

@@ -24,6 +24,10 @@ def mode(request: pytest.FixtureRequest) -> Iterator[str]:
         yield request.param
 
 
+in_one_mode = pytest.mark.parametrize("mode", ["ast", pytest.param("graph", marks=pytest.mark.long)], indirect=True)
+"""A whole graph is compiled for minutes in all: what others show of it is shown of one mode in the short form."""
+
+
 class Pair(nn.Cell):
     """Several inputs, a keyword, and a nesting as its result."""
 
@@ -107,6 +111,7 @@ def test_every_cell_has_the_values_and_gradients_that_it_has_in_pynative(mode: s
         assert np.allclose(reference[name], found[name], rtol=1e-4, atol=1e-5), name
 
 
+@in_one_mode
 def test_records_nest_and_count_as_in_pynative(mode: str) -> None:
     record(mode, "dump")
     records = list(dump_of().records)
@@ -226,6 +231,7 @@ class Lookup(nn.Cell):
         return table * 2
 
 
+@in_one_mode
 def test_awkward_arguments_do_not_stop_the_program(mode: str) -> None:
     net = Awkward()
     run = ms.value_and_grad(compiled(mode, net), 0, net.trainable_params())
@@ -246,6 +252,7 @@ class Half(nn.Cell):
         return (self.double(x.astype(ms.bfloat16)).astype(ms.float32) * 2).sum()
 
 
+@in_one_mode
 def test_bfloat16_inside_a_graph(mode: str) -> None:
     net = Half()
     run = ms.grad(compiled(mode, net))
@@ -260,6 +267,7 @@ def test_bfloat16_inside_a_graph(mode: str) -> None:
     assert dump_of().records["Cell.double.Lookup.backward.0"]["input"][0]["dtype"] == "BFloat16"
 
 
+@in_one_mode
 def test_at_level_mix_the_compiled_function_is_a_record_too(mode: str) -> None:
     net = make_net()
     run = ms.value_and_grad(compiled(mode, net), 0, net.trainable_params())
