@@ -22,8 +22,9 @@ from tensorprobe.capture.mindspore.api_name import Api, ApiNames, ApiOwner
 from tensorprobe.capture.mindspore.engine import is_in_backward
 from tensorprobe.capture.mindspore.executor import is_grad_switched_off
 from tensorprobe.capture.mindspore.generator import describe_generator
-from tensorprobe.capture.mindspore.gradient import GradientTracer, Span
+from tensorprobe.capture.mindspore.gradient import GradientTracer
 from tensorprobe.capture.mindspore.hiding import hidden, hiding
+from tensorprobe.capture.mindspore.hook_plan import Span
 from tensorprobe.capture.mindspore.reader import MindSporeReader
 from tensorprobe.capture.mindspore.undefined_memory import MemoryTracer
 from tensorprobe.capture.patch import replace_all

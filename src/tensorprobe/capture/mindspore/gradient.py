@@ -19,39 +19,17 @@ from tensorprobe.capture.call import Call, GradientRecord, Slot, iter_slots
 from tensorprobe.capture.mindspore.engine import NO_PASS, enter_pass, leave_pass
 from tensorprobe.capture.mindspore.executor import executor, is_recording_gradients
 from tensorprobe.capture.mindspore.hiding import hidden
-from tensorprobe.capture.mindspore.hook_plan import HookPlan, Wanted
+from tensorprobe.capture.mindspore.hook_plan import Consumers, HookPlan, Span, Wanted
 from tensorprobe.capture.mindspore.hook_removal import HookRemoval
 from tensorprobe.capture.mindspore.node import Kind, compiled_edges, identity_of, spread_gradients
 from tensorprobe.capture.mindspore.tensor_hook import hook_tensor
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.model.tree import map_tree
 
-Edge = tuple[Any, int]
-"""A node, by what identifies it, and the number of its output."""
-Consumers = dict[Edge, list[tuple[Any, int]]]
-"""For each edge that leaves a call, the nodes inside the call that use it, with the position they use it at."""
-
 NO_BACKWARD = "backward of an operation that was seen by its kernel only"
 NOT_TOLD_APART = "gradients of a compiled function: some were left out, and which ones is not known"
 _ATOMS = (Tensor,)
 _MAX_LATE = 16
-
-
-class Span:
-    """A call while it runs: which nodes were there before, which edges its inputs hang on, and the calls inside it that
-    have ended."""
-
-    __slots__ = ("arguments", "children", "inputs", "keyword_slots", "slots", "start")
-
-    def __init__(self, start: int) -> None:
-        self.start = start
-        """The last node that was there before."""
-        self.arguments: tuple[Any, Any] | None = None
-        """Of a call that begins the graph itself, what it was given: the inputs hang in it only when it has begun."""
-        self.inputs: dict[Edge, list[Slot]] = {}
-        self.slots: Any = None
-        self.keyword_slots: Any = None
-        self.children: list[tuple[int, int, Consumers]] = []
 
 
 class LateCall(NamedTuple):

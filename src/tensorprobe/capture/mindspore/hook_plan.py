@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tensorprobe.capture.call import GradientRecord, Slot
 from tensorprobe.capture.mindspore.node import identity_of
 
-if TYPE_CHECKING:
-    from tensorprobe.capture.mindspore.gradient import Consumers, Span
+Edge = tuple[Any, int]
+"""A node, by what identifies it, and the number of its output."""
+Consumers = dict[Edge, list[tuple[Any, int]]]
+"""For each edge that leaves a call, the nodes inside the call that use it, with the position they use it at."""
+
+
+class Span:
+    """A call while it runs: which nodes were there before, which edges its inputs hang on, and the calls inside it that
+    have ended."""
+
+    __slots__ = ("arguments", "children", "inputs", "keyword_slots", "slots", "start")
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        """The last node that was there before."""
+        self.arguments: tuple[Any, Any] | None = None
+        """Of a call that begins the graph itself, what it was given: the inputs hang in it only when it has begun."""
+        self.inputs: dict[Edge, list[Slot]] = {}
+        self.slots: Any = None
+        self.keyword_slots: Any = None
+        self.children: list[tuple[int, int, Consumers]] = []
+
 
 Wanted = tuple[int, Slot]
 """The position of a gradient, and the slot it is for."""

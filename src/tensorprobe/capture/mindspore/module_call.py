@@ -17,8 +17,8 @@ from tensorprobe.capture.framework import Undo
 from tensorprobe.capture.mindspore.call_patch import CallRunner
 from tensorprobe.capture.mindspore.dialect import Dialect, NoteFailure
 from tensorprobe.capture.mindspore.generator import describe_generator
-from tensorprobe.capture.mindspore.gradient import Span
 from tensorprobe.capture.mindspore.hiding import hidden, hiding
+from tensorprobe.capture.mindspore.hook_plan import Span
 from tensorprobe.capture.patch import nothing
 from tensorprobe.capture.recursion import note_full_stack, room
 from tensorprobe.capture.root import Roots

@@ -16,8 +16,8 @@ from tensorprobe.capture.call import Call
 from tensorprobe.capture.framework import Undo
 from tensorprobe.capture.mindspore.api_name import Api
 from tensorprobe.capture.mindspore.call_patch import CallRunner
-from tensorprobe.capture.mindspore.gradient import Span
 from tensorprobe.capture.mindspore.hiding import hiding
+from tensorprobe.capture.mindspore.hook_plan import Span
 from tensorprobe.capture.mindspore.unpatched import Unpatched
 from tensorprobe.capture.patch import replace
 
