@@ -199,5 +199,10 @@ class TrueStep:
                 found.setdefault(value.maker, []).append(value)
         return found
 
+    def name_of(self, leaf: TrueValue) -> str:
+        """What a leaf is called in every step of a program: a view of a parameter has no name of its own."""
+        users = self.users.get(leaf.number, ())
+        return leaf.parameter or (f"{leaf.slot} of {users[0].name}" if users else leaf.slot)
+
     def maker(self, value: TrueValue) -> TrueCall | None:
         return self.calls.get(value.maker) if value.maker is not None else None

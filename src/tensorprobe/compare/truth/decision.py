@@ -286,7 +286,7 @@ def _is_beyond_truth(grown: Verdict, finding: Finding) -> bool:
 def _is_in_question(grown: Verdict, finding: Finding) -> bool:
     """Is not all of it equal, bit for bit, or are other parameters tied, which no recorded value need show?"""
     lonely = (*finding.alignment.only_reference, *finding.alignment.only_candidate)
-    if grown.kind != "agree" or not all(one.is_idle or one.call.caller is not None for one in lonely):
+    if grown.kind != "agree" or not all(one.is_idle for one in lonely):
         return True
     values = own_tensors(finding.pairs)
     return any(value.status != "equal" or value.measurement is None for value in values) or _ties_otherwise(values)

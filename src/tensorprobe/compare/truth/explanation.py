@@ -8,6 +8,7 @@ from functools import partial
 
 from tensorprobe.compare.truth.argument import Arguments
 from tensorprobe.compare.truth.difference import Difference
+from tensorprobe.compare.truth.elementwise import is_elementwise
 from tensorprobe.compare.truth.forward_difference import ForwardExplainer, Starts
 from tensorprobe.compare.truth.opening import Opener, Opening
 from tensorprobe.compare.truth.proportional import Proportional
@@ -26,10 +27,10 @@ def explain_forward(
     own way, what is computed of them is looked at."""
     opening = Opening(counterparts, starts, arguments, inside)
     differences, counterparts = opening.explain()
-    if differences and differences[0].is_found:
+    if _is_settled(differences, counterparts):
         return opening.name(differences), counterparts
     multiples = _explain_multiples(counterparts, starts, arguments)
-    if multiples and multiples[0].is_found:
+    if _is_settled(multiples, counterparts):
         return multiples, counterparts
     scattered = Scattered(counterparts)
     found = opening.name(differences)
@@ -40,14 +41,29 @@ def explain_forward(
         if others and others[0].reference is not None and others[0].candidate is not None:
             found = [replace(one, suspects=tuple(_find_movers(one.candidate, step))) for one in others]
         found = found or others
-    if not any(_computes(one, scattered) for one in found):
+    if not any(_computes(one, scattered) for one in found[:1]):
         trusting = TrustedMoves(counterparts)
-        others = ForwardExplainer(counterparts, trusting, arguments).explain(starts)
+        explainer = ForwardExplainer(counterparts, trusting, arguments)
+        others = explainer.explain(starts)
         told = [one for one in others if one.is_called_otherwise and _computes(one, trusting)]
-        told += _find_left_out(opening.beginnings, trusting)
+        told += _find_other_function(explainer, trusting) or _find_left_out(opening.beginnings, trusting)
         told.sort(key=lambda one: one.reference.position if one.reference is not None else 0)
         found = told or found
     return [*(add_region(one, counterparts) for one in found[:1]), *found[1:]], counterparts
+
+
+def _is_settled(differences: Sequence[Difference], counterparts: Counterparts) -> bool:
+    """Is the first of them found? Two calls that only move numbers, and not as many (the rows of one expert, those of
+    all), may be two ways to do one thing."""
+    if not differences or not differences[0].is_found:
+        return False
+    sizes = []
+    for side, step in counterparts.steps.items():
+        call = differences[0].call(side)
+        if call is None or not only_moves(step, call):
+            return True
+        sizes.append(sum(step.values[number].array.size for number in call.outputs.values()))
+    return sizes[0] == sizes[1]
 
 
 def _explain_multiples(counterparts: Counterparts, starts: Starts, arguments: Arguments) -> list[Difference]:
@@ -78,6 +94,22 @@ def _computes(one: Difference, scattered: Scattered) -> bool:
     """Is it about numbers that are computed, and not about where they are put?"""
     calls = [(side, one.call(side)) for side in scattered.steps]
     return any(call is not None and scattered.kind_of(side, call) == "computing" for side, call in calls)
+
+
+def _find_other_function(explainer: ForwardExplainer, scattered: Scattered) -> list[Difference]:
+    """The first calls on both sides that make of each number what the other run has nowhere."""
+    reference, candidate = (
+        next((call for call in explainer.beginnings(side) if is_elementwise(step, call)), None)
+        for side, step in scattered.steps.items()
+    )
+    if reference is None and candidate is None:
+        return []
+    because = "both take the same numbers, and each makes something else of them"
+    if candidate is None:
+        because = "what it computes is not in the candidate"
+    if reference is None:
+        because = "what it computes is not in the reference"
+    return [Difference("source", reference, candidate, because, is_clear=True)]
 
 
 def _find_left_out(beginnings: Sequence[TrueCall], scattered: Scattered) -> list[Difference]:

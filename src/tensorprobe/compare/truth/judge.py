@@ -18,6 +18,7 @@ from tensorprobe.compare.truth.lending import find_borrowers
 from tensorprobe.compare.truth.observable import Observables, observe
 from tensorprobe.compare.truth.replaying import Replaying
 from tensorprobe.compare.truth.start import Origins, pair_lone_leaves, pair_moved_leaves
+from tensorprobe.compare.truth.update import pair_states, pair_updates
 from tensorprobe.compare.truth.value_index import TOLERANCE, Counterparts
 from tensorprobe.replay.true_step import Array, LeafKey
 from tensorprobe.replay.true_step_builder import KEEP_VALUES, Keeping
@@ -48,10 +49,14 @@ class _TruthJudge:
         found = self._observe()
         if found.obstacle is not None:
             return found
-        if not found.observables.is_equal:
+        if not found.observables.is_equal or self._origins is not None:
             self._try_other_start(found)
+        if found.observables.is_equal:
+            self._compare_updates(found)
         if not found.observables.is_equal:
             self._explain_difference(found)
+        elif found.differences:
+            return found
         elif found.unequal and self._origins is None:
             found.differences = [describe_start(pair, found.steps) for pair in found.unequal]
         elif not any(step.coarseness for step in found.steps.values()):  # recorded results do not move with parameters
@@ -84,6 +89,22 @@ class _TruthJudge:
         if observed.is_equal or origins is not None:  # an update of the same program moves them
             self._replacements[SIDES[1]].update(put)
             found.counterparts, found.observables, found.unequal = as_if, observed, pairs
+
+    def _compare_updates(self, found: Judgement) -> None:
+        """What becomes of the parameters? At a later step rounding has moved what an optimizer holds: what the
+        reference holds serves both."""
+        counterparts = found.counterparts
+        found.updates = pair_updates(counterparts, found.observables.gradients)
+        if self._origins is not None and not all(pair.is_equal for pair in found.updates):
+            states = pair_states(counterparts)
+            put = {pair.candidate.key: pair.content for pair in states or () if pair.candidate.key is not None}
+            again = self._replaying[SIDES[1]].replay({**self._replacements[SIDES[1]], **put})
+            counterparts = Counterparts(found.steps[SIDES[0]], again)
+            found.updates = pair_updates(counterparts, found.observables.gradients) if states is not None else ()
+        differing = [pair for pair in found.updates if not pair.is_equal]
+        if differing:
+            starts = {SIDES[0]: [one.reference for one in differing], SIDES[1]: [one.candidate for one in differing]}
+            found.differences, _ = self._explain_forward(counterparts, starts)
 
     def _explain_difference(self, found: Judgement) -> None:
         found.differences, opened = self._explain(found.counterparts, found.observables, _NOT_MOVED)

@@ -10,6 +10,7 @@ from tensorprobe.compare.truth.difference import Difference
 from tensorprobe.compare.truth.observable import Observables
 from tensorprobe.compare.truth.precision import PrecisionLoss, find_precision_loss
 from tensorprobe.compare.truth.start import LeafPair, Origin
+from tensorprobe.compare.truth.update import UpdatePair
 from tensorprobe.compare.truth.value_index import Counterparts, is_laid_out, is_same
 from tensorprobe.errors import DumpError, UsageError
 from tensorprobe.model.count import count_noun
@@ -39,6 +40,8 @@ class Judgement:
     differences: list[Difference] = field(default_factory=list)
     second_point: Observables | None = None
     """The same with all parameters moved; None where that gives no numbers."""
+    updates: tuple[UpdatePair, ...] = ()
+    """What becomes of the parameters, where both runs have recorded it."""
     is_one_program: bool = False
     """Are all calls the same, with the same arguments, and so linked?"""
     precision_loss: PrecisionLoss | None = None
@@ -60,7 +63,9 @@ class Judgement:
 
     @property
     def is_equal(self) -> bool:
-        return self.observables.is_equal and (self.second_point is None or self.second_point.is_equal)
+        is_updated_alike = all(pair.is_equal for pair in self.updates)
+        is_equal = self.observables.is_equal and is_updated_alike
+        return is_equal and (self.second_point is None or self.second_point.is_equal)
 
     def look_closer(self) -> None:
         """Hold each call of each run against what it means, which takes longer than all else."""
@@ -72,9 +77,13 @@ class Judgement:
         """The parameters of the candidate, each with those of the reference that it is made of."""
         found: dict[str, list[Origin]] = {}
         for pair in self.observables.gradients:
-            origin = pair.find_origin()
-            if origin is not None and pair.candidate.parameter is not None:
-                found.setdefault(pair.candidate.parameter, []).append(origin)
+            reference, candidate = (
+                self.steps[side].name_of(leaf)
+                for side, leaf in zip(SIDES, (pair.reference, pair.candidate), strict=True)
+            )
+            origin = pair.find_origin(reference)
+            if origin is not None:
+                found.setdefault(candidate, []).append(origin)
         return found
 
     @property

@@ -38,10 +38,11 @@ def find_replacements(counterparts: Counterparts) -> dict[str, dict[LeafKey, Arr
 
 def find_movable(counterparts: Counterparts) -> dict[str, set[LeafKey]]:
     """For each side, the leaves that stand for other numbers at a second point: parameters, unless something that is no
-    parameter has the same content in either run."""
+    parameter has the same content in either run, and the loss depends on it."""
     fixed: dict[str, set[int]] = {"reference": set(), "candidate": set()}
     for side, step in counterparts.steps.items():
-        others = {one.number: one for leaf in step.leaves if not leaf.is_trained for one in counterparts.of(side, leaf)}
+        data = [leaf for leaf in step.leaves if not leaf.is_trained and step.leads_to_loss(leaf)]
+        others = {one.number: one for leaf in data for one in counterparts.of(side, leaf)}
         fixed[other_side(side)].update(others)
         for other in others.values():
             if other.is_leaf:

@@ -30,18 +30,16 @@ class GradientPair:
     """Where the elements of the smaller one are in the larger one (those of the reference in the candidate's, if they
     are of one size), unless they lie there in the order of the axes."""
 
-    def find_origin(self) -> Origin | None:
-        """Where the numbers of the candidate's are in the reference."""
+    def find_origin(self, name: str) -> Origin | None:
+        """Where the numbers of the candidate's are in the reference, where it has this name."""
         first, second = self.reference.array, self.candidate.array
         numbers = np.arange(first.size)
-        if self.reference.parameter is None:
-            return None
         if self.places is not None and first.size <= second.size:
-            return Origin(self.reference.parameter, numbers, self.places)
+            return Origin(name, numbers, self.places)
         if self.places is not None:
-            return Origin(self.reference.parameter, self.places, np.arange(second.size))
+            return Origin(name, self.places, np.arange(second.size))
         order = arrange(first, second, numbers.reshape(first.shape), self.tolerance)
-        return None if order is None else Origin(self.reference.parameter, order.reshape(-1), numbers)
+        return None if order is None else Origin(name, order.reshape(-1), numbers)
 
     @property
     def has_gradient(self) -> bool:

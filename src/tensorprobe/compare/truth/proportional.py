@@ -4,7 +4,7 @@ after it. Or not as it should: then the factor says what is wrong."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import isclose
+from math import isclose, prod
 
 import numpy as np
 
@@ -77,23 +77,27 @@ class Proportional:
             value = self.steps["candidate"].values[number]
             for other, factor in self.multiples("candidate", value):
                 if other.number in taken and (is_alike or not self._counterparts.exists("reference", other)):
-                    reference = self._find_origin("reference", other, 1 / factor)
-                    candidate = self._find_origin("candidate", value, factor)
+                    reference, _ = self._find_origin("reference", other, 1 / factor)
+                    candidate, factor = self._find_origin("candidate", value, factor)
                     because = f"its result is {factor:.6g} times that of the reference"
                     return Difference("source", reference, candidate, because, is_clear=True)
         return None
 
-    def _find_origin(self, side: str, value: TrueValue, factor: float) -> TrueCall | None:
-        """The first call on the way to a value whose result is wrong by this factor."""
+    def _find_origin(self, side: str, value: TrueValue, factor: float) -> tuple[TrueCall | None, float]:
+        """The first call on the way to a value whose result is wrong by this factor, or by a part of it: of a product
+        each side may have been multiplied. With the factor of its result."""
         step, call = self.steps[side], None
         while (maker := step.maker(value)) is not None and (call is None or maker.position < call.position):
             call = maker
-            given = (step.values[number] for number in maker.inputs.values())
+            given = [step.values[number] for number in maker.inputs.values()]
             before = next((one for one in given if self._has_factor(side, one, factor)), None)
             if before is None:
-                break
+                parts = [(one, found) for one in given for _, found in self.multiples(side, one)[:1]]
+                if not isclose(prod(found for _, found in parts), factor, rel_tol=_CLOSE):
+                    break
+                before, factor = min(parts, key=lambda part: part[0].number)
             value = before
-        return call
+        return call, factor
 
     def _has_factor(self, side: str, value: TrueValue, factor: float) -> bool:
         return any(isclose(found, factor, rel_tol=_CLOSE) for _, found in self.multiples(side, value))

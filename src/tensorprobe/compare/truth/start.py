@@ -13,21 +13,24 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from tensorprobe.compare.truth.value_index import Counterparts, word_of
-from tensorprobe.replay.true_step import Array, TrueStep, TrueValue
+from tensorprobe.replay.true_step import UNITS, Array, TrueStep, TrueValue
 
 _LEAST_MOVE = 0.01
 _ROUNDING_MOVE = 8.0
 """An optimizer that divides by the size of the gradient turns the rounding of a small one into a whole step: so many
 times the root of the unit of rounding may a parameter go another way."""
+_ROUNDINGS = 2.0
+"""So often is a parameter itself rounded in an update, which may be smaller than that."""
 _NO_GRADIENT = 1e-4
 """Where the gradient of a parameter is so much smaller than the largest one, it is rounding."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where the numbers of a parameter of the candidate are in the reference."""
+    """Where the numbers of a parameter of the candidate, or of a view of one, are in the reference."""
 
     parameter: str
+    """What it is called there."""
     take: Array
     """Places in that parameter of the reference, flat …"""
     put: Array
@@ -35,7 +38,7 @@ class Origin:
 
 
 Origins = Mapping[str, Sequence[Origin]]
-"""By the parameters of the candidate."""
+"""By the names of the candidate's parameters."""
 
 
 @dataclass(frozen=True)
@@ -90,10 +93,11 @@ class EarlierStep:
 
 def pair_moved_leaves(counterparts: Counterparts, origins: Origins) -> list[LeafPair]:
     """At a later step: the parameters of the candidate with what those of the reference have become."""
-    known = {value.parameter: value for value in counterparts.steps["reference"].leaves if value.parameter is not None}
+    reference, candidate = counterparts.steps["reference"], counterparts.steps["candidate"]
+    known = {reference.name_of(value): value for value in reference.leaves}
     found = []
-    for value in counterparts.steps["candidate"].leaves:
-        here = [one for one in origins.get(value.parameter or "", ()) if one.parameter in known]
+    for value in candidate.leaves:
+        here = [one for one in origins.get(candidate.name_of(value), ()) if one.parameter in known]
         content = value.array.reshape(-1).copy()
         for one in here:
             content[one.put] = known[one.parameter].array.reshape(-1)[one.take]
@@ -169,7 +173,8 @@ def find_moved_otherwise(
             continue
         moved = float(np.linalg.norm(moves))
         apart = float(np.linalg.norm(pair.difference)) - earlier.distances.get(pair.name, 0.0)
-        if moved and apart > max(_LEAST_MOVE, _ROUNDING_MOVE * unit**0.5) * moved:
+        rounding = _ROUNDINGS * UNITS.get(pair.candidate.dtype, 0.0) * float(np.linalg.norm(pair.content))
+        if moved and apart > max(_LEAST_MOVE, _ROUNDING_MOVE * unit**0.5) * moved + rounding:
             yield pair, apart / moved
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import TypeGuard
 
 from tensorprobe.compare.result import CallResult, OtherDifference, Role, Verdict, VerdictKind
 from tensorprobe.compare.truth.difference import Difference, describe_call
@@ -30,6 +31,9 @@ _KERNELS = {
     "write": "what goes in was changed by no recorded call",
     "replica": "it is not what the other ranks have",
 }
+
+
+_OTHER_UPDATE = "the optimizers are given the same, and make other parameters of it"
 
 
 class TruthWords:
@@ -70,8 +74,11 @@ class TruthWords:
         count = sum(pair.has_gradient for pair in observed.gradients)
         if count:
             what.append(f"the gradients of {count:,} parameters" if count > 1 else "the gradient of 1 parameter")
+        if self._judgement.updates:
+            updates = len(self._judgement.updates)
+            what.append("their updates" if updates == count > 1 else f"{count_noun(updates, 'update')}")
         error = max(observed.loss_error, observed.worst_gradient)
-        proved = " and ".join(what) or "all results"
+        proved = " and ".join(filter(None, (", ".join(what[:-1]), *what[-1:]))) or "all results"
         have = "has" if what in (["the loss"], ["the gradient of 1 parameter"]) else "have"
         points = ", also when all parameters are moved" if self._judgement.second_point is not None else ""
         points = ", by the same calls" if self._judgement.is_one_program else points
@@ -130,9 +137,8 @@ class TruthWords:
             )
         unpaired = self._judgement.observables.unpaired_gradients
         if unpaired:
-            names = ", ".join(value.parameter or value.slot for value in unpaired[:MAX_NAMED])
-            more = f" and {len(unpaired) - MAX_NAMED:,} more" if len(unpaired) > MAX_NAMED else ""
-            yield f"not compared: the gradient of what only the reference has as a parameter: {names}{more}"
+            names = _list_names([value.parameter or value.slot for value in unpaired])
+            yield f"not compared: the gradient of what only the reference has as a parameter: {names}"
         for side, count in self._judgement.replaced.items():
             if count:
                 values = count_noun(count, f"value of the {side} is", f"values of the {side} are")
@@ -142,6 +148,15 @@ class TruthWords:
 
     def _word_observables(self) -> str:
         observed = self._judgement.observables
+        updated = [pair for pair in self._judgement.updates if not pair.is_equal]
+        if observed.is_equal and updated:
+            names = _list_names([pair.name for pair in updated])
+            count = f"{len(updated):,} of {len(self._judgement.updates):,} parameters"
+            worst = max(pair.error for pair in updated)
+            return (
+                f"Without rounding, the loss and the gradients are the same, but {count} are updated otherwise "
+                f"({names}), by up to {worst:.2g} of the update."
+            )
         if observed.is_equal:
             return "The two programs compute the same on this batch, but not with other parameters."
         if self._judgement.is_drawn:
@@ -153,7 +168,7 @@ class TruthWords:
         differing = [pair for pair in observed.gradients if not pair.is_equal]
         if not differing:
             return "Results that nobody takes differ."
-        names = ", ".join(pair.name for pair in differing[:MAX_NAMED])
+        names = _list_names([pair.name for pair in differing])
         count = f"{len(differing):,} of {len(observed.gradients):,} gradients of parameters"
         verb = "is" if len(differing) == 1 else "are"
         return f"Without rounding, the loss is the same, but {count} {verb} not ({names})."
@@ -166,9 +181,12 @@ class TruthWords:
             headline = f"The runs did not start equal: {first.because}, first used by {place}."
         elif first.kind == "discontinuity":
             headline = f"No call went wrong, but rounding flipped a choice at {place}: {first.because}."
+        elif self._judgement.updates and not first.is_found and self._judgement.observables.is_equal:
+            headline = f"The runs first differ in the update of the parameters, at {place}: {_OTHER_UPDATE}."
         else:
             headline = f"The runs first differ {_describe_region(first) or f'at {place}'}: {first.because}."
         evidence = [self._word_observables(), *_word_effect(first), *self._lines(calls), *self._word_region(first)]
+        evidence += _word_settings(first) if self._judgement.updates and not first.is_found else ()
         evidence += [f"also: {_describe_other(one)}" for one in others[:MAX_NAMED]]
         evidence += [*self._word_weights(), *self._coverage()]
         result = self._result(calls, _role_of(first), first.because)
@@ -287,6 +305,25 @@ class TruthWords:
         call = self._runs[side].by_name.get(record)
         path = call.module_path if call is not None else None
         return f"{record} in module {path}" if path else record
+
+
+def _word_settings(one: Difference) -> Iterator[str]:
+    """What the calls of two optimizers were given by name. One that does all at once is given all its settings."""
+    for side in SIDES:
+        call = one.call(side)
+        known = {} if call is None else {slot: value for slot, value in call.arguments.items() if _is_setting(value)}
+        words = [f"{slot.removeprefix('kwargs.')}={value:g}" for slot, value in known.items() if "kwargs." in slot]
+        if call is not None and words:
+            yield f"{describe_call(call)} of the {side} was given {', '.join(sorted(words))}"
+
+
+def _is_setting(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _list_names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_NAMED:,} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(names[:MAX_NAMED]) + more
 
 
 def _role_of(one: Difference) -> Role:

@@ -1,0 +1,122 @@
+"""What a step makes of its parameters: the update of one run against that of the other.
+
+An optimizer is a program like any other. Where its calls are recorded they are executed again, from the truth of the
+gradients on, so that two ways to write it give the same parameters to the last digit, and another setting does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tensorprobe.compare.truth.observable import ZERO, GradientPair
+from tensorprobe.compare.truth.start import LeafPair, pair_leaves
+from tensorprobe.compare.truth.value_index import TOLERANCE, Counterparts
+from tensorprobe.replay.true_step import Array, TrueStep, TrueValue
+
+_SETTING = 1e-6
+"""A setting may have been a number of float32 on one side: updates are the same to so many of their digits."""
+_SMALL = 1e-6
+"""A part of an update that is so much smaller than the largest one is the noise of a gradient that is zero."""
+_ALIKE = 0.9
+"""The cosine of two states of an optimizer that belong together: those of two parameters have nothing in common."""
+
+
+@dataclass(frozen=True, eq=False)
+class UpdatePair:
+    """One parameter after the step, in both runs."""
+
+    reference: TrueValue
+    candidate: TrueValue
+    error: float
+    """Of the difference, relative to what the update changed."""
+
+    @property
+    def is_equal(self) -> bool:
+        return self.error <= _SETTING
+
+    @property
+    def name(self) -> str:
+        return self.reference.parameter or self.candidate.parameter or self.reference.slot
+
+
+def pair_updates(counterparts: Counterparts, gradients: Sequence[GradientPair]) -> tuple[UpdatePair, ...]:
+    """The parameters that both runs update by calls that were executed again; none where truth is coarse, because what
+    divides by the size of a gradient knows no small errors."""
+    updated = {side: _find_updated(step) for side, step in counterparts.steps.items()}
+    if counterparts.tolerance > TOLERANCE or not all(updated.values()):
+        return ()
+    found = []
+    for pair in gradients:
+        values = [
+            updated[side].get(leaf.parameter or "")
+            for side, leaf in (("reference", pair.reference), ("candidate", pair.candidate))
+        ]
+        if values[0] is not None and values[1] is not None:
+            changes = _find_changes(pair, values[0], values[1])
+            if changes is not None:
+                found.append((values[0], values[1], *changes))
+    largest = max((float(np.abs(one).max(initial=0.0)) for *_, one, _ in found), default=0.0)
+    return tuple(
+        UpdatePair(reference, candidate, _compare(first, second, largest))
+        for reference, candidate, first, second in found
+    )
+
+
+def pair_states(counterparts: Counterparts) -> list[LeafPair] | None:
+    """What the optimizers of both runs hold at the start of a later step, where rounding has moved it; None if some of
+    it has no partner."""
+    lone = {side: list(_find_states(side, counterparts)) for side in counterparts.steps}
+    found = []
+    for value in lone["candidate"]:
+        alike = [one for one in lone["reference"] if one.array.shape == value.array.shape]
+        best = max(alike, key=lambda one: _cosine(one.array, value.array), default=None)
+        if best is None or _cosine(best.array, value.array) < _ALIKE:
+            return None
+        lone["reference"].remove(best)
+        found.append(pair_leaves(best, value))
+    return found
+
+
+def _find_updated(step: TrueStep) -> Mapping[str, TrueValue]:
+    """The parameters as they are after the step, if its calls changed them, and were executed again."""
+    last = {value.parameter: value for value in step.values if value.parameter is not None and value.is_trained}
+    return {name: value for name, value in last.items() if not value.is_leaf and not value.is_pinned}
+
+
+def _find_changes(pair: GradientPair, reference: TrueValue, candidate: TrueValue) -> tuple[Array, Array] | None:
+    """What both updates add, element by element, where both have gradients: the sign of a zero is noise."""
+    origin = pair.find_origin(pair.name)
+    gradient, other = pair.reference.gradient, pair.candidate.gradient
+    sizes = {one.size for one in (pair.reference.array, reference.array) if origin is not None}
+    if origin is None or gradient is None or other is None or len(sizes) > 1:
+        return None
+    if candidate.array.size != pair.candidate.array.size:
+        return None
+    first = (reference.array - pair.reference.array.reshape(reference.array.shape)).reshape(-1)[origin.take]
+    second = (candidate.array - pair.candidate.array.reshape(candidate.array.shape)).reshape(-1)[origin.put]
+    sizes_of = np.abs(gradient.reshape(-1)[origin.take]), np.abs(other.reshape(-1)[origin.put])
+    is_told = np.minimum(*sizes_of) > ZERO * max(float(sizes_of[0].max(initial=0.0)), float(sizes_of[1].max(initial=0)))
+    return first[is_told], second[is_told]
+
+
+def _compare(first: Array, second: Array, largest: float) -> float:
+    scale = max(float(np.linalg.norm(first)), float(np.linalg.norm(second)), _SMALL * largest * first.size**0.5)
+    difference = float(np.linalg.norm(first - second))
+    return difference / scale if scale and np.isfinite(difference) else 0.0
+
+
+def _find_states(side: str, counterparts: Counterparts) -> Iterator[TrueValue]:
+    step = counterparts.steps[side]
+    for value in step.leaves:
+        users = step.users.get(value.number, ())
+        is_state = bool(users) and all(call.caller is not None for call in users)
+        if is_state and value.is_floating and value.parameter is None and not counterparts.exists(side, value):
+            yield value
+
+
+def _cosine(first: Array, second: Array) -> float:
+    size = float(np.linalg.norm(first) * np.linalg.norm(second))
+    return float(first.reshape(-1) @ second.reshape(-1)) / size if size else 0.0

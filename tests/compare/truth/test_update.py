@@ -1,0 +1,103 @@
+"""An update in many calls and one in a single call are held against each other by what becomes of the parameters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import tensorprobe
+from tensorprobe.compare.result import Verdict
+from tensorprobe.pytorch import PrecisionDebugger
+
+MANY, ONE, SINGLE = {"foreach": True}, {"fused": True}, {"foreach": False}
+
+
+class Model(nn.Module):
+    """The gradient of its first bias is zero, but for rounding: the norm takes it away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        same = self.first.bias.sum().expand(8)
+        return self.last(self.norm(x @ self.first.weight.T + same)).square().mean()
+
+
+def record(folder: Path, kind: str, options: dict[str, Any], dtype: torch.dtype, steps: int) -> Path:
+    torch.manual_seed(0)
+    model = Model().to(dtype)
+    optimizer = getattr(torch.optim, kind)(model.parameters(), lr=1e-3, **options)
+    x = torch.randn(3, 6).to(dtype)
+    PrecisionDebugger.reset()
+    debugger = PrecisionDebugger(dump_path=str(folder), level="L1", task="tensor")
+    for _ in range(steps):
+        debugger.start(model)
+        model(x).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        debugger.stop()
+        debugger.step()
+    PrecisionDebugger.reset()
+    return folder
+
+
+def compare(
+    tmp_path: Path,
+    kind: str,
+    reference: dict[str, Any],
+    candidate: dict[str, Any],
+    dtype: torch.dtype = torch.float32,
+    steps: int = 3,
+) -> Verdict:
+    paths = [record(tmp_path / name, kind, one, dtype, steps) for name, one in (("r", reference), ("c", candidate))]
+    return tensorprobe.compare(*paths).verdict
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("kind", "settings", "ways"),
+    [
+        ("AdamW", {"amsgrad": True}, (MANY, ONE)),
+        ("AdamW", {"eps": 1e-30}, (SINGLE, ONE)),  # makes a whole step of the rounding of a gradient that is zero
+        ("SGD", {"momentum": 0.9, "nesterov": True}, (SINGLE, ONE)),
+        ("ASGD", {}, (MANY, SINGLE)),  # holds a copy of each parameter, and its settings in float32
+        ("Rprop", {}, (MANY, SINGLE)),  # goes by the signs of gradients
+    ],
+    ids=["AdamW", "AdamW without epsilon", "SGD", "ASGD", "Rprop"],
+)
+def test_one_optimizer_written_in_two_ways_agrees(
+    kind: str, settings: dict[str, Any], ways: tuple[dict[str, Any], ...], dtype: torch.dtype, tmp_path: Path
+) -> None:
+    verdict = compare(tmp_path, kind, *({**settings, **way} for way in ways), dtype)
+    assert verdict.kind == "agree", verdict.headline
+
+
+@pytest.mark.parametrize(
+    ("fault", "step"),
+    [({"weight_decay": 0.02}, 0), ({"eps": 1e-7}, 0), ({"betas": (0.9, 0.998)}, 1), ({"maximize": True}, 0)],
+    ids=["decay", "epsilon", "beta", "sign"],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def test_another_setting_is_found_although_the_optimizer_is_written_in_another_way(
+    dtype: torch.dtype, fault: dict[str, Any], step: int, tmp_path: Path
+) -> None:
+    verdict = compare(tmp_path, "AdamW", MANY, {**ONE, **fault}, dtype, steps=2)
+    assert verdict.step == step, verdict.headline
+    assert verdict.headline.startswith("The runs first differ in the update of the parameters"), verdict.headline
+    assert any("the loss and the gradients are the same" in line for line in verdict.evidence)
+    assert any("was given beta1=0.9" in line and "lr=0.001" in line for line in verdict.evidence)
+
+
+def test_another_setting_of_the_same_calls_is_named_as_an_argument(tmp_path: Path) -> None:
+    verdict = compare(tmp_path, "AdamW", ONE, {**ONE, "eps": 1e-7}, steps=1)
+    assert "_fused_adamw_.0.forward: called with eps=1e-07 where the reference had 1e-08" in verdict.headline
+
+
+def test_an_agreement_counts_the_updates(tmp_path: Path) -> None:
+    verdict = compare(tmp_path, "SGD", MANY, {"foreach": False}, steps=1)
+    assert "the loss, the gradients of 6 parameters and 5 updates have the same value" in verdict.headline
