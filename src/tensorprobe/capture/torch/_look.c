@@ -170,8 +170,12 @@ static int tell_kind(PyObject *leaf, PyObject *layout, PyObject *requires_grad, 
     PyObject *dtype = item_of(layout, 4), *name = PyDict_GetItemWithError(dtype_names, dtype);
     if (name != NULL)
         Py_INCREF(name);
-    else if (PyErr_Occurred() || (name = PyObject_Str(dtype)) == NULL || PyDict_SetItem(dtype_names, dtype, name) < 0)
+    else if (PyErr_Occurred() || (name = PyObject_Str(dtype)) == NULL)
         return -1;
+    else if (PyDict_SetItem(dtype_names, dtype, name) < 0) {
+        Py_DECREF(name);
+        return -1;
+    }
     int answer = PyObject_SetAttr(leaf, word_type, torch_tensor) < 0 || PyObject_SetAttr(leaf, word_dtype, name) < 0 ||
                          PyObject_SetAttr(leaf, word_shape, item_of(layout, 2)) < 0 ||
                          PyObject_SetAttr(leaf, word_requires_grad, requires_grad) < 0 ||
@@ -336,11 +340,10 @@ static int is_flat(PyObject *tree) {
     int answer = count < 0 || PyErr_Occurred() ? -1 : count <= MAX_ITEMS;
     for (Py_ssize_t i = 0; answer > 0 && i < count; i++) {
         PyObject *item = PySequence_GetItem(list, i), *kind = item == NULL ? NULL : (PyObject *)Py_TYPE(item);
-        if (item == NULL) return -1;
-        answer = kind == tensor_type || kind == parameter_type || item == Py_None || PyBool_Check(item) ||
+        answer = item == NULL ? -1 : kind == tensor_type || kind == parameter_type || item == Py_None || PyBool_Check(item) ||
                  PyLong_CheckExact(item) || PyFloat_CheckExact(item) ||
                  (PyUnicode_CheckExact(item) && PyUnicode_GetLength(item) <= MAX_TEXT);
-        Py_DECREF(item);
+        Py_XDECREF(item);
     }
     Py_XDECREF(items);
     return answer;

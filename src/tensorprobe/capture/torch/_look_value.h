@@ -51,14 +51,6 @@ static int run(PyObject *object, PyObject *method, PyObject *first, PyObject *se
     return result == NULL ? -1 : 0;
 }
 
-/* Is an attribute the same object as `expected`? */
-static int has(PyObject *object, PyObject *attribute, PyObject *expected) {
-    PyObject *found = PyObject_GetAttr(object, attribute);
-    if (found == NULL) return -1;
-    Py_DECREF(found);
-    return found == expected;
-}
-
 /* An attribute that is a small whole number, against another: below 0, 0, above 0; -2 after an error. */
 static int compare_numbers(PyObject *left, PyObject *right) {
     long long one = PyLong_AsLongLong(left), other = PyLong_AsLongLong(right);
@@ -114,15 +106,14 @@ static int look_at(PyObject *tensor, PyObject **storage, PyObject **version, PyO
     Py_CLEAR(*version);
     PyErr_Fetch(&error, &value, &trace);
     answer = truth(PyObject_CallFunctionObjArgs(is_identifiable, tensor, NULL));
-    if (answer == 0) {
-        Py_XDECREF(error);
-        Py_XDECREF(value);
-        Py_XDECREF(trace);
-        return 0;
-    }
-    if (answer > 0)
+    if (answer > 0) {
         PyErr_Restore(error, value, trace);
-    return -1;
+        return -1;
+    }
+    Py_XDECREF(error);
+    Py_XDECREF(value);
+    Py_XDECREF(trace);
+    return answer;
 }
 
 /* A backward pass may have begun or ended. */
