@@ -12,13 +12,20 @@ from tempfile import TemporaryDirectory
 
 _PROGRAM = Path(__file__).with_name("warm_process.py")
 
+_MODULES = {
+    "torch": ["torch", "torch._dynamo"],  # the first optimizer that is made imports the second
+    "ranks": ["torch", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor.parallel"],
+    "mindspore": ["mindspore"],
+}
+"""What is imported before the program is known."""
+
 
 class WarmProcess:
     """Runs one program after another."""
 
     def __init__(self, framework: str, environment: Mapping[str, str]) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, str(_PROGRAM), framework],
+            [sys.executable, str(_PROGRAM), *_MODULES[framework]],
             env=dict(environment),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -1,9 +1,9 @@
 """A process that has imported a framework, and becomes a user's program each time one is asked for: the import takes
 longer than most programs of the tests.
 
-Run as a program, with the name of the framework; it reads one request a line, with one program or several that run at
-the same time, and forks. A child has the arguments, folder, variables and streams that the request says, runs the
-script as `__main__`, and ends as any Python ends: with its exit handlers, threads and signals. Nothing but the
+Run as a program, with the names of the framework's modules; it reads one request a line, with one program or several
+that run at the same time, and forks. A child has the arguments, folder, variables and streams that the request says,
+runs the script as `__main__`, and ends as any Python ends: with its exit handlers, threads and signals. Nothing but the
 framework is imported, and no tensor is made, before the fork.
 """
 
@@ -44,7 +44,7 @@ def become(program: dict[str, Any]) -> tuple[types.CodeType, dict[str, Any]]:
     sys.argv = program["arguments"]
     sys.path.insert(0, os.path.dirname(os.path.abspath(script)))  # noqa: PTH100, PTH120
     main = types.ModuleType("__main__")
-    main.__file__ = script
+    main.__file__ = os.path.abspath(script)  # noqa: PTH100
     sys.modules["__main__"] = main
     with open(script, encoding="utf-8") as file:  # noqa: PTH123
         return compile(file.read(), script, "exec"), main.__dict__
@@ -77,7 +77,8 @@ def wait_for(children: list[int]) -> list[int]:
 
 if __name__ == "__main__":
     sys.path.pop(0)  # the folder of this file
-    importlib.import_module(sys.argv[1])
+    for name in sys.argv[1:]:
+        importlib.import_module(name)
     gc.collect()
     gc.freeze()  # a child need not look at what the framework has made
     program = serve()

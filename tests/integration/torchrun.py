@@ -38,7 +38,7 @@ def run_ranks(ranks: int, script: Path, *arguments: str) -> str:
         "MASTER_PORT": str(find_port()),
     }
     environments = [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
-    ended = run_warm("torch", Path.cwd(), [str(script), *arguments], *environments)
+    ended = run_warm("ranks", Path.cwd(), [str(script), *arguments], *environments)
     errors = "".join(one.stderr for one in ended)
     assert not any(one.returncode for one in ended), errors[-3000:]
     return errors
