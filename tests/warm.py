@@ -26,7 +26,7 @@ class WarmProcess:
     def __init__(self, framework: str, environment: Mapping[str, str]) -> None:
         self._process = subprocess.Popen(
             [sys.executable, str(_PROGRAM), *_MODULES[framework]],
-            env=dict(environment),
+            env={name: value for name, value in environment.items() if not name.startswith("TENSORPROBE")},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
