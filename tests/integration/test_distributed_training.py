@@ -233,7 +233,10 @@ def test_a_result_that_was_in_flight_when_a_module_returned_it_has_its_numbers(t
         assert "reason" not in leaf
 
 
-@pytest.mark.parametrize("scenario", ["ddp", "ddp_bucket_view", "fsdp2", "tensor_parallel", "pipeline"])
+@pytest.mark.parametrize(
+    "scenario",
+    ["ddp", pytest.param("ddp_bucket_view", marks=pytest.mark.long), "fsdp2", "tensor_parallel", "pipeline"],
+)
 def test_a_training_step_of_all_ranks_is_replayed_together_and_nothing_is_wrong(two: Run, scenario: str) -> None:
     runs = truth(two.folder / scenario / "mix").runs
     assert len(runs) == 4
