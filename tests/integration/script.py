@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from tests.length import PATIENCE_SECONDS
+from tests.warm import run_warm
 
 SOURCE = Path(__file__).parents[2] / "src"
 
@@ -23,24 +24,25 @@ x = torch.randn(3, 4)
 """
 
 
-def run_script(folder: Path, text: str, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    """Run a program in `folder`; it must end with this exit code."""
+def run_script(
+    folder: Path, text: str, *arguments: str, code: int = 0, framework: str = "torch"
+) -> subprocess.CompletedProcess[str]:
+    """Run a program in `folder`, in a process that has imported its framework; it must end with this exit code."""
     path = folder / "program.py"
     path.write_text(text, encoding="utf-8")
-    return run_python(folder, str(path), *arguments, code=code)
+    (ended,) = run_warm(framework, folder, [str(path), *arguments], make_environment())
+    assert ended.returncode == code, ended.stderr
+    return ended
 
 
 def run_python(
     folder: Path, *arguments: str, code: int = 0, stdin: str | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run the interpreter in `folder`; it must end with this exit code."""
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONUTF8": "1"}
-    for name in ("RANK", "WORLD_SIZE"):
-        environment.pop(name, None)
     ended = subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,
-        env=environment,
+        env=make_environment(),
         input=stdin,
         capture_output=True,
         text=True,
@@ -48,6 +50,12 @@ def run_python(
     )
     assert ended.returncode == code, ended.stderr
     return ended
+
+
+def make_environment() -> dict[str, str]:
+    """The variables of a program that is no rank of anything."""
+    inherited = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    return {**inherited, "PYTHONPATH": str(SOURCE), "PYTHONUTF8": "1"}
 
 
 def messages(ended: subprocess.CompletedProcess[str]) -> list[str]:

@@ -72,8 +72,15 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("how", ["fork", "spawn"])
-@pytest.mark.parametrize("life", ["new in every epoch", "persistent"])
+@pytest.mark.parametrize(
+    ("how", "life"),
+    [
+        ("fork", "new in every epoch"),
+        pytest.param("fork", "persistent", marks=pytest.mark.long),
+        pytest.param("spawn", "new in every epoch", marks=pytest.mark.long),
+        ("spawn", "persistent"),
+    ],
+)
 def test_workers_that_start_in_a_window_record_nothing_and_the_parents_records_are_complete(
     how: str, life: str, tmp_path: Path
 ) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tensorprobe.store.reader import open_dump
-from tests.integration.torchrun import run_torchrun
+from tests.integration.torchrun import run_ranks, run_torchrun
 
 SCRIPT = """
 import sys
@@ -109,7 +109,7 @@ def test_ranks_share_the_id_of_their_run_and_the_next_run_replaces_all_of_them(t
     (tmp_path / "train.py").write_text(AGAIN)
     dump, seen = tmp_path / "dump", set()
     for ranks, steps in ((2, 3), (1, 1), (2, 2)):
-        run_torchrun(ranks, tmp_path / "train.py", str(dump), str(steps))
+        run_ranks(ranks, tmp_path / "train.py", str(dump), str(steps))
         found = list(open_dump(dump).select().ranks())
         assert [rank.name for rank in found] == [f"step{s}/rank{r}" for s in range(steps) for r in range(ranks)]
         (run_id,) = {rank.run["run_id"] for rank in found}

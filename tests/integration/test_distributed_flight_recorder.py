@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.torchrun import run_torchrun
+from tests.integration.torchrun import run_ranks
 
 SCRIPT = """
 import json
@@ -63,7 +63,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("flight")
     script = folder / "train.py"
     script.write_text(SCRIPT)
-    run_torchrun(2, script, str(folder))
+    run_ranks(2, script, str(folder))
     return folder
 
 

@@ -16,7 +16,7 @@ from tensorprobe.report.rank import build_rank_report
 from tensorprobe.store.reader import open_dump
 from tensorprobe.store.slot import TensorSlot
 from tests.capture.torch.dump import DumpOnDisk
-from tests.integration.torchrun import run_torchrun
+from tests.integration.torchrun import run_ranks
 from tests.length import IS_LONG
 
 WORKER = Path(__file__).with_name("distributed_worker.py")
@@ -51,14 +51,14 @@ class Run:
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("two")
-    run_torchrun(2, WORKER, str(folder), *ON_TWO, POISONED)
+    run_ranks(2, WORKER, str(folder), *ON_TWO, POISONED)
     return Run(folder, 2)
 
 
 @pytest.fixture(scope="module")
 def four(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("four")
-    run_torchrun(4, WORKER, str(folder), *ON_FOUR)
+    run_ranks(4, WORKER, str(folder), *ON_FOUR)
     return Run(folder, 4)
 
 
@@ -233,7 +233,10 @@ def test_a_result_that_was_in_flight_when_a_module_returned_it_has_its_numbers(t
         assert "reason" not in leaf
 
 
-@pytest.mark.parametrize("scenario", ["ddp", "ddp_bucket_view", "fsdp2", "tensor_parallel", "pipeline"])
+@pytest.mark.parametrize(
+    "scenario",
+    ["ddp", pytest.param("ddp_bucket_view", marks=pytest.mark.long), "fsdp2", "tensor_parallel", "pipeline"],
+)
 def test_a_training_step_of_all_ranks_is_replayed_together_and_nothing_is_wrong(two: Run, scenario: str) -> None:
     runs = truth(two.folder / scenario / "mix").runs
     assert len(runs) == 4

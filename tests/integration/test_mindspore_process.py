@@ -6,13 +6,15 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tensorprobe.store.reader import RankDump, open_dump
 from tests.cli.command import run_command
-from tests.integration.script import messages, run_script
+from tests.integration.script import messages
+from tests.integration.script import run_script as run_any_script
 
 PREAMBLE = """
 import os, signal, sys, time
@@ -29,6 +31,8 @@ def make_model():
     with seed_all(1, rm_dropout=False):
         return nn.SequentialCell(nn.Dense(32, 64), nn.ReLU(), nn.Dense(64, 8))
 """
+
+run_script = partial(run_any_script, framework="mindspore")
 
 # Leaves in the middle of a step: after a forward, in the second one, before any backward.
 MIDDLE = (

@@ -11,7 +11,7 @@ from pathlib import Path
 from tensorprobe.migrator import api_dump_compare
 from tensorprobe.store.reader import open_dump
 from tests.integration.script import SOURCE
-from tests.integration.torchrun import run_torchrun
+from tests.integration.torchrun import run_ranks
 from tests.length import wait_until
 from tests.migrator.api_dump_run import Dumped
 
@@ -44,7 +44,7 @@ while True:
 def test_every_rank_has_its_folder_and_is_compared(tmp_path: Path) -> None:
     script = tmp_path / "program.py"
     script.write_text(RANKS)
-    run_torchrun(2, script, str(tmp_path / "dump"))
+    run_ranks(2, script, str(tmp_path / "dump"))
     for rank in (0, 1):
         found = Dumped(tmp_path / "dump", "torch", rank)
         assert found.calls[-2:] == ["NN_Linear_0_forward", "NN_ReLU_0_forward"]

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.length import PATIENCE_SECONDS
+from tests.warm import run_warm
 
 SOURCE = Path(__file__).parents[2] / "src"
 
@@ -51,10 +49,12 @@ if end == "error":
 """
 
 
-def start_program(folder: Path, mode: str, end: str, **variables: str) -> subprocess.Popen[bytes]:
+def run_program(folder: Path, mode: str, end: str, *variables: dict[str, str]) -> list[int]:
+    """The exit codes; several variables are several processes at the same time."""
     (folder / "program.py").write_text(PROGRAM)
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "GLOG_v": "3", **variables}
-    return subprocess.Popen([sys.executable, "program.py", mode, end], cwd=folder, env=environment)
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "GLOG_v": "3"}
+    environments = [{**environment, **own} for own in variables or ({},)]
+    return [ended.returncode for ended in run_warm("mindspore", folder, ["program.py", mode, end], *environments)]
 
 
 def counts(folder: Path) -> dict[str, int]:
@@ -68,16 +68,16 @@ def counts(folder: Path) -> dict[str, int]:
 def test_nothing_is_lost_when_the_program_ends_right_after_training(
     tmp_path: Path, mode: str, end: str, code: int
 ) -> None:
-    assert start_program(tmp_path, mode, end).wait(PATIENCE_SECONDS) == code
+    assert run_program(tmp_path, mode, end) == [code]
     assert counts(tmp_path / "out") == {"step0/rank0": 16, "step1/rank0": 16, "step2/rank0": 16}
 
 
 def test_without_step_everything_is_step_0(tmp_path: Path) -> None:
-    assert start_program(tmp_path, "graph", "no step").wait(PATIENCE_SECONDS) == 0
+    assert run_program(tmp_path, "graph", "no step") == [0]
     assert counts(tmp_path / "out") == {"step0/rank0": 48}
 
 
 def test_two_processes_write_into_their_ranks(tmp_path: Path) -> None:
-    programs = [start_program(tmp_path, "graph", "quiet", RANK_ID=rank, RANK_SIZE="2") for rank in "01"]
-    assert [program.wait(PATIENCE_SECONDS) for program in programs] == [0, 0]
+    ranks = [{"RANK_ID": rank, "RANK_SIZE": "2"} for rank in "01"]
+    assert run_program(tmp_path, "graph", "quiet", *ranks) == [0, 0]
     assert counts(tmp_path / "out") == {f"step{n}/rank{r}": 16 for n in range(3) for r in range(2)}

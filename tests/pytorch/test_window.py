@@ -200,3 +200,38 @@ def test_a_call_of_the_model_that_was_kept_in_one_window_is_recorded_in_the_next
     first, second = dump_of(0), dump_of(1)
     assert "Module.Net.forward.0" in first.records
     assert second.records.keys() == first.records.keys() and second.parents == first.parents
+
+
+def train_scaled(debugger: PrecisionDebugger | None) -> list[str]:
+    """Three steps with a scaler of gradients; it makes no update in the second."""
+    model, x = make_net()
+    optimizer, scaler = torch.optim.SGD(model.parameters(), 0.1), torch.amp.GradScaler("cpu")
+    found = []
+    for step in range(3):
+        if debugger is not None:
+            debugger.start(model)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = model(x * float("inf") if step == 1 else x).float().square().mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        if debugger is not None:
+            debugger.stop()
+            debugger.step()
+        found += [
+            loss.item().hex(),
+            str(scaler.get_scale()),
+            *(weight.sum().item().hex() for weight in model.parameters()),
+        ]
+    return found
+
+
+@pytest.mark.parametrize("level", ["L0", "L1", "mix"])
+def test_a_step_whose_update_the_scaler_skips_is_recorded_and_the_training_is_the_same(level: str) -> None:
+    plain = train_scaled(None)
+    assert train_scaled(start(level=level)) == plain
+    names = [list(dump_of(step).records) for step in range(3)]
+    linear = "Functional.linear.0.backward" if level == "L1" else "Module.fc.Linear.backward.0"
+    assert all(linear in found for found in names)
+    assert len(set(plain[1::6])) == 2  # the scale is halved once

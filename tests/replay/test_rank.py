@@ -12,7 +12,7 @@ import torch
 
 import tensorprobe
 from tests.cli.command import run_here
-from tests.integration.torchrun import run_torchrun
+from tests.integration.torchrun import run_ranks
 from tests.replay.program import record
 from tests.replay.rank_worker import SCENARIOS, make_net, make_parallel
 from tests.replay.ranks import distance, replay_ranks
@@ -25,7 +25,7 @@ TRAINED = tuple(name for name in JOINED if name != "collectives")
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ranks")
-    run_torchrun(2, WORKER, str(folder))
+    run_ranks(2, WORKER, str(folder))
     return folder
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,9 @@ import tensorprobe
 import tensorprobe.pytorch
 from tensorprobe.store import mirror
 from tests.cli.command import run_here
-from tests.length import PATIENCE_SECONDS
 from tests.replay.program import make_program, record
 from tests.replay.test_api_dump import record as record_layers
+from tests.warm import run_warm
 
 Capture = pytest.CaptureFixture[str]
 
@@ -30,14 +29,10 @@ def dumps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def run_script(script: Path) -> str:
     """In a Python that cannot import tensorprobe."""
-    hidden = "import sys; sys.modules['tensorprobe'] = None; import runpy; runpy.run_path(sys.argv[1])"
-    done = subprocess.run(
-        [sys.executable, "-c", hidden, script],
-        stdout=subprocess.PIPE,
-        encoding="utf-8",
-        check=True,
-        timeout=PATIENCE_SECONDS,
-    )
+    hidden = script.parent / "hidden.py"
+    hidden.write_text("import sys; sys.modules['tensorprobe'] = None; import runpy; runpy.run_path(sys.argv[1])")
+    (done,) = run_warm("torch", script.parent, [str(hidden), str(script)], os.environ)
+    assert done.returncode == 0, done.stderr
     return done.stdout
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ from torch import nn
 import tensorprobe
 from tests.cli.command import run_here
 from tests.length import PATIENCE_SECONDS
+from tests.warm import run_warm
 
 Capture = pytest.CaptureFixture[str]
 Program = tuple[nn.Module, Callable[[], Any]]
@@ -277,8 +279,9 @@ def test_another_default_dtype_comes_again(tmp_path: Path, capsys: Capture) -> N
 
 def run_script(dump: Path, call: str, folder: Path, capsys: Capture) -> str:
     assert run_here(capsys, "repro", dump, call, "-o", folder).returncode == 0
-    command = [sys.executable, str(folder / "repro.py")]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS).stdout
+    (done,) = run_warm("torch", folder, [str(folder / "repro.py")], os.environ)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_a_script_of_a_call_under_autocast_casts_as_the_run_did(tmp_path: Path, capsys: Capture) -> None:

@@ -45,7 +45,7 @@ class Launch:
     def describe(self) -> str | None:
         """What was recorded, in one line."""
         steps = self.session.recorded_steps
-        if not steps or self.session.framework.rank() not in (None, 0):
+        if not steps or self.session.recorded_rank not in (None, 0):
             return None
         is_gapless = steps[-1] - steps[0] == len(steps) - 1
         many = (
@@ -58,6 +58,8 @@ class Launch:
         """Why nothing was recorded."""
         if not self.cut.has_begun:
             return None
+        if self.session.unwritten_steps:
+            return f"{show_location(self.output)} could not be written: make it writable, free space, or choose another"
         step = self.session.current_step
         return (
             f"the program has made {count_noun(step + 1, 'step')}, and none of those that were asked for; "

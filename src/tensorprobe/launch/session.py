@@ -21,6 +21,10 @@ class LaunchedSession(Session):
         self.recorder.roots = roots
         self._roots = roots
         self.recorded_steps: list[int] = []
+        self.unwritten_steps: list[int] = []
+        """Those of which nothing is on disk, because it could not be written."""
+        self.recorded_rank: int | None = None
+        """Asked while the program runs: at its end MindSpore does not know it any more."""
 
     @property
     def wants_step(self) -> bool:
@@ -36,4 +40,6 @@ class LaunchedSession(Session):
         return self._roots.models()
 
     def _report(self, sink: Sink) -> None:
-        self.recorded_steps.append(self._step)
+        self.recorded_rank = self.framework.rank()
+        steps = self.recorded_steps if sink.writer.has_records or not sink.lost_count else self.unwritten_steps
+        steps.append(self._step)

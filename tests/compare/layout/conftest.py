@@ -21,7 +21,7 @@ from tests.compare.layout.case import (
     WRONG,
 )
 from tests.compare.layout.worker import record
-from tests.integration.torchrun import run_torchrun
+from tests.integration.torchrun import run_ranks
 
 WORKER = Path(__file__).with_name("worker.py")
 
@@ -39,7 +39,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("two")
     statistics = [name + STATISTICS for name in (*STATISTICS_RIGHT, *STATISTICS_WRONG)]
-    run_torchrun(2, WORKER, str(folder), *SHORT_RIGHT, *SHORT_WRONG, *statistics)
+    run_ranks(2, WORKER, str(folder), *SHORT_RIGHT, *SHORT_WRONG, *statistics)
     return folder
 
 
@@ -48,19 +48,19 @@ def two_more(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("two_more")
     short = (*STATISTICS_RIGHT, *STATISTICS_WRONG, *SMALL)
     statistics = [name + STATISTICS for name in (*RIGHT, *WRONG) if name not in short]
-    run_torchrun(2, WORKER, str(folder), *LONG_RIGHT, *LONG_WRONG, *statistics)
+    run_ranks(2, WORKER, str(folder), *LONG_RIGHT, *LONG_WRONG, *statistics)
     return folder
 
 
 @pytest.fixture(scope="session")
 def four(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("four")
-    run_torchrun(4, WORKER, str(folder), *FOUR, *(name + STATISTICS for name in FOUR))
+    run_ranks(4, WORKER, str(folder), *FOUR, *(name + STATISTICS for name in FOUR))
     return folder
 
 
 @pytest.fixture(scope="session")
 def eight(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("eight")
-    run_torchrun(8, WORKER, str(folder))
+    run_ranks(8, WORKER, str(folder))
     return folder
