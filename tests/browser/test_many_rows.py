@@ -51,9 +51,9 @@ def test_a_file_of_fifty_thousand_pairs_is_under_25_megabytes() -> None:
 def test_a_plot_of_many_calls_draws_the_largest_of_each_stretch_and_every_source(open_page: Opener) -> None:
     page = open_page(make_comparison(layers=400))
     expect(page.locator("#course_state")).to_contain_text("zoom in to see every call")
-    drawn = page.evaluate("document.getElementById('course')._fullData.map(one => [one.name, one.x.length])")
-    assert max(length for _, length in drawn) <= 202
+    drawn = page.evaluate("courseChart.shown.map(one => [one.name, one.x.length])")
+    assert max(length for _, length in drawn) <= 402
     assert ["source", 1] in drawn
-    calls = "document.getElementById('course')._fullData.flatMap(one => one.customdata)"
+    calls = "courseChart.shown.flatMap(one => one.names)"
     shown = page.evaluate(f"Math.max(...{calls}.map(call => store.calls.error[call]))")
     assert shown == page.evaluate("Math.max(...store.calls.error)")

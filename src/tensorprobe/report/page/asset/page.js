@@ -97,7 +97,7 @@ function watchSelection() {
     redrawModules();
   });
   observe(["call"], markCourse);
-  observe(["pair"], () => pairTable?.draw());
+  observe(["pair"], () => pairTable?.mark());
   observe(["call", "pair"], drawDetail);
 }
 
