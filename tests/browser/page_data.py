@@ -78,10 +78,13 @@ def make_comparison(layers: int = 4, places: int = 1, prefix: str = "blocks") ->
             "sides": {"reference": side, "candidate": {**side, "source": {**side["source"], "lines": CANDIDATE_LINES}}},
             "commands": [
                 {
-                    "what": "show the call",
+                    "what": "show the call of the candidate",
                     "command": "tensorprobe show /data/candidate --call Functional.gelu.1.forward",
                 },
-                {"what": "a script that repeats it", "command": "tensorprobe repro /data/candidate gelu.1 -o repro.py"},
+                {
+                    "what": "a script that repeats the call of the candidate",
+                    "command": "tensorprobe repro /data/candidate gelu.1 -o repro.py",
+                },
             ],
             "script": {"side": "candidate", "call": "Functional.gelu.1.forward", "text": SCRIPT},
         },

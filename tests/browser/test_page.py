@@ -47,7 +47,7 @@ def test_the_verdict_is_read_with_its_evidence_and_the_lines_of_both_sides(page:
 
 
 def test_names_and_commands_are_copied(page: Page) -> None:
-    page.locator(".command", has_text="repeats it").get_by_role("button").click()
+    page.locator(".command", has_text="a script that repeats the call").get_by_role("button").click()
     expect(page.locator("#announcer")).to_have_text("Copied")
     assert page.evaluate("navigator.clipboard.readText()") == "tensorprobe repro /data/candidate gelu.1 -o repro.py"
     page.locator(".side.is_candidate .side_calls button").click()
@@ -252,6 +252,9 @@ def test_chinese_replaces_the_words_of_the_page_and_not_those_of_the_dump(page: 
     expect(page.locator("html")).to_have_attribute("lang", "zh-CN")
     expect(page.get_by_role("heading", name="全部配对")).to_be_visible()
     expect(page.locator("#view_verdict")).to_contain_text("The runs first differ at Functional.gelu.1.forward")
+    expect(page.locator(".lead")).to_have_text("差异的来源：Functional.gelu.1.forward，位于模块 blocks.1.mlp")
+    expect(page.locator(".commands")).to_contain_text("显示待查（candidate）的调用")
+    expect(page.locator(".statements th").first).to_have_text("调用")
     expect(page.locator("#filter_count")).to_have_text("170 行中的 170 行")
     page.get_by_role("button", name="English").click()
     expect(page.get_by_role("heading", name="All pairs")).to_be_visible()
@@ -290,5 +293,10 @@ def test_paper_gets_the_first_rows_and_nothing_to_click(page: Page) -> None:
     page.evaluate("dispatchEvent(new Event('beforeprint')) && undefined")
     page.emulate_media(media="print")
     assert len(shown_rows(page)) == 60
+    assert page.locator("#pair_box thead th").count() == 6, "more columns would be too narrow to read"
+    inside = (
+        "[...document.querySelectorAll('.graph .node')].every(one => one.getBoundingClientRect().right <= innerWidth)"
+    )
+    assert page.evaluate(inside), "the whole region"
     expect(page.locator("#contents")).to_be_hidden()
     expect(page.locator("#theme_switch")).to_be_hidden()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import gzip
 import hashlib
 import importlib.util
@@ -13,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tensorprobe.compare.measure.measurement import Measurement
+from tensorprobe.compare.row import Row
 from tensorprobe.errors import UsageError
 from tensorprobe.report.page import document
 from tensorprobe.report.page.document import render
@@ -158,6 +161,12 @@ def test_both_languages_have_the_same_words_with_the_same_gaps() -> None:
     for key, text in english.items():
         gaps = sorted(re.findall(r"\{\w+\}", text))
         assert gaps == sorted(re.findall(r"\{\w+\}", chinese[key])), key
+
+
+def test_every_column_and_every_metric_has_a_word_in_both_languages() -> None:
+    names = {field.name for kind in (Row, Measurement) for field in dataclasses.fields(kind)}
+    for words in document._WORDS.values():
+        assert {f"column.{name}" for name in names} <= json.loads(document._read(words)).keys()
 
 
 def test_every_word_that_a_script_asks_for_is_there() -> None:

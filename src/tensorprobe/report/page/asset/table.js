@@ -216,6 +216,7 @@ class PairTable {
 
   print(isPrinted) {
     this.isPrinted = isPrinted;
+    this.drawHead();
     this.draw();
   }
 

@@ -15,12 +15,22 @@ function drawVerdict() {
       wordOf("kind", verdict.kind),
       makeViewLink("verdict", word("view.verdict"))),
     make("p", { class: "headline" }, verdict.headline),
+    drawLead(verdict),
     verdict.evidence?.length > 0 && make("ul", { class: "evidence" }, verdict.evidence.map((text) => make("li", {}, text))),
     drawFacts(verdict),
     drawSides(verdict.sides),
     drawCommands(verdict.commands, verdict.script),
     drawOthers(store.data.others ?? []),
   );
+}
+
+/** A comparison says its sentences in English; in another language the page says the first of them too. */
+function drawLead(verdict) {
+  const name = verdict.sides?.candidate?.calls?.[0] ?? verdict.sides?.reference?.calls?.[0];
+  if (language === "en" || !name) return null;
+  const module = verdict.sides.candidate?.module ?? verdict.sides.reference?.module;
+  const text = word(module ? "verdict.lead_module" : "verdict.lead", { kind: wordOf("kind", verdict.kind), call: name, module });
+  return make("p", { class: "lead" }, text);
 }
 
 function drawFacts(verdict) {
@@ -119,7 +129,7 @@ function drawCommands(commands, script) {
   if (!commands?.length) return null;
   return make("div", { class: "commands" }, make("h3", {}, word("verdict.next")),
     commands.map(({ what, command }) => make("div", { class: "command" },
-      make("span", { class: "command_what" }, what), make("code", { class: "command_line", tabindex: 0 }, command), makeCopyButton(command))),
+      make("span", { class: "command_what" }, wordOf("what", what)), make("code", { class: "command_line", tabindex: 0 }, command), makeCopyButton(command))),
     drawScript(script));
 }
 
