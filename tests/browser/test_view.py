@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Opener
+from tests.browser.page_data import make_comparison
 from tests.browser.run_data import make_run
 from tests.browser.test_page import CLICK_A_POINT, SOURCE, SOURCE_ROW, go
 from tests.length import wait_until
@@ -57,7 +58,7 @@ def test_the_errors_of_both_runs_against_their_truth_and_the_source_stand_on_a_l
     errors = page.evaluate("[...store.calls.truth_candidate]")
     assert heights == pytest.approx([math.log10(errors[call]) for call in calls])
     assert (found["source"][0], found["source"][2]) == ([SOURCE], "star")
-    ticks = page.locator("#course .chart_tick.is_y").all_inner_texts()
+    ticks = page.locator("#course .chart_tick.is_y").all_text_contents()
     assert len(ticks) > 5 and all(text == "0" or text.startswith("10") for text in ticks)
 
 
@@ -72,6 +73,49 @@ def test_a_double_click_takes_the_zoom_of_the_plot_back(page: Page) -> None:
     wait_until(lambda: course(page, "content.x.range[0]") > 5)
     page.mouse.dblclick((left + right) / 2, y - 10)
     wait_until(lambda: course(page, "content.x.range") == before)
+
+
+def test_the_plot_is_zoomed_with_the_keyboard_and_with_ctrl_and_the_wheel(page: Page) -> None:
+    go(page, "#view=course")
+    whole = course(page, "content.x.range")
+    page.locator("#course svg[role=img]").press("+")
+    low, high = course(page, "content.x.range")
+    assert high - low == pytest.approx((whole[1] - whole[0]) / 2)
+    page.locator("#course svg[role=img]").press("-")
+    assert course(page, "content.x.range") == whole
+    page.mouse.move(*page.evaluate(CLICK_A_POINT, SOURCE))
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, -100)
+    page.keyboard.up("Control")
+    wait_until(lambda: course(page, "content.x.range") != whole)
+    low, high = course(page, "content.x.range")
+    assert low < SOURCE < high and high - low < whole[1] - whole[0]
+
+
+def test_a_series_of_the_plot_is_hidden_by_its_name(page: Page) -> None:
+    name = page.get_by_role("button", name="candidate against its truth")
+    name.click()
+    expect(name).to_have_attribute("aria-pressed", "false")
+    assert "candidate against its truth" not in course(page, "shown.map(one => one.name)")
+    name.click()
+    assert "candidate against its truth" in course(page, "shown.map(one => one.name)")
+
+
+def test_a_heat_map_says_which_element_a_cell_is_and_marks_nan(open_page: Opener) -> None:
+    data = make_comparison()
+    heat = data["details"][str(SOURCE_ROW)]["heat"]
+    heat.update(start=[100, 40], block=[2, 1])
+    heat["difference"][0][0] = "NaN"
+    page = open_page(data, f"#pair={SOURCE_ROW}")
+    picture = page.locator(".heat_maps figure").nth(2).locator("svg")
+    picture.scroll_into_view_if_needed()
+    picture.hover(position={"x": 42, "y": 6})
+    hint = page.locator(".heat_maps .chart_tip").nth(2)
+    expect(hint).to_have_text("[100, 40]NaN")
+    expect(page.locator("#detail .distribution")).to_contain_text("NaN or Inf")
+    picture.hover(position={"x": 42, "y": 100})
+    expect(hint).to_contain_text(", 40]")
+    assert int(hint.inner_text().split(",")[0][1:]) % 2 == 0
 
 
 def test_the_wheel_with_ctrl_zooms_the_graph_and_alone_scrolls_the_page(page: Page) -> None:
