@@ -56,6 +56,10 @@ SCROLL = """async (step) => {
 IDLE = """async () => {
     for (let frame = 0; frame < 60; frame += 1) await new Promise(requestAnimationFrame);
 }"""
+SORT = """async (name) => {
+    choose({ sort: name });
+    while (document.querySelector("#pair_box[aria-busy]")) await new Promise(requestAnimationFrame);
+}"""
 ACTIONS = {
     "turn the wheel: 60 frames of 100 pixels": f"() => ({SCROLL})(100)",
     "drag the scroll bar: 60 frames of 800 rows": f"() => ({SCROLL})(22400)",
@@ -63,8 +67,8 @@ ACTIONS = {
     "filter by text": "() => choose({ filter: 'gelu' })",
     "filter by module": "() => choose({ filter: '', status: '', module: 'blocks.7' })",
     "no filter": "() => clearFilters()",
-    "sort by error, the first time": "() => choose({ sort: '-error' })",
-    "sort by name, the first time": "() => choose({ sort: 'reference_name' })",
+    "sort by error, the first time": f"() => ({SORT})('-error')",
+    "sort by name, the first time": f"() => ({SORT})('reference_name')",
     "open a pair": "() => choosePair(26)",
 }
 
@@ -102,7 +106,7 @@ def measure(browser: Browser, path: Path) -> dict[str, tuple[float, float]]:
     found = {EMPTY: time_action(page, session, lambda: page.evaluate(IDLE))}
     found[OPENED] = time_opening(page, session, path)
     before = processor_ms(session)
-    page.locator("#course .main-svg").first.wait_for()
+    page.locator("#course .chart_axis").first.wait_for()
     page.evaluate(SETTLE)
     found["until the plot is there too"] = (page.evaluate(PLOT), found[OPENED][1] + processor_ms(session) - before)
     for name, script in ACTIONS.items():

@@ -63,7 +63,7 @@ class Watched:
         page.on("console", lambda message: self.problems.append(f"console: {message.text}"))
         page.on("request", lambda request: self._note_request(request.url))
         page.goto(address)
-        page.locator("#course .main-svg").first.wait_for()
+        page.locator("#course .chart_axis").first.wait_for()
         return page
 
     def _note_request(self, url: str) -> None:
@@ -99,9 +99,10 @@ def shared_page(browser: Browser, page_file: Path) -> Iterator[tuple[Page, Watch
 def page(shared_page: tuple[Page, Watched]) -> Iterator[Page]:
     """The small comparison, opened once and as if it was opened anew: nothing is chosen."""
     page, watched = shared_page
+    page.emulate_media(media="screen")  # on paper there is nothing to click
     page.bring_to_front()  # others were opened since, and only the page in front may use the clipboard
     page.evaluate("location.hash = ''; courseRange = null; drawPage(); scrollTo(0, 0)")
-    page.locator("#course .main-svg").first.wait_for()
+    page.locator("#course .chart_axis").first.wait_for()
     expect(page.locator("#filter_count")).to_have_text("170 of 170 rows")
     yield page
     assert watched.problems == []

@@ -78,11 +78,15 @@ def make_comparison(layers: int = 4, places: int = 1, prefix: str = "blocks") ->
             "sides": {"reference": side, "candidate": {**side, "source": {**side["source"], "lines": CANDIDATE_LINES}}},
             "commands": [
                 {
-                    "what": "show the call",
+                    "what": "show the call of the candidate",
                     "command": "tensorprobe show /data/candidate --call Functional.gelu.1.forward",
                 },
-                {"what": "a script that repeats it", "command": "tensorprobe repro /data/candidate gelu.1 -o repro.py"},
+                {
+                    "what": "a script that repeats the call of the candidate",
+                    "command": "tensorprobe repro /data/candidate gelu.1 -o repro.py",
+                },
             ],
+            "script": {"side": "candidate", "call": "Functional.gelu.1.forward", "text": SCRIPT},
         },
         "others": _make_others(calls, source),
         "statements": [
@@ -133,6 +137,7 @@ def make_comparison(layers: int = 4, places: int = 1, prefix: str = "blocks") ->
     }
 
 
+SCRIPT = 'import torch\n\nprint(torch.nn.functional.gelu(torch.ones(2), approximate="tanh"))  # </script>\n'
 REFERENCE_LINES = [
     "    def forward(self, x):",
     "        x = self.norm(x)",

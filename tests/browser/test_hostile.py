@@ -6,6 +6,7 @@ from playwright.sync_api import expect
 
 from tests.browser.conftest import Opener
 from tests.browser.page_data import HOSTILE, make_hostile
+from tests.browser.test_page import CLICK_A_POINT, SOURCE, go
 
 SHOWN = HOSTILE.replace("\u202e", "\\u202e")
 
@@ -18,10 +19,9 @@ def test_markup_in_every_text_shows_as_text(open_page: Opener) -> None:
     expect(page.locator("#detail")).to_contain_text(SHOWN)
     expect(page.locator("#pair_box tbody tr").first).to_contain_text(SHOWN)
     page.keyboard.press("Escape")
-    point = page.locator("#course .scatterlayer .point").last
-    point.scroll_into_view_if_needed()
-    page.mouse.move(*_centre(point.bounding_box()))
-    expect(page.locator("#course .hovertext").first).to_contain_text("<script>")
+    go(page, "#view=course")
+    page.mouse.move(*page.evaluate(CLICK_A_POINT, SOURCE))
+    expect(page.locator("#course .chart_tip")).to_contain_text("<script>")
     page.locator(".tree_line").last.click()
     expect(page.locator("#active_filters")).to_contain_text("<script>")
     assert page.evaluate("window.hacked") is None
@@ -34,8 +34,3 @@ def test_a_text_that_a_spreadsheet_would_compute_is_copied_as_text(open_page: Op
     page = open_page(data)
     line = page.evaluate("pairTable.toCsv().split('\\r\\n')[1]")
     assert "\"'=1+1,Functional.linear.0.forward.input.0" in line
-
-
-def _centre(box: dict[str, float] | None) -> tuple[float, float]:
-    assert box is not None
-    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2

@@ -8,7 +8,7 @@ from typing import Any
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Opener
-from tests.browser.page_data import make_agreement, make_comparison
+from tests.browser.page_data import SCRIPT, make_agreement, make_comparison
 from tests.length import wait_until
 
 SOURCE = 8
@@ -16,13 +16,10 @@ SOURCE = 8
 SOURCE_ROW = 26
 
 CLICK_A_POINT = """call => {
-    const box = document.getElementById("course");
-    const trace = box._fullData.findIndex(one => one.customdata.includes(call) && one.mode === "markers");
-    const point = box._fullData[trace].customdata.indexOf(call);
-    const { xaxis, yaxis } = box._fullLayout;
-    const frame = box.getBoundingClientRect();
-    const { x, y } = box._fullData[trace];
-    return [frame.left + xaxis._offset + xaxis.l2p(x[point]), frame.top + yaxis._offset + yaxis.l2p(y[point])];
+    const series = courseChart.shown.find(one => one.names.includes(call) && !one.look.line);
+    const [x, y] = series.points[series.indexes.indexOf(series.names.indexOf(call))];
+    const frame = courseChart.svg.getBoundingClientRect();
+    return [frame.left + x, frame.top + y];
 }"""
 
 
@@ -50,23 +47,33 @@ def test_the_verdict_is_read_with_its_evidence_and_the_lines_of_both_sides(page:
 
 
 def test_names_and_commands_are_copied(page: Page) -> None:
-    page.locator(".command", has_text="repeats it").get_by_role("button").click()
+    page.locator(".command", has_text="a script that repeats the call").get_by_role("button").click()
     expect(page.locator("#announcer")).to_have_text("Copied")
     assert page.evaluate("navigator.clipboard.readText()") == "tensorprobe repro /data/candidate gelu.1 -o repro.py"
     page.locator(".side.is_candidate .side_calls button").click()
     wait_until(lambda: page.evaluate("navigator.clipboard.readText()") == "Functional.gelu.1.forward")
 
 
+def test_the_script_that_repeats_the_call_is_copied_and_read(page: Page) -> None:
+    script = page.locator(".command.is_script")
+    script.get_by_role("button", name="Copy the script").click()
+    wait_until(lambda: page.evaluate("navigator.clipboard.readText()") == SCRIPT)
+    expect(script.locator("pre")).to_be_hidden()
+    script.locator("summary").click()
+    expect(script.locator("pre")).to_have_text(SCRIPT)
+    expect(script).to_contain_text("reads its tensors from a file beside it")
+
+
 def test_a_click_on_a_point_of_the_plot_opens_its_call(page: Page) -> None:
     go(page, "#view=course")
     x, y = page.evaluate(CLICK_A_POINT, SOURCE)
     page.mouse.move(x, y)
-    expect(page.locator("#course .hovertext").first).to_contain_text("Functional.gelu.1.forward")
+    expect(page.locator("#course .chart_tip")).to_contain_text("Functional.gelu.1.forward")
     page.mouse.click(x, y)
     detail = page.get_by_role("complementary", name="Detail")
     expect(detail).to_contain_text("Functional.gelu.1.forward")
     assert page.evaluate("location.hash") == f"#view=course&call={SOURCE}"
-    page.locator("#course").press("ArrowRight")
+    page.locator("#course svg[role=img]").press("ArrowRight")
     expect(detail).to_contain_text("Functional.layer_norm.1.forward")
     page.keyboard.press("Escape")
     expect(detail).to_be_hidden()
@@ -79,8 +86,10 @@ def test_a_stretch_of_the_plot_is_zoomed_by_dragging(page: Page) -> None:
     page.mouse.down()
     page.mouse.move(right, y, steps=4)
     page.mouse.up()
-    wait_until(lambda: page.evaluate("document.getElementById('course')._fullLayout.xaxis.range[0]") > 5)
-    assert page.evaluate("document.getElementById('course')._fullLayout.xaxis.range[1]") < 25
+    wait_until(lambda: page.evaluate("courseChart.content.x.range[0]") > 5)
+    assert page.evaluate("courseChart.content.x.range[1]") < 25
+    page.get_by_role("button", name="Show the whole run").click()
+    assert page.evaluate("courseChart.content.x.range") == [-0.5, 55.5]
 
 
 def test_the_table_is_filtered_by_status_role_and_text(page: Page) -> None:
@@ -141,7 +150,7 @@ def test_a_pair_shows_both_sides_its_metrics_a_histogram_and_a_heat_map(page: Pa
     expect(detail.locator(".metrics")).to_contain_text("max ulp7,885")
     expect(detail).to_contain_text("paired bysame name")
     expect(detail.locator(".distribution figure")).to_have_count(5)
-    expect(detail.locator(".heat_maps .main-svg").first).to_be_visible()
+    expect(detail.locator(".heat_maps .chart_image").first).to_be_visible()
     expect(detail).to_contain_text("[0, :, :] of 4 × 24 × 24")
     detail.get_by_role("button", name="Close").click()
     page.locator(f"#pair_box tr[data-row='{SOURCE_ROW + 1}']").click()
@@ -243,6 +252,9 @@ def test_chinese_replaces_the_words_of_the_page_and_not_those_of_the_dump(page: 
     expect(page.locator("html")).to_have_attribute("lang", "zh-CN")
     expect(page.get_by_role("heading", name="全部配对")).to_be_visible()
     expect(page.locator("#view_verdict")).to_contain_text("The runs first differ at Functional.gelu.1.forward")
+    expect(page.locator(".lead")).to_have_text("差异的来源：Functional.gelu.1.forward，位于模块 blocks.1.mlp")
+    expect(page.locator(".commands")).to_contain_text("显示待查（candidate）的调用")
+    expect(page.locator(".statements th").first).to_have_text("调用")
     expect(page.locator("#filter_count")).to_have_text("170 行中的 170 行")
     page.get_by_role("button", name="English").click()
     expect(page.get_by_role("heading", name="All pairs")).to_be_visible()
@@ -258,7 +270,7 @@ def test_the_page_is_dark_and_chinese_where_the_system_is_and_can_be_switched(
     page.get_by_role("button", name="浅色").click()
     assert page.evaluate(surface) == "rgb(255, 255, 255)" != dark
     page.reload()
-    page.locator("#course .main-svg").first.wait_for()
+    page.locator("#course .chart_axis").first.wait_for()
     assert page.evaluate(surface) == "rgb(255, 255, 255)"
 
 
@@ -268,7 +280,7 @@ def measure_width(page: Page) -> Any:
 
 def test_nothing_is_wider_than_the_screen(open_page: Opener, page_file: Path) -> None:
     page = open_page(page_file, f"#pair={SOURCE_ROW}", viewport={"width": 390, "height": 844})
-    page.locator("#detail .heat_maps .main-svg").first.wait_for()
+    page.locator("#detail .heat_maps .chart_image").first.wait_for()
     full, visible = measure_width(page)
     assert full <= visible == 390
     for width in (1280, 1920):
@@ -281,5 +293,10 @@ def test_paper_gets_the_first_rows_and_nothing_to_click(page: Page) -> None:
     page.evaluate("dispatchEvent(new Event('beforeprint')) && undefined")
     page.emulate_media(media="print")
     assert len(shown_rows(page)) == 60
+    assert page.locator("#pair_box thead th").count() == 6, "more columns would be too narrow to read"
+    inside = (
+        "[...document.querySelectorAll('.graph .node')].every(one => one.getBoundingClientRect().right <= innerWidth)"
+    )
+    assert page.evaluate(inside), "the whole region"
     expect(page.locator("#contents")).to_be_hidden()
     expect(page.locator("#theme_switch")).to_be_hidden()

@@ -6,7 +6,6 @@ from playwright.sync_api import expect
 
 from tests.browser.conftest import Opener
 from tests.browser.run_data import make_run
-from tests.length import wait_until
 
 
 def test_a_run_shows_its_first_nan_and_what_fed_it(open_page: Opener) -> None:
@@ -40,9 +39,8 @@ def test_the_digits_that_are_lost_most_come_first_and_gradients_say_their_step(o
 def test_a_run_shows_statistics_gradients_overflow_and_lost_digits(open_page: Opener) -> None:
     page = open_page(make_run())
     page.get_by_label("Statistic").select_option("norm")
-    title = "document.getElementById('course')._fullLayout.yaxis.title.text"
-    wait_until(lambda: page.evaluate(title) == "norm")
-    names = page.evaluate("document.getElementById('course')._fullData.map(one => one.name)")
+    expect(page.locator("#course .chart_title").last).to_have_text("norm")
+    names = page.evaluate("courseChart.shown.map(one => one.name)")
     assert names == ["forward", "has NaN or Inf"]
     expect(page.get_by_role("region", name="Gradient norms", exact=True).first).to_contain_text(
         "blocks.0.mlp.up.weight"

@@ -46,14 +46,14 @@ def open_served(browser: Browser) -> Iterator[Opener]:
 
 
 def _shown_charts(page: Page) -> int:
-    page.locator("#detail .main-svg").first.wait_for()
+    page.locator("#detail .chart_axis").first.wait_for()
     return page.locator("#detail figure").count()
 
 
 def test_a_tensor_of_a_run_is_loaded_when_it_is_opened(open_served: Opener, tmp_path: Path) -> None:
     with serving(write_run(tmp_path)) as (_, address):
         page = open_served(address, "")
-        page.locator("#course .main-svg").first.wait_for()
+        page.locator("#course .chart_axis").first.wait_for()
         with page.expect_response("**/api/pair?row=1&token=*") as answer:
             page.evaluate(f"location.hash = {_ROW!r}")
         assert answer.value.status == 200

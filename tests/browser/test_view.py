@@ -37,8 +37,7 @@ def test_every_view_of_a_run_has_an_address(open_page: Opener) -> None:
     check_addresses(open_page(make_run()), RUN)
 
 
-def test_the_address_of_a_pair_is_copied(open_page: Opener) -> None:
-    page = open_page(make_comparison())
+def test_the_address_of_a_pair_is_copied(page: Page) -> None:
     go(page, f"#pair={SOURCE_ROW}")
     page.get_by_role("complementary").get_by_role("button", name="Copy link").click()
     expect(page.locator("#announcer")).to_have_text("Copied")
@@ -47,11 +46,11 @@ def test_the_address_of_a_pair_is_copied(open_page: Opener) -> None:
 
 
 def course(page: Page, what: str) -> Any:
-    return page.evaluate(f"document.getElementById('course').{what}")
+    return page.evaluate(f"courseChart.{what}")
 
 
 def test_the_errors_of_both_runs_against_their_truth_and_the_source_stand_on_a_log_axis(page: Page) -> None:
-    traces = course(page, "_fullData.map(one => [one.name, [...one.customdata], [...one.y], one.marker?.symbol])")
+    traces = course(page, "shown.map(one => [one.name, one.names, one.y, one.look.symbol])")
     found = {name: (calls, heights, symbol) for name, calls, heights, symbol in traces}
     assert {"reference against its truth", "candidate against its truth", "tolerance"} < found.keys()
     assert {name.partition(",")[0] for name in found} > {"forward", "backward"}
@@ -59,20 +58,64 @@ def test_the_errors_of_both_runs_against_their_truth_and_the_source_stand_on_a_l
     errors = page.evaluate("[...store.calls.truth_candidate]")
     assert heights == pytest.approx([math.log10(errors[call]) for call in calls])
     assert (found["source"][0], found["source"][2]) == ([SOURCE], "star")
-    assert all(text == "0" or text.startswith("10<sup>") for text in course(page, "_fullLayout.yaxis.ticktext"))
+    ticks = page.locator("#course .chart_tick.is_y").all_text_contents()
+    assert len(ticks) > 5 and all(text == "0" or text.startswith("10") for text in ticks)
 
 
 def test_a_double_click_takes_the_zoom_of_the_plot_back(page: Page) -> None:
     go(page, "#view=course")
-    before = course(page, "_fullLayout.xaxis.range")
+    before = course(page, "content.x.range")
     (left, y), (right, _) = (page.evaluate(CLICK_A_POINT, call) for call in (10, 20))
     page.mouse.move(left, y)
     page.mouse.down()
     page.mouse.move(right, y, steps=4)
     page.mouse.up()
-    wait_until(lambda: course(page, "_fullLayout.xaxis.range[0]") > 5)
+    wait_until(lambda: course(page, "content.x.range[0]") > 5)
     page.mouse.dblclick((left + right) / 2, y - 10)
-    wait_until(lambda: course(page, "_fullLayout.xaxis.range") == before)
+    wait_until(lambda: course(page, "content.x.range") == before)
+
+
+def test_the_plot_is_zoomed_with_the_keyboard_and_with_ctrl_and_the_wheel(page: Page) -> None:
+    go(page, "#view=course")
+    whole = course(page, "content.x.range")
+    page.locator("#course svg[role=img]").press("+")
+    low, high = course(page, "content.x.range")
+    assert high - low == pytest.approx((whole[1] - whole[0]) / 2)
+    page.locator("#course svg[role=img]").press("-")
+    assert course(page, "content.x.range") == whole
+    page.mouse.move(*page.evaluate(CLICK_A_POINT, SOURCE))
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, -100)
+    page.keyboard.up("Control")
+    wait_until(lambda: course(page, "content.x.range") != whole)
+    low, high = course(page, "content.x.range")
+    assert low < SOURCE < high and high - low < whole[1] - whole[0]
+
+
+def test_a_series_of_the_plot_is_hidden_by_its_name(page: Page) -> None:
+    name = page.get_by_role("button", name="candidate against its truth")
+    name.click()
+    expect(name).to_have_attribute("aria-pressed", "false")
+    assert "candidate against its truth" not in course(page, "shown.map(one => one.name)")
+    name.click()
+    assert "candidate against its truth" in course(page, "shown.map(one => one.name)")
+
+
+def test_a_heat_map_says_which_element_a_cell_is_and_marks_nan(open_page: Opener) -> None:
+    data = make_comparison()
+    heat = data["details"][str(SOURCE_ROW)]["heat"]
+    heat.update(start=[100, 40], block=[2, 1])
+    heat["difference"][0][0] = "NaN"
+    page = open_page(data, f"#pair={SOURCE_ROW}")
+    picture = page.locator(".heat_maps figure").nth(2).locator("svg")
+    picture.scroll_into_view_if_needed()
+    picture.hover(position={"x": 42, "y": 6})
+    hint = page.locator(".heat_maps .chart_tip").nth(2)
+    expect(hint).to_have_text("[100, 40]NaN")
+    expect(page.locator("#detail .distribution")).to_contain_text("NaN or Inf")
+    picture.hover(position={"x": 42, "y": 100})
+    expect(hint).to_contain_text(", 40]")
+    assert int(hint.inner_text().split(",")[0][1:]) % 2 == 0
 
 
 def test_the_wheel_with_ctrl_zooms_the_graph_and_alone_scrolls_the_page(page: Page) -> None:

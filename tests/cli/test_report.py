@@ -12,7 +12,6 @@ from tests.cli.command import run_here
 from tests.cli.test_compare import write_runs
 
 pytest.importorskip("jinja2")
-pytest.importorskip("plotly")
 
 
 @pytest.fixture

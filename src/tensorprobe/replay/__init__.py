@@ -7,6 +7,7 @@ is imported when something is replayed, not before.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
@@ -135,6 +136,19 @@ def make_repro(dump: Dump, call: str, folder: Path) -> Path:
     is_mindspore = ranks[0].header.get("framework") == "mindspore"
     with nullcontext(dump) if is_mindspore else completed(dump) as whole:  # no replay gives the bits of MindSpore
         return write_repro(read_program(next(whole.ranks())), call, folder)
+
+
+def make_repro_text(rank: RankDump, call: str) -> str:
+    """The script that `make_repro` writes, without its tensors. What it cannot be made of is an error, as there; of
+    MindSpore only where the program has it loaded, which takes longer than all that a report does."""
+    check_replayable(rank)
+    find_device("cpu")
+    if rank.header.get("framework") == "mindspore" and "mindspore" not in sys.modules:
+        raise UsageError("a script for a call of MindSpore is made with MindSpore: `tensorprobe repro` writes it")
+    from tensorprobe.replay.program import read_program
+    from tensorprobe.replay.repro import make_text
+
+    return make_text(read_program(rank), call)
 
 
 def _prepare(dump: Dump, device: str) -> Any:

@@ -19,6 +19,7 @@ from tensorprobe.replay import torch_repro
 from tensorprobe.replay.argument import UnknownArgumentError
 from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
+from tensorprobe.replay.repro_argument import Script
 from tensorprobe.replay.workspace import lay_out
 from tensorprobe.run.leaf import Leaf
 from tensorprobe.store.disk import open_whole, writing
@@ -29,12 +30,8 @@ SCRIPT = "repro.py"
 
 def write_repro(program: Program, name: str, folder: Path) -> Path:
     """Write the script and its tensors there. UsageError where a call cannot be made again from its record."""
-    operation = _find_call(program, name)
     maker = _find_maker(program)
-    try:
-        script = maker.make_script(program, operation)
-    except (UnknownArgumentError, UnknownFunctionError) as error:
-        raise UsageError(f"{name} cannot be made into a script: {error}") from error
+    script = _make_script(program, name, maker)
     content = io.BytesIO()  # what torch writes itself does not say why it fails
     maker.write_tensors(content, {slot: _load(program, leaf) for slot, leaf in script.tensors.items()})
     with writing(folder):
@@ -44,6 +41,20 @@ def write_repro(program: Program, name: str, folder: Path) -> Path:
         with open_whole(folder / SCRIPT) as file:
             file.write(script.text.encode())
     return folder / SCRIPT
+
+
+def make_text(program: Program, name: str) -> str:
+    """The script alone, which needs no tensor to be written. UsageError as above."""
+    return _make_script(program, name, _find_maker(program)).text
+
+
+def _make_script(program: Program, name: str, maker: ModuleType) -> Script:
+    operation = _find_call(program, name)
+    try:
+        script: Script = maker.make_script(program, operation)
+    except (UnknownArgumentError, UnknownFunctionError) as error:
+        raise UsageError(f"{name} cannot be made into a script: {error}") from error
+    return script
 
 
 def _find_call(program: Program, name: str) -> Operation:

@@ -13,7 +13,7 @@ from tensorprobe.compare.result import CallResult, Coverage, RankResult, Verdict
 from tensorprobe.compare.row import COLUMNS, Block
 from tensorprobe.report.column_text import LineForm, iter_lines
 from tensorprobe.report.compare_summary import Matrix, Source, Summary, UnpairedCall
-from tensorprobe.report.json import encode
+from tensorprobe.report.json import encode, encode_made
 from tensorprobe.store.frame import describe_frame
 
 _ROW_FORM = LineForm(encode, ", ", {name: f"{encode(name)}: " for name in COLUMNS})
@@ -31,8 +31,9 @@ def iter_compare_json(
     summary: Summary, blocks: Iterable[Block], more: Mapping[str, Any] | None = None
 ) -> Iterator[str]:
     """The document, piece by piece; `more` is what else stands in it."""
-    head = {**_describe(summary), **(more or {})}
-    yield "{" + ",\n".join(f"{encode(key)}: {encode(value)}" for key, value in head.items())
+    head = {key: encode(value) for key, value in _describe(summary).items()}
+    head |= {key: encode_made(value) for key, value in (more or {}).items()}
+    yield "{" + ",\n".join(f"{encode(key)}: {text}" for key, text in head.items())
     yield ',\n"rows": ['
     separator = "\n"
     for block in blocks:

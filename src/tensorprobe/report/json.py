@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator
+from json.encoder import encode_basestring_ascii
 from typing import Any
 
 from tensorprobe.report.nonfinite import NonFiniteCall
@@ -50,7 +51,17 @@ def iter_json(path: str, reports: Iterable[RankReport]) -> Iterator[str]:
 
 def encode(value: Any) -> str:
     """Strict JSON on one line; non-ASCII letters escaped, so that it passes every terminal and every file."""
+    if type(value) is str:  # nearly all cells of a table
+        return encode_basestring_ascii(value)
     return json.dumps(make_strict(value), allow_nan=False)
+
+
+def encode_made(value: Any) -> str:
+    """The same of what was made of plain values with short texts as keys: large, and looked through only if it must."""
+    try:
+        return json.dumps(value, allow_nan=False)
+    except ValueError:  # a number that JSON lacks was left
+        return encode(value)
 
 
 def make_strict(value: Any, depth: int = 0) -> Any:

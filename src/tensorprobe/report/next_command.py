@@ -35,10 +35,16 @@ def iter_show_commands(summary: Summary) -> Iterator[Command]:
 def iter_repro_commands(summary: Summary) -> Iterator[Command]:
     """Scripts that repeat the calls of the verdict; a name that cannot be typed has none."""
     for side, path, place, call in _iter_sides(summary):
-        name = call.in_direction(FORWARD) if call.phase else call.name
-        if call.kind == "api" and name == clean(name):
+        name = find_repeated(call)
+        if name is not None:
             command = f"tensorprobe repro {path} {shlex.quote(name)}{place} -o repro_{side}"
             yield Command(f"a script that repeats the call of the {side}", command)
+
+
+def find_repeated(call: Call) -> str | None:
+    """The record that a script repeats: of a function, forward."""
+    name = call.in_direction(FORWARD) if call.phase else call.name
+    return name if call.kind == "api" and name == clean(name) else None
 
 
 def _iter_sides(summary: Summary) -> Iterator[tuple[str, str, str, Call]]:

@@ -14,7 +14,7 @@ from tensorprobe.errors import UsageError
 from tensorprobe.serve.shown import Shown
 
 HOST = "127.0.0.1"
-_PACKAGES = ("starlette", "uvicorn", "jinja2", "plotly")
+_PACKAGES = ("starlette", "uvicorn", "jinja2")
 
 
 def check_packages() -> None:

@@ -47,6 +47,7 @@ def test_the_heat_map_shows_the_slice_of_the_worst_element() -> None:
     drawn = _describe(reference, candidate)["heat"]
 
     assert drawn["title"] == "[2, :, :] of 4 × 8 × 16"
+    assert drawn["start"] == [0, 0]
     assert drawn["index"] == [2]
     assert np.shape(drawn["reference"]) == np.shape(drawn["candidate"]) == np.shape(drawn["difference"]) == (8, 16)
     assert drawn["difference"][3][5] == pytest.approx(2.0, rel=1e-4)
@@ -81,6 +82,7 @@ def test_a_tensor_too_large_to_draw_is_sampled_and_shown_around_its_worst_elemen
     assert drawn["sampled"].endswith(" of 120,000 elements")
     assert 0 < sum(drawn["reference"]) == sum(drawn["difference"]) <= 2000
     assert described["heat"]["title"] == "[195:205, 295:305] of 300 × 400"
+    assert described["heat"]["start"] == [195, 295]
     assert described["heat"]["difference"][5][5] == pytest.approx(9.0, rel=1e-4)
     assert described["metrics"]["max_abs_error"] == pytest.approx(9.0, rel=1e-6)
     assert described["metrics"]["element_count"] == 120_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import gzip
 import hashlib
 import importlib.util
@@ -13,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tensorprobe.compare.measure.measurement import Measurement
+from tensorprobe.compare.row import Row
 from tensorprobe.errors import UsageError
 from tensorprobe.report.page import document
 from tensorprobe.report.page.document import render
@@ -115,7 +118,6 @@ def test_the_policy_allows_the_scripts_of_the_file_and_nothing_else(elements: El
     assert policy["connect-src"] == "'none'"
     allowed = policy["script-src"].split()
     runnable = [text for attributes, text in elements.scripts if "type" not in attributes]
-    runnable.append(unpack(elements.holding("plotly")[0]).decode("utf-8"))
     hashes = [base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode() for text in runnable]
     assert sorted(allowed) == sorted(f"'sha256-{code}'" for code in hashes)
 
@@ -130,26 +132,12 @@ def test_a_file_on_disk_has_no_service(elements: Elements) -> None:
     assert elements.holding("service") == []
 
 
-@pytest.mark.parametrize("missing", ["jinja2", "plotly"])
-def test_without_what_a_page_needs_the_error_says_what_to_install(
-    missing: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == missing else find(name, *rest))
-    with pytest.raises(UsageError, match=rf'report.html needs {missing}: pip install "tensorprobe\[report\]"'):
-        render(DATA)
-
-
-def test_a_plotly_without_its_script_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    class Spec:
-        submodule_search_locations = (str(tmp_path),)
-
-    document._read_plotly.cache_clear()
+def test_without_what_a_page_needs_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *rest: Spec if name == "plotly" else find(name, *rest)
+        importlib.util, "find_spec", lambda name, *rest: None if name == "jinja2" else find(name, *rest)
     )
-    with pytest.raises(UsageError, match=r"plotly\.min\.js, which is not there: pip install --force-reinstall"):
+    with pytest.raises(UsageError, match=r'report.html needs jinja2: pip install "tensorprobe\[report\]"'):
         render(DATA)
 
 
@@ -173,6 +161,12 @@ def test_both_languages_have_the_same_words_with_the_same_gaps() -> None:
     for key, text in english.items():
         gaps = sorted(re.findall(r"\{\w+\}", text))
         assert gaps == sorted(re.findall(r"\{\w+\}", chinese[key])), key
+
+
+def test_every_column_and_every_metric_has_a_word_in_both_languages() -> None:
+    names = {field.name for kind in (Row, Measurement) for field in dataclasses.fields(kind)}
+    for words in document._WORDS.values():
+        assert {f"column.{name}" for name in names} <= json.loads(document._read(words)).keys()
 
 
 def test_every_word_that_a_script_asks_for_is_there() -> None:

@@ -13,7 +13,6 @@ import hashlib
 import importlib.util
 import json
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +21,26 @@ from tensorprobe.report.json import make_strict
 from tensorprobe.report.page.digit import encode_compact, encode_table
 
 _ASSET = Path(__file__).parent / "asset"
-_STYLES = ("theme.css", "layout.css", "verdict.css", "view.css", "module.css", "table.css", "detail.css", "print.css")
+_STYLES = (
+    "theme.css",
+    "layout.css",
+    "verdict.css",
+    "view.css",
+    "chart.css",
+    "module.css",
+    "table.css",
+    "detail.css",
+    "print.css",
+)
 _SCRIPTS = (
     "word.js",
     "element.js",
     "number.js",
+    "order.js",
     "store.js",
     "selection.js",
     "address.js",
+    "scale.js",
     "chart.js",
     "verdict.js",
     "course.js",
@@ -41,6 +52,7 @@ _SCRIPTS = (
     "table.js",
     "detail.js",
     "distribution.js",
+    "heat.js",
     "coverage.js",
     "run.js",
     "page.js",
@@ -52,9 +64,8 @@ _LEVEL = 2  # of gzip: 4 takes one and a half times as long for 5 % less, 6 thre
 
 def check_document() -> None:
     """Is there what a page is made of? Asked before the long work."""
-    for module in ("jinja2", "plotly"):
-        if importlib.util.find_spec(module) is None:
-            raise UsageError(f'report.html needs {module}: pip install "tensorprobe[report]"')
+    if importlib.util.find_spec("jinja2") is None:
+        raise UsageError('report.html needs jinja2: pip install "tensorprobe[report]"')
 
 
 def render(data: dict[str, Any], service: dict[str, Any] | None = None) -> bytes:
@@ -63,8 +74,7 @@ def render(data: dict[str, Any], service: dict[str, Any] | None = None) -> bytes
     from jinja2 import Environment, FileSystemLoader
 
     scripts = [_read(name) for name in _SCRIPTS]
-    plotly, plotly_hash = _read_plotly()
-    hashes = " ".join(f"'sha256-{code}'" for code in (*map(_hash, scripts), plotly_hash))
+    hashes = " ".join(f"'sha256-{_hash(script)}'" for script in scripts)
     environment = Environment(loader=FileSystemLoader(_ASSET), autoescape=True, keep_trailing_newline=True)
     text = environment.get_template("report.html").render(
         title=str(data.get("title", "")),
@@ -72,7 +82,6 @@ def render(data: dict[str, Any], service: dict[str, Any] | None = None) -> bytes
         styles=[_read(name) for name in _STYLES],
         scripts=scripts,
         words={language: json.loads(_read(name)) for language, name in _WORDS.items()},
-        plotly=plotly,
         data=_pack(_encode(data)),
         service=service,
     )
@@ -96,18 +105,6 @@ def _encode_strict(data: Mapping[str, Any]) -> str:
 
 def _read(name: str) -> str:
     return (_ASSET / name).read_text(encoding="utf-8")
-
-
-@lru_cache(maxsize=1)
-def _read_plotly() -> tuple[str, str]:
-    """The library that draws, compressed, and the hash of what it is when it is unpacked."""
-    spec = importlib.util.find_spec("plotly")
-    folders = spec.submodule_search_locations if spec is not None else None
-    path = Path(next(iter(folders or ()), "")) / "package_data" / "plotly.min.js"
-    if not path.is_file():
-        raise UsageError(f'report.html needs {path}, which is not there: pip install --force-reinstall "plotly>=5.20"')
-    source = path.read_bytes()
-    return _pack(source), _hash(source.decode("utf-8"))
 
 
 def _hash(script: str) -> str:

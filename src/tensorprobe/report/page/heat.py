@@ -32,6 +32,12 @@ class Window:
         return found.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
 
     @property
+    def start(self) -> list[int]:
+        """The row and the column of the first element that is drawn."""
+        starts = [place.start for place in self.index if isinstance(place, slice)]
+        return [0] * (2 - len(starts)) + starts
+
+    @property
     def title(self) -> str:
         """`[0, :, :] of 4 × 8 × 16`"""
         places = ", ".join(_describe_place(one, size) for one, size in zip(self.index, self.shape, strict=True))
@@ -54,6 +60,7 @@ def draw_heat(arrays: list[Array], worst_index: tuple[int, ...] | None) -> dict[
     return {
         "title": title,
         "index": [place for place in window.index if isinstance(place, int)],
+        "start": window.start,
         "block": list(block),
         "reference": drawn[0],
         "candidate": drawn[1] if len(drawn) > 1 else [],

@@ -10,6 +10,7 @@ from tensorprobe.report.compare_summary import Summary, find_worst
 from tensorprobe.report.next_command import iter_repro_commands, iter_show_commands
 from tensorprobe.report.page.call_table import CallTable
 from tensorprobe.report.page.recorded import SIDES, Recorded
+from tensorprobe.report.page.script import describe_script
 from tensorprobe.report.page.source_line import find_source
 from tensorprobe.run.call import Call
 from tensorprobe.store.frame import describe_frame
@@ -32,6 +33,7 @@ def describe_verdict(summary: Summary, table: CallTable, recorded: Recorded) -> 
         "loss": None if losses is None else dict(zip(SIDES, losses, strict=True)),
         "sides": {side: _describe_side(side, verdict, table, recorded) for side in SIDES},
         "commands": [{"what": one.what, "command": one.command} for one in commands],
+        "script": describe_script(verdict, place, recorded),
     }
 
 

@@ -6,7 +6,8 @@ const USUAL_COLUMNS = {
   run: ["row", "name", "slot", "dtype", "shape", "max", "min", "mean", "norm", "nan_count", "inf_count", "module"],
 };
 const NARROW_COLUMNS = { comparison: ["status", "error", "reference_name"], run: ["name", "slot", "max", "min"] };
-const COLUMN_WIDTHS = { row: 72, status: 132, role: 132, reference_name: 330, candidate_name: 330, name: 330, slot: 120, module: 200, because: 300, reason: 260, rule: 140, place: 120,
+const PRINTED_COLUMNS = { comparison: ["row", "status", "role", "reference_name", "error", "tolerance"], run: ["row", "name", "slot", "dtype", "max", "min", "nan_count"] };
+const COLUMN_WIDTHS = { row: 72, max_abs_error: 124, status: 132, role: 132, reference_name: 330, candidate_name: 330, name: 330, slot: 120, module: 200, because: 300, reason: 260, rule: 140, place: 120,
   location_reference: 320, location_candidate: 320, location: 320, reference_value: 160, candidate_value: 160, reference_data_name: 300, candidate_data_name: 300, reference_dtype: 100, candidate_dtype: 100,
   reference_shape: 110, candidate_shape: 110, dtype: 90, shape: 110 };
 const NUMBER_WIDTH = 104;
@@ -19,6 +20,7 @@ function chosenColumns() {
 }
 
 function usualColumns() {
+  if (pairTable?.isPrinted) return PRINTED_COLUMNS[store.isRun ? "run" : "comparison"];
   const isNarrow = window.innerWidth < 640;
   const usual = (isNarrow ? NARROW_COLUMNS : USUAL_COLUMNS)[store.isRun ? "run" : "comparison"];
   const several = store.hasSeveralPlaces() && !isNarrow;

@@ -1,23 +1,27 @@
 "use strict";
 // Along the run: every call in the order of execution, its error on a log axis. A jump, a slow drift and noise look different.
 
-const MAX_POINTS = 200; // of one series; more are reduced to the largest and the smallest of each stretch
+const MAX_POINTS = 400; // of one series; more are reduced to the largest and the smallest of each stretch
 const RUN_STATISTICS = ["max_abs", "norm", "mean", "max", "min"];
-const SETTLED = new Set(["clean", "not compared", ""]);
+const SETTLED = ["clean", "not compared"];
+const SOURCES = ["source", "entered"];
 
 let courseStatistic = "max_abs";
 let courseRange = null;
 let courseBox = null;
+let courseChart = null;
 
 function drawCourse() {
-  courseBox = make("div", { id: "course", class: "chart is_tall", tabindex: 0 });
+  courseBox = make("div", { id: "course", class: "chart is_tall" });
+  courseChart = new Chart(courseBox, { pick: chooseCall, zoom: zoomCourse });
   courseBox.addEventListener("keydown", stepAlongCourse);
   courseRange = null;
   const choice = store.isRun && drawStatisticChoice();
   const hint = word(store.isRun ? "course.hint_run" : "course.hint");
-  const view = makeView("course", word("view.course"), note(hint), choice, courseBox, make("p", { id: "course_state", class: "note" }));
-  afterPaint(drawCourseChart); // the page can be read before the library is unpacked
-  return view;
+  const whole = make("button", { type: "button", id: "course_whole", class: "quiet", hidden: true, onclick: () => zoomCourse(null) }, word("course.whole"));
+  const state = make("div", { class: "course_foot" }, make("p", { id: "course_state", class: "note" }), whole);
+  setTimeout(drawCourseChart, 0); // after the verdict and the table
+  return makeView("course", word("view.course"), note(hint), choice, courseBox, state);
 }
 
 function drawStatisticChoice() {
@@ -52,50 +56,54 @@ function describeCourse(count, isReduced) {
   ].filter(Boolean).join(" · ");
 }
 
-async function drawCourseChart() {
+function drawCourseChart() {
   const shown = findShownCalls();
   const calls = [];
   for (let call = 0; call < store.callCount; call += 1) if (shown[call]) calls.push(call);
-  const series = store.isRun ? runSeries(calls) : comparisonSeries(calls);
-  const values = series.flatMap((one) => one.values);
-  const scale = new LogScale(values);
-  const traces = series.map((one) => makeTrace(one, scale)).filter(Boolean);
+  const series = (store.isRun ? runSeries(calls) : comparisonSeries(calls)).filter((one) => one.calls.length);
+  const scale = new LogScale(series.flatMap((one) => one.values));
+  const range = courseRange ?? [-0.5, Math.max(store.callCount, 2) - 0.5];
   const isNarrow = courseBox.clientWidth < 600;
-  const layout = {
-    xaxis: { title: { text: word("course.axis") }, automargin: false, range: courseRange ?? [-0.5, Math.max(store.callCount, 2) - 0.5], tickformat: ",d", nticks: isNarrow ? 4 : 12 },
-    yaxis: { ...scale.axis(), automargin: false, title: { text: store.isRun ? wordOf("column", courseStatistic) : word("course.error") } },
-    showlegend: true,
-    legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, font: { size: 11 } },
-    margin: { l: 60, r: 12, t: isNarrow ? 110 : 56, b: 44 },
-    shapes: [...placeShapes(), ...selectedShape()],
-    annotations: placeAnnotations(),
-    dragmode: "zoom",
-    uirevision: `${selection.module} ${selection.place}`,
-  };
-  const label = word("course.label", { count: formatCount(calls.length) });
-  const plotly = await drawChart(courseBox, label, traces, layout);
-  if (plotly) listenToCourse();
+  courseChart.draw({
+    label: word("course.label", { count: formatCount(calls.length) }),
+    series: series.map(({ name, calls: x, values, look }) => ({ name, x, y: values.map((value) => scale.place(value)), names: x, values, look })),
+    x: { range, ticks: roundTicks(range, isNarrow ? 4 : 10, true), title: word("course.axis") },
+    y: { ...scale.axis(), title: store.isRun ? wordOf("column", courseStatistic) : word("course.error") },
+    marks: courseMarks(),
+    margin: { left: 64, right: 12, top: 10, bottom: 44 },
+    describe: (one, index) => describePoint(one.names[index], one.name, one.values[index]),
+  });
+  document.getElementById("course_whole").hidden = courseRange === null;
   performance.mark("plot");
   describeCourse(calls.length, series.some((one) => one.isReduced));
 }
 
+/** A stretch of calls, or all of them; what is narrower than two calls shows nothing. */
+function zoomCourse(range) {
+  const ends = range && [Math.max(-0.5, range[0]), Math.min(store.callCount - 0.5, range[1])];
+  const isWhole = !ends || (ends[0] === -0.5 && ends[1] === store.callCount - 0.5);
+  if (!isWhole && ends[1] - ends[0] < 2) return;
+  courseRange = isWhole ? null : ends;
+  drawCourseChart();
+}
+
 function comparisonSeries(calls) {
-  const error = (call) => numberOf(store.calls.error?.[call]);
-  const isBad = (call) => !SETTLED.has(store.ofCall("role", call));
-  const isBackward = (call) => store.ofCall("direction", call) === "backward";
-  const isSource = (call) => ["source", "entered"].includes(store.ofCall("role", call));
-  const truth = (side) => (call) => numberOf(store.calls[`truth_${side}`]?.[call]);
-  const tolerance = (call) => numberOf(store.calls.tolerance?.[call]);
-  const points = (isWanted) => calls.filter((call) => !isSource(call) && isWanted(call));
+  const column = (name) => (call) => numberOf(store.calls[name]?.[call]);
+  const error = column("error");
+  const [settled, source, backward] = [SETTLED, SOURCES, ["backward"]].map((wanted) => flagStrings(wanted));
+  const { role_s: roles = [], direction_s: directions = [] } = store.calls;
+  const isSource = (call) => source[roles[call]];
+  const kinds = [[], [], [], []];
+  for (const call of calls) if (!isSource(call)) kinds[2 * (backward[directions[call]] ?? 0) + (settled[roles[call]] || !(roles[call] >= 0) ? 0 : 1)].push(call);
   return [
-    makeSeries("course.tolerance", calls, tolerance, { line: { color: colour("text_faint"), width: 1, dash: "dot" }, isLine: true }),
-    makeSeries("course.truth_reference", calls, truth("reference"), { line: { color: colour("green"), width: 1 }, marker: { color: colour("green"), size: 4, symbol: "square-open" }, isLine: true }),
-    makeSeries("course.truth_candidate", calls, truth("candidate"), { line: { color: colour("purple"), width: 1 }, marker: { color: colour("purple"), size: 5, symbol: "x-thin-open" }, isLine: true }),
-    makeSeries("course.forward", points((call) => !isBackward(call) && !isBad(call)), error, { marker: { color: colour("blue"), size: 6, symbol: "circle-open" } }),
-    makeSeries("course.forward_bad", points((call) => !isBackward(call) && isBad(call)), error, { marker: { color: colour("orange"), size: 7, symbol: "circle" } }),
-    makeSeries("course.backward", points((call) => isBackward(call) && !isBad(call)), error, { marker: { color: colour("blue"), size: 7, symbol: "triangle-down-open" } }),
-    makeSeries("course.backward_bad", points((call) => isBackward(call) && isBad(call)), error, { marker: { color: colour("orange"), size: 8, symbol: "triangle-down" } }),
-    makeSeries("course.source", calls.filter(isSource), error, { marker: { color: colour("red"), size: 14, symbol: "star", line: { color: colour("surface"), width: 1 } }, isKept: true }),
+    makeSeries("course.tolerance", calls, column("tolerance"), { colour: "text_faint", line: "dotted" }),
+    makeSeries("course.truth_reference", calls, column("truth_reference"), { colour: "green", line: "solid", symbol: "square", size: 4 }),
+    makeSeries("course.truth_candidate", calls, column("truth_candidate"), { colour: "purple", line: "dashed", symbol: "cross", size: 5 }),
+    makeSeries("course.forward", kinds[0], error, { colour: "blue", symbol: "circle", size: 6 }),
+    makeSeries("course.forward_bad", kinds[1], error, { colour: "orange", symbol: "circle", size: 7, isFilled: true }),
+    makeSeries("course.backward", kinds[2], error, { colour: "blue", symbol: "triangle", size: 7 }),
+    makeSeries("course.backward_bad", kinds[3], error, { colour: "orange", symbol: "triangle", size: 8, isFilled: true }),
+    makeSeries("course.source", calls.filter(isSource), error, { colour: "red", symbol: "star", size: 17, isFilled: true, isKept: true }),
   ];
 }
 
@@ -104,12 +112,12 @@ function runSeries(calls) {
   const isNonFinite = (call) => (store.calls.nan_count?.[call] ?? 0) > 0 || (store.calls.inf_count?.[call] ?? 0) > 0;
   const isBackward = (call) => store.ofCall("direction", call) === "backward";
   return [
-    makeSeries("course.forward_run", calls.filter((call) => !isBackward(call) && !isNonFinite(call)), value, { marker: { color: colour("blue"), size: 6, symbol: "circle-open" } }),
-    makeSeries("course.backward_run", calls.filter((call) => isBackward(call) && !isNonFinite(call)), value, { marker: { color: colour("purple"), size: 7, symbol: "triangle-down-open" } }),
+    makeSeries("course.forward_run", calls.filter((call) => !isBackward(call) && !isNonFinite(call)), value, { colour: "blue", symbol: "circle", size: 6 }),
+    makeSeries("course.backward_run", calls.filter((call) => isBackward(call) && !isNonFinite(call)), value, { colour: "purple", symbol: "triangle", size: 7 }),
     makeSeries("course.nonfinite", calls.filter(isNonFinite), (call) => {
       const found = value(call);
       return found === null || Number.isNaN(found) ? Infinity : found;
-    }, { marker: { color: colour("red"), size: 9, symbol: "x" } }),
+    }, { colour: "red", symbol: "cross", size: 8 }),
   ];
 }
 
@@ -139,33 +147,21 @@ function reduceCalls(calls, value) {
   return kept;
 }
 
-function makeTrace({ name, calls, values, look }, scale) {
-  if (!calls.length) return null;
-  return {
-    type: "scatter",
-    mode: look.isLine ? (look.marker && calls.length < MAX_POINTS / 2 ? "lines+markers" : "lines") : "markers",
-    name,
-    x: calls,
-    y: values.map((value) => scale.place(value)),
-    customdata: calls,
-    text: calls.map((call, index) => describePoint(call, name, values[index])),
-    hovertemplate: "%{text}<extra></extra>",
-    ...(look.marker && { marker: look.marker }),
-    ...(look.line && { line: look.line }),
-  };
-}
-
 function describePoint(call, name, value) {
-  const lines = [plain(shorten(store.callName(call), 90)), `${plain(name)}: <b>${formatNumber(value)}</b>`];
   const module = store.ofCall("module", call);
   const role = store.ofCall("role", call);
-  if (module) lines.push(plain(shorten(module, 90)));
-  if (role) lines.push(plain(wordOf("role", role)));
-  return lines.join("<br>");
+  return [shorten(store.callName(call), 90), `${name}: ${formatNumber(value)}`, module && shorten(module, 90), role && wordOf("role", role)].filter(Boolean);
+}
+
+/** Where a step or a rank begins, and the chosen call. */
+function courseMarks() {
+  const starts = placeStarts();
+  const marks = starts.map(([call, place]) => ({ x: call - 0.5, name: "is_place", text: starts.length > 12 ? "" : shorten(store.placeName(place), 24) }));
+  return selection.call === "" ? marks : [...marks, { x: Number(selection.call), name: "is_chosen" }];
 }
 
 function placeStarts() {
-  if ((store.data.places?.length ?? 0) < 2) return [];
+  if (!store.hasSeveralPlaces()) return [];
   const starts = [];
   store.calls.place?.forEach((place, call) => {
     if (call === 0 || store.calls.place[call - 1] !== place) starts.push([call, place]);
@@ -173,49 +169,31 @@ function placeStarts() {
   return starts;
 }
 
-function placeShapes() {
-  return placeStarts().slice(1).map(([call]) => ({ type: "line", x0: call - 0.5, x1: call - 0.5, yref: "paper", y0: 0, y1: 1, line: { color: colour("line_strong"), width: 1, dash: "dash" } }));
+function markCourse() {
+  if (courseChart?.content) courseChart.mark(courseMarks()); // otherwise it will be drawn
 }
 
-function placeAnnotations() {
-  const starts = placeStarts();
-  if (starts.length > 12) return [];
-  return starts.map(([call, place]) => ({ x: call, xanchor: "left", yref: "paper", y: 1, yanchor: "top", showarrow: false, text: plain(shorten(store.placeName(place), 24)), font: { size: 10, color: colour("text_faint") } }));
-}
-
-function selectedShape() {
-  if (selection.call === "") return [];
-  const call = Number(selection.call);
-  return [{ type: "line", x0: call, x1: call, yref: "paper", y0: 0, y1: 1, line: { color: colour("accent"), width: 1.5 } }];
-}
-
-function listenToCourse() {
-  if (courseBox.dataset.isListening) return;
-  courseBox.dataset.isListening = "yes";
-  courseBox.on("plotly_click", ({ points }) => chooseCall(points[0].customdata));
-  courseBox.on("plotly_relayout", (change) => {
-    if ("xaxis.range[0]" in change) courseRange = [change["xaxis.range[0]"], change["xaxis.range[1]"]];
-    else if ("xaxis.range" in change && Array.isArray(change["xaxis.range"])) courseRange = [...change["xaxis.range"]];
-    else if (change["xaxis.autorange"]) courseRange = null;
-    else return;
-    if (store.callCount > MAX_POINTS) drawCourseChart();
-  });
-}
-
-async function markCourse() {
-  const plotly = await loadPlotly();
-  if (!courseBox?.dataset.isListening) return; // it was drawn anew in the meantime
-  await plotly.relayout(courseBox, { shapes: [...placeShapes(), ...selectedShape()] });
-}
-
-/** Left and right go from call to call, for who has no mouse. */
+/** Left and right go from call to call, plus and minus zoom, for who has no mouse. */
 function stepAlongCourse(event) {
   const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-  if (!step) return;
+  const factor = { "+": 0.5, "-": 2 }[event.key];
+  if (event.ctrlKey || event.altKey || event.metaKey || !(step || factor)) return;
   event.preventDefault();
+  if (factor) {
+    zoomAround(factor);
+    return;
+  }
   const shown = findShownCalls();
   let call = selection.call === "" ? (step > 0 ? -1 : store.callCount) : Number(selection.call);
   do call += step;
   while (call >= 0 && call < store.callCount && !shown[call]);
   if (call >= 0 && call < store.callCount) choose({ call: String(call), pair: "" });
+}
+
+/** Around the chosen call, or the middle. */
+function zoomAround(factor) {
+  const { range } = courseChart.content.x;
+  const middle = selection.call === "" ? (range[0] + range[1]) / 2 : Number(selection.call);
+  const width = (range[1] - range[0]) * factor;
+  zoomCourse([middle - width / 2, middle + width / 2]);
 }

@@ -49,7 +49,7 @@ function drawShares(coverage) {
 
 function drawStatements(statements) {
   if (!statements?.length) return null;
-  const lines = statements.map(({ label, text, mark }) => make("tr", { class: mark ? `is_${mark}` : null }, make("th", { scope: "row" }, label), make("td", { class: `statement${text.startsWith(" ") ? " is_more" : ""}` }, mark === "bad" || mark === "doubtful" ? make("span", { class: "mark", "aria-hidden": "true" }, mark === "bad" ? "✕ " : "! ") : null, text.trimStart())));
+  const lines = statements.map(({ label, text, mark }) => make("tr", { class: mark ? `is_${mark}` : null }, make("th", { scope: "row" }, wordOf("label", label)), make("td", { class: `statement${text.startsWith(" ") ? " is_more" : ""}` }, mark === "bad" || mark === "doubtful" ? make("span", { class: "mark", "aria-hidden": "true" }, mark === "bad" ? "✕ " : "! ") : null, text.trimStart())));
   return make("div", { class: "statements" }, make("h3", {}, word("coverage.statements")), makeTable(word("coverage.statements"), null, lines));
 }
 

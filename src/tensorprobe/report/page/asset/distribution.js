@@ -22,83 +22,67 @@ async function fillDistribution(box, row) {
     store.details[row] = detail;
     if (!box.isConnected && known === undefined) return;
     box.replaceChildren();
-    setTimeout(() => drawDistribution(box, detail), 0);
+    drawInTurn(box, drawDistribution(box, detail));
   } catch (error) {
     box.replaceChildren(make("p", { class: "notice is_bad" }, String(error.message)));
   }
 }
 
+/** One chart a frame, while the panel is there: the reader scrolls on in the meantime. */
+function drawInTurn(box, draws) {
+  if (!draws.length) return;
+  requestAnimationFrame(() => setTimeout(() => {
+    if (!box.isConnected) return;
+    draws[0]();
+    drawInTurn(box, draws.slice(1));
+  }, 0));
+}
+
+/** The places of the charts; what is returned draws into them. */
 function drawDistribution(box, detail) {
-  if (detail.histogram) drawHistograms(box, detail.histogram);
-  if (detail.heat) drawHeatMaps(box, detail.heat);
+  const draws = [];
+  if (detail.histogram) draws.push(...drawHistograms(box, detail.histogram));
+  if (detail.heat) draws.push(...drawHeatMaps(box, detail.heat));
   if (!detail.histogram && !detail.heat) box.append(note(detail.reason ?? word("distribution.nothing")));
+  return draws;
 }
 
 function drawHistograms(box, histogram) {
+  const draws = [];
   const sides = ["reference", "candidate"].filter((side) => histogram[side]?.length);
   if (sides.length && histogram.edges?.length) {
-    const chart = addChart(box, word(store.isRun ? "distribution.values_run" : "distribution.values"));
-    const looks = { reference: { color: colour("blue"), dash: "solid" }, candidate: { color: colour("orange"), dash: "dash" } };
-    const traces = sides.map((side) => makeSteps(histogram.edges, histogram[side], store.isRun ? "" : word(`side.${side}`), looks[side]));
-    drawChart(chart, word("distribution.values"), traces, histogramLayout(sides.length > 1));
+    const looks = { reference: { colour: "blue", line: "solid" }, candidate: { colour: "orange", line: "dashed" } };
+    const counted = sides.map((side) => ({ name: store.isRun ? "" : word(`side.${side}`), counts: histogram[side], look: looks[side] }));
+    draws.push(drawHistogram(box, word("distribution.values"), histogram.edges, counted));
   }
   const lost = (histogram.not_finite ?? []).reduce((sum, count) => sum + count, 0);
   if (lost) box.append(note(word("distribution.not_finite", { count: formatCount(lost) })));
   if (histogram.sampled) box.append(note(word("distribution.sampled", { text: histogram.sampled })));
   if (histogram.difference?.length) {
-    const chart = addChart(box, word("distribution.difference"));
-    drawChart(chart, word("distribution.difference"), [makeSteps(histogram.difference_edges, histogram.difference, "", { color: colour("red"), dash: "solid" })], histogramLayout(false));
+    const look = { colour: "red", line: "solid" };
+    draws.push(drawHistogram(box, word("distribution.difference"), histogram.difference_edges, [{ name: "", counts: histogram.difference, look }]));
   }
+  return draws;
 }
 
-/** The outline of a histogram; two of them can be told apart by the line, not by the colour alone. */
-function makeSteps(edges, counts, name, line) {
+/** The outlines of histograms; two of them can be told apart by the line, not by the colour alone. */
+function drawHistogram(box, title, edges, counted) {
+  const chart = addChart(box, title);
   const x = edges.map(Number);
-  const y = [...counts.map(Number), Number(counts.at(-1))];
-  return { type: "scatter", mode: "lines", x, y, name, line: { ...line, shape: "hv", width: 1.5 }, fill: "tozeroy", fillcolor: `${line.color}22`, hovertemplate: "%{x:.3g}: %{y:,}<extra></extra>" };
-}
-
-function histogramLayout(hasLegend) {
-  return { showlegend: hasLegend, legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 }, margin: { l: 52, r: 10, t: hasLegend ? 28 : 8, b: 30 },
-    yaxis: { rangemode: "tozero", title: { text: word("distribution.elements") } }, xaxis: { nticks: 6, exponentformat: "e" } };
+  const most = Math.max(1, ...counted.flatMap(({ counts }) => counts.map(Number)));
+  const series = counted.map(({ name, counts, look }) => ({ name, x, y: [...counts.map(Number), Number(counts.at(-1))], look: { ...look, isStepped: true } }));
+  return () => new Chart(chart).draw({
+    label: title,
+    series,
+    x: { range: [x[0], x.at(-1)], ticks: roundTicks([x[0], x.at(-1)], 5) },
+    y: { range: [0, most * 1.05], ticks: roundTicks([0, most], 5, true), title: word("distribution.elements") },
+    margin: { left: 66, right: 24, top: 6, bottom: 24 },
+    describe: (one, index) => [one.name, `${formatNumber(x[index])} … ${formatNumber(x[Math.min(index + 1, x.length - 1)])}`, word("distribution.count", { count: formatCount(one.y[index]) })].filter(Boolean),
+  });
 }
 
 function addChart(box, title, name = "chart is_short") {
   const chart = make("div", { class: name });
   box.append(make("figure", {}, make("figcaption", {}, title), chart));
   return chart;
-}
-
-function drawHeatMaps(box, heat) {
-  const found = ["reference", "candidate", "difference"].filter((name) => heat[name]?.length);
-  const frame = make("div", { class: "heat_maps" });
-  box.append(make("h4", {}, word("distribution.slice", { title: heat.title ?? "" })), frame);
-  const range = sharedRange(found.filter((name) => name !== "difference").map((name) => heat[name]));
-  for (const name of found) {
-    const isDifference = name === "difference";
-    const chart = addChart(frame, isDifference ? word("detail.difference") : word(`side.${name}`), "chart is_square");
-    drawHeatMap(chart, heat[name], isDifference ? null : range, isDifference);
-  }
-}
-
-function sharedRange(tables) {
-  const values = tables.flat(2).map(numberOf).filter((value) => value !== null && Number.isFinite(value));
-  return values.length ? values.reduce(([least, most], value) => [Math.min(least, value), Math.max(most, value)], [Infinity, -Infinity]) : null;
-}
-
-function drawHeatMap(chart, table, range, isDifference) {
-  const z = table.map((line) => line.map(numberOf));
-  const size = Math.max(0, ...z.flat().filter(Number.isFinite).map(Math.abs)) || 1;
-  const trace = {
-    type: "heatmap",
-    z,
-    colorscale: isDifference ? [[0, "#0072b2"], [0.5, colour("surface")], [1, "#d55e00"]] : "Cividis",
-    zmin: isDifference ? -size : range?.[0],
-    zmax: isDifference ? size : range?.[1],
-    colorbar: { thickness: 8, len: 1, tickfont: { size: 10 }, nticks: 4, exponentformat: "e" },
-    hovertemplate: "[%{y}, %{x}]: %{z:.4g}<extra></extra>",
-    hoverongaps: false,
-  };
-  const words = { name: word(isDifference ? "detail.difference" : "distribution.values"), size: formatNumber(size) };
-  drawChart(chart, word("distribution.heat_label", words), [trace], { margin: { l: 30, r: 4, t: 4, b: 24 }, yaxis: { autorange: "reversed", nticks: 5 }, xaxis: { nticks: 5 } });
 }

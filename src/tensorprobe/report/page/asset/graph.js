@@ -3,8 +3,11 @@
 
 const NODE = { width: 184, height: 46, gapX: 40, gapY: 20, sideGap: 56 };
 
+let graphCamera = null;
+
 function drawGraph() {
   const { graph } = store.data;
+  graphCamera = null;
   if (!graph?.nodes?.length) return null;
   const layout = placeNodes(graph);
   const canvas = makeSvg("svg", { class: "graph", role: "group", "aria-label": word("graph.label", { count: graph.nodes.length }) });
@@ -12,6 +15,7 @@ function drawGraph() {
   content.append(...drawSideTitles(layout), ...drawEdges(graph, layout), ...drawJoins(graph, layout), ...drawNodes(graph, layout));
   canvas.append(makeArrowHead(), content);
   const camera = new Camera(canvas, content, layout.size);
+  graphCamera = camera;
   const buttons = make("div", { class: "toolbar" },
     makeTool("+", word("graph.zoom_in"), () => camera.zoom(1.25)),
     makeTool("−", word("graph.zoom_out"), () => camera.zoom(0.8)),
@@ -146,6 +150,17 @@ class Camera {
     this.x = Math.max(16, (width - this.size.width * this.scale) / 2);
     this.y = 16;
     this.apply();
+  }
+
+  /** On paper all of it is shown, as wide as the paper. */
+  print(isPrinted) {
+    if (isPrinted) {
+      this.content.removeAttribute("transform");
+      this.canvas.setAttribute("viewBox", `-8 -8 ${this.size.width + 16} ${this.size.height + 16}`);
+    } else {
+      this.canvas.removeAttribute("viewBox");
+      this.fit();
+    }
   }
 
   zoom(factor, centre = null) {

@@ -97,7 +97,7 @@ function watchSelection() {
     redrawModules();
   });
   observe(["call"], markCourse);
-  observe(["pair"], () => pairTable?.draw());
+  observe(["pair"], () => pairTable?.mark());
   observe(["call", "pair"], drawDetail);
 }
 
@@ -128,8 +128,12 @@ function listen() {
     drawPage();
   });
   window.addEventListener("popstate", followAddress);
-  window.addEventListener("beforeprint", () => pairTable?.print(true));
-  window.addEventListener("afterprint", () => pairTable?.print(false));
+  for (const [name, isPrinted] of [["beforeprint", true], ["afterprint", false]]) {
+    window.addEventListener(name, () => {
+      pairTable?.print(isPrinted);
+      graphCamera?.print(isPrinted);
+    });
+  }
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape" && !document.getElementById("detail").hidden && !event.target.closest("details[open]")) closeDetail();
   });

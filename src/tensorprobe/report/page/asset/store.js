@@ -87,19 +87,37 @@ class Store {
     return this.remember(`is text ${column}`, () => this.isText(column));
   }
 
-  /** Of a column, for each row: a number that sorts as the column does; NaN where there is nothing. */
+  /** Of a column, for each row: a number that sorts as the column does; NaN where there is nothing. None until it is prepared. */
   sortKeys(column) {
-    return this.remember(`keys ${column}`, () => {
-      const values = this.valuesOf(column);
-      const ranks = this.isText(column) ? rankTexts(values) : null;
-      const keys = new Float64Array(this.rowCount);
-      for (let row = 0; row < this.rowCount; row += 1) {
-        const value = values[row];
-        if (value === null || value === "") keys[row] = NaN;
-        else if (ranks) keys[row] = ranks.get(value);
-        else keys[row] = value === "NaN" ? Infinity : Number(value);
-      }
-      return keys;
+    return this.cache.get(`keys ${column}`) ?? null;
+  }
+
+  /** Texts are put in order in slices: fifty thousand names take longer than a reader should wait. */
+  async prepareSortKeys(column) {
+    const numbers = this.rows[`${column}_s`];
+    const keys = numbers ? await this.rankNumbers(numbers) : await this.rankValues(column);
+    this.cache.set(`keys ${column}`, keys);
+  }
+
+  /** A column of numbers of strings. */
+  async rankNumbers(numbers) {
+    const ranks = new Int32Array(this.strings.length).fill(-1);
+    for (const number of numbers) if (number >= 0 && this.strings[number] !== "") ranks[number] = 0;
+    const used = [];
+    for (let number = 0; number < ranks.length; number += 1) if (ranks[number] === 0) used.push(number);
+    const sorted = await sortInSlices(used, (first, second) => compareNaturally(this.strings[first], this.strings[second]));
+    for (let rank = 0; rank < sorted.length; rank += 1) ranks[sorted[rank]] = rank;
+    return Float64Array.from(numbers, (number) => (ranks[number] >= 0 ? ranks[number] : NaN));
+  }
+
+  /** Any other column: numbers, or the few words of a call. */
+  async rankValues(column) {
+    const values = this.valuesOf(column);
+    const words = this.isText(column) ? await sortInSlices([...new Set(values)].filter((text) => text !== null), (first, second) => compareNaturally(String(first), String(second))) : null;
+    const ranks = words && new Map(words.map((text, rank) => [text, rank]));
+    return Float64Array.from(values, (value) => {
+      if (value === null || value === "") return NaN;
+      return ranks ? ranks.get(value) : value === "NaN" ? Infinity : Number(value);
     });
   }
 
@@ -160,31 +178,8 @@ function spread(table) {
   return Object.fromEntries(Object.entries(table).map(([name, column]) => [name, column.length < count ? new Array(count).fill(column[0]) : column]));
 }
 
-/** The place of each text among all of them. */
-function rankTexts(texts) {
-  const found = [...new Set(texts)].filter((text) => text !== null);
-  return new Map(found.sort((first, second) => compareNaturally(String(first), String(second))).map((text, rank) => [text, rank]));
-}
-
 function withoutSuffix(name) {
   return name.endsWith("_s") ? name.slice(0, -2) : name;
-}
-
-/** `linear.9` before `linear.10`; cheap enough for a hundred thousand names. */
-function compareNaturally(first, second) {
-  if (first === second) return 0;
-  let index = 0;
-  const end = Math.min(first.length, second.length);
-  while (index < end && first[index] === second[index]) index += 1;
-  while (index > 0 && isDigit(first.charCodeAt(index - 1))) index -= 1;
-  const left = parseInt(first.slice(index, index + 15), 10);
-  const right = parseInt(second.slice(index, index + 15), 10);
-  if (!Number.isNaN(left) && !Number.isNaN(right) && left !== right) return left - right;
-  return first < second ? -1 : 1;
-}
-
-function isDigit(code) {
-  return code >= 48 && code <= 57;
 }
 
 function decodeBase64(text) {

@@ -23,8 +23,20 @@ class PairTable {
     this.completing = 0;
   }
 
-  /** Filter and sort again. */
+  /** Filter and sort again; what is to be sorted by must be known first. */
   refresh() {
+    const [name] = this.sorting();
+    if (!name || !store.columnNames().includes(name) || store.sortKeys(name)) {
+      this.show();
+      return;
+    }
+    this.drawHead();
+    this.box.setAttribute("aria-busy", "true");
+    store.prepareSortKeys(name).then(() => setTimeout(() => this === pairTable && this.refresh(), 0));
+  }
+
+  show() {
+    this.box.removeAttribute("aria-busy");
     this.rows = this.sort(findShownRows());
     const chosen = selection.pair === "" ? -1 : this.rows.indexOf(Number(selection.pair));
     this.active = Math.max(0, chosen);
@@ -39,12 +51,12 @@ class PairTable {
 
   sort(rows) {
     const [name, isDown] = this.sorting();
-    if (!name || !store.columnNames().includes(name)) return rows;
     const keys = store.sortKeys(name);
+    if (!keys) return rows;
     const direction = isDown ? -1 : 1;
     const known = rows.filter((row) => !Number.isNaN(keys[row]));
     const unknown = rows.filter((row) => Number.isNaN(keys[row]));
-    known.sort((first, second) => (keys[first] === keys[second] ? first - second : direction * (keys[first] < keys[second] ? -1 : 1)));
+    known.sort((first, second) => direction * (keys[first] - keys[second]) || first - second); // between two infinite ones it is NaN
     const sorted = new Uint32Array(rows.length);
     sorted.set(known);
     sorted.set(unknown, known.length);
@@ -107,8 +119,8 @@ class PairTable {
     this.body.replaceChildren();
     this.body.style.height = `${Math.max(1, this.rows.length) * ROW_HEIGHT}px`;
     if (!this.rows.length) this.body.append(make("tr", { role: "row", class: "nothing" }, make("td", { role: "gridcell" }, word("table.nothing"))));
-    this.grid.setAttribute("aria-activedescendant", this.rows.length ? `line_${this.active}` : "");
     this.extend();
+    this.mark();
   }
 
   /** The rows that came into sight; the elements of those that left it are used again. */
@@ -156,13 +168,23 @@ class PairTable {
   fillRow(line, index, names) {
     const row = this.rows[index];
     line.id = `line_${index}`;
-    line.className = [index === this.active ? "is_active" : "", index % 2 ? "is_odd" : ""].join(" ").trim();
     line.setAttribute("aria-rowindex", index + 2);
-    line.setAttribute("aria-selected", String(selection.pair === String(row)));
+    this.markRow(line, index);
     line.dataset.index = index;
     line.dataset.row = row;
     for (const [place, name] of names.entries()) fillCell(line.children[place], name, row, !this.isNumber(name));
     return line;
+  }
+
+  markRow(line, index) {
+    line.className = [index === this.active ? "is_active" : "", index % 2 ? "is_odd" : ""].join(" ").trim();
+    line.setAttribute("aria-selected", String(selection.pair === String(this.rows[index])));
+  }
+
+  /** The row that is open, and the one that the keyboard is at. */
+  mark() {
+    this.grid.setAttribute("aria-activedescendant", this.rows.length ? `line_${this.active}` : "");
+    for (const [index, line] of this.drawn) this.markRow(line, index);
   }
 
   click(event) {
@@ -188,11 +210,13 @@ class PairTable {
     const room = this.box.clientHeight - 2 * ROW_HEIGHT;
     if (top < this.box.scrollTop) this.box.scrollTop = top;
     else if (top > this.box.scrollTop + room) this.box.scrollTop = top - room;
-    this.draw();
+    this.extend();
+    this.mark();
   }
 
   print(isPrinted) {
     this.isPrinted = isPrinted;
+    this.drawHead();
     this.draw();
   }
 

@@ -15,12 +15,22 @@ function drawVerdict() {
       wordOf("kind", verdict.kind),
       makeViewLink("verdict", word("view.verdict"))),
     make("p", { class: "headline" }, verdict.headline),
+    drawLead(verdict),
     verdict.evidence?.length > 0 && make("ul", { class: "evidence" }, verdict.evidence.map((text) => make("li", {}, text))),
     drawFacts(verdict),
     drawSides(verdict.sides),
-    drawCommands(verdict.commands),
+    drawCommands(verdict.commands, verdict.script),
     drawOthers(store.data.others ?? []),
   );
+}
+
+/** A comparison says its sentences in English; in another language the page says the first of them too. */
+function drawLead(verdict) {
+  const name = verdict.sides?.candidate?.calls?.[0] ?? verdict.sides?.reference?.calls?.[0];
+  if (language === "en" || !name) return null;
+  const module = verdict.sides.candidate?.module ?? verdict.sides.reference?.module;
+  const text = word(module ? "verdict.lead_module" : "verdict.lead", { kind: wordOf("kind", verdict.kind), call: name, module });
+  return make("p", { class: "lead" }, text);
 }
 
 function drawFacts(verdict) {
@@ -115,11 +125,23 @@ function drawStack(stack) {
     make("ol", {}, stack.map((line) => make("li", {}, make("code", {}, line)))));
 }
 
-function drawCommands(commands) {
+function drawCommands(commands, script) {
   if (!commands?.length) return null;
   return make("div", { class: "commands" }, make("h3", {}, word("verdict.next")),
     commands.map(({ what, command }) => make("div", { class: "command" },
-      make("span", { class: "command_what" }, what), make("code", { class: "command_line", tabindex: 0 }, command), makeCopyButton(command))));
+      make("span", { class: "command_what" }, wordOf("what", what)), make("code", { class: "command_line", tabindex: 0 }, command), makeCopyButton(command))),
+    drawScript(script));
+}
+
+/** The script itself, for a bug report; where it cannot be made, why. */
+function drawScript(script) {
+  if (!script) return null;
+  if (!script.text) return script.reason ? note(word("verdict.no_script", { reason: script.reason })) : null;
+  const text = make("pre", { class: "command_line", tabindex: 0 }, make("code", { dir: "ltr" }, script.text));
+  return make("div", { class: "command is_script" },
+    make("span", { class: "command_what" }, word("verdict.script")),
+    make("details", {}, make("summary", {}, make("code", {}, breakable(script.call))), text, note(word("verdict.script_tensors"))),
+    makeCopyButton(script.text, word("verdict.copy_script")));
 }
 
 function drawOthers(others) {
