@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from tests.compare.layout.model import Model, Norm, Plan, draw, read_batch
+from tests.compare.layout.model import BATCH, Model, Norm, Plan, draw, read_batch
 from tests.replay.rank_worker import Net
 
 Case = tuple[nn.Module, Callable[[], object]]
@@ -21,10 +21,12 @@ RATE = 0.1
 PLAIN = Plan()
 
 
-def make_whole(plan: Plan = PLAIN, *, has_experts: bool = False, dtype: torch.dtype = torch.float32) -> Case:
+def make_whole(
+    plan: Plan = PLAIN, *, has_experts: bool = False, dtype: torch.dtype = torch.float32, samples: int = BATCH
+) -> Case:
     """The reference, in one process."""
     model = Model(plan, has_experts).to(dtype)
-    tokens, labels = read_batch()
+    tokens, labels = read_batch(samples)
 
     def step() -> None:
         torch.manual_seed(5)
@@ -137,8 +139,8 @@ def make_distributed(fault: str = "") -> Case:
 # -- data parallel -----------------------------------------------------------------------------------------------------
 
 
-def read_part(dim: int, place: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    tokens, labels = (part.chunk(count, dim)[place].contiguous() for part in read_batch())
+def read_part(dim: int, place: int, count: int, samples: int = BATCH) -> tuple[torch.Tensor, torch.Tensor]:
+    tokens, labels = (part.chunk(count, dim)[place].contiguous() for part in read_batch(samples))
     return tokens, labels
 
 
@@ -365,20 +367,6 @@ FOUR: dict[str, Callable[[], Case]] = {
     "grid.no_reduce": lambda: make_grid("no reduce"),
     "grid.left_out": lambda: make_grid("left out"),
 }
-EIGHT: dict[str, Callable[[], Case]] = {
-    "grid8": make_grid,
-    "wide8": lambda: make_grid(width=4),
-    "cp8": make_context,
-    "grid8.no_reduce": lambda: make_grid("no reduce"),
-    "grid8.no_copy": lambda: make_grid("no copy"),
-    "grid8.left_out": lambda: make_grid("left out"),
-    "grid8.stale": lambda: make_grid("stale"),
-    "grid8.twice": lambda: make_grid("twice"),
-    "grid8.data": lambda: make_grid("data"),
-    "wide8.few": lambda: make_grid("few", 4),
-    "cp8.rotary": lambda: make_context("rotary"),
-}
-CASES = {2: {**RIGHT, **WRONG}, 4: FOUR, 8: EIGHT}
 SHORT_RIGHT = ("tp_bfloat16", "tp_narrow", "dtensor", "fsdp2", "fsdp2_small", "cp", "ep", "pp", "ddp_small")
 SHORT_WRONG = (
     *("tp.no_reduce_bfloat16", "tp.offset", "tp.stale", "dp.twice", "accumulation.scale"),
