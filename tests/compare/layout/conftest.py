@@ -20,6 +20,7 @@ from tests.compare.layout.case import (
     STATISTICS_WRONG,
     WRONG,
 )
+from tests.compare.layout.eight import EIGHT_REFERENCES
 from tests.compare.layout.worker import record
 from tests.integration.torchrun import run_torchrun
 
@@ -62,5 +63,7 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def eight(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("eight")
+    for name, make in EIGHT_REFERENCES.items():
+        record(make(), folder / f"{name} alone")
     run_torchrun(8, WORKER, str(folder))
     return folder
