@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.compare.layout.case import (
-    FOUR,
     LONG_RIGHT,
     LONG_WRONG,
     REFERENCES,
@@ -21,6 +20,7 @@ from tests.compare.layout.case import (
     WRONG,
 )
 from tests.compare.layout.eight import EIGHT_REFERENCES
+from tests.compare.layout.four import FOUR
 from tests.compare.layout.worker import record
 from tests.integration.torchrun import run_torchrun
 

@@ -12,11 +12,11 @@ import torch.distributed as dist
 from tests.compare.layout.case import (
     Case,
     make_context,
-    make_grid,
     make_whole,
     read_part,
     reduce_gradients,
 )
+from tests.compare.layout.four import make_grid
 from tests.compare.layout.model import Model, Plan, read_batch
 
 COUNT = 8

@@ -9,7 +9,8 @@ import pytest
 import tensorprobe
 from tensorprobe.compare.result import Comparison
 from tests.cli.command import run_here
-from tests.compare.layout.case import FOUR, LONG_RIGHT, LONG_WRONG, SHORT_RIGHT, SHORT_WRONG, find_reference
+from tests.compare.layout.case import LONG_RIGHT, LONG_WRONG, SHORT_RIGHT, SHORT_WRONG, find_reference
+from tests.compare.layout.four import FOUR
 
 FOUND = {
     "tp.no_reduce": ("source", "Tensor.add.6.forward of ranks 0, 1 in block: its input.1 is one of 2 parts whose sum"),
@@ -26,6 +27,11 @@ FOUND = {
     "tp.seed": (
         "random",
         "Functional.dropout.0.forward of rank 1 in block.dropout: it drew other random numbers, and rank 0",
+    ),
+    "tp.kernel": (
+        "source",
+        "Both runs mean the same, but in the candidate Functional.gelu.0.forward of rank 1 in block.mlp goes wrong: "
+        "its result is not what the call means (output.0).",
     ),
     "tp.stale": ("unequal start", "block.after.weight of rank 1 is not what the reference has"),
     "sp.norm": (
@@ -186,6 +192,13 @@ def test_two_runs_of_one_layout_are_compared_rank_by_rank(two: Path) -> None:
         "The runs first differ at Tensor.add.1.forward in module block.attention: called with input.1=0 where the "
         "reference had 4 (step0/rank1)."
     )
+
+
+@pytest.mark.long
+def test_in_one_layout_too_a_wrong_kernel_is_named_on_the_rank_that_has_it(two: Path, two_more: Path) -> None:
+    found = tensorprobe.compare(two_more / "tp", two / "tp.kernel")
+    assert "in the candidate Functional.gelu.0.forward of rank 1 in block.mlp goes wrong" in found.verdict.headline
+    assert any(line.startswith("recorded ") and "would be right, at [" in line for line in found.verdict.evidence)
 
 
 def test_a_bfloat16_copy_of_float32_weights_is_the_same_and_it_is_said(whole: Path, two: Path) -> None:

@@ -10,7 +10,6 @@ import tensorprobe
 from tensorprobe.compare.result import Comparison
 from tests.cli.command import run_here
 from tests.compare.layout.case import (
-    FOUR,
     RIGHT,
     SMALL,
     STATISTICS,
@@ -19,6 +18,7 @@ from tests.compare.layout.case import (
     WRONG,
     find_reference,
 )
+from tests.compare.layout.four import FOUR
 
 FOUND = {
     "tp.no_reduce": (
@@ -35,6 +35,7 @@ FOUND = {
     "tp.offset": ("source", "Tensor.max.0.forward of ranks 0, 1 in head"),
     "tp.seed": ("random", "Functional.dropout.0.forward of rank 1 in block.dropout: it drew other random numbers."),
     "tp.stale": ("unequal start", "by its statistics, block.after.weight of rank 1 is not what the reference has"),
+    "tp.kernel": ("source", "Functional.gelu.0.forward of ranks 0, 1 in block.mlp"),
     "sp.norm": ("source", "gradient of block.norm.weight on ranks 0, 1 is not: each of ranks 0, 1 has only its own"),
     "dtensor.partial": ("source", "Functional.linear.1.forward of ranks 0, 1"),
     "dp.twice": ("source", "on ranks 0, 1 is not: it is 0.5 times that of the reference"),

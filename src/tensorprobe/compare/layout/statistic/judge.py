@@ -12,7 +12,7 @@ from tensorprobe.compare.layout.statistic.step import SummaryRanks
 from tensorprobe.compare.layout.statistic.weight import SummaryHeld, match_summaries
 from tensorprobe.compare.result import VerdictKind
 
-_ROOM = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 6e-2}
+ROOM = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 6e-2}
 """What rounding, in another order of sums, does to statistics at most."""
 _LOSS_SHARE = 1 / 3
 """The loss is a mean of many: so much less of it is rounding."""
@@ -46,8 +46,8 @@ class SummaryJudgement:
 
 def judge_summaries(reference: SummaryRanks, candidate: SummaryRanks) -> SummaryJudgement:
     tolerance = max(
-        (_ROOM.get(dtype, 0.0) for side in (reference, candidate) for one in side.values() for dtype in one.dtypes),
-        default=_ROOM["float32"],
+        (ROOM.get(dtype, 0.0) for side in (reference, candidate) for one in side.values() for dtype in one.dtypes),
+        default=ROOM["float32"],
     )
     steps = [{rank: one.rank for rank, one in side.items()} for side in (reference, candidate)]
     held = match_summaries(reference, candidate)
