@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from tests.length import PATIENCE_SECONDS, wait_until
 from tests.remote.dump import write_run
 from tests.remote.program import record_step
 
+os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"  # read at import; it asks by gRPC, and the server has HTTP
 gcsfs = pytest.importorskip("gcsfs")
 
 
@@ -63,7 +65,6 @@ def google(address: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """An empty bucket, `runs`."""
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", address)
     monkeypatch.setenv("FSSPEC_GS_TOKEN", "anon")
-    monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")  # which asks by gRPC, and the server has HTTP
     gcsfs.GCSFileSystem.clear_instance_cache()
     store = gcsfs.GCSFileSystem(token="anon", project="test", skip_instance_cache=True, use_listings_cache=False)
     if not store.exists("runs"):
