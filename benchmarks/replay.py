@@ -64,7 +64,7 @@ def main() -> None:
 def measure_replay(dump: Path, options: argparse.Namespace, timer: Callable[..., float], size: gpt.Size) -> None:
     device = torch.device(options.device)
     recorded = read_program(next(open_dump(dump).ranks()))
-    limit_memory(recorded, device, MemoryLimit())
+    limit_memory([recorded], device, MemoryLimit())
     if options.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     wide = gpt.make_program(replace(size, dtype=torch.float32), options.device)

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import tensorprobe
-from tensorprobe.replay import memory
+from tensorprobe.replay import MemoryLimit, limit_memory, memory
 from tensorprobe.replay.memory import estimate_memory, find_limit
 from tensorprobe.replay.program import read_program
 from tensorprobe.replay.truth import find_truths
@@ -116,9 +116,23 @@ def test_a_replay_that_takes_more_than_there_is_ends_before_it_begins(
 
 def test_a_small_dump_may_not_take_much_unless_the_user_says_so(tmp_path: Path) -> None:
     rank = next(open_dump(record(tmp_path, *make_program("router"))).ranks())
-    assert find_limit(rank, 1 << 50) == 1 << 30
-    assert find_limit(rank, 1 << 20) == 1 << 20
-    assert find_limit(rank, 1 << 50, 5 << 30) == 5 << 30
+    assert find_limit([rank], 1 << 50) == 1 << 30
+    assert find_limit([rank], 1 << 20) == 1 << 20
+    assert find_limit([rank], 1 << 50, 5 << 30) == 5 << 30
+
+
+def test_ranks_that_run_together_share_what_there_is(tmp_path: Path) -> None:
+    programs = [
+        read_program(next(open_dump(record(tmp_path / name, *make_program("router"))).ranks())) for name in ("a", "b")
+    ]
+    own = estimate_memory(programs[0]).peak_bytes
+    enough, too_little = (MemoryLimit(factor * own / 2**30) for factor in (2.5, 1.5))
+    limit_memory(programs[:1], torch.device("cpu"), too_little)
+    with pytest.raises(tensorprobe.DumpError, match=r"Replaying step0/rank … rank together would take .* of memory"):
+        limit_memory(programs, torch.device("cpu"), too_little)
+    limit_memory(programs, torch.device("cpu"), enough)
+    assert [program.limit_bytes for program in programs] == [pytest.approx(1.5 * own, abs=2)] * 2
+    assert find_limit([program.rank for program in programs], 1 << 50) == 2 << 30
 
 
 def test_files_with_several_names_count_once(tmp_path: Path) -> None:

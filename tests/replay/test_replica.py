@@ -52,6 +52,14 @@ def test_parts_of_a_weight_on_two_ranks_are_no_replicas(tmp_path: Path) -> None:
     assert record_ranks(tmp_path, make_layer(0), make_layer(1)) == []
 
 
+def test_parts_of_few_numbers_that_are_alike_by_chance_are_no_replicas(tmp_path: Path) -> None:
+    layers = [make_layer(0) for _ in range(2)]
+    layers[1].bias.data = layers[0].bias.data + 0.3 * layers[0].bias.data.abs().mean() * torch.tensor([1, -1, 1, -1, 1])
+    correlation = torch.corrcoef(torch.stack([layer.bias.data for layer in layers]))[0, 1]
+    assert 0.9 < correlation < 0.99
+    assert record_ranks(tmp_path, *layers) == []
+
+
 def test_the_rank_that_drew_another_mask_is_named(tmp_path: Path) -> None:
     ((rank, name, words),) = record_ranks(tmp_path, make_layer(), make_layer(), make_layer(), seeds=(0, 0, 7))
     assert (rank, name) == (2, "Functional.dropout.0.forward")

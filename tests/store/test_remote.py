@@ -28,6 +28,9 @@ def test_without_fsspec_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPat
 
 def test_without_the_package_of_a_store_its_name_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gcsfs", None)
+    monkeypatch.delitem(
+        sys.modules["fsspec.registry"]._registry, "gs", raising=False
+    )  # where another test has loaded it
     with pytest.raises(NoPackageError, match=r"gs://bucket/run needs gcsfs: pip install gcsfs"):
         open_filesystem("gs://bucket/run")
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from tensorprobe.compare.circumstance import compare_circumstances, find_unrepeated
 from tensorprobe.compare.filtered_run import filter_alike
-from tensorprobe.compare.garbage import garbage_left_alone
+from tensorprobe.compare.garbage import collect_garbage, garbage_left_alone
 from tensorprobe.compare.judge.choice import choose_verdict, has_source
 from tensorprobe.compare.judge.course import Course, Past
 from tensorprobe.compare.judge.dissolution import dissolve_pairs
@@ -39,6 +39,7 @@ from tensorprobe.compare.measure.executor import Engine, MeasureTask, make_task,
 from tensorprobe.compare.option import DEFAULT_ATOL, DEFAULT_RTOL, CompareOptions
 from tensorprobe.compare.result import Comparison, Coverage, RankResult, ValuePair, Verdict
 from tensorprobe.compare.same_run import note_same_run
+from tensorprobe.compare.shelf import Shelf
 from tensorprobe.compare.step import RankPair, pair_layouts, pair_ranks, pair_steps
 from tensorprobe.compare.truth.decision import TruthDecision
 from tensorprobe.errors import DumpError, UsageError
@@ -157,6 +158,7 @@ def _compare_dumps(
     mapping, options = how
     pairs, problems = pair_ranks(dumps[0], dumps[1])
     results: list[RankResult] = []
+    shelf = Shelf()
     histories: dict[int | None, _History] = {}
     unknown: dict[tuple[str, str], UsageError] | None = None
     for pair in pairs:
@@ -176,7 +178,12 @@ def _compare_dumps(
         unknown = here if unknown is None else {name: unknown[name] for name in unknown if name in here}
         if unknown and pair is pairs[-1]:  # no step and no rank has it
             raise next(iter(unknown.values()))
-        results.append(_compare_ranks(pair, aligned, history, options, work))
+        results.append(shelf.put(_compare_ranks(pair, aligned, history, options, work)))
+        del aligned  # before the next step is read
+        if shelf.is_used:
+            pair.reference.forget()
+            pair.candidate.forget()
+            collect_garbage()
     verdict = choose_verdict(results, options.allow_uncompared)
     if verdict.kind == "agree" and problems:
         verdict = replace(verdict, headline=f"{verdict.headline} But {'; '.join(problems[:3])}.")
@@ -236,6 +243,7 @@ def _compare_ranks(
     verdict = replace(note_same_run(verdict, pair), step=pair.step, rank_name=pair.reference.name)
     history.past = course.end()
     errors = history.truth.find_errors(pair, runs) if options.own_errors else {}
+    history.truth.end_step()
     return replace(_make_result(pair, finding, verdict), truth_errors=errors)
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from tensorprobe.compare.match.alignment import Unpaired
 from tensorprobe.compare.measure.measurement import Measurement
 from tensorprobe.compare.measure.noise import SILENCE, Noise
+from tensorprobe.compare.shelf import ShelvedCalls
+from tensorprobe.compare.tally import Tally
 from tensorprobe.errors import UsageError
 from tensorprobe.foreign_text import clean_lines
 from tensorprobe.run.call import Call
@@ -220,8 +223,8 @@ class RankResult:
     reference_name: str
     """`step0/rank3`"""
     candidate_name: str
-    calls: tuple[CallResult, ...]
-    """In the order of execution."""
+    calls: Sequence[CallResult]
+    """In the order of execution. In a large comparison they are read from a file each time they are asked for."""
     only_reference: tuple[Unpaired, ...]
     only_candidate: tuple[Unpaired, ...]
     verdict: Verdict
@@ -242,13 +245,17 @@ class RankResult:
     """For each side, how far the results of a call are from their truth, relative to it, by the name of the call; only
     where the step was executed again, and `own_errors` asks for it."""
 
+    @cached_property
+    def tally(self) -> Tally:
+        return self.calls.tally if isinstance(self.calls, ShelvedCalls) else Tally().count(self.calls)
+
     @property
     def value_counts(self) -> Counter[str]:
-        return Counter(value.status for call in self.calls for value in call.values)
+        return self.tally.values
 
     @property
     def role_counts(self) -> Counter[str]:
-        return Counter(call.role for call in self.calls)
+        return self.tally.roles
 
 
 @dataclass(frozen=True, repr=False)

@@ -155,8 +155,7 @@ def count_block(block: Block) -> int:
 def count_rows(comparison: Comparison) -> int:
     """How many there are, without making them."""
     return sum(
-        sum(len(call.values) for call in rank.calls) + len(rank.only_reference) + len(rank.only_candidate)
-        for rank in comparison.ranks
+        rank.tally.values.total() + len(rank.only_reference) + len(rank.only_candidate) for rank in comparison.ranks
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from itertools import groupby, islice
@@ -168,8 +168,7 @@ def _iter_programs(
         programs = {one.rank or 0: read_program(one) for one in ranks}
         for component in find_components(programs):
             chosen = [programs[rank] for rank in component]
-            for program in chosen:
-                limit_memory(program, device, limit)
+            limit_memory(chosen, device, limit)
             total, done = sum(1 for program in chosen for _ in program.calls()), 0
 
             def advance(total: int = total) -> None:
@@ -180,16 +179,21 @@ def _iter_programs(
             yield chosen, advance
 
 
-def limit_memory(program: Program, device: Any, limit: MemoryLimit) -> None:
-    """Say how much memory a replay will take, if that is much; DumpError if it is too much."""
+def limit_memory(programs: Sequence[Program], device: Any, limit: MemoryLimit) -> None:
+    """Say how much memory the replay of these ranks, which run together, will take, if that is much; DumpError if it is
+    too much. Each may take what the others leave."""
     from tensorprobe.replay import memory
 
     asked = None if limit.gib is None else int(limit.gib * 2**30)
-    program.limit_bytes = memory.find_limit(program.rank, memory.find_available_bytes(device), asked)
-    needed = memory.estimate_memory(program)
-    memory.check_memory(program, needed, program.limit_bytes)
-    if needed.peak_bytes > memory.TOLD_BYTES:
-        limit.tell(f"replaying {program.rank.name} will take about {memory.format_bytes(needed.peak_bytes)} of memory")
+    ranks = [program.rank for program in programs]
+    limit_bytes = memory.find_limit(ranks, memory.find_available_bytes(device), asked)
+    needed = [memory.estimate_memory(program) for program in programs]
+    memory.check_memory(ranks, needed, limit_bytes)
+    total = sum(one.peak_bytes for one in needed)
+    for program, own in zip(programs, needed, strict=True):
+        program.limit_bytes = limit_bytes - (total - own.peak_bytes)
+    if total > memory.TOLD_BYTES:
+        limit.tell(f"replaying {memory.name_ranks(ranks)} will take about {memory.format_bytes(total)} of memory")
 
 
 def check_replayable(rank: RankDump) -> None:

@@ -27,6 +27,8 @@ def _task_of(rank: RankDump) -> object:
         return rank.header.get("task")
     except DumpError:  # said by whoever reads it
         return None
+    finally:
+        rank.forget()  # there may be thousands, and some have to be read whole for it
 
 
 @contextmanager

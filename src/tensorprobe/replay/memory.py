@@ -7,7 +7,7 @@ derivative, until the backward pass is over; the gradients of parameters; and th
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -179,12 +179,13 @@ def recorded_bytes(leaf: Leaf) -> int:
 # -- what there is -----------------------------------------------------------------------------------------------------
 
 
-def find_limit(rank: RankDump, available_bytes: int, asked_bytes: int | None = None) -> int:
-    """How much the replay of a dump may take: what the user says; else what is available, and no more than a dump of
-    this size may need. A dump may come from anyone."""
+def find_limit(ranks: Sequence[RankDump], available_bytes: int, asked_bytes: int | None = None) -> int:
+    """How much the replay of these ranks together may take: what the user says; else what is available, and no more
+    than dumps of this size may need. A dump may come from anyone."""
     if asked_bytes is not None:
         return asked_bytes
-    return min(available_bytes, max(_LEAST_LIMIT_BYTES, _LIMIT_PER_FILE_BYTE * count_file_bytes(rank)))
+    explained = sum(max(_LEAST_LIMIT_BYTES, _LIMIT_PER_FILE_BYTE * count_file_bytes(rank)) for rank in ranks)
+    return min(available_bytes, explained)
 
 
 def count_file_bytes(rank: RankDump) -> int:
@@ -213,14 +214,22 @@ def _find_installed_bytes() -> int:
         return 1 << 40
 
 
-def check_memory(program: Program, memory: Memory, limit_bytes: int) -> None:
-    """DumpError where a replay would take more than it may, before it begins."""
-    if memory.peak_bytes > limit_bytes:
+def check_memory(ranks: Sequence[RankDump], needed: Sequence[Memory], limit_bytes: int) -> None:
+    """DumpError where a replay of these ranks together would take more than it may, before it begins."""
+    total = sum(memory.peak_bytes for memory in needed)
+    if total > limit_bytes:
+        largest = max(needed, key=lambda memory: memory.peak_bytes)
         raise DumpError(
-            f"Replaying {program.rank.name} would take {format_bytes(memory.peak_bytes)} of memory, most of it at "
-            f"{memory.call}, and {format_bytes(limit_bytes)} is the limit here. Replay it on a machine or a device "
+            f"Replaying {name_ranks(ranks)} would take {format_bytes(total)} of memory, most of it at "
+            f"{largest.call}, and {format_bytes(limit_bytes)} is the limit here. Replay it on a machine or a device "
             "with more memory; if it is there, say so with --memory GIB."
         )
+
+
+def name_ranks(ranks: Sequence[RankDump]) -> str:
+    """`step0/rank3`, `step0/rank0 … rank7 together`"""
+    first = ranks[0].name
+    return first if len(ranks) == 1 else f"{first} … {ranks[-1].folder.name} together"
 
 
 def format_bytes(count: int) -> str:

@@ -6,6 +6,7 @@ replica that drifted is still much like the others, and a part of something else
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,8 @@ from tensorprobe.run.leaf import Leaf
 
 _LIKE = 0.9
 """A correlation from which on two tensors are one that drifted."""
+_CHANCE = 5.0
+"""Of few numbers it must be larger, so that chance makes it hardly ever: by so many deviations (Fisher)."""
 _CLEARLY = 1e-2
 """By so much of its size must a result differ that was not drawn: kernels may add up in another order."""
 _LEAST = 4
@@ -139,12 +142,18 @@ def _group(copies: Sequence[_Copy], *, is_one: bool) -> list[list[_Copy]]:
     groups: list[list[_Copy]] = []
     for copy in copies:
         for group in groups:
-            if is_bit_equal(group[0].content, copy.content) or _correlate(group[0].content, copy.content) > _LIKE:
+            if is_bit_equal(group[0].content, copy.content) or _is_like(group[0].content, copy.content):
                 group.append(copy)
                 break
         else:
             groups.append([copy])
     return groups
+
+
+def _is_like(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Is one the other after a drift? A rank may have hundreds of peers, and a bias four numbers."""
+    by_chance = math.tanh(_CHANCE / math.sqrt(max(first.numel() - 3, 1)))
+    return _correlate(first, second) > max(_LIKE, by_chance)
 
 
 def _correlate(first: torch.Tensor, second: torch.Tensor) -> float:

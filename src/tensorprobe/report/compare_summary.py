@@ -19,6 +19,7 @@ from tensorprobe.compare.result import (
     Verdict,
 )
 from tensorprobe.compare.row import describe_unpaired, safe_repr
+from tensorprobe.compare.tally import Tally
 
 BASIS_WORDS = {
     "tensor": "element by element",
@@ -122,8 +123,9 @@ def summarize(comparison: Comparison) -> Summary:
     """Everything that is said about a comparison, beside its rows."""
     ranks = comparison.ranks
     unpaired = list(_iter_unpaired(ranks))
-    calls = [call for rank in ranks for call in rank.calls]
-    values = [value for call in calls if not call.is_framework_made for value in call.values]
+    counted = Tally()
+    for rank in ranks:
+        counted.add(rank.tally)
     return Summary(
         comparison=comparison,
         reference=comparison.reference,
@@ -133,14 +135,14 @@ def summarize(comparison: Comparison) -> Summary:
         circumstances=_merge_circumstances(ranks),
         notes=tuple(dict.fromkeys(note for rank in ranks for note in rank.notes)),
         sources=tuple(_iter_sources(comparison)),
-        tensors=_in_order(STATUSES, (value.status for value in values if value.is_tensor)),
-        arguments=_in_order(STATUSES, (value.status for value in values if not value.is_tensor)),
-        calls=_in_order(ROLES, (call.role for call in calls if not call.is_framework_made)),
-        framework_calls=_in_order(ROLES, (call.role for call in calls if call.is_framework_made)),
-        bases=_in_order(BASIS_WORDS, (basis for rank in ranks for basis in rank.bases.elements())),
+        tensors=_in_order(STATUSES, counted.own_tensors),
+        arguments=_in_order(STATUSES, counted.own_arguments),
+        calls=_in_order(ROLES, counted.own_roles),
+        framework_calls=_in_order(ROLES, counted.framework_roles),
+        bases=_in_order(BASIS_WORDS, sum((rank.bases for rank in ranks), Counter[str]())),
         coverage=add_coverage(rank.coverage for rank in ranks),
-        obstacles=_count_obstacles(values),
-        fallbacks=_count_fallbacks(values),
+        obstacles=dict(counted.obstacles.most_common()),
+        fallbacks=dict(counted.fallbacks.most_common()),
         unpaired=tuple(one for one in unpaired if one.found.call.caller is None and not one.found.is_idle),
         idle=tuple(one for one in unpaired if one.found.call.caller is None and one.found.is_idle),
         framework_unpaired=tuple(one for one in unpaired if one.found.call.caller is not None),
@@ -190,10 +192,10 @@ def _excess(value: ValuePair) -> tuple[float, float]:
     return (error / value.tolerance if value.tolerance else error, error)
 
 
-def _in_order(order: Iterable[str], words: Iterable[str]) -> dict[str, int]:
+def _in_order(order: Iterable[str], counts: Counter[str]) -> dict[str, int]:
     """How often each word occurs, in the order that is usual for them."""
-    total = Counter(words)
-    return {word: total.pop(word) for word in order if word in total} | dict(total)
+    total = dict(counts)
+    return {word: total.pop(word) for word in order if word in total} | total
 
 
 def _add(counts: Iterable[Any]) -> Counter[str]:
@@ -201,16 +203,6 @@ def _add(counts: Iterable[Any]) -> Counter[str]:
     for count in counts:
         total.update(count)
     return total
-
-
-def _count_obstacles(values: Iterable[ValuePair]) -> dict[str, int]:
-    missing = (value for value in values if value.is_tensor and value.status == "not comparable")
-    return dict(Counter(value.reason or "no reason is known" for value in missing).most_common())
-
-
-def _count_fallbacks(values: Iterable[ValuePair]) -> dict[str, int]:
-    found = (value.measurement.fallback for value in values if value.measurement is not None)
-    return dict(Counter(reason for reason in found if reason is not None).most_common())
 
 
 def _find_places(comparison: Comparison) -> tuple[str, str]:

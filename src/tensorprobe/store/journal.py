@@ -158,6 +158,12 @@ def outline_part(path: Path, types: Types) -> Outline:
     return Outline(header, offsets, is_closed, is_cut, tuple(bad_lines), places)
 
 
+def read_header(path: Path) -> dict[str, Any] | None:
+    """What the first line of a file says; None when the header is not one line."""
+    line = next((line for _, _, line in iter_lines(path, first_limit=_HEADER_LIMIT_BYTES)), b"")
+    return parse_header(line, path) if line.endswith(b"\n") else None
+
+
 def outline_whole(path: Path) -> Outline | None:
     """Find the entries of a complete file without parsing their values; None when it is not one entry a line."""
     header: dict[str, Any] | None = None

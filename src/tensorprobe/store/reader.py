@@ -142,6 +142,14 @@ class RankDump:
             for name, tree in self.debug_file.items():
                 yield SavedValue(name, tree)
 
+    def forget(self) -> None:
+        """Frees the memory of all that is long in it; what is asked for again is read again."""
+        for file in self._files:
+            if isinstance(file, RecordFile):
+                file.forget()
+        for name in ("_parents", "_stacks"):
+            self.__dict__.pop(name, None)
+
     @property
     def parents(self) -> Mapping[str, str | None]:
         """Each record and the module call that contains it; empty at L1."""

@@ -33,8 +33,10 @@ class RecordFile:
     @property
     def is_complete(self) -> bool:
         """All that was written to the file is here."""
+        if not self.is_part:
+            return True
         outline = self._outline
-        return not self.is_part or (outline is not None and outline.is_closed and not outline.bad_lines)
+        return outline is not None and outline.is_closed and not outline.bad_lines
 
     @property
     def has_bad_lines(self) -> bool:
@@ -44,9 +46,16 @@ class RecordFile:
     @property
     def header(self) -> Mapping[str, Any]:
         """task, level, framework …; empty when it was cut off."""
+        if not self.is_part and self._first_line:
+            return self._first_line
         if self._outline is None:
             return self._whole[0]
         return self._outline.header or {}
+
+    def forget(self) -> None:
+        """Frees the memory of what was read: it is read again when somebody asks."""
+        for name in ("_outline", "_whole"):
+            self.__dict__.pop(name, None)
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -84,6 +93,11 @@ class RecordFile:
         if self._outline is None:
             return self._whole[1][name]
         return journal.read_entry(self.path, self._outline, name, self.types)
+
+    @cached_property
+    def _first_line(self) -> dict[str, Any]:
+        """The header, where it is a line of its own; there may be thousands of files of which only that is asked."""
+        return journal.read_header(self.path) or {}
 
     @cached_property
     def _outline(self) -> journal.Outline | None:

@@ -13,7 +13,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from tests.compare.layout.model import Model, Norm, Plan, draw, read_batch
+from tests.compare.layout.model import BATCH, Model, Norm, Plan, draw, read_batch
+from tests.compare.layout.parallel import faulty_gelu
 from tests.replay.rank_worker import Net
 
 Case = tuple[nn.Module, Callable[[], object]]
@@ -21,10 +22,12 @@ RATE = 0.1
 PLAIN = Plan()
 
 
-def make_whole(plan: Plan = PLAIN, *, has_experts: bool = False, dtype: torch.dtype = torch.float32) -> Case:
+def make_whole(
+    plan: Plan = PLAIN, *, has_experts: bool = False, dtype: torch.dtype = torch.float32, samples: int = BATCH
+) -> Case:
     """The reference, in one process."""
     model = Model(plan, has_experts).to(dtype)
-    tokens, labels = read_batch()
+    tokens, labels = read_batch(samples)
 
     def step() -> None:
         torch.manual_seed(5)
@@ -90,7 +93,8 @@ def make_tensor(
 
     def step() -> None:
         torch.manual_seed(5 + (rank == 1 and fault == "seed"))
-        model(tokens, labels).float().mean().backward()
+        with faulty_gelu(fault == "kernel" and rank == 1):
+            model(tokens, labels).float().mean().backward()
         if cuts_sequence:
             reduce_gradients(find_sequence_parameters(model, fault), dist.group.WORLD)
 
@@ -137,8 +141,8 @@ def make_distributed(fault: str = "") -> Case:
 # -- data parallel -----------------------------------------------------------------------------------------------------
 
 
-def read_part(dim: int, place: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    tokens, labels = (part.chunk(count, dim)[place].contiguous() for part in read_batch())
+def read_part(dim: int, place: int, count: int, samples: int = BATCH) -> tuple[torch.Tensor, torch.Tensor]:
+    tokens, labels = (part.chunk(count, dim)[place].contiguous() for part in read_batch(samples))
     return tokens, labels
 
 
@@ -282,33 +286,6 @@ def make_pipeline(fault: str = "") -> Case:
     return model, second if rank else first
 
 
-# -- several at once ---------------------------------------------------------------------------------------------------
-
-
-def make_grid(fault: str = "", width: int = 2) -> Case:
-    """Tensor parallel in groups of some width, data parallel across them."""
-    rank, count = dist.get_rank(), dist.get_world_size()
-    place, column, copies = rank // width, rank % width, count // width
-    tensors = [dist.new_group(list(range(first, first + width))) for first in range(0, count, width)]
-    data = [dist.new_group(list(range(first, count, width))) for first in range(width)]
-    plan = Plan((column, width, tensors[place]), fault=fault)
-    if fault == "few":
-        pairs = [dist.new_group([first, first + 1]) for first in range(0, count, 2)]
-        plan = replace(plan, few=pairs[rank // 2])
-    model = Model(plan)
-    if fault == "stale" and rank == count - 1:
-        model.block.after.weight.data *= 0.99
-    tokens, labels = read_part(1, 0 if fault == "data" and place == 1 else place, copies)
-
-    def step() -> None:
-        model(tokens, labels).mean().backward()
-        left_out = model.head.norm.weight if fault == "left out" else None
-        parameters = [one for one in model.parameters() if one is not left_out]
-        reduce_gradients(parameters, data[column], copies * (copies if fault == "twice" else 1))
-
-    return model, step
-
-
 RIGHT: dict[str, Callable[[], Case]] = {
     "tp": make_tensor,
     "tp_bfloat16": lambda: make_tensor(dtype=torch.bfloat16),
@@ -341,6 +318,7 @@ WRONG: dict[str, Callable[[], Case]] = {
     "tp.offset": lambda: make_tensor("offset"),
     "tp.seed": lambda: make_tensor("seed"),
     "tp.stale": lambda: make_tensor("stale"),
+    "tp.kernel": lambda: make_tensor("kernel"),
     "sp.norm": lambda: make_tensor("norm", cuts_sequence=True),
     "dtensor.partial": lambda: make_distributed("partial"),
     "tp_turned.no_reduce": lambda: make_tensor("no reduce", is_turned=True),
@@ -355,34 +333,10 @@ WRONG: dict[str, Callable[[], Case]] = {
     "ep.expert": lambda: make_experts("expert"),
     "pp.micro": lambda: make_pipeline("micro"),
 }
-FOUR: dict[str, Callable[[], Case]] = {
-    "tp4": make_tensor,
-    "grid": make_grid,
-    "fsdp2_4": make_sharded,
-    "cp4": make_context,
-    "tp4.few": lambda: make_tensor("few"),
-    "tp4.stale": lambda: make_tensor("stale"),
-    "grid.no_reduce": lambda: make_grid("no reduce"),
-    "grid.left_out": lambda: make_grid("left out"),
-}
-EIGHT: dict[str, Callable[[], Case]] = {
-    "grid8": make_grid,
-    "wide8": lambda: make_grid(width=4),
-    "cp8": make_context,
-    "grid8.no_reduce": lambda: make_grid("no reduce"),
-    "grid8.no_copy": lambda: make_grid("no copy"),
-    "grid8.left_out": lambda: make_grid("left out"),
-    "grid8.stale": lambda: make_grid("stale"),
-    "grid8.twice": lambda: make_grid("twice"),
-    "grid8.data": lambda: make_grid("data"),
-    "wide8.few": lambda: make_grid("few", 4),
-    "cp8.rotary": lambda: make_context("rotary"),
-}
-CASES = {2: {**RIGHT, **WRONG}, 4: FOUR, 8: EIGHT}
 SHORT_RIGHT = ("tp_bfloat16", "tp_narrow", "dtensor", "fsdp2", "fsdp2_small", "cp", "ep", "pp", "ddp_small")
 SHORT_WRONG = (
     *("tp.no_reduce_bfloat16", "tp.offset", "tp.stale", "dp.twice", "accumulation.scale"),
-    *("cp.rotary", "ep.expert", "pp.micro", "fsdp2.half", "fsdp2_l1.half", "tp_narrow.stale"),
+    *("cp.rotary", "ep.expert", "pp.micro", "fsdp2.half", "fsdp2_l1.half", "tp_narrow.stale", "tp.kernel"),
 )
 LONG_RIGHT = tuple(name for name in RIGHT if name not in SHORT_RIGHT)
 LONG_WRONG = tuple(name for name in WRONG if name not in SHORT_WRONG)

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.compare.layout.case import (
-    FOUR,
     LONG_RIGHT,
     LONG_WRONG,
     REFERENCES,
@@ -20,6 +19,8 @@ from tests.compare.layout.case import (
     STATISTICS_WRONG,
     WRONG,
 )
+from tests.compare.layout.eight import EIGHT_REFERENCES
+from tests.compare.layout.four import FOUR
 from tests.compare.layout.worker import record
 from tests.integration.torchrun import run_ranks
 
@@ -62,5 +63,7 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def eight(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("eight")
+    for name, make in EIGHT_REFERENCES.items():
+        record(make(), folder / f"{name} alone")
     run_ranks(8, WORKER, str(folder))
     return folder

@@ -25,10 +25,10 @@ def draw(seed: int, *shape: int) -> torch.Tensor:
     return (torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) * 0.3).bfloat16().float()
 
 
-def read_batch() -> tuple[torch.Tensor, torch.Tensor]:
+def read_batch(samples: int = BATCH) -> tuple[torch.Tensor, torch.Tensor]:
     """Tokens and labels, by place in the sequence and by sample."""
     generator = torch.Generator().manual_seed(77)
-    tokens = torch.randint(0, WORDS, (LENGTH + 1, BATCH), generator=generator)
+    tokens = torch.randint(0, WORDS, (LENGTH + 1, samples), generator=generator)
     return tokens[:-1].contiguous(), tokens[1:].contiguous()
 
 
@@ -39,6 +39,12 @@ class Plan:
     tensor: tuple[int, int, Any] = (0, 1, None)
     context: tuple[int, int, Any] = (0, 1, None)
     expert: tuple[int, int] = (0, 1)
+    data: tuple[int, int] = (0, 1)
+    """Of a batch; with a dropout whose mask is drawn for all of it."""
+    draws_whole_mask: bool = False
+    head: int = HEAD
+    """The size of an attention head."""
+    experts: int = EXPERTS
     cuts_sequence: bool = False
     """Sequence parallel between the tensor-parallel regions."""
     dropout: float = 0.0
@@ -71,13 +77,13 @@ class Attention(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         plan = self.plan
         query, key, value = F.linear(enter(x, plan), self.qkv).chunk(3, -1)
-        query, key, value = (part.unflatten(-1, (-1, HEAD)) for part in (query, key, value))
+        query, key, value = (part.unflatten(-1, (-1, plan.head)) for part in (query, key, value))
         place, count, group = plan.context
         first = place * query.shape[0] if plan.fault != "rotary" else 0
         query, key = rotate(query, first), rotate(key, first)
         if count > 1:
             key, value = Gather.apply(key, group), Gather.apply(value, group)
-        scores = torch.einsum("qbhd,kbhd->bhqk", query, key) / HEAD**0.5
+        scores = torch.einsum("qbhd,kbhd->bhqk", query, key) / plan.head**0.5
         rows = torch.arange(query.shape[0]) + place * query.shape[0]
         scores = scores.masked_fill(torch.arange(key.shape[0]) > rows.unsqueeze(-1), -1e9)
         mixed = torch.einsum("bhqk,kbhd->qbhd", scores.softmax(-1), value).flatten(2)
@@ -86,7 +92,7 @@ class Attention(nn.Module):
 
 def rotate(x: torch.Tensor, first: int) -> torch.Tensor:
     places = torch.arange(x.shape[0], dtype=torch.float32) + first
-    angles = (places[:, None] * 10.0 ** -torch.arange(HEAD // 2, dtype=torch.float32)).to(x.dtype)[:, None, None]
+    angles = (places[:, None] * 10.0 ** -torch.arange(x.shape[-1] // 2, dtype=torch.float32)).to(x.dtype)[:, None, None]
     left, right = x.chunk(2, -1)
     return torch.cat([left * angles.cos() - right * angles.sin(), right * angles.cos() + left * angles.sin()], -1)
 
@@ -129,11 +135,11 @@ class Experts(nn.Module):
     def __init__(self, plan: Plan, seed: int) -> None:
         super().__init__()
         self.plan = plan
-        self.router = nn.Parameter(draw(seed, EXPERTS, WIDTH))
+        self.router = nn.Parameter(draw(seed, plan.experts, WIDTH))
         place, count = plan.expert
-        self.own = EXPERTS // count
-        self.up = nn.Parameter(draw(seed + 1, EXPERTS, HIDDEN, WIDTH).chunk(count)[place].clone())
-        self.down = nn.Parameter(draw(seed + 2, EXPERTS, WIDTH, HIDDEN).chunk(count)[place].clone())
+        self.own = plan.experts // count
+        self.up = nn.Parameter(draw(seed + 1, plan.experts, HIDDEN, WIDTH).chunk(count)[place].clone())
+        self.down = nn.Parameter(draw(seed + 2, plan.experts, WIDTH, HIDDEN).chunk(count)[place].clone())
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         _, count = self.plan.expert
@@ -142,7 +148,7 @@ class Experts(nn.Module):
         best, chosen = shares.max(-1)
         order = chosen.argsort(stable=True)
         rows = tokens[order]
-        sizes = torch.bincount(chosen, minlength=EXPERTS)
+        sizes = torch.bincount(chosen, minlength=self.plan.experts)
         mixed = self.apply_experts(rows, sizes) if count == 1 else self.exchange(rows, sizes)
         result = torch.zeros_like(tokens).index_copy(0, order, mixed)
         return (result * best.unsqueeze(-1)).reshape(x.shape)
@@ -174,12 +180,25 @@ class Experts(nn.Module):
         return torch.cat(found)
 
 
+class WholeDropout(nn.Module):
+    """Draws the mask of the whole batch on each rank, and takes its own part of it."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__()
+        self.plan = plan
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        place, count = self.plan.data
+        mask = torch.rand(x.shape[0], x.shape[1] * count, x.shape[2]) >= self.plan.dropout
+        return x * mask.chunk(count, 1)[place] / (1 - self.plan.dropout)
+
+
 class Block(nn.Module):
     def __init__(self, plan: Plan, seed: int, has_experts: bool) -> None:
         super().__init__()
         self.norm, self.attention, self.after = Norm(seed), Attention(plan, seed + 10), Norm(seed + 1)
         self.mlp = Experts(plan, seed + 20) if has_experts else Mlp(plan, seed + 20)
-        self.dropout = nn.Dropout(plan.dropout)
+        self.dropout = WholeDropout(plan) if plan.draws_whole_mask else nn.Dropout(plan.dropout)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x + self.dropout(self.attention(self.norm(x)))

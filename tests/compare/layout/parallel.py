@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 Group = Any
+
+
+@contextmanager
+def faulty_gelu(is_faulty: bool) -> Iterator[None]:
+    """torch's own kernel of gelu is replaced by one that is wrong where its argument is large."""
+    if not is_faulty:
+        yield
+        return
+    library = torch.library.Library("aten", "IMPL")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that a kernel is replaced
+        library.impl("gelu", lambda x, *, approximate="none": _half_normal(x) * (1 + 0.01 * (x > 0.5)), "CPU")
+    try:
+        yield
+    finally:
+        library._destroy()
+
+
+def _half_normal(x: torch.Tensor) -> torch.Tensor:
+    return x * 0.5 * (1 + torch.erf(x * 0.5**0.5))
 
 
 class Copy(torch.autograd.Function):

@@ -27,13 +27,24 @@ class StepBuilder:
         self._values.append(TrueValue(len(self._values), array, "float32", None, "input.0", parameter))
         return len(self._values) - 1
 
-    def add_call(self, op: str, inputs: list[int], output: Array, *, is_root: bool = False) -> int:
+    def add_call(
+        self,
+        op: str,
+        inputs: list[int],
+        output: Array,
+        *,
+        is_root: bool = False,
+        is_random: bool = False,
+        arguments: Mapping[str, object] | None = None,
+    ) -> int:
         name = f"Torch.{op}.{len(self._calls)}.forward"
         number = len(self._values)
         self._values.append(TrueValue(number, output, "float32", name, "output.0", is_root=is_root))
         given = {f"input.{place}": one for place, one in enumerate(inputs)}
         self._calls[name] = TrueCall(
-            name, len(self._calls), "pytorch", "Torch", op, None, None, given, {"output.0": number}
+            *(name, len(self._calls), "pytorch", "Torch", op, None, None, given, {"output.0": number}),
+            arguments=dict(arguments or {}),
+            is_random=is_random,
         )
         return number
 

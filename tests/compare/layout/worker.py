@@ -8,7 +8,11 @@ from pathlib import Path
 import torch.distributed as dist
 
 import tensorprobe
-from tests.compare.layout.case import CALLS_ONLY, CASES, SMALL, STATISTICS, Case
+from tests.compare.layout.case import CALLS_ONLY, RIGHT, SMALL, STATISTICS, WRONG, Case
+from tests.compare.layout.eight import EIGHT
+from tests.compare.layout.four import FOUR
+
+CASES = {2: {**RIGHT, **WRONG}, 4: FOUR, 8: EIGHT}
 
 
 def record(case: Case, folder: Path, *, level: str = "mix", task: str = "tensor") -> None:

@@ -57,15 +57,10 @@ def _word_agreement(agreeing: Sequence[RankResult], results: Sequence[RankResult
     words += f"{count_noun(calls, 'call')}, {count_noun(values, 'value')}"
     if known < values:
         words += f", of which {values - known:,} could not be compared"
-    recorded = sum(map(_count_fallbacks, agreeing))
+    recorded = sum(result.tally.fallbacks.total() for result in agreeing)
     if recorded:
         words += f"; {recorded:,} only by what was recorded of them, because their files cannot be compared"
     return replace(agreeing[0].verdict, headline=f"The runs agree: {words}.", step=None, rank_name=None)
-
-
-def _count_fallbacks(result: RankResult) -> int:
-    values = (value for call in result.calls if not call.is_framework_made for value in call.values)
-    return sum(value.measurement is not None and value.measurement.fallback is not None for value in values)
 
 
 def _is_empty(result: RankResult) -> bool:

@@ -73,6 +73,9 @@ class Tracer:
     def relation(self, rank: int, value: TrueValue) -> Relation | None:
         return self._relations.of(rank, value)
 
+    def is_plain(self, rank: int, value: TrueValue) -> bool:
+        return self._relations.is_plain(rank, value)
+
     def exists(self, rank: int, value: TrueValue) -> bool:
         return self._relations.is_plain(rank, value) or self._relations.of(rank, value) is not None
 

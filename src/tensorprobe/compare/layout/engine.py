@@ -23,10 +23,12 @@ def compare_layouts(pair: LayoutPair) -> RankResult:
 
 def compare_other_layouts(pair: LayoutPair) -> RankResult | None:
     """One step of two runs with the same number of ranks, by what they mean; None where each rank stands against its
-    namesake, or where the weights of one run are not those of the other, in parts."""
+    namesake, or where the weights of one run are not those of the other, in parts. Of one layout, too, what a kernel of
+    one rank does wrong reaches the others: it is found where all are executed together."""
     reason = find_other_layout(pair.reference.ranks, pair.candidate.ranks)
     if reason is None:
-        return None
+        judgement = judge_layouts(pair.reference.ranks, pair.candidate.ranks, explains=False)
+        return _make_result(pair, judgement) if judgement.is_equal and judgement.findings else None
     judgement = judge_layouts(pair.reference.ranks, pair.candidate.ranks)
     if any(stray.error is None or stray.error > _DRIFTED for stray in judgement.holdings.strays):
         return None

@@ -14,6 +14,7 @@ from tensorprobe.compare.layout.observable import list_ranks
 from tensorprobe.compare.layout.part import Part, locate
 from tensorprobe.compare.layout.pool import Known, Ranks, Steps
 from tensorprobe.compare.layout.relation import Relation
+from tensorprobe.compare.layout.way import Way
 from tensorprobe.compare.result import VerdictKind
 from tensorprobe.compare.truth.value_index import is_same, word_of
 from tensorprobe.replay.communication import Communication
@@ -45,9 +46,13 @@ class Explainer:
         self._candidate = candidate
         self._tracer = tracer
         self._tolerance = tolerance
+        self._way = Way(candidate, tracer)
 
     def explain(self, beginning: Beginning) -> Explanation:
         call, rank = beginning.call, beginning.rank
+        drawn = self._explain_drawn(beginning)
+        if drawn is not None:
+            return drawn
         given = [(slot, value, self._tracer.relation(rank, value)) for slot, value in self._own_inputs(rank, call)]
         partner, partner_rank = self._find_partner(call, [found for *_, found in given if found is not None])
         chosen = self._choose(beginning, given)
@@ -55,6 +60,10 @@ class Explainer:
             earlier = self._explain_earlier(beginning, CallPair(call, partner), partner_rank)
             if earlier is not None:
                 return earlier
+        if chosen is None and partner is not None and word_of(partner) != word_of(call):
+            on_the_way = self._explain_way(beginning, partner, partner_rank)
+            if on_the_way is not None:
+                return on_the_way
         exchanged = self._find_exchanged(call, given) if chosen is None else None
         chosen = ("entered", exchanged) if exchanged is not None else chosen
         kind, because = chosen or ("source", self._describe_otherwise(call, partner))
@@ -70,12 +79,66 @@ class Explainer:
         ranks = tuple(rank for rank in beginning.ranks if found.call.name in self._candidate[rank].step.calls)
         return Explanation("entered", found.call, ranks, twisted, found.partner, partner_rank)
 
+    def _explain_drawn(self, beginning: Beginning) -> Explanation | None:
+        """By a call that drew other numbers, of which only a mask is left: that by itself could be anywhere."""
+        found = {rank: self._find_drawn(rank, beginning.call) for rank in beginning.ranks}
+        call = found[beginning.rank]
+        if call is None:
+            return None
+        ranks = tuple(rank for rank, one in found.items() if one is not None and one.name == call.name)
+        return Explanation("random", call, ranks, self._describe_drawn(call, ranks))
+
+    def _find_drawn(self, rank: int, call: TrueCall) -> TrueCall | None:
+        step = self._candidate[rank].step
+        own = step.calls.get(call.name)
+        waiting = [step.values[number] for number in own.inputs.values()] if own is not None else []
+        seen = set[int]()
+        while waiting:
+            value = waiting.pop()
+            maker = step.maker(value)
+            if value.number in seen or maker is None:
+                continue
+            seen.add(value.number)
+            if maker.is_random and self._tracer.relation(rank, value) is None:
+                return maker
+            if self._tracer.is_plain(rank, value):
+                waiting += [step.values[number] for number in maker.inputs.values()]
+        return None
+
+    def _describe_drawn(self, call: TrueCall, ranks: Ranks) -> str:
+        others = self._agreeing_ranks(call, ranks)
+        peers = f", and {list_ranks(others)} the same as the reference" if others else ""
+        return f"it drew other random numbers{peers}"
+
+    def _explain_way(self, beginning: Beginning, partner: TrueCall, partner_rank: int) -> Explanation | None:
+        """By what the calls from here to the loss are given, where the reference gets there by others."""
+        rank = beginning.rank
+        wrong = self._way.find_wrong_place(rank)
+        if wrong is not None:
+            first = min(wrong.numbers)
+            number, place = wrong.numbers[first]
+            because = (
+                f"its {wrong.slot} is {number} on rank {first}, whose part of {self._describe_known(wrong.known)} of "
+                f"the reference {wrong.bound} at {place}"
+            )
+            return Explanation("entered", wrong.call, tuple(sorted(wrong.numbers)), because, partner, partner_rank)
+        cut = [one for one in self._way.find_taken(rank) if not one.relation.part.is_whole]
+        for number, one in enumerate(cut):
+            for other in cut[number + 1 :]:
+                if self._is_twisted((one.value, one.relation), (other.value, other.relation)):
+                    because = (
+                        f"its {one.slot} is {one.relation.part.describe()} of "
+                        f"{self._describe_known(one.relation.known)} of the reference, and {other.slot} of "
+                        f"{other.call.name}, with which it goes on, is {other.relation.part.describe()} of "
+                        f"{self._describe_known(other.relation.known)}"
+                    )
+                    return Explanation("entered", one.call, beginning.ranks, because, partner, partner_rank)
+        return None
+
     def _choose(self, beginning: Beginning, given: list[Given]) -> tuple[VerdictKind, str] | None:
         call, rank = beginning.call, beginning.rank
         if call.is_random or "dropout" in word_of(call):
-            others = self._agreeing_ranks(call, beginning.ranks)
-            peers = f", and {list_ranks(others)} the same as the reference" if others else ""
-            return "random", f"it drew other random numbers{peers}"
+            return "random", self._describe_drawn(call, beginning.ranks)
         communication = self._candidate[rank].communications.get(call.name)
         if communication is not None:
             return "source", self._describe_collective(rank, call, communication)
@@ -125,6 +188,7 @@ class Explainer:
     def _find_exchanged(self, call: TrueCall, given: list[Given]) -> str | None:
         """An input that the reference gives to another call than the others."""
         known = {slot: found.known for slot, _, found in given if found is not None}
+        found: list[tuple[int, str]] = []
         for one in self._reference.values():
             for other in one.step.calls.values():
                 if word_of(other) != word_of(call) or len(known) < 2:
@@ -134,12 +198,13 @@ class Explainer:
                 shared = [slot for slot in taken if slot not in differing]
                 if len(differing) == 1 and shared and not self._holds(call, differing[0], taken[differing[0]]):
                     slot = differing[0]
-                    return (
+                    words = (
                         f"its {shared[0]} is a part of {self._describe_known(known[shared[0]])} of the reference, "
                         f"which goes into {other.name} together with another {slot} than this one, "
                         f"{self._describe_known(known[slot])}"
                     )
-        return None
+                    found.append((len(one.step.users.get(taken[shared[0]].number, ())), words))
+        return min(found, key=lambda one: one[0])[1] if found else None  # what few calls take tells most
 
     def _holds(self, call: TrueCall, slot: str, value: TrueValue) -> bool:
         """Is it given a part of this value all the same, as one of several that are equal?"""
@@ -228,6 +293,11 @@ class Explainer:
         return (found[1], found[2]) if found is not None else (None, 0)
 
     def _describe_known(self, known: Known) -> str:
-        if known.call is None:
-            return known.name
-        return f"{known.name} of {known.call.name}"
+        call = known.call or self._find_taker(known)
+        return known.name if call is None else f"{known.name} of {call.name}"
+
+    def _find_taker(self, known: Known) -> TrueCall | None:
+        """Of data, the first call that takes it: it has no other name."""
+        step = self._reference[known.ranks[0]].step
+        leaf = next((one for one in step.leaves if one.array is known.array and one.parameter is None), None)
+        return next(iter(step.users.get(leaf.number, ())), None) if leaf is not None else None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from tensorprobe.compare.layout.data import Untaken, find_untaken
 from tensorprobe.compare.layout.difference import Tracer
 from tensorprobe.compare.layout.explanation import Explainer, Explanation
+from tensorprobe.compare.layout.kernel import RankFinding, find_wrong_results
 from tensorprobe.compare.layout.observable import GradientJudge, GradientMatch, Loss, match_loss, read_loss
 from tensorprobe.compare.layout.pool import Steps
 from tensorprobe.compare.layout.relation import Relations
@@ -40,6 +41,8 @@ class LayoutJudgement:
     """How many weights and data of either side were rounded, because the other has them in a coarser dtype."""
     differences: list[Explanation] = field(default_factory=list)
     untaken: list[Untaken] = field(default_factory=list)
+    findings: list[RankFinding] = field(default_factory=list)
+    """Where both mean the same: recorded results that are not what their calls mean."""
 
     @property
     def has_loss(self) -> bool:
@@ -77,8 +80,10 @@ class LayoutJudgement:
         return list(dict.fromkeys(found))
 
 
-def judge_layouts(reference: Sequence[RankDump], candidate: Sequence[RankDump]) -> LayoutJudgement:
-    """Both sides of one step, each with all its ranks."""
+def judge_layouts(
+    reference: Sequence[RankDump], candidate: Sequence[RankDump], *, explains: bool = True
+) -> LayoutJudgement:
+    """Both sides of one step, each with all its ranks. `explains`: where they differ, say where."""
     sides = [_replay(ranks) for ranks in (reference, candidate)]
     rounded = find_rounded(sides[0], sides[1]), find_rounded(sides[1], sides[0])
     sides = [
@@ -92,8 +97,10 @@ def judge_layouts(reference: Sequence[RankDump], candidate: Sequence[RankDump]) 
     loss = match_loss(*losses, tolerance)
     counts = count_rounded(rounded[0]), count_rounded(rounded[1])
     found = LayoutJudgement(sides[0], sides[1], holdings, losses, loss, gradients, tolerance, counts)
-    if not found.has_same_loss and not holdings.strays:
+    if explains and not found.has_same_loss and not holdings.strays:
         _explain(found)
+    if found.is_equal:
+        found.findings = find_wrong_results((sides[0], sides[1]), (reference, candidate))
     return found
 
 
@@ -107,8 +114,7 @@ def _explain(found: LayoutJudgement) -> None:
 def _replay(ranks: Sequence[RankDump], replacements: Rounded | None = None) -> Steps:
     device = find_device("cpu")
     programs = [read_program(rank) for rank in ranks]
-    for program in programs:
-        limit_memory(program, device, MemoryLimit())
+    limit_memory(programs, device, MemoryLimit())
     found = build_joint_steps(programs, device, replacements=replacements)
     if len(found) < len(ranks):
         raise DumpError(f"{ranks[0].folder.parent} has two processes of one rank: they cannot be replayed together.")

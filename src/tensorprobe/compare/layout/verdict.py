@@ -7,10 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tensorprobe.compare.layout.explanation import Explanation
 from tensorprobe.compare.layout.judge import LayoutJudgement
+from tensorprobe.compare.layout.kernel import RankFinding
 from tensorprobe.compare.layout.observable import GradientMatch, list_ranks
 from tensorprobe.compare.layout.pool import Steps
 from tensorprobe.compare.layout.weight import Stray, count_kinds
 from tensorprobe.compare.result import CallResult, Role, Verdict, VerdictKind
+from tensorprobe.compare.truth.finding import describe_finding, word_finding, word_numbers
 from tensorprobe.model.count import count_noun
 from tensorprobe.replay.true_step import TrueCall
 from tensorprobe.run.call import Call
@@ -38,6 +40,8 @@ class LayoutWords:
             return self._word_gradients()
         if not judgement.has_loss and not judgement.gradients:
             return Verdict("not compared", "The two layouts have no loss and no gradients in common.", self._coverage())
+        if judgement.findings:
+            return self._word_finding(judgement.findings[0], judgement.findings[1:])
         evidence = (*self._word_loss(), *self._word_weights(), *self._coverage())
         if judgement.unknown_gradients:
             ranks = sorted({one.held.rank for one in judgement.unknown_gradients})
@@ -112,6 +116,33 @@ class LayoutWords:
             calls = count_noun(len(gaps), "call")
             lines.append(f"not executed again: {calls}, whose recorded results were taken ({first}: {reason})")
         return tuple(lines)
+
+    def _word_finding(self, one: RankFinding, others: Sequence[RankFinding]) -> Verdict:
+        """A recorded result that is not what its call means."""
+        call = self._find_record(one)
+        evidence = [*word_numbers(one.finding), *self._lines({one.side: () if call is None else (call,)})]
+        evidence += [
+            f"also: {self._place_finding(other)}: {describe_finding(other.finding)}" for other in others[:_MAX_NAMED]
+        ]
+        headline = word_finding(one.side, self._place_finding(one), one.finding)
+        calls = {one.side: () if call is None else (call,)}
+        result = self._result(
+            calls.get("reference"), calls.get("candidate", ()), "source", describe_finding(one.finding)
+        )
+        evidence += [*self._word_loss(), *self._word_weights(), *self._coverage()]
+        return Verdict("source", headline, tuple(evidence), call=result)
+
+    def _find_record(self, one: RankFinding) -> Call | None:
+        return (self._reference if one.side == "reference" else self._candidate)[one.rank].by_name.get(
+            one.finding.record
+        )
+
+    def _place_finding(self, one: RankFinding) -> str:
+        runs = self._reference if one.side == "reference" else self._candidate
+        call = self._find_record(one)
+        where = runs[one.rank].context_path(call) if call is not None else None
+        rank = f" of rank {one.rank}" if len(runs) > 1 else ""
+        return f"{one.finding.record}{rank}" + (f" in {where}" if where else "")
 
     # -- another meaning -----------------------------------------------------------------------------------------------
 

@@ -71,7 +71,6 @@ class TruthDecision:
 
     def _judge(self, pair: RankPair, runs: tuple[Run, Run]) -> _Attempt:
         if self._attempt is None or self._attempt.pair is not pair:
-            self._attempt = None  # frees the memory of the step before
             self._attempt = self._try_to_judge(pair, runs)
         return self._attempt
 
@@ -112,6 +111,10 @@ class TruthDecision:
         if self._options.by == "truth":
             raise UsageError(f"the runs cannot be compared by truth: {attempt.obstacle}")
         return grown
+
+    def end_step(self) -> None:
+        """Frees its memory: there may be many processes."""
+        self._attempt = None
 
     def find_errors(self, pair: RankPair, runs: tuple[Run, Run]) -> Mapping[str, Mapping[str, float]]:
         """For each side, how far the results of its calls are from their truth, by the calls' names; nothing where the

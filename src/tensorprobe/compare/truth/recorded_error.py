@@ -45,7 +45,7 @@ def _iter_errors(truth: Truth) -> Iterator[tuple[str, float]]:
 
 def _measure(step: TrueStep, run: Run) -> Iterator[tuple[str, float]]:
     left = _MAX_ELEMENTS
-    for name, slot, value in _iter_results(step, run):
+    for name, slot, value in iter_results(step, run):
         left -= value.array.size
         if left < 0:
             return
@@ -54,7 +54,7 @@ def _measure(step: TrueStep, run: Run) -> Iterator[tuple[str, float]]:
             yield name, error
 
 
-def _iter_results(step: TrueStep, run: Run) -> Iterator[tuple[str, TensorSlot, TrueValue]]:
+def iter_results(step: TrueStep, run: Run) -> Iterator[tuple[str, TensorSlot, TrueValue]]:
     """The floating results that were saved, and that were computed again."""
     for call in step.calls.values():
         record = run.by_name.get(call.name)
@@ -66,7 +66,8 @@ def _iter_results(step: TrueStep, run: Run) -> Iterator[tuple[str, TensorSlot, T
                     yield call.name, slot, value
 
 
-def _find_error(run: Run, slot: TensorSlot, true: Array) -> float | None:
+def load_result(run: Run, slot: TensorSlot, true: Array) -> Array | None:
+    """What was recorded of it, in the precision of its truth; None where that cannot be read, or is a part of it."""
     assert slot.data_name is not None
     try:
         recorded = open_tensor(run.rank.tensor_path(slot.data_name), slot.dtype)
@@ -75,7 +76,15 @@ def _find_error(run: Run, slot: TensorSlot, true: Array) -> float | None:
     if recorded.shape != true.shape:
         return None
     with np.errstate(all="ignore"):
-        wide = recorded.astype(np.complex128 if true.dtype.kind == "c" else np.float64)
+        wide: Array = recorded.astype(np.complex128 if true.dtype.kind == "c" else np.float64)
+    return wide
+
+
+def _find_error(run: Run, slot: TensorSlot, true: Array) -> float | None:
+    wide = load_result(run, slot, true)
+    if wide is None:
+        return None
+    with np.errstate(all="ignore"):
         size = float(np.linalg.norm(true))
         distance = float(np.linalg.norm(wide - true))
     if not np.isfinite(distance) or not np.isfinite(size):

@@ -20,7 +20,7 @@ class Replaying:
     def __init__(self, rank: RankDump) -> None:
         self._program = read_program(rank)
         self._device = find_device("cpu")
-        limit_memory(self._program, self._device, MemoryLimit())
+        limit_memory([self._program], self._device, MemoryLimit())
 
     def find_truth(self) -> Truth:
         """Each call held against what it means: what is the matter with this run alone?"""

@@ -8,6 +8,7 @@ from typing import TypeGuard
 
 from tensorprobe.compare.result import CallResult, OtherDifference, Role, Verdict, VerdictKind
 from tensorprobe.compare.truth.difference import Difference, describe_call
+from tensorprobe.compare.truth.finding import describe_finding, word_finding, word_numbers
 from tensorprobe.compare.truth.judgement import SIDES, Judgement
 from tensorprobe.compare.truth.precision import PrecisionLoss, find_coarser, is_coarser_throughout
 from tensorprobe.compare.truth.value_index import other_side
@@ -23,14 +24,6 @@ from tensorprobe.store.frame import describe_frame
 MAX_NAMED = 4
 _SLIGHT = 0.0005
 """A smaller share of the loss's difference is none."""
-_KERNELS = {
-    "kernel": "its result is not what the call means",
-    "overflow": "numbers overflow here",
-    "derivative": "the gradient that it gives back is not the derivative",
-    "sum": "the gradient that arrives is not the sum of what its users give back: a hook, or a write",
-    "write": "what goes in was changed by no recorded call",
-    "replica": "it is not what the other ranks have",
-}
 
 
 _OTHER_UPDATE = "the optimizers are given the same, and make other parameters of it"
@@ -234,21 +227,16 @@ class TruthWords:
         return tuple(dict.fromkeys(found))
 
     def _word_finding(self, side: str, finding: Finding) -> Verdict:
-        words = _KERNELS[finding.kind]
-        place = self._describe_record(side, finding.record)
-        headline = f"Both runs mean the same, but in the {side} {place} goes wrong: {words} ({finding.slot})."
+        headline = word_finding(side, self._describe_record(side, finding.record), finding)
         found = {one: run.by_name.get(finding.record) for one, run in self._runs.items()}
         calls: dict[str, tuple[Call, ...]] = {one: () if call is None else (call,) for one, call in found.items()}
-        evidence = [*self._lines(calls), *self._coverage()]
-        if finding.judgement is not None:
-            judged = finding.judgement
-            evidence.insert(
-                0, f"recorded {judged.recorded:.6g}, and {judged.true:.6g} would be right, at {list(judged.index)}"
-            )
+        evidence = [*word_numbers(finding), *self._lines(calls), *self._coverage()]
         if finding.kind == "sum":
             users = ", ".join(self._describe_record(side, name) for name in finding.other.split(", ")[:MAX_NAMED])
             evidence.insert(1, f"what its users give back: {users}")
-        return Verdict("source", headline, tuple(evidence), call=self._result(calls, "source", words))
+        return Verdict(
+            "source", headline, tuple(evidence), call=self._result(calls, "source", describe_finding(finding))
+        )
 
     def _word_precision(self, loss: PrecisionLoss) -> Verdict:
         calls = {

@@ -85,7 +85,8 @@ class CallTable:
 
     def has_call(self, place: int, side: str, call: Call) -> bool:
         """Was it one of this run that was recorded?"""
-        return self.list_calls(place, side).get(call.name) is call
+        found = self.list_calls(place, side).get(call.name)
+        return found is not None and found.position == call.position
 
     def list_calls(self, place: int, side: str) -> dict[str, Call]:
         """All calls of one run in one step and rank, by their names."""

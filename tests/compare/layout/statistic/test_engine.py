@@ -10,7 +10,6 @@ import tensorprobe
 from tensorprobe.compare.result import Comparison
 from tests.cli.command import run_here
 from tests.compare.layout.case import (
-    FOUR,
     RIGHT,
     SMALL,
     STATISTICS,
@@ -19,6 +18,7 @@ from tests.compare.layout.case import (
     WRONG,
     find_reference,
 )
+from tests.compare.layout.four import FOUR
 
 FOUND = {
     "tp.no_reduce": (
@@ -27,14 +27,19 @@ FOUND = {
         "output.0 of Functional.linear.1.forward of the reference, and nothing has added them up.",
     ),
     "tp_turned.no_reduce": ("source", "Tensor.add.6.forward of ranks 0, 1 in block: its input.1 is one of 2 parts"),
-    "tp.no_reduce_bfloat16": ("source", "The loss of the candidate (the same on all ranks) is 1.03335 times"),
-    "tp_narrow.no_reduce": ("source", "The loss of the candidate (the same on all ranks) is 1.03306 times"),
+    "tp.no_reduce_bfloat16": (
+        "source",
+        "between Tensor.add.6.forward of ranks 0, 1 in block and Tensor.pow.1.forward of ranks 0, 1 in block.after: "
+        "there the difference is larger than rounding, and at the first of the two its input.1 is one of 2 parts",
+    ),
+    "tp_narrow.no_reduce": ("source", "between Tensor.add.6.forward of ranks 0, 1 in block and Tensor.pow.1.forward"),
     "tp_narrow.stale": ("unequal start", "block.after.weight of rank 1 is not what the reference has"),
     "tp.no_copy": ("source", "gradient of head.norm.weight on ranks 0, 1 is not: each of ranks 0, 1 has only its own"),
     "tp.bias": ("source", "Functional.linear.3.forward of ranks 0, 1 in block.mlp"),
     "tp.offset": ("source", "Tensor.max.0.forward of ranks 0, 1 in head"),
     "tp.seed": ("random", "Functional.dropout.0.forward of rank 1 in block.dropout: it drew other random numbers."),
     "tp.stale": ("unequal start", "by its statistics, block.after.weight of rank 1 is not what the reference has"),
+    "tp.kernel": ("source", "Functional.gelu.0.forward of ranks 0, 1 in block.mlp"),
     "sp.norm": ("source", "gradient of block.norm.weight on ranks 0, 1 is not: each of ranks 0, 1 has only its own"),
     "dtensor.partial": ("source", "Functional.linear.1.forward of ranks 0, 1"),
     "dp.twice": ("source", "on ranks 0, 1 is not: it is 0.5 times that of the reference"),

@@ -11,8 +11,9 @@ from tensorprobe.compare.layout.statistic.relation import SummaryRelations, is_r
 from tensorprobe.compare.layout.statistic.step import SummaryRanks
 from tensorprobe.compare.layout.statistic.weight import SummaryHeld, match_summaries
 from tensorprobe.compare.result import VerdictKind
+from tensorprobe.replay.true_step import UNITS
 
-_ROOM = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 6e-2}
+ROOM = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 6e-2}
 """What rounding, in another order of sums, does to statistics at most."""
 _LOSS_SHARE = 1 / 3
 """The loss is a mean of many: so much less of it is rounding."""
@@ -30,6 +31,8 @@ class SummaryJudgement:
     loss: tuple[float, float, str] | None
     gradients: list[SummaryGradient]
     beginnings: list[tuple[Beginning, VerdictKind, str]] = field(default_factory=list)
+    last: Beginning | None = None
+    """Where rounding may hide the difference at the first of them: the call at which it is beyond rounding."""
 
     @property
     def strays(self) -> list[SummaryHeld]:
@@ -46,8 +49,8 @@ class SummaryJudgement:
 
 def judge_summaries(reference: SummaryRanks, candidate: SummaryRanks) -> SummaryJudgement:
     tolerance = max(
-        (_ROOM.get(dtype, 0.0) for side in (reference, candidate) for one in side.values() for dtype in one.dtypes),
-        default=_ROOM["float32"],
+        (ROOM.get(dtype, 0.0) for side in (reference, candidate) for one in side.values() for dtype in one.dtypes),
+        default=ROOM["float32"],
     )
     steps = [{rank: one.rank for rank, one in side.items()} for side in (reference, candidate)]
     held = match_summaries(reference, candidate)
@@ -57,12 +60,36 @@ def judge_summaries(reference: SummaryRanks, candidate: SummaryRanks) -> Summary
         reference, candidate, held, losses, match_loss(*losses, _LOSS_SHARE * tolerance), gradients
     )
     if found.has_losses and found.loss is None and not found.strays:
-        tracer = Tracer(steps[1], SummaryRelations(reference, candidate, tolerance))
-        begun = sorted(
-            tracer.find_beginnings(), key=lambda one: one.call.caller is not None
-        )  # the framework's come last
-        found.beginnings = [(one, *_explain(one, tracer)) for one in begun[:_MAX_EXPLAINED]]
+        found.beginnings = _find_beginnings(found, tolerance)
+        if not found.beginnings and _is_within(losses, tolerance):
+            _look_closer(found, tolerance)
     return found
+
+
+def _find_beginnings(found: SummaryJudgement, tolerance: float) -> list[tuple[Beginning, VerdictKind, str]]:
+    steps = {rank: one.rank for rank, one in found.candidate.items()}
+    tracer = Tracer(steps, SummaryRelations(found.reference, found.candidate, tolerance))
+    begun = sorted(tracer.find_beginnings(), key=lambda one: one.call.caller is not None)  # the framework's come last
+    return [(one, *_explain(one, tracer)) for one in begun[:_MAX_EXPLAINED]]
+
+
+def _is_within(losses: tuple[Loss, Loss], tolerance: float) -> bool:
+    """Do the losses differ by so little that each value may, too? Else they are scaled in another way."""
+    (expected, found) = (next(iter(loss.readings.values()), 0.0) for loss in losses)
+    return abs(found - expected) <= tolerance * abs(expected)
+
+
+def _look_closer(found: SummaryJudgement, tolerance: float) -> None:
+    """With less room, down to one rounding: the first call that is seen then, up to the one that is seen with most."""
+    dtypes = {dtype for side in (found.reference, found.candidate) for one in side.values() for dtype in one.dtypes}
+    least = max((UNITS.get(dtype, 0.0) for dtype in dtypes), default=0.0)
+    tolerance /= 2
+    while tolerance >= least > 0:
+        begun = _find_beginnings(found, tolerance)
+        if begun:
+            found.last = found.last or begun[0][0]
+            found.beginnings = begun[:1]
+        tolerance /= 2
 
 
 def _explain(beginning: Beginning, tracer: Tracer) -> tuple[VerdictKind, str]:

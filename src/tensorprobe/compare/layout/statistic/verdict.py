@@ -81,6 +81,14 @@ class SummaryWords:
             return Verdict("source", self._word_scale(), self._evidence())
         (first, kind, because), *others = self._judgement.beginnings
         headline = f"The runs first differ at {self._place(first)}: {because}."
+        last = self._judgement.last
+        if last is not None:
+            headline = (
+                f"The runs first differ between {self._place(first)} and {self._place(last)}: there the difference is "
+                f"larger than rounding, and at the first of the two {because}."
+                if last.call.name != first.call.name
+                else f"{headline.removesuffix('.')} (by little more than rounding)."
+            )
         evidence = [*self._lines(first.rank, first.call)]
         evidence += [f"also: {self._place(one)}: {words}" for one, _, words in others]
         return Verdict(kind, headline, (*evidence, *self._evidence()), call=self._result(first, because))
