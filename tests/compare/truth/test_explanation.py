@@ -29,8 +29,14 @@ class Experts(nn.Module):
 
     def act(self, hidden: torch.Tensor) -> torch.Tensor:
         gate, up = hidden.chunk(2, -1)
+        if self.activation == "interleaved":
+            gate, up = hidden[..., ::2], hidden[..., 1::2]
+        if self.activation == "exchanged":
+            gate, up = up, gate
         if self.activation == "":
             return gate * up
+        if self.activation in ("interleaved", "exchanged"):
+            return F.silu(gate) * up
         return getattr(F, self.activation)(gate) * up
 
     def loop(self, x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
@@ -94,3 +100,16 @@ def test_an_activation_is_named_although_the_rows_take_other_ways(
 def test_the_same_experts_in_another_order_agree(tmp_path: Path) -> None:
     verdict = compare(tmp_path, "sorted", "gathered", "silu")
     assert verdict.kind == "agree", verdict.headline
+
+
+@pytest.mark.parametrize("way", ["loop", "gathered"])
+def test_other_numbers_for_an_activation_are_named_where_they_are_taken(way: str, tmp_path: Path) -> None:
+    verdict = compare(tmp_path, way, way, "interleaved")
+    assert verdict.call is not None, verdict.headline
+    assert verdict.call.candidate[-1].op == "__getitem__" and verdict.call.reference[-1].op == "chunk", verdict.headline
+
+
+def test_a_gate_in_the_place_of_the_other_half_is_named_at_its_activation(tmp_path: Path) -> None:
+    verdict = compare(tmp_path, "gathered", "sorted", "exchanged")
+    assert verdict.call is not None and verdict.call.candidate[-1].op == "silu", verdict.headline
+    assert "it is given other numbers" in verdict.headline

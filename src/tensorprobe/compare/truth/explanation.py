@@ -14,7 +14,7 @@ from tensorprobe.compare.truth.opening import Opener, Opening
 from tensorprobe.compare.truth.proportional import Proportional
 from tensorprobe.compare.truth.region import add_region
 from tensorprobe.compare.truth.scattered import Scattered, TrustedMoves, only_moves
-from tensorprobe.compare.truth.value_index import Counterparts, count_alike
+from tensorprobe.compare.truth.value_index import Counterparts, count_alike, word_of
 from tensorprobe.replay.true_step import TrueCall, TrueStep
 
 
@@ -97,19 +97,47 @@ def _computes(one: Difference, scattered: Scattered) -> bool:
 
 
 def _find_other_function(explainer: ForwardExplainer, scattered: Scattered) -> list[Difference]:
-    """The first calls on both sides that make of each number what the other run has nowhere."""
-    reference, candidate = (
-        next((call for call in explainer.beginnings(side) if is_elementwise(step, call)), None)
-        for side, step in scattered.steps.items()
-    )
-    if reference is None and candidate is None:
-        return []
-    because = "both take the same numbers, and each makes something else of them"
-    if candidate is None:
-        because = "what it computes is not in the candidate"
-    if reference is None:
-        because = "what it computes is not in the reference"
-    return [Difference("source", reference, candidate, because, is_clear=True)]
+    """The first calls on both sides that make of each number what the other run has nowhere. If both do the same, they
+    are given other numbers: by other calls that move them, or at this place."""
+    steps = scattered.steps
+    calls = {
+        side: next((call for call in explainer.beginnings(side) if is_elementwise(step, call)), None)
+        for side, step in steps.items()
+    }
+    reference, candidate = calls["reference"], calls["candidate"]
+    if reference is None or candidate is None:
+        other = "candidate" if candidate is None else "reference"
+        because = f"what it computes is not in the {other}"
+    elif not _do_the_same(reference, candidate):
+        because = "both take the same numbers, and each makes something else of them"
+    else:
+        chains = [
+            _find_movers_before(call, steps[side])
+            for side, call in (("reference", reference), ("candidate", candidate))
+        ]
+        for first, second in zip(*chains, strict=False):
+            if word_of(first) != word_of(second):
+                return [Difference("source", first, second, "each takes other numbers out of the same", is_clear=True)]
+        because = "it is given other numbers"
+    is_any = reference is not None or candidate is not None
+    return [Difference("source", reference, candidate, because, is_clear=True)] if is_any else []
+
+
+def _do_the_same(reference: TrueCall, candidate: TrueCall) -> bool:
+    """Also where one of them was taken apart."""
+    recorded = [(call.inside or call.name).rsplit(".", 2)[0] for call in (reference, candidate)]
+    return word_of(reference) == word_of(candidate) or recorded[0] == recorded[1]
+
+
+def _find_movers_before(call: TrueCall, step: TrueStep) -> Iterator[TrueCall]:
+    """The calls that put the numbers together that a call of one operand takes, the last one first."""
+    while True:
+        makers = [step.maker(step.values[number]) for number in call.inputs.values()]
+        maker = next((one for one in makers if one is not None and only_moves(step, one)), None)
+        if maker is None or maker.position >= call.position:
+            return
+        yield maker
+        call = maker
 
 
 def _find_left_out(beginnings: Sequence[TrueCall], scattered: Scattered) -> list[Difference]:
