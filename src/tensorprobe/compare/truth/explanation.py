@@ -130,10 +130,12 @@ def _do_the_same(reference: TrueCall, candidate: TrueCall) -> bool:
 
 
 def _find_movers_before(call: TrueCall, step: TrueStep) -> Iterator[TrueCall]:
-    """The calls that put the numbers together that a call of one operand takes, the last one first."""
+    """The calls that put the numbers together that a call of one operand takes, or change each alone, the last one
+    first."""
     while True:
         makers = [step.maker(step.values[number]) for number in call.inputs.values()]
-        maker = next((one for one in makers if one is not None and only_moves(step, one)), None)
+        known = [one for one in makers if one is not None and (only_moves(step, one) or is_elementwise(step, one))]
+        maker = known[0] if known else None
         if maker is None or maker.position >= call.position:
             return
         yield maker
