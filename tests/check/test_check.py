@@ -107,6 +107,7 @@ def test_eager_and_compiled_agree_and_a_fault_in_the_compiled_one_is_found() -> 
     assert "Jit.Network.0.forward" in found.verdict.headline
 
 
+@pytest.mark.long
 def test_eager_agrees_with_what_the_default_backend_of_compile_makes_on_a_device_of_its_own() -> None:
     """Its kernels round in their own order. Without a compiler for C++ there is none of them."""
     backend = "inductor" if shutil.which("g++") else "aot_eager"

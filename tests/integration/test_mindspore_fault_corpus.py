@@ -48,15 +48,15 @@ def record(case: Case, folder: Path) -> tuple[Dump, Dump, Truth]:
     ("model", "kind", "level"),
     [
         ("lstm", "operand", "L1"),  # one of seven calls of a cell
-        ("lstm", "nan", "L1"),  # an inserted call
-        ("lstm", "residual", "L1"),  # a removed call
         ("lstm", "gradient_hook", "L1"),  # nothing in the forward
-        ("lstm", "data", "L1"),
         ("cnn", "epsilon", "L0"),
-        ("cnn", "stale", "L1"),  # shows in a later call
-        ("cnn", "start", "L0"),
         ("gpt", "untied", "mix"),
-        ("gpt", "seed", "mix"),
+        pytest.param("lstm", "nan", "L1", marks=pytest.mark.long),  # an inserted call
+        pytest.param("lstm", "residual", "L1", marks=pytest.mark.long),  # a removed call
+        pytest.param("lstm", "data", "L1", marks=pytest.mark.long),
+        pytest.param("cnn", "stale", "L1", marks=pytest.mark.long),  # shows in a later call
+        pytest.param("cnn", "start", "L0", marks=pytest.mark.long),
+        pytest.param("gpt", "seed", "mix", marks=pytest.mark.long),
     ],
 )
 def test_two_runs_part_at_the_planted_fault_and_compare_names_it(
@@ -70,7 +70,7 @@ def test_two_runs_part_at_the_planted_fault_and_compare_names_it(
     assert judge_faulted(said, truth, reference, candidate) == ("exact", 0), said
 
 
-@pytest.mark.parametrize("noise", ["", "split", "split_linear"])
+@pytest.mark.parametrize("noise", ["", pytest.param("split", marks=pytest.mark.long), "split_linear"])
 def test_pairs_without_a_fault_are_silent(folder: Path, noise: str) -> None:
     case = make_case("lstm", UNFAULTED, "L1", noise=noise)
     reference, candidate = read_dump(record_reference(case, folder)), read_dump(record_candidate(case, folder)[0])

@@ -54,7 +54,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ((), "Cell.0.Dense"),
         (("hand",), "Cell.0.Dense"),
         (("cell",), "Cell.network._backbone.0.Dense"),
-        (("cell", "graph"), "Cell.network._backbone.0.Dense"),
+        pytest.param(("cell", "graph"), "Cell.network._backbone.0.Dense", marks=pytest.mark.long),
     ],
     ids=["optimizer", "by hand", "training cell", "graph"],
 )
@@ -73,6 +73,7 @@ def test_the_steps_of_a_program_are_recorded_and_its_loss_is_the_same(
         assert any(name.endswith(".parameters_grad") for name in found)
 
 
+@pytest.mark.long
 def test_both_ranks_of_msrun_are_recorded_one_of_them_says_it_and_their_losses_are_the_same(
     python: Path, tmp_path: Path
 ) -> None:

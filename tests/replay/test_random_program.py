@@ -13,6 +13,7 @@ import torch
 from hypothesis import assume, example, given, settings
 
 import tensorprobe
+from tests.length import IS_LONG
 from tests.replay.program import run_replay
 from tests.replay.random_program import (
     CHANGING,
@@ -27,7 +28,7 @@ from tests.replay.random_program import (
 )
 from tests.replay.state import FinalState
 
-_FAST = settings(max_examples=12, derandomize=True)
+_FAST = settings(max_examples=100 if IS_LONG else 6, derandomize=not IS_LONG)
 _PLAIN = [name for name in STEPS if name not in RANDOM | CHANGING | ROUNDING | DECIDING]
 
 
