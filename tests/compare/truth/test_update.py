@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import tensorprobe
@@ -28,18 +30,48 @@ class Model(nn.Module):
         return self.last(self.norm(x @ self.first.weight.T + same)).square().mean()
 
 
+class Layers(nn.Sequential):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).square().mean()
+
+
+class Attention(nn.Module):
+    """The gradient of the keys' bias is zero, but for rounding. `is_joined`: three projections are one."""
+
+    def __init__(self, *, is_joined: bool, is_fused: bool) -> None:
+        super().__init__()
+        self.is_fused = is_fused
+        parts = [nn.Linear(8, 8) for _ in range(3)]
+        self.parts = nn.ModuleList([] if is_joined else parts)
+        if is_joined:
+            self.whole = nn.Linear(8, 24)
+            for name in ("weight", "bias"):
+                getattr(self.whole, name).data = torch.cat([getattr(part, name).data for part in parts])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = [part(x) for part in self.parts] or self.whole(x).chunk(3, -1)
+        if self.is_fused:
+            found = F.scaled_dot_product_attention(query[None, None], key[None, None], value[None, None])[0, 0]
+        else:
+            found = (query @ key.T / 8**0.5).softmax(-1) @ value
+        return (found - x).square().sum()
+
+
 def record(folder: Path, kind: str, options: dict[str, Any], dtype: torch.dtype, steps: int) -> Path:
     torch.manual_seed(0)
     model = Model().to(dtype)
     optimizer = getattr(torch.optim, kind)(model.parameters(), lr=1e-3, **options)
-    x = torch.randn(3, 6).to(dtype)
+    return record_steps(folder, model, optimizer.step, torch.randn(3, 6).to(dtype), steps)
+
+
+def record_steps(folder: Path, model: nn.Module, update: Callable[[], object], x: torch.Tensor, steps: int) -> Path:
     PrecisionDebugger.reset()
     debugger = PrecisionDebugger(dump_path=str(folder), level="L1", task="tensor")
     for _ in range(steps):
         debugger.start(model)
         model(x).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        update()
+        model.zero_grad()
         debugger.stop()
         debugger.step()
     PrecisionDebugger.reset()
@@ -64,7 +96,7 @@ def compare(
     [
         ("AdamW", {"amsgrad": True}, (MANY, ONE)),
         ("AdamW", {"eps": 1e-30}, (SINGLE, ONE)),  # makes a whole step of the rounding of a gradient that is zero
-        ("SGD", {"momentum": 0.9, "nesterov": True}, (SINGLE, ONE)),
+        ("SGD", {"momentum": 0.9, "nesterov": True}, (MANY, SINGLE)),
         ("ASGD", {}, (MANY, SINGLE)),  # holds a copy of each parameter, and its settings in float32
         ("Rprop", {}, (MANY, SINGLE)),  # goes by the signs of gradients
     ],
@@ -101,3 +133,51 @@ def test_another_setting_of_the_same_calls_is_named_as_an_argument(tmp_path: Pat
 def test_an_agreement_counts_the_updates(tmp_path: Path) -> None:
     verdict = compare(tmp_path, "SGD", MANY, {"foreach": False}, steps=1)
     assert "the loss, the gradients of 6 parameters and 5 updates have the same value" in verdict.headline
+
+
+@pytest.mark.parametrize("kind", ["AdamW", "Adagrad"])
+@pytest.mark.parametrize("is_joined", [False, True], ids=["three projections", "one"])
+def test_a_bias_without_a_gradient_raises_no_alarm(is_joined: bool, kind: str, tmp_path: Path) -> None:
+    """An optimizer that divides by the size of a gradient makes a whole step of its rounding."""
+    paths = []
+    for name, options in (
+        ("r", {"is_joined": False, "is_fused": False}),
+        ("c", {"is_joined": is_joined, "is_fused": True}),
+    ):
+        torch.manual_seed(0)
+        model = Attention(**options)
+        optimizer = getattr(torch.optim, kind)(model.parameters(), lr=1e-3)
+        x = torch.randn(64, 8, generator=torch.Generator().manual_seed(1))
+        paths.append(record_steps(tmp_path / name, model, optimizer.step, x, 2))
+    verdict = tensorprobe.compare(*paths).verdict
+    assert verdict.kind == "agree", verdict.headline
+
+
+def test_updates_that_are_not_made_are_found_in_bfloat16_too(tmp_path: Path) -> None:
+    paths = []
+    for name in ("r", "c"):
+        torch.manual_seed(0)
+        model = Model().bfloat16()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        update = optimizer.step if name == "r" else int
+        paths.append(record_steps(tmp_path / name, model, update, torch.randn(3, 6).bfloat16(), 2))
+    verdict = tensorprobe.compare(*paths).verdict
+    assert verdict.kind == "drift" and verdict.step == 1, verdict.headline
+    assert "others were updated otherwise" in verdict.headline
+
+
+def test_parameters_that_rounding_moved_before_the_recording_are_no_other_update(tmp_path: Path) -> None:
+    paths = []
+    for name, way, parts in (("r", MANY, 1), ("c", ONE, 2)):
+        torch.manual_seed(0)
+        model, x = Layers(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4)), torch.randn(6, 6)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, **way)
+        for _ in range(3):
+            for part in x.chunk(parts):
+                (model(part) / parts).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        paths.append(record_steps(tmp_path / name, model, optimizer.step, x, 1))
+    verdict = tensorprobe.compare(*paths).verdict
+    assert verdict.kind == "unequal start", verdict.headline
+    assert "update" not in verdict.headline

@@ -62,7 +62,9 @@ class LayoutJudgement:
 
     @property
     def is_equal(self) -> bool:
-        return self.has_same_loss and not self.wrong_gradients and not self.holdings.strays
+        """In all that both are for, if there is any of it."""
+        is_known = self.has_loss or bool(self.gradients)
+        return is_known and self.has_same_loss and not self.wrong_gradients and not self.holdings.strays
 
     @property
     def gaps(self) -> dict[str, str]:

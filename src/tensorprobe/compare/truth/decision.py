@@ -27,6 +27,7 @@ from tensorprobe.compare.truth.settlement import is_same_value, settle_pairs
 from tensorprobe.compare.truth.start import EarlierStep, Origins, find_moved_otherwise
 from tensorprobe.compare.truth.verdict import TruthWords
 from tensorprobe.errors import DumpError, UsageError
+from tensorprobe.model.count import count_noun
 from tensorprobe.replay import NO_TORCH
 from tensorprobe.run.leaf import WRITTEN
 from tensorprobe.run.step import Run
@@ -170,15 +171,15 @@ class TruthDecision:
         assert self._earlier is not None
         values = [value for one in finding.pairs for value in one.values if value.is_tensor]
         coarsest = max((value.coarsest or 0.0 for value in values), default=0.0)
-        found = find_moved_otherwise(judgement.unequal, self._earlier, coarsest)
+        found = find_moved_otherwise(judgement.unequal, judgement.steps[SIDES[0]], self._earlier, coarsest)
         return [(pair.name, share) for pair, share in found]
 
 
 def _word_moved(moved: Sequence[tuple[str, float]]) -> Verdict:
     name, share = moved[0]
-    others = f", and {len(moved) - 1:,} others" if len(moved) > 1 else ""
+    others = f" and {count_noun(len(moved) - 1, 'other')} were" if len(moved) > 1 else " was"
     headline = (
-        f"The runs part between the steps: {name}{others} was updated otherwise. The program of this step is the same."
+        f"The runs part between the steps: {name}{others} updated otherwise. The program of this step is the same."
     )
     evidence = (f"the parameters are apart by {share:.1%} of what the update changed",)
     return Verdict("drift", headline, evidence)

@@ -51,7 +51,7 @@ class _TruthJudge:
             return found
         if not found.observables.is_equal or self._origins is not None:
             self._try_other_start(found)
-        if found.observables.is_equal:
+        if found.observables.is_equal and (self._origins is not None or not found.unequal):
             self._compare_updates(found)
         if not found.observables.is_equal:
             self._explain_difference(found)
@@ -79,7 +79,9 @@ class _TruthJudge:
     def _try_other_start(self, found: Judgement) -> None:
         """Do both compute the same if the candidate's leaves are those of the reference?"""
         counterparts, origins = found.counterparts, self._origins
-        pairs = pair_lone_leaves(counterparts) if origins is None else pair_moved_leaves(counterparts, origins)
+        leads_to_loss = found.steps[SIDES[1]].leads_to_loss
+        lone = (pair for pair in pair_lone_leaves(counterparts) if leads_to_loss(pair.candidate))
+        pairs = list(lone) if origins is None else pair_moved_leaves(counterparts, origins)
         put = {pair.candidate.key: pair.content for pair in pairs if pair.candidate.key is not None}
         if not put:
             return

@@ -13,14 +13,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from tensorprobe.compare.truth.value_index import Counterparts, word_of
-from tensorprobe.replay.true_step import UNITS, Array, TrueStep, TrueValue
+from tensorprobe.replay.true_step import Array, TrueStep, TrueValue
 
 _LEAST_MOVE = 0.01
 _ROUNDING_MOVE = 8.0
 """An optimizer that divides by the size of the gradient turns the rounding of a small one into a whole step: so many
 times the root of the unit of rounding may a parameter go another way."""
-_ROUNDINGS = 2.0
-"""So often is a parameter itself rounded in an update, which may be smaller than that."""
 _NO_GRADIENT = 1e-4
 """Where the gradient of a parameter is so much smaller than the largest one, it is rounding."""
 
@@ -159,12 +157,12 @@ def _user(step: TrueStep, value: TrueValue) -> str:
 
 
 def find_moved_otherwise(
-    pairs: Sequence[LeafPair], earlier: EarlierStep, unit: float
+    pairs: Sequence[LeafPair], reference: TrueStep, earlier: EarlierStep, unit: float
 ) -> Iterator[tuple[LeafPair, float]]:
     """The parameters that went another way in the last update, with how much of its length they are apart by."""
-    gradients = [_density(pair.reference) for pair in pairs]
-    largest = max(gradients, default=0.0)
-    for pair, gradient in zip(pairs, gradients, strict=True):
+    largest = max(map(_density, reference.leaves), default=0.0)
+    for pair in pairs:
+        gradient = _density(pair.reference)
         before = [(one.array, earlier.parameters.get(one.parameter or "")) for one in pair.sources]
         moves = [
             float(np.linalg.norm(now - then)) for now, then in before if then is not None and then.shape == now.shape
@@ -172,10 +170,18 @@ def find_moved_otherwise(
         if len(moves) < len(before) or gradient <= _NO_GRADIENT * largest:
             continue
         moved = float(np.linalg.norm(moves))
-        apart = float(np.linalg.norm(pair.difference)) - earlier.distances.get(pair.name, 0.0)
-        rounding = _ROUNDINGS * UNITS.get(pair.candidate.dtype, 0.0) * float(np.linalg.norm(pair.content))
-        if moved and apart > max(_LEAST_MOVE, _ROUNDING_MOVE * unit**0.5) * moved + rounding:
+        apart = float(np.linalg.norm(_keep_followed(pair, _NO_GRADIENT * largest)))
+        apart -= earlier.distances.get(pair.name, 0.0)
+        if moved and apart > max(_LEAST_MOVE, _ROUNDING_MOVE * unit**0.5) * moved:
             yield pair, apart / moved
+
+
+def _keep_followed(pair: LeafPair, floor: float) -> Array:
+    """The difference, where the candidate has a gradient that is not rounding: of joined parameters a part may not."""
+    gradient, difference = pair.candidate.gradient, pair.difference
+    if gradient is None or gradient.size != difference.size:
+        return difference
+    return np.asarray(difference.reshape(-1)[np.abs(gradient.reshape(-1)) > floor])
 
 
 def _density(value: TrueValue) -> float:

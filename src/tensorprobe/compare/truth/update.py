@@ -49,13 +49,16 @@ def pair_updates(counterparts: Counterparts, gradients: Sequence[GradientPair]) 
     if counterparts.tolerance > TOLERANCE or not all(updated.values()):
         return ()
     found = []
+    floor = ZERO * max(
+        (_find_largest(leaf) for pair in gradients for leaf in (pair.reference, pair.candidate)), default=0.0
+    )
     for pair in gradients:
         values = [
             updated[side].get(leaf.parameter or "")
             for side, leaf in (("reference", pair.reference), ("candidate", pair.candidate))
         ]
         if values[0] is not None and values[1] is not None:
-            changes = _find_changes(pair, values[0], values[1])
+            changes = _find_changes(pair, values[0], values[1], floor)
             if changes is not None:
                 found.append((values[0], values[1], *changes))
     largest = max((float(np.abs(one).max(initial=0.0)) for *_, one, _ in found), default=0.0)
@@ -86,19 +89,25 @@ def _find_updated(step: TrueStep) -> Mapping[str, TrueValue]:
     return {name: value for name, value in last.items() if not value.is_leaf and not value.is_pinned}
 
 
-def _find_changes(pair: GradientPair, reference: TrueValue, candidate: TrueValue) -> tuple[Array, Array] | None:
-    """What both updates add, element by element, where both have gradients: the sign of a zero is noise."""
+def _find_largest(leaf: TrueValue) -> float:
+    return float(np.abs(leaf.gradient).max(initial=0.0)) if leaf.gradient is not None else 0.0
+
+
+def _find_changes(
+    pair: GradientPair, reference: TrueValue, candidate: TrueValue, floor: float
+) -> tuple[Array, Array] | None:
+    """What both updates add, element by element, where both have gradients. What is below `floor` is zero in exact
+    arithmetic: what divides by its size makes a whole step of noise."""
     origin = pair.find_origin(pair.name)
     gradient, other = pair.reference.gradient, pair.candidate.gradient
-    sizes = {one.size for one in (pair.reference.array, reference.array) if origin is not None}
-    if origin is None or gradient is None or other is None or len(sizes) > 1:
+    if origin is None or gradient is None or other is None:
         return None
-    if candidate.array.size != pair.candidate.array.size:
+    if reference.array.size != pair.reference.array.size or candidate.array.size != pair.candidate.array.size:
         return None
     first = (reference.array - pair.reference.array.reshape(reference.array.shape)).reshape(-1)[origin.take]
     second = (candidate.array - pair.candidate.array.reshape(candidate.array.shape)).reshape(-1)[origin.put]
-    sizes_of = np.abs(gradient.reshape(-1)[origin.take]), np.abs(other.reshape(-1)[origin.put])
-    is_told = np.minimum(*sizes_of) > ZERO * max(float(sizes_of[0].max(initial=0.0)), float(sizes_of[1].max(initial=0)))
+    sizes = np.minimum(np.abs(gradient.reshape(-1)[origin.take]), np.abs(other.reshape(-1)[origin.put]))
+    is_told = sizes > floor
     return first[is_told], second[is_told]
 
 
