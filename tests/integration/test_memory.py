@@ -89,7 +89,7 @@ def test_a_run_of_many_steps_keeps_memory_flat(level: str, task: str, memory_dis
     first, last = (measured[str(step)] for step in MEASURED_STEPS)
     blocks, tensor_bytes, traced_bytes = (after - before for before, after in zip(first, last, strict=True))
     steps = MEASURED_STEPS[1] - MEASURED_STEPS[0]
-    assert blocks < 2 * steps, f"{blocks} Python objects more after {steps} steps"
+    assert blocks < 4 * steps, f"{blocks} Python objects more after {steps} steps"
     assert tensor_bytes == 0, f"{tensor_bytes} bytes of tensors more after {steps} steps"
     assert traced_bytes < 400 * steps, f"{traced_bytes} bytes of Python and numpy more after {steps} steps"
     assert len(list((memory_disk / "dump").iterdir())) == MEASURED_STEPS[1]
