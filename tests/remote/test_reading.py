@@ -130,8 +130,8 @@ def test_a_wrong_address_says_what_is_wrong(bucket: str) -> None:
         tensorprobe.compare("s3://no-such-bucket-here/run", "s3://no-such-bucket-here/run")
     with pytest.raises(DumpError, match=f"s3://{bucket}/none does not exist. Give the dump_path of a run"):
         tensorprobe.compare(f"s3://{bucket}/none", f"s3://{bucket}/none")
-    with pytest.raises(DumpError, match="gs://bucket/run needs gcsfs: pip install gcsfs"):
-        tensorprobe.compare("gs://bucket/run", "gs://bucket/run")
+    with pytest.raises(DumpError, match="az://bucket/run needs adlfs: pip install adlfs"):
+        tensorprobe.compare("az://bucket/run", "az://bucket/run")
 
 
 def test_a_server_that_is_gone_is_an_error(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

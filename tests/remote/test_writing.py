@@ -72,8 +72,8 @@ def test_a_store_that_is_lost_loses_nothing(
 def test_a_wrong_store_is_refused_before_anything_is_recorded(bucket: str) -> None:
     with pytest.raises(ConfigError, match="dump_path: s3://no-such-bucket/run: there is no s3://no-such-bucket"):
         record_step("s3://no-such-bucket/run")
-    with pytest.raises(ConfigError, match="gs://bucket/run needs gcsfs: pip install gcsfs"):
-        record_step("gs://bucket/run")
+    with pytest.raises(ConfigError, match="az://bucket/run needs adlfs: pip install adlfs"):
+        record_step("az://bucket/run")
 
 
 def test_a_killed_program_leaves_its_finished_steps_in_the_store(bucket: str, tmp_path: Path) -> None:
