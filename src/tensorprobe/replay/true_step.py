@@ -45,6 +45,8 @@ class TrueValue:
     """Gradients were asked of it."""
     is_trained: bool = False
     """A parameter, or something else that gradients were asked for."""
+    is_gradient: bool = False
+    """What a backward pass left for a leaf. No call made it."""
     is_followed: bool = False
     """Gradients go through it, or to it."""
     gradient: Array | None = None
@@ -102,6 +104,14 @@ class TrueStep:
     coverage: Coverage
     rewritten: tuple[str, ...] = ()
     """Parameters that change on the way, and no recorded call writes to them: a training step after the first one."""
+
+    loss_scale: float = 1.0
+    """What the loss is multiplied by, and the gradients of leaves here are not."""
+
+    def take_back(self, loss_scale: float) -> None:
+        self.loss_scale = loss_scale
+        for value in self.leaves if loss_scale != 1 else ():
+            value.gradient = None if value.gradient is None else value.gradient / loss_scale
 
     @cached_property
     def users(self) -> Mapping[int, list[TrueCall]]:

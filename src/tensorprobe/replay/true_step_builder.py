@@ -86,6 +86,11 @@ class TrueStepBuilder(Onlooker):
         self._names_parameters = any(leaf.parameter is not None for call in program.calls() for leaf in call.operands)
         self._values: list[TrueValue] = []
         self._known: dict[int, tuple[weakref.ref[torch.Tensor], int, int]] = {}
+        self._given_back = {
+            one.after.tensor for asked in program.backward_passes for one in asked.all_leaves if one.after is not None
+        } - {None}
+        self._parameters: dict[Any, str] = {}
+        """By the memory that they show: what is written through `.data` is the parameter, too."""
         self._calls: dict[str, TrueCall] = {}
         self._by_backward: dict[str, TrueCall] = {}
 
@@ -159,9 +164,10 @@ class TrueStepBuilder(Onlooker):
         """Of a value that is seen for the first time as an argument: a view that no recorded call made has a source."""
         return leaf.source if leaf.source in self._calls else None
 
-    def _is_trained(self, leaf: Leaf) -> bool:
-        """Where parameters have names, these are trained. A gradient of data may be there because a kernel gives it."""
-        return leaf.requires_grad if not self._names_parameters else leaf.parameter is not None
+    def _find_parameter(self, leaf: Leaf, maker: str | None) -> str | None:
+        if leaf.parameter is not None and leaf.layout is not None:
+            self._parameters[leaf.layout] = leaf.parameter
+        return leaf.parameter if maker is None else self._parameters.get(leaf.layout, leaf.parameter)
 
     def _number(self, tensor: torch.Tensor, leaf: Leaf, maker: str | None) -> int:
         known = self._known.get(id(tensor))
@@ -172,9 +178,12 @@ class TrueStepBuilder(Onlooker):
         self._known[id(tensor)] = (weakref.ref(tensor), version, number)
         is_kept = self._keeping.numbers is None or number in self._keeping.numbers
         content = to_array(tensor if is_kept else tensor.reshape(-1)[:0])
-        value = TrueValue(number, content, leaf.dtype, maker, leaf.slot, leaf.parameter, leaf_key(leaf))
-        value.is_trained = self._is_trained(leaf)
+        parameter = self._find_parameter(leaf, maker)
+        value = TrueValue(number, content, leaf.dtype, maker, leaf.slot, parameter, leaf_key(leaf))
+        # Where parameters have names, these are trained. A gradient of data may be there because a kernel gives it.
+        value.is_trained = leaf.requires_grad if not self._names_parameters else parameter is not None
         value.is_followed = tensor.requires_grad
+        value.is_gradient = leaf.tensor in self._given_back
         self._values.append(value)
         if value.is_leaf and tensor.requires_grad and tensor.grad_fn is None:  # else a view: its base has the gradient
             tensor.register_hook(partial(_add_gradient, value))

@@ -78,6 +78,38 @@ def record_steps(folder: Path, model: nn.Module, update: Callable[[], object], x
     return folder
 
 
+def make_layers() -> Layers:
+    torch.manual_seed(0)
+    return Layers(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4))
+
+
+def compare_updates(tmp_path: Path, *makers: Callable[[Layers], Callable[[], object]], steps: int = 2) -> Verdict:
+    """Both runs are one model, each with what `makers` make of it: what is done after backward."""
+    paths = []
+    for name, make_update in zip("rc", makers, strict=True):
+        model = make_layers()
+        x = torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
+        paths.append(record_steps(tmp_path / name, model, make_update(model), x, steps))
+    return tensorprobe.compare(*paths).verdict
+
+
+def use_sgd(model: Layers) -> Callable[[], object]:
+    return torch.optim.SGD(model.parameters(), lr=0.1).step
+
+
+def write_by_hand(write: Callable[[torch.Tensor, torch.Tensor], object]) -> Callable[[Layers], Callable[[], object]]:
+    def make_update(model: Layers) -> Callable[[], object]:
+        def update() -> None:
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    assert parameter.grad is not None
+                    write(parameter, parameter.grad)
+
+        return update
+
+    return make_update
+
+
 def compare(
     tmp_path: Path,
     kind: str,
@@ -181,3 +213,80 @@ def test_parameters_that_rounding_moved_before_the_recording_are_no_other_update
     verdict = tensorprobe.compare(*paths).verdict
     assert verdict.kind == "unequal start", verdict.headline
     assert "update" not in verdict.headline
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.1001])
+@pytest.mark.parametrize("way", ["data", "copy", "in place"])
+def test_an_update_by_hand_is_held_against_an_optimizer(way: str, rate: float, tmp_path: Path) -> None:
+    writes: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
+        "data": lambda parameter, gradient: parameter.data.sub_(rate * gradient),
+        "copy": lambda parameter, gradient: parameter.copy_(parameter - rate * gradient),
+        "in place": lambda parameter, gradient: parameter.add_(gradient, alpha=-rate),
+    }
+    verdict = compare_updates(tmp_path, use_sgd, write_by_hand(writes[way]))
+    if rate == 0.1:
+        assert verdict.kind == "agree", verdict.headline
+    else:
+        assert verdict.step == 0 and "0.1001" in verdict.headline, verdict.headline
+
+
+@pytest.mark.parametrize("side", ["reference", "candidate"])
+def test_a_parameter_that_one_optimizer_is_not_given_is_named_at_once(side: str, tmp_path: Path) -> None:
+    def leave_one_out(model: Layers) -> Callable[[], object]:
+        return torch.optim.SGD(list(model.parameters())[:-1], lr=0.1).step
+
+    makers = (leave_one_out, use_sgd) if side == "reference" else (use_sgd, leave_one_out)
+    verdict = compare_updates(tmp_path, *makers, steps=1)
+    assert f"2.bias is updated here, and not in the {side}" in verdict.headline
+
+
+def test_a_mean_of_the_parameters_that_is_written_in_two_ways_agrees_at_later_steps(tmp_path: Path) -> None:
+    def use_mean(mix: Callable[[list[torch.Tensor], list[torch.Tensor]], object]) -> Any:
+        def make_update(model: Layers) -> Callable[[], object]:
+            step, mean = use_sgd(model), [parameter.detach().clone() for parameter in model.parameters()]
+
+            def update() -> None:
+                step()
+                with torch.no_grad():
+                    mix(mean, list(model.parameters()))
+
+            return update
+
+        return make_update
+
+    def mix_one_by_one(mean: list[torch.Tensor], parameters: list[torch.Tensor]) -> None:
+        for one, parameter in zip(mean, parameters, strict=True):
+            one.mul_(0.9).add_(parameter, alpha=0.1)
+
+    at_once = use_mean(lambda mean, parameters: torch._foreach_lerp_(mean, parameters, 0.1))
+    verdict = compare_updates(tmp_path, at_once, use_mean(mix_one_by_one), steps=3)
+    assert verdict.kind == "agree", verdict.headline
+
+
+def test_gradients_that_were_not_cleared_are_told_at_the_step_that_takes_them(tmp_path: Path) -> None:
+    def keep_gradients(model: Layers) -> Callable[[], object]:
+        model.zero_grad = lambda set_to_none=True: None  # type: ignore[method-assign]
+        return use_sgd(model)
+
+    verdict = compare_updates(tmp_path, use_sgd, keep_gradients, steps=3)
+    assert verdict.step == 1
+    assert (
+        "is not the gradient that this step of the candidate computed: was the one before cleared?" in verdict.headline
+    )
+
+
+def test_joined_parameters_are_clipped_as_their_parts_are(tmp_path: Path) -> None:
+    paths = []
+    for name, is_joined in (("r", False), ("c", True)):
+        torch.manual_seed(0)
+        model = Attention(is_joined=is_joined, is_fused=False)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def update(model: nn.Module = model, optimizer: torch.optim.Optimizer = optimizer) -> None:
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            optimizer.step()
+
+        x = torch.randn(6, 8, generator=torch.Generator().manual_seed(1))
+        paths.append(record_steps(tmp_path / name, model, update, x, 2))
+    verdict = tensorprobe.compare(*paths).verdict
+    assert verdict.kind == "agree", verdict.headline

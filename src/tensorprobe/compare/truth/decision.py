@@ -147,7 +147,7 @@ class TruthDecision:
             return grown  # what an optimizer does is no observable of this step
         if judgement.is_equal and grown.kind == "entered" and _writes_state(grown, judgement):
             return grown  # nor is what a call writes, such as running statistics
-        if grown.kind == "incomplete" and (judgement.gaps or not judgement.is_equal):
+        if grown.kind == "incomplete" and (judgement.gaps or not (judgement.is_equal or judgement.updates)):
             return grown
         is_alarm = judgement.is_equal and grown.kind in ("source", "entered")
         if is_alarm and has_unseen_difference(finding.pairs, judgement):
@@ -209,10 +209,13 @@ def _writes_state(grown: Verdict, judgement: Judgement) -> bool:
 
 
 def _is_refuted(grown: Verdict, judgement: Judgement) -> bool:
-    """Has all that the named call gives the same truth in both runs?"""
+    """Has all that the named call gives the same truth in both runs? Or is it given something else, as where parameters
+    are joined, and all of them are updated alike?"""
     states = [] if grown.call is None else _compare_truths(grown.call, judgement)
     results = [is_same for value, is_same in states if not value.is_input]
-    return bool(results) and all(results)
+    if results and all(results):
+        return True
+    return judgement.proves_updates and not all(is_same for value, is_same in states if value.is_input)
 
 
 def _is_told_by_statistics(grown: Verdict, judgement: Judgement, finding: Finding) -> bool:

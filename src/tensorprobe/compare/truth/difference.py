@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from tensorprobe.compare.truth.start import LeafPair
 from tensorprobe.compare.truth.value_index import TOLERANCE, word_of
 from tensorprobe.replay.true_step import TrueCall, TrueStep, TrueValue
@@ -88,4 +90,15 @@ def describe_start(pair: LeafPair, steps: Mapping[str, TrueStep]) -> Difference:
         else f"{leaf.slot} of {calls[1].name}"
     )
     size = "" if pair.error is None else f": they differ by {pair.error:.2g}"
-    return Difference(kind, calls[0], calls[1], f"{what} is not the same at the start{size}", leaf=leaf)
+    because = f"{what} is not the same at the start{size}"
+    for side, value in (("candidate", leaf), ("reference", pair.reference)):
+        if value.is_gradient and not _is_computed(value, steps[side]):
+            because = f"{what} is not the gradient that this step of the {side} computed: was the one before cleared?"
+            break
+    return Difference(kind, calls[0], calls[1], because, leaf=leaf)
+
+
+def _is_computed(gradient: TrueValue, step: TrueStep) -> bool:
+    """Is it that of a leaf, and nothing besides?"""
+    found = (leaf.gradient for leaf in step.leaves if leaf.gradient is not None)
+    return any(one.shape == gradient.array.shape and np.allclose(one, gradient.array) for one in found)

@@ -15,10 +15,11 @@ from tensorprobe.compare.truth.gradient_difference import GradientExplainer
 from tensorprobe.compare.truth.judgement import SIDES, Judgement
 from tensorprobe.compare.truth.leaf import find_movable, find_replacements
 from tensorprobe.compare.truth.lending import find_borrowers
+from tensorprobe.compare.truth.loss_scale import find_loss_scale
 from tensorprobe.compare.truth.observable import Observables, observe
 from tensorprobe.compare.truth.replaying import Replaying
 from tensorprobe.compare.truth.start import Origins, pair_lone_leaves, pair_moved_leaves
-from tensorprobe.compare.truth.update import pair_states, pair_updates
+from tensorprobe.compare.truth.update import find_left_alone, pair_states, pair_updates
 from tensorprobe.compare.truth.value_index import TOLERANCE, Counterparts
 from tensorprobe.replay.true_step import Array, LeafKey
 from tensorprobe.replay.true_step_builder import KEEP_VALUES, Keeping
@@ -44,13 +45,19 @@ class _TruthJudge:
         self._origins = origins
         self._borrowers = find_borrowers(reference, candidate)
         self._replacements: dict[str, dict[LeafKey, Array]] = {side: {} for side in SIDES}
+        self._has_states = True
+        """Are those of the reference's optimizer known that belong to those of the candidate's?"""
 
     def judge(self) -> Judgement:
         found = self._observe()
         if found.obstacle is not None:
             return found
+        if not found.observables.is_equal:
+            self._take_loss_scale_back(found)
         if not found.observables.is_equal or self._origins is not None:
             self._try_other_start(found)
+        if not found.observables.is_equal and self._origins is not None:
+            self._take_loss_scale_back(found)
         if found.observables.is_equal and (self._origins is not None or not found.unequal):
             self._compare_updates(found)
         if not found.observables.is_equal:
@@ -77,12 +84,16 @@ class _TruthJudge:
         return Judgement(observe(counterparts), counterparts, replaced=replaced, borrowers=self._borrowers)
 
     def _try_other_start(self, found: Judgement) -> None:
-        """Do both compute the same if the candidate's leaves are those of the reference?"""
+        """Do both compute the same if the candidate's leaves are those of the reference? At a later step rounding has
+        moved all that an update makes: what the reference holds serves both."""
         counterparts, origins = found.counterparts, self._origins
         leads_to_loss = found.steps[SIDES[1]].leads_to_loss
         lone = (pair for pair in pair_lone_leaves(counterparts) if leads_to_loss(pair.candidate))
         pairs = list(lone) if origins is None else pair_moved_leaves(counterparts, origins)
-        put = {pair.candidate.key: pair.content for pair in pairs if pair.candidate.key is not None}
+        states = pair_states(counterparts) if origins is not None else []
+        self._has_states = states is not None
+        changed = [*pairs, *(states or ())]
+        put = {pair.candidate.key: pair.content for pair in changed if pair.candidate.key is not None}
         if not put:
             return
         again = self._replaying[SIDES[1]].replay({**self._replacements[SIDES[1]], **put})
@@ -92,21 +103,31 @@ class _TruthJudge:
             self._replacements[SIDES[1]].update(put)
             found.counterparts, found.observables, found.unequal = as_if, observed, pairs
 
+    def _take_loss_scale_back(self, found: Judgement) -> None:
+        """Is the candidate's loss a multiple, so that its gradients do not vanish in a coarse dtype?"""
+        scale = find_loss_scale(found.counterparts, found.observables)
+        if scale is None:
+            return
+        replaying = self._replaying[SIDES[1]]
+        replaying.loss_scale = scale
+        counterparts = Counterparts(found.steps[SIDES[0]], replaying.replay(self._replacements[SIDES[1]]))
+        observed = observe(counterparts)
+        if observed.is_equal:
+            found.counterparts, found.observables = counterparts, observed
+        else:
+            replaying.loss_scale = 1.0
+
     def _compare_updates(self, found: Judgement) -> None:
-        """What becomes of the parameters? At a later step rounding has moved what an optimizer holds: what the
-        reference holds serves both."""
-        counterparts = found.counterparts
-        found.updates = pair_updates(counterparts, found.observables.gradients)
-        if self._origins is not None and not all(pair.is_equal for pair in found.updates):
-            states = pair_states(counterparts)
-            put = {pair.candidate.key: pair.content for pair in states or () if pair.candidate.key is not None}
-            again = self._replaying[SIDES[1]].replay({**self._replacements[SIDES[1]], **put})
-            counterparts = Counterparts(found.steps[SIDES[0]], again)
-            found.updates = pair_updates(counterparts, found.observables.gradients) if states is not None else ()
+        """What becomes of the parameters?"""
+        found.updates = pair_updates(found.counterparts, found.observables.gradients)
         differing = [pair for pair in found.updates if not pair.is_equal]
-        if differing:
+        if differing and not self._has_states:
+            found.updates = ()
+        elif differing:
             starts = {SIDES[0]: [one.reference for one in differing], SIDES[1]: [one.candidate for one in differing]}
-            found.differences, _ = self._explain_forward(counterparts, starts)
+            found.differences = find_left_alone(differing, found.steps)
+            if not found.differences:
+                found.differences, _ = self._explain_forward(found.counterparts, starts)
 
     def _explain_difference(self, found: Judgement) -> None:
         found.differences, opened = self._explain(found.counterparts, found.observables, _NOT_MOVED)

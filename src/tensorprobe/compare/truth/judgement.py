@@ -10,7 +10,7 @@ from tensorprobe.compare.truth.difference import Difference
 from tensorprobe.compare.truth.observable import Observables
 from tensorprobe.compare.truth.precision import PrecisionLoss, find_precision_loss
 from tensorprobe.compare.truth.start import LeafPair, Origin
-from tensorprobe.compare.truth.update import UpdatePair
+from tensorprobe.compare.truth.update import UpdatePair, find_updated
 from tensorprobe.compare.truth.value_index import Counterparts, is_laid_out, is_same
 from tensorprobe.errors import DumpError, UsageError
 from tensorprobe.model.count import count_noun
@@ -66,6 +66,12 @@ class Judgement:
         is_updated_alike = all(pair.is_equal for pair in self.updates)
         is_equal = self.observables.is_equal and is_updated_alike
         return is_equal and (self.second_point is None or self.second_point.is_equal)
+
+    @property
+    def proves_updates(self) -> bool:
+        """Is each parameter that the candidate changes the same as that of the reference?"""
+        names = {name for pair in self.updates for name in (pair.candidate.parameter,) if pair.is_equal}
+        return bool(names) and names.issuperset(find_updated(self.steps[SIDES[1]]))
 
     def look_closer(self) -> None:
         """Hold each call of each run against what it means, which takes longer than all else."""

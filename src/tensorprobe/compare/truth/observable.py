@@ -102,7 +102,9 @@ def observe(counterparts: Counterparts) -> Observables:
     """The observables of both, paired."""
     reference, candidate = counterparts.steps["reference"], counterparts.steps["candidate"]
     roots = reference.roots, candidate.roots
-    totals = [float(sum(value.array.sum() for value in side)) for side in roots]
+    totals = [
+        float(sum(value.array.sum() for value in step.roots)) / step.loss_scale for step in (reference, candidate)
+    ]
     pairs, unpaired = pair_gradients(counterparts)
     ends = tuple(_find_lone_ends("candidate", counterparts))
     if roots[0] and roots[1]:  # what one side computes besides has no effect; what both do, and otherwise, may have one

@@ -18,6 +18,9 @@ class Replaying:
     """One step of one process."""
 
     def __init__(self, rank: RankDump) -> None:
+        self.loss_scale = 1.0
+        """What the program multiplies its loss by, and its gradients with it, which is taken back in what a replay
+        gives."""
         self._program = read_program(rank)
         self._device = find_device("cpu")
         limit_memory([self._program], self._device, MemoryLimit())
@@ -39,4 +42,6 @@ class Replaying:
     ) -> TrueStep:
         """With other leaves, and other results of calls."""
         replace_leaf = make_replacement(replacements, moved)
-        return build_true_step(self._program, self._device, replace_leaf, Exchange(exchanged or {}), keeping=keeping)
+        step = build_true_step(self._program, self._device, replace_leaf, Exchange(exchanged or {}), keeping=keeping)
+        step.take_back(self.loss_scale)
+        return step

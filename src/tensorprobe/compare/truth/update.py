@@ -11,9 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tensorprobe.compare.truth.difference import Difference
 from tensorprobe.compare.truth.observable import ZERO, GradientPair
 from tensorprobe.compare.truth.start import LeafPair, pair_leaves
 from tensorprobe.compare.truth.value_index import TOLERANCE, Counterparts
+from tensorprobe.model.count import count_noun
 from tensorprobe.replay.true_step import Array, TrueStep, TrueValue
 
 _SETTING = 1e-6
@@ -37,15 +39,24 @@ class UpdatePair:
     def is_equal(self) -> bool:
         return self.error <= _SETTING
 
+    def value(self, side: str) -> TrueValue:
+        return self.reference if side == "reference" else self.candidate
+
     @property
     def name(self) -> str:
         return self.reference.parameter or self.candidate.parameter or self.reference.slot
 
 
+def find_updated(step: TrueStep) -> Mapping[str, TrueValue]:
+    """The parameters that calls of the step changed, as they are after it."""
+    last = {value.parameter: value for value in step.values if value.parameter is not None and value.is_trained}
+    return {name: value for name, value in last.items() if not value.is_leaf}
+
+
 def pair_updates(counterparts: Counterparts, gradients: Sequence[GradientPair]) -> tuple[UpdatePair, ...]:
-    """The parameters that both runs update by calls that were executed again; none where truth is coarse, because what
-    divides by the size of a gradient knows no small errors."""
-    updated = {side: _find_updated(step) for side, step in counterparts.steps.items()}
+    """The parameters that one of the runs updates by calls that were executed again, where both update any; none where
+    truth is coarse, because what divides by the size of a gradient knows no small errors."""
+    updated = {side: find_updated(step) for side, step in counterparts.steps.items()}
     if counterparts.tolerance > TOLERANCE or not all(updated.values()):
         return ()
     found = []
@@ -53,14 +64,13 @@ def pair_updates(counterparts: Counterparts, gradients: Sequence[GradientPair]) 
         (_find_largest(leaf) for pair in gradients for leaf in (pair.reference, pair.candidate)), default=0.0
     )
     for pair in gradients:
-        values = [
-            updated[side].get(leaf.parameter or "")
-            for side, leaf in (("reference", pair.reference), ("candidate", pair.candidate))
-        ]
-        if values[0] is not None and values[1] is not None:
-            changes = _find_changes(pair, values[0], values[1], floor)
-            if changes is not None:
-                found.append((values[0], values[1], *changes))
+        reference = updated["reference"].get(pair.reference.parameter or "", pair.reference)
+        candidate = updated["candidate"].get(pair.candidate.parameter or "", pair.candidate)
+        if (reference.is_leaf and candidate.is_leaf) or reference.is_pinned or candidate.is_pinned:
+            continue
+        changes = _find_changes(pair, reference, candidate, floor)
+        if changes is not None:
+            found.append((reference, candidate, *changes))
     largest = max((float(np.abs(one).max(initial=0.0)) for *_, one, _ in found), default=0.0)
     return tuple(
         UpdatePair(reference, candidate, _compare(first, second, largest))
@@ -68,9 +78,23 @@ def pair_updates(counterparts: Counterparts, gradients: Sequence[GradientPair]) 
     )
 
 
+def find_left_alone(pairs: Sequence[UpdatePair], steps: Mapping[str, TrueStep]) -> list[Difference]:
+    """What only one run updates."""
+    found = []
+    for side, other in (("reference", "candidate"), ("candidate", "reference")):
+        alone = [pair for pair in pairs if not pair.is_equal and pair.value(other).is_leaf]
+        if alone:
+            others = f" and {count_noun(len(alone) - 1, 'other')} are" if alone[1:] else " is"
+            because = f"{alone[0].name}{others} updated here, and not in the {other}"
+            call = steps[side].maker(alone[0].value(side))
+            first, second = (call, None) if side == "reference" else (None, call)
+            found.append(Difference("source", first, second, because, is_clear=True))
+    return found
+
+
 def pair_states(counterparts: Counterparts) -> list[LeafPair] | None:
-    """What the optimizers of both runs hold at the start of a later step, where rounding has moved it; None if some of
-    it has no partner."""
+    """What both runs hold besides the parameters at the start of a later step, where rounding has moved it, and what
+    leads to no loss: what an optimizer keeps, and means of the parameters. None if some of it has no partner."""
     lone = {side: list(_find_states(side, counterparts)) for side in counterparts.steps}
     found = []
     for value in lone["candidate"]:
@@ -81,12 +105,6 @@ def pair_states(counterparts: Counterparts) -> list[LeafPair] | None:
         lone["reference"].remove(best)
         found.append(pair_leaves(best, value))
     return found
-
-
-def _find_updated(step: TrueStep) -> Mapping[str, TrueValue]:
-    """The parameters as they are after the step, if its calls changed them, and were executed again."""
-    last = {value.parameter: value for value in step.values if value.parameter is not None and value.is_trained}
-    return {name: value for name, value in last.items() if not value.is_leaf and not value.is_pinned}
 
 
 def _find_largest(leaf: TrueValue) -> float:
@@ -120,9 +138,8 @@ def _compare(first: Array, second: Array, largest: float) -> float:
 def _find_states(side: str, counterparts: Counterparts) -> Iterator[TrueValue]:
     step = counterparts.steps[side]
     for value in step.leaves:
-        users = step.users.get(value.number, ())
-        is_state = bool(users) and all(call.caller is not None for call in users)
-        if is_state and value.is_floating and value.parameter is None and not counterparts.exists(side, value):
+        is_state = value.is_floating and value.parameter is None and not value.is_gradient
+        if is_state and not step.leads_to_loss(value) and not counterparts.exists(side, value):
             yield value
 
 

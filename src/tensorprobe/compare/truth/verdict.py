@@ -110,6 +110,12 @@ class TruthWords:
         return describe_weights(self._judgement.observables, self._judgement.counterparts)
 
     def _coverage(self) -> Iterator[str]:
+        scale = self._judgement.steps[SIDES[1]].loss_scale
+        if scale != 1:
+            yield (
+                f"the candidate's loss and its gradients are {scale:,.6g} times those of the reference, which is taken "
+                "back before the update"
+            )
         if len(self._judgement.borrowers) == 1:
             side = self._judgement.borrowers[0]
             yield (
