@@ -290,3 +290,41 @@ def test_joined_parameters_are_clipped_as_their_parts_are(tmp_path: Path) -> Non
         paths.append(record_steps(tmp_path / name, model, update, x, 2))
     verdict = tensorprobe.compare(*paths).verdict
     assert verdict.kind == "agree", verdict.headline
+
+
+@pytest.mark.parametrize("rate", [1e-3, 1.01e-3])
+def test_two_updates_in_one_recorded_step_agree_in_bfloat16_too(rate: float, tmp_path: Path) -> None:
+    """The second loss is computed from what the first update made."""
+    paths = []
+    for name, way, lr in (("r", SINGLE, 1e-3), ("c", ONE, rate)):
+        model = make_layers().bfloat16()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=lr, **way)
+        x = torch.randn(5, 6, generator=torch.Generator().manual_seed(1)).bfloat16()
+
+        def update_twice(
+            model: nn.Module = model, optimizer: torch.optim.Optimizer = optimizer, x: torch.Tensor = x
+        ) -> None:
+            optimizer.step()
+            optimizer.zero_grad()
+            model(x.flip(0) * 2).backward()
+            optimizer.step()
+
+        paths.append(record_steps(tmp_path / name, model, update_twice, x, 3))
+    verdict = tensorprobe.compare(*paths).verdict
+    assert verdict.kind == ("agree" if rate == 1e-3 else "source"), verdict.headline
+    assert rate == 1e-3 or "_fused_adamw_.0" in verdict.headline
+
+
+def test_parameters_that_are_changed_unseen_after_the_same_update_are_told_so(tmp_path: Path) -> None:
+    def take_back(model: Layers) -> Callable[[], object]:
+        step, before = use_sgd(model), model[0].weight.detach().clone()
+
+        def update() -> None:
+            step()
+            model[0].weight.detach().numpy()[...] = before.numpy()
+
+        return update
+
+    verdict = compare_updates(tmp_path, use_sgd, take_back)
+    assert "The runs part between the steps: 0.weight was updated otherwise" in verdict.headline
+    assert any("both runs make the same update in the step before" in line for line in verdict.evidence)

@@ -155,7 +155,7 @@ class TruthDecision:
         if judgement.unequal and judgement.is_equal and self._earlier is not None:
             moved = self._find_moved(judgement, finding)
             if moved:
-                return _word_moved(moved)
+                return _word_moved(moved, self._earlier)
         verdict = TruthWords(judgement, *runs).give_verdict()
         calls = (*verdict.call.reference, *verdict.call.candidate) if verdict.call is not None else ()
         settle_pairs(finding.pairs, judgement, {call.name for call in calls})
@@ -175,14 +175,19 @@ class TruthDecision:
         return [(pair.name, share) for pair, share in found]
 
 
-def _word_moved(moved: Sequence[tuple[str, float]]) -> Verdict:
+def _word_moved(moved: Sequence[tuple[str, float]], earlier: EarlierStep) -> Verdict:
     name, share = moved[0]
     others = f" and {count_noun(len(moved) - 1, 'other')} were" if len(moved) > 1 else " was"
     headline = (
         f"The runs part between the steps: {name}{others} updated otherwise. The program of this step is the same."
     )
-    evidence = (f"the parameters are apart by {share:.1%} of what the update changed",)
-    return Verdict("drift", headline, evidence)
+    evidence = [f"the parameters are apart by {share:.1%} of what the update changed"]
+    if earlier.has_same_updates:
+        evidence.append(
+            "without rounding, both runs make the same update in the step before: in one of them a call does not "
+            "compute what it means (`tensorprobe truth` of that step names it), or the parameters are changed unseen"
+        )
+    return Verdict("drift", headline, tuple(evidence))
 
 
 def _remember(judgement: Judgement, origins: Origins) -> EarlierStep:
@@ -193,7 +198,7 @@ def _remember(judgement: Judgement, origins: Origins) -> EarlierStep:
     distances = {
         pair.name: float(np.linalg.norm(pair.difference)) for pair in judgement.unequal if pair.candidate.parameter
     }
-    return EarlierStep(known, parameters, distances)
+    return EarlierStep(known, parameters, distances, judgement.proves_updates)
 
 
 def _writes_state(grown: Verdict, judgement: Judgement) -> bool:

@@ -24,7 +24,11 @@ def find_replacements(counterparts: Counterparts) -> dict[str, dict[LeafKey, Arr
         others = counterparts.steps[other_side(side)]
         by_size: dict[int, list[TrueValue]] = {}
         for value in others.values:
-            if value.is_floating and others.leads_to_loss(value):  # an update moves numbers by less than bfloat16 shows
+            maker = others.maker(value)
+            is_program = maker is None or (maker.caller is None and value.parameter is None)
+            if (
+                value.is_floating and is_program and others.leads_to_loss(value)
+            ):  # an update moves by less than rounding
                 by_size.setdefault(value.array.size, []).append(value)
         leaves = [value for value in others.leaves if value.is_floating]
         for leaf in step.leaves:

@@ -87,6 +87,8 @@ class EarlierStep:
     """The reference's, before its last update."""
     distances: Mapping[str, float] = field(default_factory=dict)
     """How far those of the candidate were from them."""
+    has_same_updates: bool = False
+    """Do both runs mean to make the same of them?"""
 
 
 def pair_moved_leaves(counterparts: Counterparts, origins: Origins) -> list[LeafPair]:

@@ -93,8 +93,8 @@ def find_left_alone(pairs: Sequence[UpdatePair], steps: Mapping[str, TrueStep]) 
 
 
 def pair_states(counterparts: Counterparts) -> list[LeafPair] | None:
-    """What both runs hold besides the parameters at the start of a later step, where rounding has moved it, and what
-    leads to no loss: what an optimizer keeps, and means of the parameters. None if some of it has no partner."""
+    """What both runs hold besides the parameters at the start of a later step, where rounding has moved it: what an
+    optimizer keeps, and what leads to no loss, such as means of the parameters. None if some of it has no partner."""
     lone = {side: list(_find_states(side, counterparts)) for side in counterparts.steps}
     found = []
     for value in lone["candidate"]:
@@ -138,8 +138,10 @@ def _compare(first: Array, second: Array, largest: float) -> float:
 def _find_states(side: str, counterparts: Counterparts) -> Iterator[TrueValue]:
     step = counterparts.steps[side]
     for value in step.leaves:
-        is_state = value.is_floating and value.parameter is None and not value.is_gradient
-        if is_state and not step.leads_to_loss(value) and not counterparts.exists(side, value):
+        if not value.is_floating or value.parameter is not None or value.is_gradient:
+            continue
+        is_held = all(call.caller is not None for call in step.users.get(value.number, ()))
+        if (is_held or not step.leads_to_loss(value)) and not counterparts.exists(side, value):
             yield value
 
 
