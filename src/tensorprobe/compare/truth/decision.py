@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from tensorprobe.compare.filtered_run import filter_alike
 from tensorprobe.compare.judge.evidence import Finding, describe_values
 from tensorprobe.compare.judge.precision import unit_roundoff
 from tensorprobe.compare.judge.verdict import make_result, own_tensors
@@ -21,16 +22,17 @@ from tensorprobe.compare.step import RankPair
 from tensorprobe.compare.truth.call_match import match_calls
 from tensorprobe.compare.truth.judgement import SIDES, Judgement, find_obstacle
 from tensorprobe.compare.truth.lending import lend_leaves
+from tensorprobe.compare.truth.movement import EarlierStep, Movement, find_moved_otherwise
 from tensorprobe.compare.truth.recorded_error import find_recorded_errors
 from tensorprobe.compare.truth.saved_value import has_unseen_difference
 from tensorprobe.compare.truth.settlement import is_same_value, settle_pairs
-from tensorprobe.compare.truth.start import EarlierStep, Origins, find_moved_otherwise
+from tensorprobe.compare.truth.start import Origins
 from tensorprobe.compare.truth.verdict import TruthWords
 from tensorprobe.errors import DumpError, UsageError
 from tensorprobe.model.count import count_noun
 from tensorprobe.replay import NO_TORCH
 from tensorprobe.run.leaf import WRITTEN
-from tensorprobe.run.step import Run
+from tensorprobe.run.step import Run, read_run
 from tensorprobe.store.slot import TensorSlot
 
 logger = logging.getLogger("tensorprobe")
@@ -52,6 +54,8 @@ class TruthDecision:
     def __init__(self, options: CompareOptions) -> None:
         self._options = options
         self._earlier: EarlierStep | None = None
+        self._unjudged: RankPair | None = None
+        """The step before, if all of it was equal, bit for bit."""
         self._attempt: _Attempt | None = None
 
     def prove(self, pair: RankPair, runs: tuple[Run, Run]) -> Proof:
@@ -85,12 +89,25 @@ class TruthDecision:
         from tensorprobe.compare.truth.judge import judge_by_truth  # needs PyTorch
 
         try:
+            self._catch_up()
             judgement = judge_by_truth(*runs, None if self._earlier is None else self._earlier.origins)
         except DumpError as error:  # it is not all there, or too large for the memory of this machine
             if self._options.by == "auto":
                 logger.warning("judged by how errors grow, not by truth: %s", error)
             return _Attempt(pair, None, str(error))
         return _Attempt(pair, judgement, judgement.obstacle or "")
+
+    def _catch_up(self) -> None:
+        """What does the step before leave for this one to be judged by, though there was nothing to judge in it?"""
+        pair, self._unjudged = self._unjudged, None
+        if pair is None:
+            return
+        runs = filter_alike(read_run(pair.reference), read_run(pair.candidate))
+        self._keep(self._try_to_judge(pair, runs).judgement)
+
+    def _keep(self, judgement: Judgement | None) -> None:
+        if judgement is not None:
+            self._earlier = _remember(judgement, {} if self._earlier is None else self._earlier.origins)
 
     def decide(self, pair: RankPair, runs: tuple[Run, Run], finding: Finding, grown: Verdict) -> Verdict:
         """The verdict by what the runs mean, or `grown`, by how their error grows, where that is to stay."""
@@ -100,13 +117,14 @@ class TruthDecision:
         if grown.kind == "unrelated" and not (is_judged and self._has_same_parameters()):
             return grown
         if not is_judged and not _is_in_question(grown, finding):
+            self._unjudged = pair
             return grown
         if grown.kind == "incomplete" and not (pair.reference.is_complete and pair.candidate.is_complete):
             return grown
         attempt = self._judge(pair, runs)
         if attempt.judgement is not None:
             verdict = grown if attempt.obstacle else self._choose(attempt.judgement, runs, finding, grown)
-            self._earlier = _remember(attempt.judgement, {} if self._earlier is None else self._earlier.origins)
+            self._keep(attempt.judgement)
             if not attempt.obstacle:
                 return verdict
         if self._options.by == "truth":
@@ -167,21 +185,27 @@ class TruthDecision:
         is_inside = any(one.is_inside for one in judgement.differences[:1])
         return verdict if is_inside else _add_values(verdict, finding)
 
-    def _find_moved(self, judgement: Judgement, finding: Finding) -> list[tuple[str, float]]:
+    def _find_moved(self, judgement: Judgement, finding: Finding) -> list[Movement]:
         assert self._earlier is not None
         values = [value for one in finding.pairs for value in one.values if value.is_tensor]
         coarsest = max((value.coarsest or 0.0 for value in values), default=0.0)
-        found = find_moved_otherwise(judgement.unequal, judgement.steps[SIDES[0]], self._earlier, coarsest)
-        return [(pair.name, share) for pair, share in found]
+        return find_moved_otherwise(judgement.unequal, judgement.steps, self._earlier, coarsest)
 
 
-def _word_moved(moved: Sequence[tuple[str, float]], earlier: EarlierStep) -> Verdict:
-    name, share = moved[0]
+def _word_moved(moved: Sequence[Movement], earlier: EarlierStep) -> Verdict:
     others = f" and {count_noun(len(moved) - 1, 'other')} were" if len(moved) > 1 else " was"
     headline = (
-        f"The runs part between the steps: {name}{others} updated otherwise. The program of this step is the same."
+        f"The runs part between the steps: {moved[0].name}{others} updated otherwise. The program of this step is the "
+        "same."
     )
-    evidence = [f"the parameters are apart by {share:.1%} of what the update changed"]
+    evidence = [f"the parameters are apart by {moved[0].share:.1%} of what the update changed"]
+    factors = [one.factor for one in moved]
+    if factors[0] is not None:
+        is_one = all(one is not None and np.isclose(one, factors[0], rtol=1e-3) for one in factors)
+        evidence.append(
+            f"{'they all' if is_one else moved[0].name} went {factors[0]:.5g} times as far as in the reference, the "
+            "same way"
+        )
     if earlier.has_same_updates:
         evidence.append(
             "without rounding, both runs make the same update in the step before: in one of them a call does not "
@@ -195,10 +219,8 @@ def _remember(judgement: Judgement, origins: Origins) -> EarlierStep:
     parameters = {
         value.parameter: value.array for value in judgement.steps["reference"].leaves if value.parameter is not None
     }
-    distances = {
-        pair.name: float(np.linalg.norm(pair.difference)) for pair in judgement.unequal if pair.candidate.parameter
-    }
-    return EarlierStep(known, parameters, distances, judgement.proves_updates)
+    differences = {pair.name: pair.difference for pair in judgement.unequal if pair.candidate.parameter}
+    return EarlierStep(known, parameters, differences, judgement.proves_updates)
 
 
 def _writes_state(grown: Verdict, judgement: Judgement) -> bool:

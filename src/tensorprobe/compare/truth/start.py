@@ -1,26 +1,18 @@
 """Leaves that two runs do not share: what they began with is not the same.
 
 Whether that is all that differs is tried out: the candidate is executed again with the reference's numbers in their
-place. At a later step this is as it should be, as far as rounding goes: there the question is how far the parameters
-have moved since the step before, and whether they went the same way.
+place. At a later step this is as it should be, as far as rounding goes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tensorprobe.compare.truth.value_index import Counterparts, word_of
 from tensorprobe.replay.true_step import Array, TrueStep, TrueValue
-
-_LEAST_MOVE = 0.01
-_ROUNDING_MOVE = 8.0
-"""An optimizer that divides by the size of the gradient turns the rounding of a small one into a whole step: so many
-times the root of the unit of rounding may a parameter go another way."""
-_NO_GRADIENT = 1e-4
-"""Where the gradient of a parameter is so much smaller than the largest one, it is rounding."""
 
 
 @dataclass(frozen=True)
@@ -76,19 +68,6 @@ class LeafPair:
 def pair_leaves(reference: TrueValue, candidate: TrueValue) -> LeafPair:
     """Two of one size."""
     return LeafPair(reference, candidate, reference.array.reshape(candidate.array.shape), (reference,))
-
-
-@dataclass(frozen=True)
-class EarlierStep:
-    """What the step before leaves for this one to be judged by."""
-
-    origins: Origins = field(default_factory=dict)
-    parameters: Mapping[str, Array] = field(default_factory=dict)
-    """The reference's, before its last update."""
-    distances: Mapping[str, float] = field(default_factory=dict)
-    """How far those of the candidate were from them."""
-    has_same_updates: bool = False
-    """Do both runs mean to make the same of them?"""
 
 
 def pair_moved_leaves(counterparts: Counterparts, origins: Origins) -> list[LeafPair]:
@@ -156,38 +135,3 @@ def _is_of_kind(reference: TrueValue, candidate: TrueValue) -> bool:
 def _user(step: TrueStep, value: TrueValue) -> str:
     users = step.users.get(value.number, [])
     return word_of(users[0]) if users else ""
-
-
-def find_moved_otherwise(
-    pairs: Sequence[LeafPair], reference: TrueStep, earlier: EarlierStep, unit: float
-) -> Iterator[tuple[LeafPair, float]]:
-    """The parameters that went another way in the last update, with how much of its length they are apart by."""
-    largest = max(map(_density, reference.leaves), default=0.0)
-    for pair in pairs:
-        gradient = _density(pair.reference)
-        before = [(one.array, earlier.parameters.get(one.parameter or "")) for one in pair.sources]
-        moves = [
-            float(np.linalg.norm(now - then)) for now, then in before if then is not None and then.shape == now.shape
-        ]
-        if len(moves) < len(before) or gradient <= _NO_GRADIENT * largest:
-            continue
-        moved = float(np.linalg.norm(moves))
-        apart = float(np.linalg.norm(_keep_followed(pair, _NO_GRADIENT * largest)))
-        apart -= earlier.distances.get(pair.name, 0.0)
-        if moved and apart > max(_LEAST_MOVE, _ROUNDING_MOVE * unit**0.5) * moved:
-            yield pair, apart / moved
-
-
-def _keep_followed(pair: LeafPair, floor: float) -> Array:
-    """The difference, where the candidate has a gradient that is not rounding: of joined parameters a part may not."""
-    gradient, difference = pair.candidate.gradient, pair.difference
-    if gradient is None or gradient.size != difference.size:
-        return difference
-    return np.asarray(difference.reshape(-1)[np.abs(gradient.reshape(-1)) > floor])
-
-
-def _density(value: TrueValue) -> float:
-    """The size of one element of its gradient."""
-    if value.gradient is None or not value.gradient.size:
-        return 0.0
-    return float(np.linalg.norm(value.gradient) / np.sqrt(value.gradient.size))

@@ -1,0 +1,122 @@
+"""How the parameters of two runs moved from one step to the next: the same way, as far as rounding goes?
+
+What an optimizer computes need not be recorded: in MindSpore it is one graph. Then the parameters of two steps are all
+that shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tensorprobe.compare.truth.start import LeafPair, Origins
+from tensorprobe.replay.true_step import Array, TrueStep, TrueValue
+
+_LEAST_MOVE = 0.01
+_ROUNDING_MOVE = 8.0
+"""An optimizer that divides by the size of the gradient turns the rounding of a small one into a whole step: so many
+times the root of the unit of rounding may a parameter go another way."""
+_NO_GRADIENT = 1e-4
+"""Where the gradient of a parameter is so much smaller than the largest one, it is rounding."""
+_LEAST_FACTOR = 5e-4
+"""Settings that were rounded, and an epsilon in another place, make all numbers move by less."""
+_UNIFORM = 0.2
+"""So much of a difference that is one factor may be something else."""
+_LEAST_COUNT = 8
+"""Fewer numbers are multiples of others by chance."""
+_FINE = 1e-6
+"""Where rounding is coarser, small moves are lost, and all others look longer."""
+
+
+@dataclass(frozen=True)
+class EarlierStep:
+    """What the step before leaves for this one to be judged by."""
+
+    origins: Origins = field(default_factory=dict)
+    parameters: Mapping[str, Array] = field(default_factory=dict)
+    """The reference's, before its last update."""
+    differences: Mapping[str, Array] = field(default_factory=dict)
+    """How much larger they were than those of the candidate, by the names of these."""
+    has_same_updates: bool = False
+    """Do both runs mean to make the same of them?"""
+
+
+@dataclass(frozen=True)
+class Movement:
+    """What the last update did to one parameter of the candidate, where its gradient is more than rounding."""
+
+    name: str
+    length: float
+    """How far the reference's went, all of it."""
+    way: Array
+    """Of the reference."""
+    apart: Array
+    """How much of it the candidate did not go."""
+    growth: float
+    """How much further apart the parameters are than before."""
+
+    @property
+    def share(self) -> float:
+        return self.growth / self.length if self.length else 0.0
+
+    @property
+    def factor(self) -> float | None:
+        """How many times as far the candidate's went, if it is the same way, and not as far."""
+        size, distance = float(self.way @ self.way), float(np.linalg.norm(self.apart))
+        less = float(self.apart @ self.way) / size if size else 0.0
+        is_uniform = float(np.linalg.norm(self.apart - less * self.way)) < _UNIFORM * distance
+        is_meant = is_uniform and abs(less) > _LEAST_FACTOR and self.way.size >= _LEAST_COUNT
+        return 1 - less if is_meant else None
+
+
+def find_moved_otherwise(
+    pairs: Sequence[LeafPair], steps: Mapping[str, TrueStep], earlier: EarlierStep, unit: float
+) -> list[Movement]:
+    """The parameters that went another way in the last update, or not as far."""
+    most = max(_LEAST_MOVE, _ROUNDING_MOVE * unit**0.5)
+    movements = list(_find_movements(pairs, steps, earlier))
+    return [one for one in movements if one.share > most or (unit < _FINE and one.factor is not None)]
+
+
+def _find_movements(
+    pairs: Sequence[LeafPair], steps: Mapping[str, TrueStep], earlier: EarlierStep
+) -> Iterator[Movement]:
+    largest = max(map(_density, steps["reference"].leaves), default=0.0)
+    for pair in pairs:
+        then = _find_before(pair, steps["candidate"], earlier)
+        if then is None or _density(pair.reference) <= _NO_GRADIENT * largest:
+            continue
+        before = earlier.differences.get(pair.name, np.zeros(1)).reshape(-1)
+        is_told = _find_followed(pair, _NO_GRADIENT * largest)
+        way, apart = (pair.content - then).reshape(-1), pair.difference.reshape(-1)
+        growth = float(np.linalg.norm(apart[is_told])) - float(np.linalg.norm(before))
+        yield Movement(pair.name, float(np.linalg.norm(way)), way[is_told], (apart - before)[is_told], growth)
+
+
+def _find_before(pair: LeafPair, candidate: TrueStep, earlier: EarlierStep) -> Array | None:
+    """The reference's numbers before the last update, as the candidate holds them; None if some are not known."""
+    found = pair.content.reshape(-1).copy()
+    origins = earlier.origins.get(candidate.name_of(pair.candidate), ())
+    for one in origins:
+        numbers = earlier.parameters.get(one.parameter)
+        if numbers is None or (one.take.size and numbers.size <= int(one.take.max())):
+            return None
+        found[one.put] = numbers.reshape(-1)[one.take]
+    return found.reshape(pair.content.shape) if origins else None
+
+
+def _find_followed(pair: LeafPair, floor: float) -> Array:
+    """Where the candidate has a gradient that is not rounding: of joined parameters a part may not."""
+    gradient = pair.candidate.gradient
+    if gradient is None or gradient.size != pair.content.size:
+        return np.ones(pair.content.size, dtype=bool)
+    return np.asarray(np.abs(gradient.reshape(-1)) > floor)
+
+
+def _density(value: TrueValue) -> float:
+    """The size of one element of its gradient."""
+    if value.gradient is None or not value.gradient.size:
+        return 0.0
+    return float(np.linalg.norm(value.gradient) / np.sqrt(value.gradient.size))

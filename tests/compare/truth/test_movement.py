@@ -1,0 +1,78 @@
+"""Where the update itself is not recorded, the parameters of two steps tell how far it went."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import tensorprobe
+from tensorprobe.compare.result import Verdict
+from tensorprobe.compare.truth.movement import Movement
+from tensorprobe.pytorch import PrecisionDebugger
+
+WAY = np.random.default_rng(0).standard_normal(100)
+
+
+def make_movement(apart: np.ndarray) -> Movement:  # type: ignore[type-arg]
+    return Movement("weight", float(np.linalg.norm(WAY)), WAY[: apart.size], apart, float(np.linalg.norm(apart)))
+
+
+@pytest.mark.parametrize("factor", [1.01, 0.999, 3.16, -1.0])
+def test_another_factor_is_measured(factor: float) -> None:
+    found = make_movement((1 - factor) * WAY).factor
+    assert found == pytest.approx(factor)
+
+
+@pytest.mark.parametrize(
+    "apart",
+    [0 * WAY, 1e-5 * WAY, 0.01 * np.abs(WAY), 0.01 / WAY, 0.01 * WAY[:4]],
+    ids=["nothing", "a setting in float32", "another way", "an epsilon", "too few numbers"],
+)
+def test_what_is_no_other_factor_is_not_called_one(apart: np.ndarray) -> None:  # type: ignore[type-arg]
+    assert make_movement(apart).factor is None
+
+
+def record(folder: Path, make_update: Callable[[torch.Tensor], torch.Tensor]) -> Path:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4))
+    PrecisionDebugger.reset()
+    debugger = PrecisionDebugger(dump_path=str(folder), level="L1", task="tensor")
+    for _ in range(3):
+        debugger.start(model)
+        model(torch.ones(2, 6)).square().mean().backward()
+        debugger.stop()
+        for parameter in model.parameters():
+            assert parameter.grad is not None
+            parameter.data = parameter.data - make_update(parameter.grad)
+            parameter.grad = None
+        debugger.step()
+    PrecisionDebugger.reset()
+    return folder
+
+
+def compare(tmp_path: Path, reference: Callable[..., torch.Tensor], candidate: Callable[..., torch.Tensor]) -> Verdict:
+    return tensorprobe.compare(record(tmp_path / "r", reference), record(tmp_path / "c", candidate)).verdict
+
+
+def test_a_rate_that_is_off_by_a_thousandth_is_told_though_no_update_is_recorded(tmp_path: Path) -> None:
+    verdict = compare(tmp_path, lambda gradient: 0.1 * gradient, lambda gradient: 0.1001 * gradient)
+    assert verdict.step == 1 and "The runs part between the steps" in verdict.headline
+    assert any("they all went 1.001 times as far as in the reference" in line for line in verdict.evidence)
+
+
+def test_the_same_rate_in_another_order_of_rounding_agrees(tmp_path: Path) -> None:
+    verdict = compare(tmp_path, lambda gradient: 0.1 * gradient, lambda gradient: 0.3 * (gradient / 3))
+    assert verdict.kind == "agree", verdict.headline
+
+
+def test_an_epsilon_in_another_place_agrees(tmp_path: Path) -> None:
+    def divide(gradient: torch.Tensor, epsilon: float) -> torch.Tensor:
+        return 0.01 * gradient / (gradient.square().sqrt() + epsilon)
+
+    verdict = compare(tmp_path, lambda gradient: divide(gradient, 1e-8), lambda gradient: divide(gradient, 3e-7))
+    assert verdict.kind == "agree", verdict.headline
