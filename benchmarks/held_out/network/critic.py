@@ -156,7 +156,7 @@ def convert(weights: Weights) -> Weights:
 
 
 def make_batch(step: int) -> tuple[np.ndarray, ...]:
-    random = np.random.default_rng(4100 + step)
+    random = np.random.default_rng(4110 + step)
     state, after = random.normal(size=(2, 8, STATE)).astype(np.float32)
     action = np.tanh(random.normal(size=(8, ACTION))).astype(np.float32)
     done = (np.arange(8) % 3 == 1).astype(np.float32)

@@ -31,7 +31,7 @@ class Deformed(torch.nn.Module):
             y = rows + tap // 3 - 1 + offset[:, tap, 0]  # @y
             across = columns + tap % 3 - 1 + offset[:, tap, 1]  # @x
             grid = torch.stack([2 * across / (WIDE - 1) - 1, 2 * y / (HIGH - 1) - 1], dim=-1)  # @grid
-            sampled = F.grid_sample(x, grid, align_corners=True)  # @floor @part @share @inside @corner @sampled
+            sampled = F.grid_sample(x, grid, align_corners=True)  # @floor @part @upper @outside @sampled
             taps.append(sampled * mask[:, tap : tap + 1])  # @weighed
         columns = torch.stack(taps, dim=2).flatten(1, 2)  # @columns
         return torch.einsum("bkhw,ok->bohw", columns, self.weight.flatten(1)) + self.bias.view(-1, 1, 1)  # @conv
@@ -74,7 +74,7 @@ class Moved(nn.Cell):
         place = place.astype(ms.int32).reshape(len(flat), 1, -1)
         picked = ops.gather_elements(flat, 2, ops.tile(place, (1, flat.shape[1], 1)))  # @corner
         picked = picked.reshape(len(flat), -1, TAPS, HIGH, WIDE)
-        return picked * inside.astype(ms.float32).expand_dims(1)  # @inside @corner
+        return picked * inside.astype(ms.float32).expand_dims(1)  # @outside
 
     def construct(self, image):
         offset = self.offset(image).reshape(-1, TAPS, 2, HIGH, WIDE)  # @offset
@@ -83,8 +83,8 @@ class Moved(nn.Cell):
         top, left = ops.floor(y), ops.floor(x)  # @floor
         down, right = (y - top).expand_dims(1), (x - left).expand_dims(1)  # @part
         flat = image.reshape(len(image), -1, HIGH * WIDE)
-        upper = self.pick(flat, top, left) * (1 - right) + self.pick(flat, top, left + 1) * right  # @share
-        lower = self.pick(flat, top + 1, left) * (1 - right) + self.pick(flat, top + 1, left + 1) * right  # @share
+        upper = self.pick(flat, top, left) * (1 - right) + self.pick(flat, top, left + 1) * right  # @upper
+        lower = self.pick(flat, top + 1, left) * (1 - right) + self.pick(flat, top + 1, left + 1) * right  # @lower
         sampled = upper + (lower - upper) * down  # @sampled
         sampled = sampled * (2 * ops.sigmoid(self.mask(image))).expand_dims(1)  # @mask @weighed
         columns = sampled.reshape(len(image), -1, HIGH * WIDE).swapaxes(1, 2)  # @columns
@@ -148,14 +148,14 @@ FAULTS = (
     Fault("rounded towards nothing", "floor", "ops.floor(y), ops.floor(x)", "ops.trunc(y), ops.trunc(x)"),
     Fault(
         "weights of two corners swapped",
-        "share",
+        "upper",
         "self.pick(flat, top, left) * (1 - right) + self.pick(flat, top, left + 1) * right",
         "self.pick(flat, top, left) * right + self.pick(flat, top, left + 1) * (1 - right)",
     ),
-    Fault("border repeated outside", "inside corner", "picked * inside.astype(ms.float32).expand_dims(1)", "picked"),
     Fault(
-        "rows pass no gradient to offsets", "part sampled", "(y - top)", "ops.stop_gradient(y - top)", is_backward=True
+        "border repeated outside", "outside upper lower", "picked * inside.astype(ms.float32).expand_dims(1)", "picked"
     ),
+    Fault("rows pass no gradient to offsets", "part", "(y - top)", "ops.stop_gradient(y - top)", is_backward=True),
     Fault(
         "reference with corners not aligned", "sampled", "align_corners=True", "align_corners=False", side="reference"
     ),

@@ -110,7 +110,7 @@ class Layer(nn.Cell):
         shift1, scale1, gate1, shift2, scale2, gate2 = (part.squeeze(0) for part in mint.split(six, 1))  # @six
         x = x + self.attend(self.norm(x, shift1, scale1)) * gate1.expand_dims(1)  # @first
         h = self.enter(self.norm(x, shift2, scale2))  # @enter
-        h = 0.5 * h * (1 + ops.tanh(math.sqrt(2 / math.pi) * (h + 0.044715 * h * h * h)))  # @gelu
+        h = h * ops.sigmoid(math.sqrt(8 / math.pi) * (h + 0.044715 * h * h * h))  # @gelu
         return x + self.leave(h) * gate2.expand_dims(1)  # @leave @second
 
 
@@ -182,7 +182,7 @@ FAULTS = (
     Fault(
         "gelu by the error function",
         "gelu",
-        "0.5 * h * (1 + ops.tanh(math.sqrt(2 / math.pi) * (h + 0.044715 * h * h * h)))",
+        "h * ops.sigmoid(math.sqrt(8 / math.pi) * (h + 0.044715 * h * h * h))",
         "ops.gelu(h, approximate='none')",
     ),
     Fault(

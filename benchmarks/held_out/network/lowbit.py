@@ -25,7 +25,7 @@ class Quantize(torch.autograd.Function):
     def forward(ctx, x, step, low, high):
         ctx.save_for_backward(x, step)
         ctx.bounds = low, high
-        return torch.clamp(torch.round(x / step), low, high) * step  # @ratio @clip @round @steps
+        return torch.clamp(torch.round(x / step), low, high) * step  # @ratio @clip @bounded @round @steps
 
     @staticmethod
     def backward(ctx, gradient):
@@ -67,7 +67,7 @@ class Reference(torch.nn.Module):
     def forward(self, x):
         h = F.relu(self.first(x))  # @relu
         h = Quantize.apply(h, self.input_scale * UNIT, 0, 15)  # @applied @first_ratio @clip @round @steps @smaller
-        weight = Quantize.apply(self.weight, self.weight_scale[:, None] * UNIT, -4, 3)  # @applied @clip @round @smaller
+        weight = Quantize.apply(self.weight, self.weight_scale[:, None] * UNIT, -4, 3)  # @weights @clip @round @smaller
         return self.head(F.gelu(self.norm(F.linear(h, weight))))  # @second @norm @gelu @head
 
 
@@ -100,7 +100,7 @@ def shrink(x, factor):
 
 def quantize(x, step, low, high):
     step = shrink(step, (x.size / step.size * high) ** -0.5)  # @factor
-    ratio = ops.clamp(x / step, low, high)  # @ratio @clip
+    ratio = ops.clamp(x / step, low, high)  # @ratio @clip @bounded
     return (ratio + ops.stop_gradient(ops.round(ratio) - ratio)) * step  # @round @steps
 
 
@@ -116,7 +116,7 @@ class Candidate(nn.Cell):
 
     def construct(self, x):
         h = quantize(ops.relu(self.first(x)), self.input_scale * UNIT, 0, 15)  # @relu @first_ratio @applied
-        weight = quantize(self.weight, self.weight_scale * UNIT, -4, 3)  # @applied
+        weight = quantize(self.weight, self.weight_scale * UNIT, -4, 3)  # @weights
         return self.head(ops.gelu(self.norm(ops.matmul(h, weight))))  # @second @norm @gelu @head
 
 
@@ -148,8 +148,9 @@ FAULTS = (
         "(self.packed // 16, self.packed % 16)",
     ),
     Fault("scales of a byte with sign", "scales base", "self.largest / 255", "self.largest / 127"),
+    Fault("inputs may go below nothing", "applied bounded", "UNIT, 0, 15)", "UNIT, -1, 15)", has_effect=False),
     Fault("adapter not divided by its rank", "adapted", "(ALPHA / RANK)", "ALPHA"),
-    Fault("weights with as many steps below as above", "clip", "UNIT, -4, 3)", "UNIT, -3, 3)", edit="applied"),
+    Fault("weights with as many steps below as above", "weights bounded", "UNIT, -4, 3)", "UNIT, -3, 3)"),
     Fault(
         "not straight through",
         "round",
@@ -159,7 +160,7 @@ FAULTS = (
     ),
     Fault(
         "gradient of steps not made smaller",
-        "smaller factor applied",
+        "smaller factor",
         "x * factor + ops.stop_gradient(x - x * factor)",
         "x + ops.stop_gradient(x - x)",
         is_backward=True,

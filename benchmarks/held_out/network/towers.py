@@ -25,7 +25,7 @@ class Block(torch.nn.Module):
 
     def forward(self, x, mask=None):
         h = self.norm1(x)  # @norm1
-        x = x + self.attention(h, h, h, attn_mask=mask, need_weights=False)[0]  # @joined @score @context @attend
+        x = x + self.attention(h, h, h, attn_mask=mask, need_weights=False)[0]  # @joined @score @biased @attend
         h = self.enter(self.norm2(x))  # @norm2 @enter
         return x + self.leave(h * torch.sigmoid(1.702 * h))  # @gelu @leave
 
@@ -84,8 +84,8 @@ class Layer(nn.Cell):
         q, k, v = self.cut(self.query(h) * SIZE**-0.5), self.cut(self.key(h)), self.cut(self.value(h))  # @joined @score
         score = ops.bmm(q, k.swapaxes(1, 2))  # @score
         if mask is not None:
-            score = score + mask  # @score
-        y = ops.bmm(ops.softmax(score), v).reshape(len(x), HEADS, -1, SIZE)  # @context
+            score = score + mask  # @biased
+        y = ops.bmm(ops.softmax(score), v).reshape(len(x), HEADS, -1, SIZE)  # @attend
         x = x + self.out(y.swapaxes(1, 2).reshape(x.shape))  # @attend
         h = self.enter(self.norm2(x))  # @norm2 @enter
         h = h / (1 + ops.exp(-1.702 * h))  # @gelu
@@ -129,7 +129,7 @@ class Candidate(nn.Cell):
 def compute_candidate_loss(network, images, tokens):
     image, text = network(images, tokens)
     logits = mint.matmul(image, text.T) * ops.exp(network.logit_scale)  # @logits @scale
-    right = logits.diagonal().mean()  # @rows @columns
+    right = logits.diagonal().mean()  # @right
     rows, columns = ops.logsumexp(logits, 1).mean(), ops.logsumexp(logits, 0).mean()  # @rows @columns
     return 0.5 * (rows + columns) - right  # @loss
 
@@ -168,7 +168,7 @@ FAULTS = (
         "last word instead of the end", "end", "ops.argmax(tokens, -1)", "ops.full((BATCH,), TIME - 1, dtype=ms.int32)"
     ),
     Fault("gelu by the error function", "gelu", "h / (1 + ops.exp(-1.702 * h))", 'ops.gelu(h, approximate="none")'),
-    Fault("words see one place too many", "score mask", "-1e9), 1)", "-1e9), 2)", edit="mask_made"),
+    Fault("words see one place too many", "biased mask", "-1e9), 1)", "-1e9), 2)", edit="mask_made"),
     Fault("temperature not exponentiated", "logits scale", "ops.exp(network.logit_scale)", "network.logit_scale"),
     Fault("words in both directions", "columns", "ops.logsumexp(logits, 0)", "ops.logsumexp(logits, 1)"),
     Fault("text detached", "logits", "text.T", "ops.stop_gradient(text).T", is_backward=True),

@@ -141,7 +141,7 @@ FAULTS = (
     Fault("decay of the bias too", "decay", "decays[:, WIDTH:] = 0", "decays[:, WIDTH:] = DECAY", edit="decays"),
     Fault(
         "moments not corrected at the start",
-        "mean square",
+        "mean square root update",
         "first / (1 - BETA1 ** (number + 1)), second / (1 - BETA2 ** (number + 1))",
         "first, second",
     ),
@@ -149,7 +149,7 @@ FAULTS = (
     Fault("rate of the step before", "rate", "(number + 1) / WARM", "number / WARM"),
     Fault(
         "small batches clipped one by one",
-        "total norm clip",
+        "total norm",
         "each.mean(0)",
         "(each * mint.clamp(LIMIT / (ops.sqrt(ops.square(each).sum((1, 2), keepdims=True)) + 1e-6), max=1.0)).mean(0)",
     ),
