@@ -22,6 +22,7 @@ from tensorprobe.replay.invocation import Invoker, Tensors, is_followed_anyway, 
 from tensorprobe.replay.last_use import find_last_uses
 from tensorprobe.replay.meaning.registry import MeaningError, find_kernel_meaning
 from tensorprobe.replay.onlooker import Onlooker
+from tensorprobe.replay.own_backward import OwnBackward
 from tensorprobe.replay.participant import Participant
 from tensorprobe.replay.precision import Precision
 from tensorprobe.replay.program import Operation, Program
@@ -130,12 +131,24 @@ class Replay:
         """An autograd Function of the program: the calls inside it, then what it makes of them."""
         args, kwargs = self.values.find_arguments(operation)
         around = Around((args, kwargs), self.gradients.begin(operation, args, kwargs))
-        for child in operation.children:
-            yield from self._run(child)
+        if self._may_be_followed_otherwise(operation):
+            around.own = OwnBackward(operation, self.program.gradients_of(operation))
+            with around.own.around_calls(self.workspace, self.recorded, self.coverage):
+                for child in operation.children:
+                    yield from self._run(child)
+        else:
+            for child in operation.children:
+                yield from self._run(child)
         if operation.position <= self._limit:
             yield from self._run_alone(operation, around)
         if not around.is_over:
             self.gradients.give_up(around.span)
+
+    def _may_be_followed_otherwise(self, operation: Operation) -> bool:
+        """Can what its own backward gave back stand for the derivative? Not where gradients of gradients are asked for,
+        nor where other ranks take part."""
+        is_told = operation.has_backward and self.precision.is_wide and not self.board.is_joint
+        return is_told and not any(one.creates_graph or one.nested for one in self.passes)
 
     def _run_module(self, operation: Operation) -> Steps:
         """A module call owns no values: what goes in and comes out are those of the calls around and inside of it."""

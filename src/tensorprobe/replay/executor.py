@@ -16,6 +16,7 @@ from tensorprobe.replay.board import Steps
 from tensorprobe.replay.decision import find_margin
 from tensorprobe.replay.invocation import Tensors, is_random, is_undefined, tensors_by_slot
 from tensorprobe.replay.meaning.registry import MeaningError
+from tensorprobe.replay.own_backward import OwnBackward
 from tensorprobe.replay.pin import Load, pin_gradients
 from tensorprobe.replay.precision import torch_dtype
 from tensorprobe.replay.program import Operation
@@ -39,6 +40,7 @@ class Around:
     given: Given
     span: Span | None
     is_over: bool = False
+    own: OwnBackward | None = None
 
 
 class Executor:
@@ -241,7 +243,8 @@ class Executor:
     def _follow_function(
         self, operation: Operation, around: Around, results: dict[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
-        """Its gradients: in float64 the derivative of the calls inside it, else what its own backward has given."""
+        """Its gradients: in float64 the derivative of the calls inside it, unless its own backward is another one, else
+        what that has given."""
         args, kwargs = around.given
         given = dict(tensors_by_slot(args, "input")) | dict(tensors_by_slot(kwargs, "kwargs"))
         is_new = not {id(tensor) for tensor in given.values()} & {id(tensor) for tensor in results.values()}
@@ -249,6 +252,8 @@ class Executor:
             self._gradients.give_up(around.span)
             around.span = self._gradients.begin(operation, args, kwargs)
             results = dict(pin_gradients(results, given, self._make_load(operation)))
+        if around.own is not None:
+            around.own.see_results(results)
         self._gradients.end(operation, around.span, tuple(results.values()))
         around.is_over = True
         return results

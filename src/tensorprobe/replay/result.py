@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -95,6 +96,9 @@ class Coverage:
     """What was called in gaps that a meaning would close, `Autograd.MyKernel`, and the first such call."""
     decisions: dict[str, Decision] = field(default_factory=dict)
     """Calls that decided otherwise: the program goes on with what was recorded."""
+    own_backwards: dict[str, float] = field(default_factory=dict)
+    """Autograd Functions whose backward is not the derivative of the calls inside: how exact is what stands for it? The
+    unit of rounding of what was recorded; 0 where it is exact."""
     ranks: tuple[int, ...] = ()
     """The ranks that were replayed together."""
     remarks: list[str] = field(default_factory=list)
@@ -220,6 +224,13 @@ class Truth:
         """The norm of the largest gradient of a parameter: one that is zero in exact arithmetic is held against it."""
         found = [row.accumulated for row in self.rows if row.is_parameter_gradient]
         return max((error.true_norm for error in found if error is not None), default=0.0)
+
+    @property
+    def worst_error(self) -> float:
+        """Of the loss and the gradients of parameters, relative to their truth; infinite where there are none."""
+        losses = [abs(recorded - true) / abs(true) for _, recorded, true in self.losses if true]
+        gradients = [row.share_of(self.largest_gradient) for row in self.parameter_gradients]
+        return max([*losses, *gradients], default=math.inf)
 
     @property
     def unchecked(self) -> dict[str, str]:

@@ -140,6 +140,11 @@ class TrueStep:
         taken = (value for value in self.values if self.is_taken_as_recorded(value) and self.leads_on(value))
         return max((UNITS.get(value.dtype, 0.0) for value in taken), default=0.0)
 
+    @property
+    def is_bound(self) -> bool:
+        """Does it hold for these parameters alone? What was recorded does not move with them."""
+        return bool(self.coarseness or self.coverage.own_backwards)
+
     def is_taken_as_recorded(self, value: TrueValue) -> bool:
         """Is it a number of a call that could not be executed again, with the rounding that it was recorded with?"""
         if not value.is_pinned or not value.is_floating:

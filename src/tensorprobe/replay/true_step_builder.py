@@ -15,6 +15,7 @@ import torch
 from tensorprobe.replay.engine import Replay
 from tensorprobe.replay.invocation import Tensors, is_random, is_undefined
 from tensorprobe.replay.onlooker import Onlooker, Onlookers
+from tensorprobe.replay.own_backward import original_of
 from tensorprobe.replay.precision import Precision
 from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.result import Coverage
@@ -170,6 +171,7 @@ class TrueStepBuilder(Onlooker):
         return leaf.parameter if maker is None else self._parameters.get(leaf.layout, leaf.parameter)
 
     def _number(self, tensor: torch.Tensor, leaf: Leaf, maker: str | None) -> int:
+        tensor = original_of(tensor)
         known = self._known.get(id(tensor))
         version = int(tensor._version)
         if known is not None and known[1] == version and known[0]() is tensor:

@@ -300,7 +300,7 @@ class GradientExplainer:
         with np.errstate(invalid="ignore", over="ignore"):
             scale = max(float(np.linalg.norm(first)), float(np.linalg.norm(second)))
             difference = float(np.linalg.norm(np.nan_to_num(first.reshape(-1) - second.reshape(-1))))
-        return difference <= max(_SLACK * self._counterparts.tolerance * scale, self._floor)
+        return difference <= max(_SLACK * self._counterparts.gradient_tolerance * scale, self._floor)
 
 
 def _gradient_of(value: TrueValue, step: TrueStep) -> Array | None:

@@ -13,7 +13,7 @@ from tensorprobe.compare.truth.explanation import explain_forward
 from tensorprobe.compare.truth.forward_difference import Starts, find_lacking, find_starts
 from tensorprobe.compare.truth.gradient_difference import GradientExplainer
 from tensorprobe.compare.truth.judgement import SIDES, Judgement
-from tensorprobe.compare.truth.leaf import find_movable, find_replacements
+from tensorprobe.compare.truth.leaf import find_movable, find_replacements, pair_near_leaves
 from tensorprobe.compare.truth.lending import find_borrowers
 from tensorprobe.compare.truth.loss_scale import find_loss_scale
 from tensorprobe.compare.truth.observable import Observables, observe
@@ -66,7 +66,7 @@ class _TruthJudge:
             return found
         elif found.unequal and self._origins is None:
             found.differences = [describe_start(pair, found.steps) for pair in found.unequal]
-        elif not any(step.coarseness for step in found.steps.values()):  # recorded results do not move with parameters
+        elif not any(step.is_bound for step in found.steps.values()):
             found.is_one_program = found.steps[SIDES[0]].has_same_calls(found.steps[SIDES[1]])
             if not found.is_one_program:  # which computes the same at every point
                 self._observe_moved(found)
@@ -90,9 +90,10 @@ class _TruthJudge:
         leads_to_loss = found.steps[SIDES[1]].leads_to_loss
         lone = (pair for pair in pair_lone_leaves(counterparts) if leads_to_loss(pair.candidate))
         pairs = list(lone) if origins is None else pair_moved_leaves(counterparts, origins)
+        near = list(pair_near_leaves(counterparts, {pair.candidate for pair in pairs})) if origins is not None else []
         states = pair_states(counterparts) if origins is not None else []
         self._has_states = states is not None
-        changed = [*pairs, *(states or ())]
+        changed = [*pairs, *(states or ()), *near]
         put = {pair.candidate.key: pair.content for pair in changed if pair.candidate.key is not None}
         if not put:
             return

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from tensorprobe.compare.truth.replaying import Replaying
 
 SIDES = ("reference", "candidate")
+_RIGHT = 1e-4
+"""Where the loss and all gradients are so near to their truth, no kernel is to blame for anything."""
 _LEAST_TELLING = 1e-3
 """Where recorded results of coarse precision had to be taken, truth says nothing."""
 
@@ -142,11 +144,22 @@ class Judgement:
 
     def lone_findings(self, side: str) -> Iterator[Finding]:
         """What is wrong in one run and not in the other."""
+        return (one for one in self._own_findings(side) if not self._is_only_coarse(side, one))
+
+    def coarse_kernels(self, side: str) -> Iterator[Finding]:
+        """What is computed with fewer digits than its dtype has, in one run and not in the other, and shows nowhere."""
+        return (one for one in self._own_findings(side) if self._is_only_coarse(side, one))
+
+    def _own_findings(self, side: str) -> Iterator[Finding]:
         if side not in self.truths:
             return iter(())
         other = self.truths[SIDES[side == SIDES[0]]]
         known = {(finding.kind, finding.record) for finding in other.findings}
         return (one for one in self.truths[side].findings if (one.kind, one.record) not in known)
+
+    def _is_only_coarse(self, side: str, finding: Finding) -> bool:
+        is_kernel = finding.kind in ("kernel", "derivative") and finding.judgement is not None
+        return is_kernel and self.truths[side].worst_error <= _RIGHT
 
 
 def _is_whole(step: TrueStep) -> bool:

@@ -6,13 +6,21 @@ coarser value is the rounding of the finer one, the finer one is what both mean.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Sequence
+
 import numpy as np
 
 from tensorprobe.compare.truth.piece import find_pieces
+from tensorprobe.compare.truth.start import LeafPair
 from tensorprobe.compare.truth.value_index import Counterparts, other_side
 from tensorprobe.replay.true_step import UNITS, Array, LeafKey, TrueValue
 
 _SLACK = 2.0
+_FEW = 8
+_MOVED_UNITS = 1024.0
+_MOST_MOVED = 0.05
+"""By so many roundings, and by no more than this in any dtype, updates move the numbers of two states of one value
+apart; those that are nearly zero more than others."""
 _COMPUTED = 3e-6
 """A table that the other run computes may be off by more than one rounding: by so much at most."""
 
@@ -34,7 +42,7 @@ def find_replacements(counterparts: Counterparts) -> dict[str, dict[LeafKey, Arr
         for leaf in step.leaves:
             if leaf.is_floating and leaf.array.size > 1 and not counterparts.exists(side, leaf):
                 finer = next((one for one in by_size.get(leaf.array.size, []) if is_rounding_of(leaf, one)), None)
-                content = finer.array.reshape(leaf.array.shape) if finer is not None else _assemble(leaf, leaves)
+                content = finer.array.reshape(leaf.array.shape) if finer is not None else _assemble_finer(leaf, leaves)
                 if content is not None and leaf.key is not None:
                     found[side][leaf.key] = content
     return found
@@ -57,20 +65,49 @@ def find_movable(counterparts: Counterparts) -> dict[str, set[LeafKey]]:
     }
 
 
-def _assemble(leaf: TrueValue, finer: list[TrueValue]) -> Array | None:
-    """A leaf that the other run holds in pieces, or as a piece of a larger one, from these."""
+def pair_near_leaves(counterparts: Counterparts, known: Collection[TrueValue]) -> Iterator[LeafPair]:
+    """At a later step: what is no parameter with a gradient, besides `known`, and differs by a few roundings, such as a
+    slow copy of the weights. No mistake is so small."""
+    reference, candidate = counterparts.steps["reference"], counterparts.steps["candidate"]
+    others = [one for one in reference.leaves if one.is_floating and not counterparts.exists("reference", one)]
+    for leaf in candidate.leaves:
+        unit = UNITS.get(leaf.dtype)
+        if unit is None or leaf in known or leaf.is_gradient or counterparts.exists("candidate", leaf):
+            continue
+        content = _assemble(leaf, others, min(_MOVED_UNITS * unit, _MOST_MOVED))
+        if content is not None:
+            yield LeafPair(others[0], leaf, content, tuple(others))
+
+
+def _assemble_finer(leaf: TrueValue, others: Sequence[TrueValue]) -> Array | None:
     unit = UNITS.get(leaf.dtype)
-    better = [one for one in finer if unit is not None and UNITS.get(one.dtype, 1.0) < unit]
-    if unit is None or not better:
-        return None
-    whole = next(find_pieces([leaf], better, _SLACK * unit), None)
+    better = [one for one in others if unit is not None and UNITS.get(one.dtype, 1.0) < unit]
+    return _assemble(leaf, better, _SLACK * unit) if unit is not None and better else None
+
+
+def _assemble(leaf: TrueValue, others: Sequence[TrueValue], bound: float) -> Array | None:
+    """A leaf that the other run holds in pieces, or as a piece of a larger one, from these."""
+    whole = next(find_pieces([leaf], others, bound), None)
     if whole is not None:
         return whole.whole.array.reshape(-1)[whole.places].reshape(leaf.array.shape)
     content, is_known = leaf.array.reshape(-1).copy(), np.zeros(leaf.array.size, dtype=bool)
-    for piece in find_pieces(better, [leaf], _SLACK * unit):
+    for piece in find_pieces(others, [leaf], bound):
         content[piece.places] = piece.part.array.reshape(-1)
         is_known[piece.places] = True
-    return content.reshape(leaf.array.shape) if is_known.all() else None
+    return content.reshape(leaf.array.shape) if is_known.all() else _collect(leaf, others, bound)
+
+
+def _collect(leaf: TrueValue, others: Sequence[TrueValue], bound: float) -> Array | None:
+    """Of few numbers, such as the biases of two heads: each from wherever it is, if no other is near."""
+    small = [one.array.reshape(-1) for one in others if max(one.array.size, leaf.array.size) <= _FEW]
+    pool = np.concatenate(small) if small else np.empty(0)
+    content = []
+    for number in leaf.array.reshape(-1):
+        near = pool[np.abs(pool - number) <= bound * abs(number)]
+        if not near.size or np.ptp(near):
+            return None
+        content.append(near[0])
+    return np.array(content).reshape(leaf.array.shape)
 
 
 def is_rounding_of(leaf: TrueValue, finer: TrueValue) -> bool:

@@ -254,6 +254,9 @@ class Counterparts:
         if rounded > self.tolerance:
             self.tolerance = rounded
             self._found.clear()
+        units = [unit for step in self.steps.values() for unit in step.coverage.own_backwards.values()]
+        self.gradient_tolerance = max(self.tolerance, _ROUNDED_UNITS * max(units, default=0.0))
+        """By what two truths of one gradient may."""
 
     def _find_lone_tables(self) -> Iterator[TrueValue]:
         """Data that one run reads and the other has not: numbers of a program, that it wrote down in this precision and

@@ -54,7 +54,13 @@ class TruthWords:
             return self._word_precision(judgement.precision_loss)
         if not judgement.is_equal:
             return Verdict("drift", f"{self._word_observables()} No call could be named.", tuple(self._coverage()))
-        evidence = (*self._word_rounding(), *self._word_precision_of_values(), *self._word_weights(), *self._coverage())
+        evidence = (
+            *self._word_rounding(),
+            *self._word_coarse_kernels(),
+            *self._word_precision_of_values(),
+            *self._word_weights(),
+            *self._coverage(),
+        )
         return Verdict("agree", self._word_agreement(), evidence)
 
     # -- the same meaning ----------------------------------------------------------------------------------------------
@@ -94,6 +100,16 @@ class TruthWords:
                 off.append(f"{abs(slot.max / value.array.item() - 1):.1g} in the {side}")
             yield f"rounding: the recorded loss is off by {' and by '.join(off)}"
 
+    def _word_coarse_kernels(self) -> Iterator[str]:
+        for side in SIDES:
+            for finding in list(self._judgement.coarse_kernels(side))[:1]:
+                assert finding.judgement is not None
+                numbers = f"{finding.judgement.recorded:.9g}, and {finding.judgement.true:.9g} would be right"
+                yield (
+                    f"coarse: {finding.record} of the {side} gives {numbers} ({finding.slot}), and all its results are "
+                    f"right to {self._judgement.truths[side].worst_error:.0e}"
+                )
+
     def _word_precision_of_values(self) -> Iterator[str]:
         """Which values the candidate alone computes in a coarser dtype: a cast that was left out, or put in."""
         coarser = find_coarser(self._judgement.counterparts)
@@ -122,6 +138,14 @@ class TruthWords:
                 f"the {side} has statistics only: it was executed again with the tensors of the {other_side(side)} "
                 "that have the same statistics"
             )
+        for side, step in self._judgement.steps.items():
+            own = list(step.coverage.own_backwards)
+            if own:
+                functions = count_noun(len(own), "Function")
+                yield (
+                    f"the backward of {functions} of the {side} is not the derivative of the calls inside: what it "
+                    f"gave back was taken (the first is {own[0]})"
+                )
         gaps = self._judgement.gaps
         if gaps:
             first, reason = next(iter(gaps.items()))

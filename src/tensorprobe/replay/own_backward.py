@@ -1,0 +1,102 @@
+"""The backward of an autograd Function is code of the program, and need not be the derivative of its forward: straight
+through a rounding, a gradient with its sign reversed.
+
+That code is not recorded, but what came and what it gave back is. Where it gave back something else than the derivative
+of the calls inside the Function, a replay goes on with that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+
+from tensorprobe.replay.program import Operation
+from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
+from tensorprobe.replay.result import Coverage
+from tensorprobe.replay.true_step import UNITS
+from tensorprobe.replay.workspace import Workspace
+from tensorprobe.run.leaf import Leaf
+
+_LEAST_ERROR = 1e-3
+_ROUNDED_UNITS = 32.0
+"""A backward that is the derivative is so many units of rounding off, and by no more than this in any dtype."""
+
+
+def original_of(tensor: torch.Tensor) -> torch.Tensor:
+    """What a Function was given, if the calls inside it see this instead."""
+    found = getattr(tensor, "_tensorprobe_original", None)
+    return found if isinstance(found, torch.Tensor) else tensor
+
+
+class OwnBackward:
+    """Of one call of a Function."""
+
+    def __init__(self, operation: Operation, gradients: tuple[Mapping[str, Leaf], Mapping[str, Leaf]]) -> None:
+        self._operation = operation
+        self._arriving, self._departing = gradients
+        self._true: torch.Tensor | None = None
+        """The gradient of its only result."""
+
+    @contextmanager
+    def around_calls(self, workspace: Workspace, recorded: RecordedTensors, coverage: Coverage) -> Iterator[None]:
+        """The calls inside the Function are given tensors of their own, whose gradients are what it gives back."""
+        exchanged = []
+        for leaf in self._operation.inputs:
+            tensor = workspace.find(leaf) if leaf.slot in self._departing else None
+            if tensor is not None and tensor.requires_grad and tensor.is_floating_point():
+                inner = tensor.view_as(tensor)
+                inner._tensorprobe_original = tensor
+                inner.register_hook(partial(self._choose, self._departing[leaf.slot], recorded, coverage))
+                workspace.exchange(leaf, inner)
+                exchanged.append((leaf, tensor))
+        yield
+        for leaf, tensor in exchanged:
+            workspace.exchange(leaf, tensor)
+
+    def see_results(self, results: Mapping[str, torch.Tensor]) -> None:
+        """What the calls inside have made."""
+        for tensor in results.values() if len(results) == 1 else ():
+            if tensor.requires_grad:
+                tensor.register_hook(self._see_arriving)
+
+    def _see_arriving(self, gradient: torch.Tensor) -> None:
+        self._true = gradient.detach()
+
+    def _choose(
+        self, leaf: Leaf, recorded: RecordedTensors, coverage: Coverage, derivative: torch.Tensor
+    ) -> torch.Tensor | None:
+        load = partial(_load, recorded, derivative)
+        unit, own = UNITS.get(leaf.dtype), load(leaf)
+        if unit is None or own is None or own.shape != derivative.shape or _is_near(own, derivative, unit):
+            return None
+        straight = self._pass_straight(own, unit, load)
+        known = coverage.own_backwards.get(self._operation.name, 0.0)
+        coverage.own_backwards[self._operation.name] = max(known, unit if straight is None else 0.0)
+        return own if straight is None else straight
+
+    def _pass_straight(
+        self, own: torch.Tensor, unit: float, load: Callable[[Leaf], torch.Tensor | None]
+    ) -> torch.Tensor | None:
+        """The gradient that came, where it is passed on as it is, and nothing elsewhere."""
+        came = load(self._arriving["output.0"]) if list(self._arriving) == ["output.0"] else None
+        if came is None or self._true is None or came.shape != own.shape or self._true.shape != own.shape:
+            return None
+        is_passed = own != 0
+        if bool(((own - came).abs() <= 2 * unit * came.abs())[is_passed].all()):
+            return self._true * is_passed
+        return None
+
+
+def _load(recorded: RecordedTensors, like: torch.Tensor, leaf: Leaf) -> torch.Tensor | None:
+    try:
+        return recorded.load(leaf).to(like)
+    except MissingContentError:
+        return None
+
+
+def _is_near(own: torch.Tensor, derivative: torch.Tensor, unit: float) -> bool:
+    largest = max(float(own.norm()), float(derivative.norm()))
+    return float((own - derivative).norm()) <= max(_LEAST_ERROR, _ROUNDED_UNITS * unit) * largest
