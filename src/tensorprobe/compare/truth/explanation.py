@@ -53,14 +53,14 @@ def explain_forward(
 
 
 def _is_settled(differences: Sequence[Difference], counterparts: Counterparts) -> bool:
-    """Is the first of them found? Two calls that only move numbers, and not as many (the rows of one expert, those of
-    all), may be two ways to do one thing."""
+    """Is the first of them found? Two calls that make not as many numbers (the rows of one expert, those of all) may be
+    two ways to do one thing."""
     if not differences or not differences[0].is_found:
         return False
     sizes = []
     for side, step in counterparts.steps.items():
         call = differences[0].call(side)
-        if call is None or not only_moves(step, call):
+        if call is None or differences[0].is_clear or differences[0].is_called_otherwise:
             return True
         sizes.append(sum(step.values[number].array.size for number in call.outputs.values()))
     return sizes[0] == sizes[1]
@@ -82,12 +82,23 @@ def _rank(call: TrueCall | None, step: TrueStep) -> tuple[bool, int]:
 def _is_telling(one: Difference, scattered: Scattered) -> bool:
     """Do both calls do something of a kind? One that computes stands for none that moves numbers or makes zeros."""
     if one.is_found:
-        return True
+        return not _is_scattered(one, scattered)
     if one.reference is None or one.candidate is None:
         return False
     return one.is_inside or (
         scattered.kind_of("reference", one.reference) == scattered.kind_of("candidate", one.candidate)
     )
+
+
+def _is_scattered(one: Difference, scattered: Scattered) -> bool:
+    """Are all numbers that its calls make in the other run, too, only not in one call?"""
+    for side, step in scattered.steps.items():
+        call = one.call(side)
+        if call is None or one.is_clear or one.is_called_otherwise:
+            return False
+        if not all(scattered.exists(side, step.values[number]) for number in call.outputs.values()):
+            return False
+    return True
 
 
 def _computes(one: Difference, scattered: Scattered) -> bool:
