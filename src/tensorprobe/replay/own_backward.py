@@ -7,7 +7,7 @@ of the calls inside the Function, a replay goes on with that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -44,9 +44,11 @@ class OwnBackward:
     def around_calls(self, workspace: Workspace, recorded: RecordedTensors, coverage: Coverage) -> Iterator[None]:
         """The calls inside the Function are given tensors of their own, whose gradients are what it gives back."""
         exchanged = []
-        for leaf in self._operation.inputs:
-            tensor = workspace.find(leaf) if leaf.slot in self._departing else None
-            if tensor is not None and tensor.requires_grad and tensor.is_floating_point():
+        given = [(leaf, workspace.find(leaf)) for leaf in self._operation.inputs if leaf.is_floating]
+        if not all(tensor is None or _is_as_recorded(tensor, leaf, recorded) for leaf, tensor in given):
+            given = []  # what it gave back says nothing of other arguments
+        for leaf, tensor in given:
+            if tensor is not None and tensor.requires_grad and leaf.slot in self._departing:
                 inner = tensor.view_as(tensor)
                 inner._tensorprobe_original = tensor
                 inner.register_hook(partial(self._choose, self._departing[leaf.slot], recorded, coverage))
@@ -59,11 +61,12 @@ class OwnBackward:
     def see_results(self, results: Mapping[str, torch.Tensor]) -> None:
         """What the calls inside have made."""
         for tensor in results.values() if len(results) == 1 else ():
-            if tensor.requires_grad:
-                tensor.register_hook(self._see_arriving)
+            if tensor.grad_fn is not None:  # a hook on the tensor itself would be taken for one of the program
+                tensor.grad_fn.register_prehook(partial(self._see_arriving, tensor.output_nr))
 
-    def _see_arriving(self, gradient: torch.Tensor) -> None:
-        self._true = gradient.detach()
+    def _see_arriving(self, number: int, gradients: Sequence[torch.Tensor | None]) -> None:
+        found = gradients[number]
+        self._true = None if found is None else found.detach()
 
     def _choose(
         self, leaf: Leaf, recorded: RecordedTensors, coverage: Coverage, derivative: torch.Tensor
@@ -95,6 +98,11 @@ def _load(recorded: RecordedTensors, like: torch.Tensor, leaf: Leaf) -> torch.Te
         return recorded.load(leaf).to(like)
     except MissingContentError:
         return None
+
+
+def _is_as_recorded(tensor: torch.Tensor, leaf: Leaf, recorded: RecordedTensors) -> bool:
+    content, unit = _load(recorded, tensor.detach(), leaf), UNITS.get(leaf.dtype)
+    return content is None or unit is None or _is_near(content, tensor.detach(), unit)
 
 
 def _is_near(own: torch.Tensor, derivative: torch.Tensor, unit: float) -> bool:

@@ -94,6 +94,10 @@ class TrueStepBuilder(Onlooker):
         """By the memory that they show: what is written through `.data` is the parameter, too."""
         self._calls: dict[str, TrueCall] = {}
         self._by_backward: dict[str, TrueCall] = {}
+        self._functions: dict[str, tuple[TrueCall, dict[str, int]]] = {}
+        """Autograd Functions, each with the values that it returns."""
+        self._last: dict[int, int] = {}
+        """The value that each tensor of the program held last."""
 
     def see_arguments(self, operation: Operation, tensors: Tensors) -> None:
         if operation.is_module:
@@ -107,8 +111,24 @@ class TrueStepBuilder(Onlooker):
         self._add_call(operation, inputs)
 
     def see_results(self, operation: Operation, tensors: Tensors) -> None:
-        if operation.prefix != "Autograd":  # the calls inside a Function make its results
+        if operation.prefix == "Autograd":  # the calls inside a Function make its results
+            self._see_function(operation)
+        else:
             self._see_results(operation, tensors, is_pinned=False)
+
+    def _see_function(self, operation: Operation) -> None:
+        """Its gradients may be its own: then it stands for the calls inside, which are all that computes."""
+        made, given = (
+            {
+                leaf.slot: self._last[leaf.tensor]
+                for leaf in leaves
+                if leaf.tensor is not None and leaf.tensor in self._last
+            }
+            for leaves in (operation.outputs, operation.operands)
+        )
+        function = self._make_call(operation, given)
+        self._functions[operation.name] = function, made
+        self._by_backward[operation.backward_name] = function
 
     def see_pinned(self, operation: Operation, tensors: Tensors) -> None:
         self._see_results(operation, tensors, is_pinned=True)
@@ -127,6 +147,14 @@ class TrueStepBuilder(Onlooker):
         self.see_gradient(record, slot, gradient)
 
     def finish(self, coverage: Coverage) -> TrueStep:
+        for name in coverage.own_backwards:
+            function, made = self._functions[name]
+            self._calls[name] = function
+            for slot, number in made.items():
+                maker = self._calls.get(self._values[number].maker or "")
+                places = [place for place, one in maker.outputs.items() if one == number] if maker is not None else []
+                if maker is not None and places and slot in function.arriving:
+                    maker.arriving[places[0]] = function.arriving[slot]
         return TrueStep(self._program.rank.name, self._calls, self._values, coverage)
 
     def _see_results(self, operation: Operation, tensors: Tensors, *, is_pinned: bool) -> None:
@@ -145,7 +173,12 @@ class TrueStepBuilder(Onlooker):
                 value.is_root = value.is_root or leaf.tensor in self.roots
 
     def _add_call(self, operation: Operation, inputs: dict[str, int]) -> TrueCall:
-        call = TrueCall(
+        call = self._make_call(operation, inputs)
+        self._calls[operation.name] = self._by_backward[operation.backward_name] = call
+        return call
+
+    def _make_call(self, operation: Operation, inputs: dict[str, int]) -> TrueCall:
+        return TrueCall(
             operation.name,
             len(self._calls),
             str(self._program.rank.header.get("framework")),
@@ -158,8 +191,6 @@ class TrueStepBuilder(Onlooker):
             is_random=is_random(operation),
             is_undefined=is_undefined(operation),
         )
-        self._calls[operation.name] = self._by_backward[operation.backward_name] = call
-        return call
 
     def _find_maker(self, leaf: Leaf) -> str | None:
         """Of a value that is seen for the first time as an argument: a view that no recorded call made has a source."""
@@ -177,6 +208,8 @@ class TrueStepBuilder(Onlooker):
         if known is not None and known[1] == version and known[0]() is tensor:
             return known[2]
         number = len(self._values)
+        if leaf.tensor is not None:
+            self._last[leaf.tensor] = number
         self._known[id(tensor)] = (weakref.ref(tensor), version, number)
         is_kept = self._keeping.numbers is None or number in self._keeping.numbers
         content = to_array(tensor if is_kept else tensor.reshape(-1)[:0])

@@ -1,0 +1,125 @@
+"""The backward of an autograd Function is the program's: a replay follows it where it is no derivative."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import tensorprobe
+from tensorprobe.compare.result import Verdict
+from tensorprobe.pytorch import PrecisionDebugger
+
+Change = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+class Steps(torch.autograd.Function):  # type: ignore[misc]
+    """Rounds to whole steps; the gradient passes straight through where nothing is cut off."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, step: torch.Tensor, is_right: bool = True) -> torch.Tensor:
+        ctx.save_for_backward(x, step)
+        ctx.is_right = is_right
+        return torch.clamp(torch.round(x / step), -4, 3) * step
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        x, step = ctx.saved_tensors
+        ratio = x / step
+        is_inside = (ratio >= -4) & (ratio <= 3)
+        slope = torch.where(is_inside, ratio.round() - ratio, ratio.clamp(-4, 3))
+        passed = gradient * is_inside if ctx.is_right else gradient
+        return passed, (gradient * slope).sum().reshape(step.shape), None
+
+
+class Reversed(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 1.0
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * -0.1
+
+
+class Tanh(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        y = torch.tanh(x)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        (y,) = ctx.saved_tensors
+        return gradient * (1 - y * y)
+
+
+def round_by_detach(x: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+    ratio = torch.clamp(x / step, -4, 3)
+    return (ratio + (torch.round(ratio) - ratio).detach()) * step
+
+
+def reverse_by_detach(x: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+    return -0.1 * x + (x + 0.1 * x).detach()
+
+
+class Model(nn.Module):
+    def __init__(self, change: Change) -> None:
+        super().__init__()
+        self.first, self.last, self.change = nn.Linear(6, 8), nn.Linear(8, 3), change
+        self.step = nn.Parameter(torch.full((1,), 0.15))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.change(self.first(x), self.step)).square().mean() + 0.01 * self.step.sum()
+
+
+def record(folder: Path, change: Change, dtype: torch.dtype) -> Path:
+    torch.manual_seed(0)
+    model, x = Model(change).to(dtype), torch.randn(5, 6).to(dtype)
+    PrecisionDebugger.reset()
+    debugger = PrecisionDebugger(dump_path=str(folder), level="L1", task="tensor")
+    debugger.start(model)
+    model(x).backward()
+    debugger.stop()
+    debugger.step()
+    PrecisionDebugger.reset()
+    return folder
+
+
+def compare(tmp_path: Path, reference: Change, candidate: Change, dtype: torch.dtype = torch.float32) -> Verdict:
+    paths = [record(tmp_path / name, one, dtype) for name, one in (("r", reference), ("c", candidate))]
+    return tensorprobe.compare(*paths).verdict
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("function", "other"),
+    [(Steps.apply, round_by_detach), (lambda x, step: Reversed.apply(x), reverse_by_detach)],
+    ids=["straight through", "reversed"],
+)
+def test_a_backward_of_its_own_agrees_with_one_that_is_written_by_detach(
+    function: Change, other: Change, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    verdict = compare(tmp_path, function, other, dtype)
+    assert verdict.kind == "agree", verdict.headline
+    assert any(
+        "is not the derivative of the calls inside: what it gave back was taken" in one for one in verdict.evidence
+    )
+
+
+def test_a_backward_that_passes_what_it_should_cut_off_is_found(tmp_path: Path) -> None:
+    verdict = compare(tmp_path, Steps.apply, lambda x, step: Steps.apply(x * 1.0, step, False))
+    assert verdict.kind != "agree"
+    assert "Autograd.Steps.0.backward" in verdict.headline, verdict.headline
+
+
+def test_a_backward_that_is_the_derivative_is_executed_again(tmp_path: Path) -> None:
+    verdict = compare(tmp_path, lambda x, step: Tanh.apply(x), lambda x, step: F.tanh(x))
+    assert verdict.kind == "agree", verdict.headline
+    assert not any("is not the derivative" in one for one in verdict.evidence)
