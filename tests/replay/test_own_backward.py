@@ -123,3 +123,45 @@ def test_a_backward_that_is_the_derivative_is_executed_again(tmp_path: Path) -> 
     verdict = compare(tmp_path, lambda x, step: Tanh.apply(x), lambda x, step: F.tanh(x))
     assert verdict.kind == "agree", verdict.headline
     assert not any("is not the derivative" in one for one in verdict.evidence)
+
+
+class Scaled(torch.autograd.Function):  # type: ignore[misc]
+    """Half of the gradient goes to the scale."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, scale: torch.Tensor, share: float) -> torch.Tensor:
+        ctx.save_for_backward(x, scale)
+        ctx.share = share
+        return x * scale
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        x, scale = ctx.saved_tensors
+        return gradient * scale, ctx.share * (gradient * x).sum().reshape(scale.shape), None
+
+
+class Weighed(nn.Module):
+    def __init__(self, change: Change) -> None:
+        super().__init__()
+        self.scale, self.change = nn.Parameter(torch.tensor([1.3])), change
+
+    def forward(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return (self.change(x, self.scale) * weight).sum()
+
+
+@pytest.mark.parametrize("share", [0.5, 0.51])
+def test_a_gradient_that_nearly_cancels_is_as_coarse_as_what_it_is_the_sum_of(share: float, tmp_path: Path) -> None:
+    """The sum is a ten-thousandth of its terms: float32 knows four digits of it."""
+    changes: tuple[Change, Change] = (
+        lambda x, scale: Scaled.apply(x, scale, share),
+        lambda x, scale: x * (0.5 * scale + (0.5 * scale).detach()),
+    )
+    torch.manual_seed(0)
+    x, other = torch.randn(2, 4096)
+    weight = other - (other @ x) / (x @ x) * x + 1e-4 * x
+    for name, change in zip("rc", changes, strict=True):
+        model = Weighed(change)
+        with tensorprobe.capture(model, tmp_path / name, level="L1", task="tensor"):
+            model(x, weight).backward()
+    verdict = tensorprobe.compare(tmp_path / "r", tmp_path / "c").verdict
+    assert (verdict.kind == "agree") is (share == 0.5), verdict.headline

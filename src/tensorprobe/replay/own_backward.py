@@ -51,7 +51,7 @@ class OwnBackward:
             if tensor is not None and tensor.requires_grad and leaf.slot in self._departing:
                 inner = tensor.view_as(tensor)
                 inner._tensorprobe_original = tensor
-                inner.register_hook(partial(self._choose, self._departing[leaf.slot], recorded, coverage))
+                inner.register_hook(partial(self._choose, leaf.slot, recorded, coverage))
                 workspace.exchange(leaf, inner)
                 exchanged.append((leaf, tensor))
         yield
@@ -69,16 +69,25 @@ class OwnBackward:
         self._true = None if found is None else found.detach()
 
     def _choose(
-        self, leaf: Leaf, recorded: RecordedTensors, coverage: Coverage, derivative: torch.Tensor
+        self, slot: str, recorded: RecordedTensors, coverage: Coverage, derivative: torch.Tensor
     ) -> torch.Tensor | None:
-        load = partial(_load, recorded, derivative)
+        leaf, load = self._departing[slot], partial(_load, recorded, derivative)
         unit, own = UNITS.get(leaf.dtype), load(leaf)
         if unit is None or own is None or own.shape != derivative.shape or _is_near(own, derivative, unit):
             return None
         straight = self._pass_straight(own, unit, load)
-        known = coverage.own_backwards.get(self._operation.name, 0.0)
-        coverage.own_backwards[self._operation.name] = max(known, unit if straight is None else 0.0)
+        coarseness = self._find_coarseness(own, unit, load) if straight is None else 0.0
+        coverage.own_backwards.setdefault(self._operation.name, {})[slot] = coarseness
         return own if straight is None else straight
+
+    def _find_coarseness(self, own: torch.Tensor, unit: float, load: Callable[[Leaf], torch.Tensor | None]) -> float:
+        """What is a sum of many numbers (the gradient of one step of quantization) may be smaller than their rounding.
+        They are taken to be as large as what came."""
+        came = [gradient for gradient in map(load, self._arriving.values()) if gradient is not None]
+        if sum(gradient.numel() for gradient in came) <= own.numel():
+            return unit
+        size = max(float(gradient.norm()) for gradient in came)
+        return unit * max(1.0, size / max(float(own.norm()), unit * size))
 
     def _pass_straight(
         self, own: torch.Tensor, unit: float, load: Callable[[Leaf], torch.Tensor | None]

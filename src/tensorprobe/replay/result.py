@@ -96,9 +96,9 @@ class Coverage:
     """What was called in gaps that a meaning would close, `Autograd.MyKernel`, and the first such call."""
     decisions: dict[str, Decision] = field(default_factory=dict)
     """Calls that decided otherwise: the program goes on with what was recorded."""
-    own_backwards: dict[str, float] = field(default_factory=dict)
-    """Autograd Functions whose backward is not the derivative of the calls inside: how exact is what stands for it? The
-    unit of rounding of what was recorded; 0 where it is exact."""
+    own_backwards: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Autograd Functions whose backward is not the derivative of the calls inside: how exact is what stands for the
+    gradient of each input? The rounding of what was recorded, relative to it; 0 where it is exact."""
     ranks: tuple[int, ...] = ()
     """The ranks that were replayed together."""
     remarks: list[str] = field(default_factory=list)

@@ -140,6 +140,18 @@ class TrueStep:
         taken = (value for value in self.values if self.is_taken_as_recorded(value) and self.leads_on(value))
         return max((UNITS.get(value.dtype, 0.0) for value in taken), default=0.0)
 
+    @cached_property
+    def gradient_coarseness(self) -> dict[int, float]:
+        """The same of gradients that backwards of Functions gave back, by the values that they reach."""
+        found: dict[int, float] = {}
+        for name, slots in self.coverage.own_backwards.items():
+            for slot, coarseness in slots.items():
+                number = self.calls[name].inputs.get(slot)
+                if coarseness and number is not None:
+                    for reached in (number, *self.find_before({number})):
+                        found[reached] = max(coarseness, found.get(reached, 0.0))
+        return found
+
     @property
     def is_bound(self) -> bool:
         """Does it hold for these parameters alone? What was recorded does not move with them."""

@@ -63,6 +63,33 @@ def test_what_is_only_put_together_of_what_is_there_is_not_there() -> None:
     assert not scattered.exists("candidate", value)
 
 
+def test_what_only_gets_another_shape_is_there_if_it_was_before() -> None:
+    parts = {"first": np.exp(X[:2]), "second": np.exp(X[2:])}
+    steps = make_step("reference", **parts), make_step("candidate", exp=np.exp(X), reshape=np.exp(X).reshape(5, 6))
+    steps[1].calls["Torch.reshape.0.forward"].inputs["input.0"] = 1
+    assert Scattered(Counterparts(*steps)).exists("candidate", steps[1].values[2])
+
+
+@pytest.mark.parametrize(("count", "is_there"), [(3, True), (2, False)])
+def test_few_numbers_are_there_if_that_is_no_chance(count: int, is_there: bool) -> None:
+    """A bias of three numbers that the other run has as a column of its weight; two may be there by chance."""
+    joined = np.exp(X)
+    scattered, (value,) = scatter({"joined": joined}, bias=joined[:count, 4].copy())
+    assert scattered.exists("candidate", value) is is_there
+
+
+def test_few_numbers_complete_the_parts_of_a_value() -> None:
+    joined = np.exp(X)
+    scattered, (value,) = scatter({"weight": joined[:, :4].copy(), "bias": joined[:, 4].copy()}, joined=joined)
+    assert scattered.exists("candidate", value)
+
+
+def test_all_values_that_hold_the_same_numbers_are_its_sources() -> None:
+    parts = {"linear": np.exp(X[:2]), "squeeze": np.exp(X[:2]).reshape(5, 2), "other": np.exp(X[2:])}
+    scattered, (value,) = scatter(parts, exp=np.exp(X))
+    assert {one.number for one in scattered.of("candidate", value)} == {1, 2, 3}
+
+
 def test_a_part_that_is_alone_among_its_like_says_nothing() -> None:
     """One step of a loop has the same numbers by chance; all the others have not."""
     names = ("loop", "loop")
@@ -75,6 +102,16 @@ def test_a_part_that_is_alone_among_its_like_says_nothing() -> None:
 def test_a_mask_is_not_asked_for() -> None:
     scattered, (value,) = scatter({"exp": np.exp(X)}, tril=np.tril(np.ones((6, 6))))
     assert scattered.exists("candidate", value)
+
+
+def test_whole_numbers_that_are_made_of_what_is_not_there_are_not_there() -> None:
+    """Rounded numbers say nothing themselves."""
+    steps = (
+        make_step("reference", exp=np.exp(X)),
+        make_step("candidate", cos=5 * np.cos(X), round=np.round(5 * np.cos(X))),
+    )
+    steps[1].calls["Torch.round.0.forward"].inputs["input.0"] = 1
+    assert not Scattered(Counterparts(*steps)).exists("candidate", steps[1].values[2])
 
 
 def test_a_value_with_a_nan_is_not_there_in_parts() -> None:

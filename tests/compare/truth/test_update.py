@@ -215,6 +215,22 @@ def test_parameters_that_rounding_moved_before_the_recording_are_no_other_update
     assert "update" not in verdict.headline
 
 
+def test_one_number_that_is_one_rounding_off_is_told_as_the_start(tmp_path: Path) -> None:
+    """Too little to make it another parameter, and enough to make another gradient of it."""
+    paths = []
+    for name in ("r", "c"):
+        torch.manual_seed(0)
+        model, x = Layers(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4)), torch.randn(6, 6)
+        weight = model.get_parameter("0.weight").data
+        place = weight.abs().flatten().argmin()
+        weight.flatten()[place] = 0.011
+        if name == "c":
+            weight.flatten()[place] = torch.nextafter(torch.tensor(0.011), torch.tensor(1.0))
+        paths.append(record_steps(tmp_path / name, model, int, x, 1))
+    verdict = tensorprobe.compare(*paths).verdict
+    assert verdict.kind == "unequal start" and "0.weight" in verdict.headline, verdict.headline
+
+
 @pytest.mark.parametrize("rate", [0.1, 0.1001])
 @pytest.mark.parametrize("way", ["data", "copy", "in place"])
 def test_an_update_by_hand_is_held_against_an_optimizer(way: str, rate: float, tmp_path: Path) -> None:

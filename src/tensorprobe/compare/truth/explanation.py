@@ -81,8 +81,10 @@ def _rank(call: TrueCall | None, step: TrueStep) -> tuple[bool, int]:
 
 def _is_telling(one: Difference, scattered: Scattered) -> bool:
     """Do both calls do something of a kind? One that computes stands for none that moves numbers or makes zeros."""
+    if _is_scattered(one, scattered):
+        return False
     if one.is_found:
-        return not _is_scattered(one, scattered)
+        return True
     if one.reference is None or one.candidate is None:
         return False
     return one.is_inside or (
@@ -96,7 +98,7 @@ def _is_scattered(one: Difference, scattered: Scattered) -> bool:
         call = one.call(side)
         if call is None or one.is_clear or one.is_called_otherwise:
             return False
-        if not all(scattered.exists(side, step.values[number]) for number in call.outputs.values()):
+        if not all(scattered.of(side, step.values[number]) for number in call.outputs.values()):
             return False
     return True
 

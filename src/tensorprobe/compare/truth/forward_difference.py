@@ -236,7 +236,7 @@ class ForwardExplainer:
         if word_of(reference) != word_of(candidate):
             because = "both take the same value, and each does something else with it"
             return Difference("source", reference, candidate, because)
-        operands = [slot for slot in candidate.inputs if not self._walker.is_same_operand(reference, candidate, slot)]
+        operands = [slot for slot in candidate.inputs if not self._is_same_operand(reference, candidate, slot)]
         arguments = self._walker.describe_arguments(reference, candidate, or_left_out=not operands)
         if arguments:
             because = f"called with {arguments}"
@@ -250,6 +250,13 @@ class ForwardExplainer:
             because = "what goes in has the same truth, and its result is a choice that rounding changed"
             return Difference("discontinuity", reference, candidate, because)
         return Difference("source", reference, candidate, "what goes in is the same, and it computes something else")
+
+    def _is_same_operand(self, reference: TrueCall, candidate: TrueCall, slot: str) -> bool:
+        if self._walker.is_same_operand(reference, candidate, slot):
+            return True
+        given = self._steps["candidate"].values[candidate.inputs[slot]]
+        taken = [self._steps["reference"].values[reference.inputs[slot]]] if slot in reference.inputs else []
+        return self._likeness is not self._counterparts and self._is_among("candidate", given, taken)
 
     def _describe_operands(self, reference: TrueCall, candidate: TrueCall, operands: Sequence[str]) -> Difference:
         """Of two calls that are not given the same in these places."""

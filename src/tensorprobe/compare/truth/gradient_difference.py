@@ -111,7 +111,7 @@ class GradientExplainer:
         own = self._add_up(origins, value, "candidate")
         others = self._add_up(self._origins(partners, "reference"), value, "reference")
         if own is not None and others is not None:
-            return not self._is_same(own, others)
+            return not self._is_same(own, others, value)
         known = own if own is not None else others
         is_meant = value.is_trained and all(one.is_trained for one in partners)
         return is_meant and known is not None and not self._is_zero(known)
@@ -121,7 +121,7 @@ class GradientExplainer:
         own = _gradient_of(value, self._steps["candidate"])
         partners = self._counterparts.of("candidate", value)
         others = (self._arranged(one, value, self._steps["reference"]) for one in partners)
-        return own is not None and any(one is not None and self._is_same(own, one) for one in others)
+        return own is not None and any(one is not None and self._is_same(own, one, value) for one in others)
 
     def _add_up(self, values: Sequence[TrueValue], target: TrueValue, side: str) -> Array | None:
         step = self._steps[side]
@@ -166,7 +166,7 @@ class GradientExplainer:
         own = list(self._shares([value, *self._twins(value)], value, "candidate"))
         others = list(self._shares(partners, value, "reference"))
         for share in list(own):
-            same = next((one for one in others if self._is_same(share.gradient, one.gradient)), None)
+            same = next((one for one in others if self._is_same(share.gradient, one.gradient, value)), None)
             if same is not None:
                 own.remove(share)
                 others.remove(same)
@@ -294,13 +294,15 @@ class GradientExplainer:
     def _is_zero(self, gradient: Array) -> bool:
         return float(np.linalg.norm(gradient)) <= self._floor
 
-    def _is_same(self, first: Array, second: Array) -> bool:
+    def _is_same(self, first: Array, second: Array, value: TrueValue) -> bool:
+        """Gradients of a value of the candidate, or shares of them, and of the reference."""
         if first.size != second.size:
             return False
         with np.errstate(invalid="ignore", over="ignore"):
             scale = max(float(np.linalg.norm(first)), float(np.linalg.norm(second)))
             difference = float(np.linalg.norm(np.nan_to_num(first.reshape(-1) - second.reshape(-1))))
-        return difference <= max(_SLACK * self._counterparts.gradient_tolerance * scale, self._floor)
+        tolerance = self._counterparts.gradient_tolerance(self._counterparts.of("candidate", value), [value])
+        return difference <= max(_SLACK * tolerance * scale, self._floor)
 
 
 def _gradient_of(value: TrueValue, step: TrueStep) -> Array | None:

@@ -18,7 +18,7 @@ from tensorprobe.compare.truth.lending import find_borrowers
 from tensorprobe.compare.truth.loss_scale import find_loss_scale
 from tensorprobe.compare.truth.observable import Observables, observe
 from tensorprobe.compare.truth.replaying import Replaying
-from tensorprobe.compare.truth.start import Origins, pair_lone_leaves, pair_moved_leaves
+from tensorprobe.compare.truth.start import Origins, pair_lone_leaves, pair_moved_leaves, pair_nearly_equal_leaves
 from tensorprobe.compare.truth.update import find_left_alone, pair_states, pair_updates
 from tensorprobe.compare.truth.value_index import TOLERANCE, Counterparts
 from tensorprobe.replay.true_step import Array, LeafKey
@@ -88,7 +88,8 @@ class _TruthJudge:
         moved all that an update makes: what the reference holds serves both."""
         counterparts, origins = found.counterparts, self._origins
         leads_to_loss = found.steps[SIDES[1]].leads_to_loss
-        lone = (pair for pair in pair_lone_leaves(counterparts) if leads_to_loss(pair.candidate))
+        unlike = (*pair_lone_leaves(counterparts), *pair_nearly_equal_leaves(counterparts))
+        lone = (pair for pair in unlike if leads_to_loss(pair.candidate))
         pairs = list(lone) if origins is None else pair_moved_leaves(counterparts, origins)
         near = list(pair_near_leaves(counterparts, {pair.candidate for pair in pairs})) if origins is not None else []
         states = pair_states(counterparts) if origins is not None else []

@@ -140,8 +140,8 @@ def pair_gradients(counterparts: Counterparts) -> tuple[list[GradientPair], list
     found: set[int] = set()
     for value, partner, piece in pair_pieces(lone, others):
         found.add(value.number)
-        error = _piece_error(piece, largest)
-        pairs.append(GradientPair(value, partner, error, counterparts.gradient_tolerance, piece.places))
+        error, tolerance = _piece_error(piece, largest), counterparts.gradient_tolerance([value], [partner])
+        pairs.append(GradientPair(value, partner, error, tolerance, piece.places))
     return pairs, [value for value in lone if value.number not in found]
 
 
@@ -162,7 +162,7 @@ def _pair_leaves(counterparts: Counterparts, largest: float) -> list[GradientPai
                 ):
                     continue
                 error = _gradient_error(value, partner, largest, counterparts.tolerance)
-                pair = GradientPair(value, partner, error, counterparts.gradient_tolerance)
+                pair = GradientPair(value, partner, error, counterparts.gradient_tolerance([value], [partner]))
                 if pair.is_equal or not has_same_gradient:
                     found[value.number] = pair
                     taken.add(partner.number)

@@ -22,11 +22,12 @@ _MAX_NUMBERS = 1 << 26
 """In a step that is larger, parts are not looked for: the index takes 24 bytes for each number."""
 _MAX_LOOKED_AT = 512
 _MAX_SOURCES = 64
-_LEAST = 8
 _UNLIKELY = 1e-6
 """So unlikely it must be that all numbers of a value are there by chance …"""
 _MAX_CHANCE = 0.2
 """… and so unlikely that one is."""
+_AROUND = 512
+"""How likely that is, is counted in a range so many times as wide as two equal numbers may be apart."""
 _MAX_HITS = 16
 _STRAY = 3.0
 """So many times as often as is likely may numbers be near one another by chance."""
@@ -40,7 +41,7 @@ class Scattered:
     def __init__(self, counterparts: Counterparts) -> None:
         self._counterparts = counterparts
         self.steps = counterparts.steps
-        self._found: dict[tuple[str, int], list[TrueValue]] = {}
+        self._found: dict[tuple[str, int], list[list[TrueValue]]] = {}
 
     def of(self, side: str, value: TrueValue) -> list[TrueValue]:
         """The values of the other run that have its content, that hold all its numbers, or whose numbers it holds.
@@ -48,14 +49,17 @@ class Scattered:
         whole = self._counterparts.of(side, value)
         if whole or not value.is_floating or np.isnan(value.array).any():
             return whole
-        return self._sources(side, value) or self._parts[side].get(value.number, [])
+        sources = [one for alike in self._sources(side, value) for one in alike]
+        return sources or self._parts[side].get(value.number, [])
 
-    def _sources(self, side: str, value: TrueValue) -> list[TrueValue]:
+    def _sources(self, side: str, value: TrueValue) -> list[list[TrueValue]]:
+        """The values that together hold its numbers, each with those that hold the same of them."""
         known = self._found.get((side, value.number))
         if known is None:
             other = other_side(side)
             numbers = self._indexes[other].find_sources(value.array, self._counterparts.tolerance, self._keeps_order)
-            known = self._found[side, value.number] = [self.steps[other].values[number] for number in numbers]
+            values = self.steps[other].values
+            known = self._found[side, value.number] = [[values[number] for number in alike] for alike in numbers]
         return known
 
     @cached_property
@@ -70,26 +74,35 @@ class Scattered:
             alike: dict[tuple[str, str | None, str], list[TrueValue]] = {}
             for value in step.values:
                 maker = step.maker(value)
-                if maker is not None and value.is_floating and telling_numbers(value.array).size >= _LEAST:
+                if maker is not None and value.is_floating and telling_numbers(value.array).size:
                     alike.setdefault((word_of(maker), maker.module_path, value.slot), []).append(value)
             for values in alike.values():
                 lone = [value for value in values if not self._counterparts.exists(side, value)]
                 sources = [self._sources(side, value) for value in lone]
                 if all(sources):
                     for value, wholes in zip(lone, sources, strict=True):
-                        if len(wholes) == 1:
-                            found[other_side(side)].setdefault(wholes[0].number, []).append(value)
+                        for whole in wholes[0] if len(wholes) == 1 else ():
+                            found[other_side(side)].setdefault(whole.number, []).append(value)
         return found
 
     def exists(self, side: str, value: TrueValue) -> bool:
-        """Is it there, and not only put together of what is there? The order of parts is not known. What says nothing,
-        a mask, is not asked for."""
-        if self._counterparts.exists(side, value) or self._says_nothing(side, value):
-            return True
+        """Is it there, and not only put together of what is there? The order of parts is not known, but where numbers
+        only get another shape. What says nothing, a mask, is not asked for, but for what it is made of."""
+        step = self.steps[side]
+        maker = step.maker(value)
+        if self._counterparts.exists(side, value) or maker is None:
+            return self._is_known(side, value)
+        given = [step.values[number] for number in maker.inputs.values() if number != value.number]
+        floating = [one for one in given if one.is_floating]
+        if self._says_nothing(side, value):
+            return all(self._is_known(side, one) for one in floating)
         if not self.of(side, value):
             return False
-        maker = self.steps[side].maker(value)
-        return maker is None or not only_moves(self.steps[side], maker)
+        same = [one for one in floating if np.array_equal(one.array.reshape(-1), value.array.reshape(-1))]
+        return not only_moves(step, maker) or any(self.exists(side, one) for one in same)
+
+    def _is_known(self, side: str, value: TrueValue) -> bool:
+        return self._says_nothing(side, value) or bool(self.of(side, value))
 
     def kind_of(self, side: str, call: TrueCall) -> str:
         """Does it compute numbers, only move them or say where to, or make what says nothing: zeros, a mask?"""
@@ -144,7 +157,7 @@ class _NumberIndex:
     """All telling numbers of one step, with the values that hold them."""
 
     def __init__(self, step: TrueStep) -> None:
-        floating = [value for value in step.values if value.array.dtype.kind == "f" and value.array.size >= _LEAST]
+        floating = [value for value in step.values if value.array.dtype.kind == "f"]
         if sum(value.array.size for value in floating) > _MAX_NUMBERS:
             floating = []
         numbers, owners, places = [np.zeros(0)], [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
@@ -158,8 +171,9 @@ class _NumberIndex:
         self._numbers = joined[order]
         self._owners, self._places = np.concatenate(owners)[order], np.concatenate(places)[order]
 
-    def find_sources(self, array: Array, tolerance: float, keeps_order: bool) -> list[int]:
-        """The values that hold the numbers of this one, in its order if that matters; none if some are not there."""
+    def find_sources(self, array: Array, tolerance: float, keeps_order: bool) -> list[list[int]]:
+        """The values that hold the numbers of this one, in its order if that matters, each with those that hold the
+        same; none if some are not there."""
         if array.dtype.kind != "f":
             return []
         wanted = telling_numbers(array)
@@ -167,22 +181,23 @@ class _NumberIndex:
             wanted = wanted[np.linspace(0, wanted.size - 1, _MAX_LOOKED_AT).astype(int)]
         room = tolerance * float(np.abs(wanted).max(initial=0.0))
         low, high = self._find_near(wanted, room)
-        if wanted.size < _LEAST or bool(np.any(low == high)):
+        if not wanted.size or bool(np.any(low == high)):
             return []
-        chance = self._find_chance(wanted, room)
-        if chance and (chance > _MAX_CHANCE or wanted.size * log(chance) > log(_UNLIKELY)):
+        chances = self._find_chances(np.unique(wanted), room)
+        if chances.mean() > _MAX_CHANCE or np.log(np.maximum(chances, 1 / _AROUND)).sum() > log(_UNLIKELY):
             return []
         hits = [self._hits(int(first), int(last)) for first, last in zip(low, high, strict=True)]
-        return _cover(hits, ceil(_STRAY * chance * wanted.size) if keeps_order else None)
+        return _cover(hits, ceil(_STRAY * float(chances.mean()) * wanted.size) if keeps_order else None)
 
     def _find_near(self, wanted: Array, room: float) -> tuple[Array, Array]:
         first, last = wanted - room, wanted + room
         return np.searchsorted(self._numbers, first), np.searchsorted(self._numbers, last, "right")
 
-    def _find_chance(self, wanted: Array, room: float) -> float:
-        """How often some other number is as near: asked for with numbers a little aside."""
-        aside = [self._find_near(wanted + shift * room, room) for shift in (-7, 7)]
-        return float(np.mean([low < high for low, high in aside]))
+    def _find_chances(self, wanted: Array, room: float) -> Array:
+        """How likely some other number is as near to each of these: by how many are further around it."""
+        near, around = self._find_near(wanted, room), self._find_near(wanted, _AROUND * room)
+        others = (around[1] - around[0]) - (near[1] - near[0])
+        return np.asarray(np.minimum(others / _AROUND, 1.0))
 
     def _hits(self, first: int, last: int) -> dict[int, list[int]]:
         """The places of numbers in the order of their size, by the values that hold them."""
@@ -192,21 +207,23 @@ class _NumberIndex:
         return found
 
 
-def _cover(hits: list[dict[int, list[int]]], strays: int | None) -> list[int]:
-    """Few values that hold all, each its numbers in this order; none if there are no such. `strays`: so many numbers of
-    other values may be near one of its own; None if their order does not matter."""
-    left, sources = list(range(len(hits))), list[int]()
+def _cover(hits: list[dict[int, list[int]]], strays: int | None) -> list[list[int]]:
+    """Few values that hold all, each its numbers in this order, with others that hold the same; none if there are no
+    such. `strays`: so many numbers of other values may be near one of its own; None if their order does not matter."""
+    left, sources = list(range(len(hits))), list[list[int]]()
     while left:
-        counts = Counter(number for one in left for number in hits[one] if number not in sources)
+        used = {number for alike in sources for number in alike}
+        counts = Counter(number for one in left for number in hits[one] if number not in used)
         if not counts or len(sources) == _MAX_SOURCES:
             return []
         owner = counts.most_common(1)[0][0]
         claimed = [one for one in left if owner in hits[one]]
+        alike = [number for number, count in counts.items() if count == len(claimed)]
         is_any_order = strays is None
         kept = list(range(len(claimed))) if is_any_order else find_rising([hits[one][owner] for one in claimed])
         if strays is not None and len(claimed) - len(kept) > strays:
             return []
-        sources.append(owner)
+        sources.append([number for number in alike if all(number in hits[one] for one in claimed)])
         left = sorted({*left} - {claimed[one] for one in kept})
     return sources
 

@@ -103,6 +103,16 @@ def pair_lone_leaves(counterparts: Counterparts) -> list[LeafPair]:
     return sorted(found, key=lambda pair: pair.candidate.number)
 
 
+def pair_nearly_equal_leaves(counterparts: Counterparts) -> Iterator[LeafPair]:
+    """What counts as the same and is not so bit for bit: a gradient may differ by more than what it is taken at."""
+    for value in counterparts.steps["candidate"].leaves:
+        others = [one for one in counterparts.of("candidate", value) if one.is_leaf and one.is_floating]
+        shaped = [one for one in others if one.array.shape == value.array.shape]
+        pairs = [pair_leaves(one, value) for one in shaped]
+        if pairs and all(pair.is_any_different for pair in pairs):
+            yield pairs[0]
+
+
 def _pair(references: Sequence[TrueValue], candidates: Sequence[TrueValue], rule: Rule) -> Iterator[LeafPair]:
     left = list(references)
     for value in candidates:

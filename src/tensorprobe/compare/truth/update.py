@@ -57,7 +57,10 @@ def pair_updates(counterparts: Counterparts, gradients: Sequence[GradientPair]) 
     """The parameters that one of the runs updates by calls that were executed again, where both update any; none where
     truth is coarse, because what divides by the size of a gradient knows no small errors."""
     updated = {side: find_updated(step) for side, step in counterparts.steps.items()}
-    if counterparts.gradient_tolerance > TOLERANCE or not all(updated.values()):
+    is_coarse = counterparts.tolerance > TOLERANCE or any(
+        step.gradient_coarseness for step in counterparts.steps.values()
+    )
+    if is_coarse or not all(updated.values()):
         return ()
     found = []
     floor = ZERO * max(

@@ -254,9 +254,12 @@ class Counterparts:
         if rounded > self.tolerance:
             self.tolerance = rounded
             self._found.clear()
-        units = [unit for step in self.steps.values() for unit in step.coverage.own_backwards.values()]
-        self.gradient_tolerance = max(self.tolerance, _ROUNDED_UNITS * max(units, default=0.0))
-        """By what two truths of one gradient may."""
+
+    def gradient_tolerance(self, reference: Iterable[TrueValue], candidate: Iterable[TrueValue]) -> float:
+        """By what the gradients of these values of both runs may."""
+        given = zip(self.steps.values(), (reference, candidate), strict=True)
+        coarse = [step.gradient_coarseness.get(one.number, 0.0) for step, values in given for one in values]
+        return max(self.tolerance, _ROUNDED_UNITS * max(coarse, default=0.0))
 
     def _find_lone_tables(self) -> Iterator[TrueValue]:
         """Data that one run reads and the other has not: numbers of a program, that it wrote down in this precision and
