@@ -154,3 +154,44 @@ def test_a_line_that_is_right_in_one_layer_is_not_taken_for_right_in_the_next(tm
     verdict = tensorprobe.compare(tmp_path / "r", tmp_path / "c").verdict
     assert verdict.call is not None and verdict.call.reference[-1].name == "Functional.linear.1.forward", verdict
     assert verdict.call.candidate[-1].op in ("matmul", "__add__", "add"), verdict.headline
+
+
+class Attending(nn.Module):
+    """One layer with an activation that multiplies; the attention in one call, or written out with its factor."""
+
+    def __init__(self, is_written: bool, places: int) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.enter, self.leave = nn.Linear(8, 16), nn.Linear(16, 8)
+        self.is_written = is_written
+        self.mask = torch.full((7, 7), -1e9).triu(places)
+
+    def attend(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.is_written:
+            mask = torch.full((7, 7), float("-inf")).triu(1)
+            return self.attention(x, x, x, attn_mask=mask, need_weights=False)[0]
+        both = zip(self.attention.in_proj_weight.chunk(3), self.attention.in_proj_bias.chunk(3), strict=True)
+        query, key, value = (F.linear(x, *one).unflatten(-1, (2, 4)).transpose(1, 2) for one in both)
+        score = (query * 0.5) @ key.transpose(-1, -2) + self.mask
+        return self.attention.out_proj((score.softmax(-1) @ value).transpose(1, 2).flatten(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attend(x)
+        hidden = self.enter(x)
+        if self.is_written:
+            return (x + self.leave(hidden / (1 + torch.exp(-1.702 * hidden)))).square().mean()
+        return (x + self.leave(hidden * torch.sigmoid(1.702 * hidden))).square().mean()
+
+
+@pytest.mark.parametrize("places", [1, 2])
+def test_calls_that_share_neither_a_value_nor_a_number_do_not_stand_for_each_other(tmp_path: Path, places: int) -> None:
+    """The factor of the attention is not that of the activation, although both are one multiplication of the module."""
+    x = torch.randn(3, 7, 8, generator=torch.Generator().manual_seed(2))
+    for name, is_written, masked in (("r", False, 1), ("c", True, places)):
+        torch.manual_seed(0)
+        model = Attending(is_written, masked)
+        with tensorprobe.capture(model, tmp_path / name, level="L1", task="tensor"):
+            model(x).backward()
+    verdict = tensorprobe.compare(tmp_path / "r", tmp_path / "c").verdict
+    assert (verdict.kind == "agree") is (places == 1), verdict.headline
+    assert "1.702" not in verdict.headline

@@ -191,10 +191,13 @@ class ForwardExplainer:
             return None  # behind what is passed over, where nothing shows that both stand in one place
         own, others = (list(self._steps[side].calls.values()) for side in ("candidate", "reference"))
         listed = [one for one in others if one.name in reference.calls]
-        if count_alike(call, own) == count_alike(call, others):  # then each has its own
-            namesake = find_alike(call, own, others)
-            return namesake if namesake in listed else None
-        return find_alike(call, own, listed)
+        has_own = count_alike(call, own) == count_alike(call, others)
+        namesake = find_alike(call, own, others if has_own else listed)
+        if namesake is None or namesake not in listed:
+            return None
+        if not self._share_inputs(namesake, call) and self._walker.describe_arguments(namesake, call):
+            return None  # it is given other values, and other numbers besides: nothing speaks for it
+        return namesake
 
     def _share_inputs(self, reference: TrueCall, candidate: TrueCall) -> bool:
         given = {"reference": set(reference.inputs.values()), "candidate": set(candidate.inputs.values())}

@@ -58,11 +58,12 @@ class LeafPair:
 
     @property
     def error(self) -> float | None:
-        """Relative to the reference; None for what is no number."""
+        """Relative to the reference; None for what is no number, or infinite."""
         if not self.reference.is_floating or not self.candidate.is_floating:
             return None
-        scale = float(np.linalg.norm(self.content))
-        return float(np.linalg.norm(self.difference)) / scale if scale else None
+        with np.errstate(invalid="ignore", over="ignore"):
+            scale, size = float(np.linalg.norm(self.content)), float(np.linalg.norm(self.difference))
+        return size / scale if scale and np.isfinite([size, scale]).all() else None
 
 
 def pair_leaves(reference: TrueValue, candidate: TrueValue) -> LeafPair:
