@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 SIDES = ("reference", "candidate")
 _RIGHT = 1e-4
-"""Where the loss and all gradients are so near to their truth, no kernel is to blame for anything."""
+"""Where the loss and all gradients are so near to their truth, a coarse kernel is to blame for nothing …"""
+_COARSE = 1e-3
+"""… if what it gives is off by no more than this: gradients of parameters are not always recorded."""
 _LEAST_TELLING = 1e-3
 """Where recorded results of coarse precision had to be taken, truth says nothing."""
 
@@ -158,8 +160,11 @@ class Judgement:
         return (one for one in self.truths[side].findings if (one.kind, one.record) not in known)
 
     def _is_only_coarse(self, side: str, finding: Finding) -> bool:
-        is_kernel = finding.kind in ("kernel", "derivative") and finding.judgement is not None
-        return is_kernel and self.truths[side].worst_error <= _RIGHT
+        if finding.kind not in ("kernel", "derivative") or finding.judgement is None:
+            return False
+        truth = self.truths[side]
+        own = (row.accumulated for row in truth.rows if (row.record, row.slot) == (finding.record, finding.slot))
+        return truth.worst_error <= _RIGHT and all(error is not None and error.relative <= _COARSE for error in own)
 
 
 def _is_whole(step: TrueStep) -> bool:

@@ -105,9 +105,11 @@ class TruthWords:
             for finding in list(self._judgement.coarse_kernels(side))[:1]:
                 assert finding.judgement is not None
                 numbers = f"{finding.judgement.recorded:.9g}, and {finding.judgement.true:.9g} would be right"
+                truth = self._judgement.truths[side]
+                results = "loss and gradients of parameters are" if truth.parameter_gradients else "loss is"
                 yield (
-                    f"coarse: {finding.record} of the {side} gives {numbers} ({finding.slot}), and all its results are "
-                    f"right to {self._judgement.truths[side].worst_error:.0e}"
+                    f"coarse: {finding.record} of the {side} gives {numbers} ({finding.slot}); "
+                    f"the {side}'s {results} right to {truth.worst_error:.0e}"
                 )
 
     def _word_precision_of_values(self) -> Iterator[str]:
