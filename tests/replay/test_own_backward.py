@@ -119,6 +119,14 @@ def test_a_backward_that_passes_what_it_should_cut_off_is_found(tmp_path: Path) 
     assert "Autograd.Steps.0.backward" in verdict.headline, verdict.headline
 
 
+def test_a_wrong_backward_of_the_reference_is_named_against_calls_written_out(tmp_path: Path) -> None:
+    verdict = compare(
+        tmp_path, lambda x, step: Steps.apply(x * 3, step, False), lambda x, step: round_by_detach(x * 3, step)
+    )
+    assert verdict.headline.startswith("The runs first differ at Autograd.Steps.0.backward"), verdict.headline
+    assert "the gradient that arrives is the same, and the one that it gives back is not" in verdict.headline
+
+
 def test_a_backward_that_is_the_derivative_is_executed_again(tmp_path: Path) -> None:
     verdict = compare(tmp_path, lambda x, step: Tanh.apply(x), lambda x, step: F.tanh(x))
     assert verdict.kind == "agree", verdict.headline

@@ -112,20 +112,15 @@ class TrueStepBuilder(Onlooker):
 
     def see_results(self, operation: Operation, tensors: Tensors) -> None:
         if operation.prefix == "Autograd":  # the calls inside a Function make its results
-            self._see_function(operation)
+            self._see_function(operation, tensors)
         else:
             self._see_results(operation, tensors, is_pinned=False)
 
-    def _see_function(self, operation: Operation) -> None:
+    def _see_function(self, operation: Operation, results: Tensors) -> None:
         """Its gradients may be its own: then it stands for the calls inside, which are all that computes."""
-        made, given = (
-            {
-                leaf.slot: self._last[leaf.tensor]
-                for leaf in leaves
-                if leaf.tensor is not None and leaf.tensor in self._last
-            }
-            for leaves in (operation.outputs, operation.operands)
-        )
+        given = {leaf.slot: self._last[leaf.tensor] for leaf in operation.operands if leaf.tensor in self._last}
+        known = {slot: self._known.get(id(tensor)) for slot, tensor in results.items()}
+        made = {slot: one[2] for slot, one in known.items() if one is not None}
         function = self._make_call(operation, given)
         self._functions[operation.name] = function, made
         self._by_backward[operation.backward_name] = function

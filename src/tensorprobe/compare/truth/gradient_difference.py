@@ -52,7 +52,7 @@ class GradientExplainer:
             for one in self._describe(value):
                 found.setdefault((one.reference, one.candidate), one)
         lone = [] if found else [pair for pair in pairs if not pair.is_equal]
-        ordered = sorted(found.values(), key=lambda one: not one.is_clear)  # first what says why a gradient is missing
+        ordered = sorted(found.values(), key=_rank)
         return [*ordered, *(one for pair in lone for one in self._describe_parameter(pair))]
 
     def _describe_parameter(self, pair: GradientPair) -> list[Difference]:
@@ -174,6 +174,8 @@ class GradientExplainer:
             for share in own:
                 partner = self._find_same_call(share.call, "candidate") or others[0].call
                 lone = list(self._find_lone(partner, share.call))
+                if others[0].call.prefix == "Autograd":  # whose backward is its own: it stands for the calls inside
+                    partner, lone = others[0].call, []
                 because = "the gradient that arrives is the same, and the one that it gives back is not"
                 yield from lone or [Difference("source", partner, share.call, because, is_backward=True)]
         else:
@@ -303,6 +305,11 @@ class GradientExplainer:
             difference = float(np.linalg.norm(np.nan_to_num(first.reshape(-1) - second.reshape(-1))))
         tolerance = self._counterparts.gradient_tolerance(self._counterparts.of("candidate", value), [value])
         return difference <= max(_SLACK * tolerance * scale, self._floor)
+
+
+def _rank(one: Difference) -> tuple[bool, bool]:
+    """First what says why a gradient is missing; last what one run alone does, which may be its way to do the same."""
+    return not one.is_clear, one.reference is None or one.candidate is None
 
 
 def _gradient_of(value: TrueValue, step: TrueStep) -> Array | None:
