@@ -173,3 +173,68 @@ def test_a_gradient_that_nearly_cancels_is_as_coarse_as_what_it_is_the_sum_of(sh
             model(x, weight).backward()
     verdict = tensorprobe.compare(tmp_path / "r", tmp_path / "c").verdict
     assert (verdict.kind == "agree") is (share == 0.5), verdict.headline
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-4])
+@pytest.mark.parametrize("share", [1.0, 1.01, 1e-7, 0.0])
+def test_a_gradient_that_is_too_small_does_not_excuse_itself(share: float, size: float, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    x, weight = size * torch.rand(64), torch.rand(64)
+    changes: tuple[Change, Change] = (lambda x, scale: x * scale, lambda x, scale: Scaled.apply(x, scale, share))
+    for name, change in zip("rc", changes, strict=True):
+        model = Weighed(change)
+        with tensorprobe.capture(model, tmp_path / name, level="L1", task="tensor"):
+            model(x, weight).backward()
+    verdict = tensorprobe.compare(tmp_path / "r", tmp_path / "c").verdict
+    assert (verdict.kind == "agree") is (share == 1.0), verdict.headline
+
+
+class Shifted(nn.Module):
+    """A shift of all logits, whose gradient is nothing but rounding, and a loss of its own for what makes it."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.layer, self.shift, self.share = nn.Linear(6, 8), nn.Parameter(torch.randn(8)), share
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        shift = (2 * self.shift).mean().reshape(1)
+        labels = torch.arange(len(x))
+        logits = Added.apply(self.layer(x), shift)
+        kept = self.share * self.shift + ((1 - self.share) * self.shift).detach()
+        return F.cross_entropy(logits, labels) + 0.1 * kept.square().sum()
+
+
+class Added(torch.autograd.Function):  # type: ignore[misc]
+    """The shift gets half of its gradient, on purpose."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+        return x + shift
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return gradient, 0.5 * gradient.sum().reshape(1)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_the_rounding_of_one_share_does_not_excuse_another(share: float, tmp_path: Path) -> None:
+    for name, chosen in (("r", 1.0), ("c", share)):
+        torch.manual_seed(0)
+        model, x = Shifted(chosen), torch.randn(5, 6)
+        with tensorprobe.capture(model, tmp_path / name, level="L1", task="tensor"):
+            model(x).backward()
+    verdict = tensorprobe.compare(tmp_path / "r", tmp_path / "c").verdict
+    assert (verdict.kind == "agree") is (share == 1.0), verdict.headline
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.2])
+def test_updates_of_other_parameters_are_compared(rate: float, tmp_path: Path) -> None:
+    for name, chosen in (("r", 0.1), ("c", rate)):
+        torch.manual_seed(0)
+        model, x = Shifted(1.0), torch.randn(5, 6)
+        optimizer = torch.optim.SGD(model.parameters(), lr=chosen)
+        with tensorprobe.capture(model, tmp_path / name, level="L1", task="tensor"):
+            model(x).backward()
+            optimizer.step()
+    verdict = tensorprobe.compare(tmp_path / "r", tmp_path / "c").verdict
+    assert (verdict.kind == "agree") is (rate == 0.1), verdict.headline

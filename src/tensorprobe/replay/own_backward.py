@@ -22,7 +22,9 @@ from tensorprobe.run.leaf import Leaf
 
 _LEAST_ERROR = 1e-3
 _ROUNDED_UNITS = 32.0
-"""A backward that is the derivative is so many units of rounding off, and by no more than this in any dtype."""
+"""A backward that is the derivative is so many units of rounding off, or by no more than this in any dtype …"""
+_FACTOR_UNITS = 6.0
+"""… and all of it together by less."""
 
 
 def original_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -39,6 +41,8 @@ class OwnBackward:
         self._arriving, self._departing = gradients
         self._true: torch.Tensor | None = None
         """The gradient of its only result."""
+        self._sizes: dict[str, float] = {}
+        """How large the numbers of each argument are."""
 
     @contextmanager
     def around_calls(self, workspace: Workspace, recorded: RecordedTensors, coverage: Coverage) -> Iterator[None]:
@@ -47,6 +51,8 @@ class OwnBackward:
         given = [(leaf, workspace.find(leaf)) for leaf in self._operation.inputs if leaf.is_floating]
         if not all(tensor is None or _is_as_recorded(tensor, leaf, recorded) for leaf, tensor in given):
             given = []  # what it gave back says nothing of other arguments
+        known = ((leaf.slot, tensor.detach()) for leaf, tensor in given if tensor is not None and tensor.numel())
+        self._sizes = {slot: float(content.norm()) / content.numel() ** 0.5 for slot, content in known}
         for leaf, tensor in given:
             if tensor is not None and tensor.requires_grad and leaf.slot in self._departing:
                 inner = tensor.view_as(tensor)
@@ -76,18 +82,21 @@ class OwnBackward:
         if unit is None or own is None or own.shape != derivative.shape or _is_near(own, derivative, unit):
             return None
         straight = self._pass_straight(own, unit, load)
-        coarseness = self._find_coarseness(own, unit, load) if straight is None else 0.0
-        coverage.own_backwards.setdefault(self._operation.name, {})[slot] = coarseness
+        rounding = self._find_rounding(slot, own, unit, load) if straight is None else 0.0
+        coverage.own_backwards.setdefault(self._operation.name, {})[slot] = rounding
         return own if straight is None else straight
 
-    def _find_coarseness(self, own: torch.Tensor, unit: float, load: Callable[[Leaf], torch.Tensor | None]) -> float:
+    def _find_rounding(
+        self, slot: str, own: torch.Tensor, unit: float, load: Callable[[Leaf], torch.Tensor | None]
+    ) -> float:
         """What is a sum of many numbers (the gradient of one step of quantization) may be smaller than their rounding.
-        They are taken to be as large as what came."""
+        They are taken for products of what came and of the other arguments."""
+        size = float(own.norm())
         came = [gradient for gradient in map(load, self._arriving.values()) if gradient is not None]
-        if sum(gradient.numel() for gradient in came) <= own.numel():
-            return unit
-        size = max(float(gradient.norm()) for gradient in came)
-        return unit * max(1.0, size / max(float(own.norm()), unit * size))
+        if sum(gradient.numel() for gradient in came) > own.numel():
+            factor = max((one for other, one in self._sizes.items() if other != slot), default=1.0)
+            size = max(size, factor * max(float(gradient.norm()) for gradient in came))
+        return unit * size
 
     def _pass_straight(
         self, own: torch.Tensor, unit: float, load: Callable[[Leaf], torch.Tensor | None]
@@ -115,5 +124,8 @@ def _is_as_recorded(tensor: torch.Tensor, leaf: Leaf, recorded: RecordedTensors)
 
 
 def _is_near(own: torch.Tensor, derivative: torch.Tensor, unit: float) -> bool:
+    """Element by element, and all together: rounding makes no number of them larger than the others."""
     largest = max(float(own.norm()), float(derivative.norm()))
-    return float((own - derivative).norm()) <= max(_LEAST_ERROR, _ROUNDED_UNITS * unit) * largest
+    off = own - derivative
+    is_same_size = float((off * derivative).sum().abs()) <= max(_LEAST_ERROR, _FACTOR_UNITS * unit) * largest**2
+    return is_same_size and float(off.norm()) <= max(_LEAST_ERROR, _ROUNDED_UNITS * unit) * largest

@@ -98,7 +98,7 @@ class Coverage:
     """Calls that decided otherwise: the program goes on with what was recorded."""
     own_backwards: dict[str, dict[str, float]] = field(default_factory=dict)
     """Autograd Functions whose backward is not the derivative of the calls inside: how exact is what stands for the
-    gradient of each input? The rounding of what was recorded, relative to it; 0 where it is exact."""
+    gradient of each input? The size of its rounding; 0 where it is exact."""
     ranks: tuple[int, ...] = ()
     """The ranks that were replayed together."""
     remarks: list[str] = field(default_factory=list)

@@ -83,6 +83,8 @@ class TrueCall:
     """The gradients of its results, by their places."""
     departing: dict[str, Array] = field(default_factory=dict)
     """The gradients that it gives back to what went in."""
+    gradient_sizes: dict[str, float] = field(default_factory=dict)
+    """How large both are, in a step with autograd Functions."""
     is_random: bool = False
     is_undefined: bool = False
     """It gives memory as it is, to be written to."""
@@ -141,16 +143,33 @@ class TrueStep:
         return max((UNITS.get(value.dtype, 0.0) for value in taken), default=0.0)
 
     @cached_property
-    def gradient_coarseness(self) -> dict[int, float]:
-        """The same of gradients that backwards of Functions gave back, by the values that they reach."""
+    def gradient_rounding(self) -> dict[int, float]:
+        """The size of the rounding in gradients that backwards of Functions gave back, by the values that they reach.
+        What passes a gradient on passes its share of this on."""
         found: dict[int, float] = {}
         for name, slots in self.coverage.own_backwards.items():
-            for slot, coarseness in slots.items():
+            for slot, rounding in slots.items():
                 number = self.calls[name].inputs.get(slot)
-                if coarseness and number is not None:
-                    for reached in (number, *self.find_before({number})):
-                        found[reached] = max(coarseness, found.get(reached, 0.0))
+                if rounding and number is not None:
+                    found[number] = found.get(number, 0.0) + rounding
+        for call in sorted(self.calls.values(), key=lambda call: -call.position) if found else ():
+            for slot, made in call.outputs.items():
+                for place, number in call.inputs.items() if made in found else ():
+                    if place in call.gradient_sizes and number != made:
+                        size = call.gradient_sizes.get(slot, 0.0)
+                        share = call.gradient_sizes[place] / size if size else 1.0
+                        found[number] = found.get(number, 0.0) + share * found[made]
         return found
+
+    def gradient_of(self, value: TrueValue) -> Array | None:
+        """Of a result: what arrives at it; of a leaf: all that reaches it."""
+        if value.is_leaf:
+            return value.gradient
+        maker = self.maker(value)
+        if maker is None:
+            return None
+        slots = (slot for slot, number in maker.outputs.items() if number == value.number)
+        return next((maker.arriving.get(slot) for slot in slots), None)
 
     @property
     def is_bound(self) -> bool:

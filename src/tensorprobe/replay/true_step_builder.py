@@ -130,13 +130,14 @@ class TrueStepBuilder(Onlooker):
 
     def see_gradient(self, record: str, slot: str, gradient: torch.Tensor) -> None:
         call = self._by_backward.get(record)
-        if call is not None and self._keeping.has_gradients:
-            role, _, rest = slot.partition(".")
-            content = to_array(gradient)
-            if role == "input":
-                call.arriving[f"output.{rest}"] = content
-            else:
-                call.departing[f"input.{rest}" if role == "output" else slot] = content
+        if call is None:
+            return
+        role, _, rest = slot.partition(".")
+        place = {"input": f"output.{rest}", "output": f"input.{rest}"}.get(role, slot)
+        if self._functions:
+            call.gradient_sizes[place] = float(gradient.norm())
+        if self._keeping.has_gradients:
+            (call.arriving if role == "input" else call.departing)[place] = to_array(gradient)
 
     def see_state_gradient(self, record: str, slot: str, gradient: torch.Tensor) -> None:
         self.see_gradient(record, slot, gradient)

@@ -98,3 +98,33 @@ def test_two_heads_at_once(choose: str, tmp_path: Path) -> None:
         assert verdict.kind == "agree", verdict.headline
     else:
         assert "min" in verdict.headline and "mean" in verdict.headline, verdict.headline
+
+
+class Outputs(nn.Module):
+    """Three outputs with a weight and a bias each, or with one of each for all."""
+
+    def __init__(self, is_joined: bool, share: float = 1.0) -> None:
+        super().__init__()
+        single = [nn.Linear(IN, 1) for _ in range(OUT)]
+        joined = nn.Linear(IN, OUT)
+        joined.weight.data = torch.cat([one.weight.data for one in single])
+        joined.bias.data = torch.cat([one.bias.data for one in single])
+        self.layers, self.share = nn.ModuleList([joined] if is_joined else single), share
+
+    def forward(self, x: torch.Tensor, goal: torch.Tensor) -> torch.Tensor:
+        if len(self.layers) > 1:
+            return (torch.cat([one(x) for one in self.layers], 1).tanh() - goal).square().mean()
+        weight, bias = self.layers[0].weight, self.layers[0].bias
+        bias = self.share * bias + ((1 - self.share) * bias).detach()
+        return (nn.functional.linear(x, weight, bias).tanh() - goal).square().mean()
+
+
+@pytest.mark.parametrize("share", [1.0, 0.9, 0.0])
+@pytest.mark.parametrize("is_turned", [False, True], ids=["apart first", "joined first"])
+def test_biases_of_single_outputs_against_one_for_all(share: float, is_turned: bool, tmp_path: Path) -> None:
+    models = []
+    for is_joined in (False, True):
+        torch.manual_seed(0)
+        models.append(Outputs(is_joined, share))
+    verdict = compare(tmp_path, *(models[::-1] if is_turned else models))
+    assert (verdict.kind == "agree") is (share == 1.0), verdict.headline

@@ -78,3 +78,13 @@ def test_a_few_numbers_alone_are_no_piece_and_neither_are_those_that_fit_two_gap
     assert locate(WHOLE[0, :2], WHOLE) is None
     joined = np.concatenate([[0.5], WHOLE[0], [0.5]])
     assert len(list(find_pieces([make_leaf(WHOLE[0]), make_leaf(np.array([0.5]))], [make_leaf(joined)]))) == 1
+
+
+def test_biases_of_single_outputs_are_found_in_that_of_all() -> None:
+    numbers = WHOLE[0, :3]
+    parts = [TrueValue(number, numbers[number : number + 1], "float32", None, "") for number in (2, 0, 1)]
+    whole = TrueValue(9, numbers, "float32", None, "")
+    found = {piece.part.number: piece.places.tolist() for piece in find_pieces(parts, [whole])}
+    assert found == {2: [2], 0: [0], 1: [1]}
+    assert list(find_pieces(parts[:2], [whole])) == []
+    assert list(find_pieces(parts, [TrueValue(9, np.zeros(3), "float32", None, "")])) == []

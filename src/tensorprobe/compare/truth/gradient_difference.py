@@ -38,7 +38,7 @@ class GradientExplainer:
     def __init__(self, counterparts: Counterparts) -> None:
         self._counterparts = counterparts
         self._steps = counterparts.steps
-        gradients = [_gradient_of(value, step) for step in self._steps.values() for value in step.values]
+        gradients = [step.gradient_of(value) for step in self._steps.values() for value in step.values]
         self._floor = ZERO * max((float(np.linalg.norm(one)) for one in gradients if one is not None), default=0.0)
 
     def explain(self, pairs: Sequence[GradientPair]) -> list[Difference]:
@@ -118,7 +118,7 @@ class GradientExplainer:
 
     def _agrees(self, value: TrueValue) -> bool:
         """Is its gradient known, and that of the same value in the reference?"""
-        own = _gradient_of(value, self._steps["candidate"])
+        own = self._steps["candidate"].gradient_of(value)
         partners = self._counterparts.of("candidate", value)
         others = (self._arranged(one, value, self._steps["reference"]) for one in partners)
         return own is not None and any(one is not None and self._is_same(own, one, value) for one in others)
@@ -131,7 +131,7 @@ class GradientExplainer:
     def _origins(self, values: Sequence[TrueValue], side: str) -> list[TrueValue]:
         """Of values with one content those that a gradient reaches and that pass it on to none of the others."""
         step, numbers = self._steps[side], {one.number for one in values}
-        reached = [one for one in values if _gradient_of(one, step) is not None]
+        reached = [one for one in values if step.gradient_of(one) is not None]
         earliest = min((_position(one, step) for one in reached), default=0)
         return [one for one in reached if len(values) == 1 or not self._is_made_of(one, numbers, earliest, step)]
 
@@ -200,8 +200,8 @@ class GradientExplainer:
                 continue
             calls = {side: share.call, other_side(side): self._find_same_call(share.call, side)}
             to = f"goes from it to {share.slot}"
-            because = f"a gradient {to}, and none does in the reference"
-            if side == "reference":
+            because = f"a gradient {to}, and none does in the {other_side(side)}"
+            if side == "reference" and calls["candidate"] is not None:
                 because = f"no gradient {to}, as one does in the reference"
             yield Difference("source", calls["reference"], calls["candidate"], because, is_backward=True)
 
@@ -253,8 +253,8 @@ class GradientExplainer:
         """Does a gradient arrive at it, and at none of those of the same content in the other run?"""
         other = other_side(side)
         partners = self._counterparts.of(side, value)
-        gradients = [_gradient_of(one, self._steps[other]) for one in partners]
-        own = _gradient_of(value, self._steps[side])
+        gradients = [self._steps[other].gradient_of(one) for one in partners]
+        own = self._steps[side].gradient_of(value)
         return bool(partners) and own is not None and all(one is None or self._is_zero(one) for one in gradients)
 
     def _shares(self, values: Sequence[TrueValue], target: TrueValue, side: str) -> Iterator[_Share]:
@@ -287,7 +287,7 @@ class GradientExplainer:
     # -- numbers -------------------------------------------------------------------------------------------------------
 
     def _arranged(self, value: TrueValue, target: TrueValue, step: TrueStep) -> Array | None:
-        gradient = _gradient_of(value, step)
+        gradient = step.gradient_of(value)
         if gradient is None:
             return None
         arranged = arrange(value.array, target.array, gradient, self._counterparts.tolerance)
@@ -310,16 +310,6 @@ class GradientExplainer:
 def _rank(one: Difference) -> tuple[bool, bool]:
     """First what says why a gradient is missing; last what one run alone does, which may be its way to do the same."""
     return not one.is_clear, one.reference is None or one.candidate is None
-
-
-def _gradient_of(value: TrueValue, step: TrueStep) -> Array | None:
-    """Of a result: what arrives at it; of a leaf: all that reaches it."""
-    if value.is_leaf:
-        return value.gradient
-    maker = step.maker(value)
-    if maker is None:
-        return None
-    return next((maker.arriving.get(slot) for slot, number in maker.outputs.items() if number == value.number), None)
 
 
 def _find_given_back(call: TrueCall) -> list[int]:

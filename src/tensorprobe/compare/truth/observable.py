@@ -134,15 +134,17 @@ def pair_gradients(counterparts: Counterparts) -> tuple[list[GradientPair], list
     pairs = _pair_leaves(counterparts, largest)
     paired = {pair.reference.number for pair in pairs}, {pair.candidate.number for pair in pairs}
     lone, others = (
-        [value for value in step.leaves if value.gradient is not None and value.number not in known]
+        [one for one in step.leaves if (one.gradient is not None or one.is_trained) and one.number not in known]
         for step, known in zip((reference, candidate), paired, strict=True)
     )
     found: set[int] = set()
     for value, partner, piece in pair_pieces(lone, others):
         found.add(value.number)
+        if value.gradient is None and partner.gradient is None:
+            continue
         error, tolerance = _piece_error(piece, largest), counterparts.gradient_tolerance([value], [partner])
         pairs.append(GradientPair(value, partner, error, tolerance, piece.places))
-    return pairs, [value for value in lone if value.number not in found]
+    return pairs, [value for value in lone if value.number not in found and value.gradient is not None]
 
 
 def _pair_leaves(counterparts: Counterparts, largest: float) -> list[GradientPair]:
@@ -174,10 +176,10 @@ def _pair_leaves(counterparts: Counterparts, largest: float) -> list[GradientPai
 
 
 def _piece_error(piece: Piece, largest: float) -> float:
-    whole = piece.whole.gradient
-    if whole is None or piece.part.gradient is None:
-        return 1.0
-    return _distance_of(piece.part.gradient.reshape(-1), whole.reshape(-1)[piece.places], ZERO * largest)
+    size, whole, part = piece.part.array.size, piece.whole.gradient, piece.part.gradient
+    first = np.zeros(size) if part is None else part.reshape(-1)
+    second = np.zeros(size) if whole is None else whole.reshape(-1)[piece.places]
+    return _distance_of(first, second, ZERO * largest)
 
 
 def _distance(value: TrueValue, other: TrueValue) -> tuple[bool, bool, bool, int]:

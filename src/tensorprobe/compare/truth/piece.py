@@ -26,7 +26,8 @@ class Piece:
 
 def find_pieces(parts: Sequence[TrueValue], wholes: Sequence[TrueValue], bound: float = TOLERANCE) -> Iterator[Piece]:
     """For each part the whole that it is cut from. `bound`: by how much of their size elements may differ. A few
-    numbers are anywhere by chance: they are looked for where other parts have left a gap."""
+    numbers are anywhere by chance: they are looked for where other parts have left a gap, and where such parts are all
+    there is: the biases of single outputs."""
     floating = [part for part in parts if part.is_floating]
     is_left: dict[int, Array] = {}
     for part in (one for one in floating if one.array.size >= _MIN_SIZE):
@@ -37,7 +38,11 @@ def find_pieces(parts: Sequence[TrueValue], wholes: Sequence[TrueValue], bound: 
                     is_left.setdefault(whole.number, np.ones(whole.array.size, dtype=bool))[places] = False
                     yield Piece(part, whole, places)
                     break
-    for part in (one for one in floating if 0 < one.array.size < _MIN_SIZE):
+    small = [one for one in floating if 0 < one.array.size < _MIN_SIZE]
+    for whole in wholes:
+        if whole.number not in is_left and _is_covered(whole, small, bound):
+            is_left[whole.number] = np.ones(whole.array.size, dtype=bool)
+    for part in small:
         for whole in (one for one in wholes if one.number in is_left):
             gaps = np.flatnonzero(is_left[whole.number])
             starts = _find_starts(part.array.reshape(-1), whole.array.reshape(-1)[gaps], bound)
@@ -46,6 +51,18 @@ def find_pieces(parts: Sequence[TrueValue], wholes: Sequence[TrueValue], bound: 
                 is_left[whole.number][places] = False
                 yield Piece(part, whole, places)
                 break
+
+
+def _is_covered(whole: TrueValue, parts: Sequence[TrueValue], bound: float) -> bool:
+    """Is each of its numbers in one of these parts, and each of them in one place?"""
+    flat, known = whole.array.reshape(-1), np.zeros(whole.array.size, dtype=int)
+    if not whole.is_floating or not 1 < flat.size <= sum(part.array.size for part in parts):
+        return False
+    for part in parts:
+        starts = _find_starts(part.array.reshape(-1), flat, bound) if part.array.size < flat.size else []
+        for start in starts:
+            known[start : start + part.array.size] += 1
+    return bool(np.all(known == 1))
 
 
 def pair_pieces(

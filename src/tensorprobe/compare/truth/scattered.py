@@ -15,7 +15,7 @@ from math import ceil, log
 
 import numpy as np
 
-from tensorprobe.compare.truth.value_index import Counterparts, other_side, word_of
+from tensorprobe.compare.truth.value_index import Counterparts, other_side, settle, word_of
 from tensorprobe.replay.true_step import Array, TrueCall, TrueStep, TrueValue
 
 _MAX_NUMBERS = 1 << 26
@@ -162,7 +162,7 @@ class _NumberIndex:
             floating = []
         numbers, owners, places = [np.zeros(0)], [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         for value in floating:
-            flat = value.array.reshape(-1)
+            flat = settle(value.array).reshape(-1)
             place = np.flatnonzero(_is_telling(flat))
             numbers.append(flat[place].astype(np.float64))
             owners.append(np.full(place.size, value.number))
@@ -250,7 +250,7 @@ def find_rising(places: Sequence[Sequence[int]]) -> list[int]:
 
 def telling_numbers(array: Array) -> Array:
     """Those with many digits: no zeros, ones, halves, no masks."""
-    flat = array.reshape(-1)
+    flat = settle(array).reshape(-1)
     return np.asarray(flat[_is_telling(flat)], dtype=np.float64)
 
 

@@ -57,10 +57,7 @@ def pair_updates(counterparts: Counterparts, gradients: Sequence[GradientPair]) 
     """The parameters that one of the runs updates by calls that were executed again, where both update any; none where
     truth is coarse, because what divides by the size of a gradient knows no small errors."""
     updated = {side: find_updated(step) for side, step in counterparts.steps.items()}
-    is_coarse = counterparts.tolerance > TOLERANCE or any(
-        step.gradient_coarseness for step in counterparts.steps.values()
-    )
-    if is_coarse or not all(updated.values()):
+    if counterparts.tolerance > TOLERANCE or not all(updated.values()):
         return ()
     found = []
     floor = ZERO * max(
@@ -69,7 +66,8 @@ def pair_updates(counterparts: Counterparts, gradients: Sequence[GradientPair]) 
     for pair in gradients:
         reference = updated["reference"].get(pair.reference.parameter or "", pair.reference)
         candidate = updated["candidate"].get(pair.candidate.parameter or "", pair.candidate)
-        if (reference.is_leaf and candidate.is_leaf) or reference.is_pinned or candidate.is_pinned:
+        is_coarse = counterparts.gradient_tolerance([pair.reference], [pair.candidate]) > TOLERANCE
+        if (reference.is_leaf and candidate.is_leaf) or reference.is_pinned or candidate.is_pinned or is_coarse:
             continue
         changes = _find_changes(pair, reference, candidate, floor)
         if changes is not None:

@@ -256,10 +256,16 @@ class Counterparts:
             self._found.clear()
 
     def gradient_tolerance(self, reference: Iterable[TrueValue], candidate: Iterable[TrueValue]) -> float:
-        """By what the gradients of these values of both runs may."""
-        given = zip(self.steps.values(), (reference, candidate), strict=True)
-        coarse = [step.gradient_coarseness.get(one.number, 0.0) for step, values in given for one in values]
-        return max(self.tolerance, _ROUNDED_UNITS * max(coarse, default=0.0))
+        """By what the gradients of these values of both runs may, relative to the larger one."""
+        given = list(zip(self.steps.values(), (list(reference), list(candidate)), strict=True))
+        rounding = max(
+            (step.gradient_rounding.get(one.number, 0.0) for step, some in given for one in some), default=0.0
+        )
+        if not rounding:
+            return self.tolerance
+        gradients = (step.gradient_of(one) for step, values in given for one in values)
+        largest = max((float(np.linalg.norm(one)) for one in gradients if one is not None), default=0.0)
+        return max(self.tolerance, _ROUNDED_UNITS * rounding / largest if largest else 0.0)
 
     def _find_lone_tables(self) -> Iterator[TrueValue]:
         """Data that one run reads and the other has not: numbers of a program, that it wrote down in this precision and
