@@ -41,8 +41,6 @@ class OwnBackward:
         self._arriving, self._departing = gradients
         self._true: torch.Tensor | None = None
         """The gradient of its only result."""
-        self._sizes: dict[str, float] = {}
-        """How large the numbers of each argument are."""
 
     @contextmanager
     def around_calls(self, workspace: Workspace, recorded: RecordedTensors, coverage: Coverage) -> Iterator[None]:
@@ -51,8 +49,6 @@ class OwnBackward:
         given = [(leaf, workspace.find(leaf)) for leaf in self._operation.inputs if leaf.is_floating]
         if not all(tensor is None or _is_as_recorded(tensor, leaf, recorded) for leaf, tensor in given):
             given = []  # what it gave back says nothing of other arguments
-        known = ((leaf.slot, tensor.detach()) for leaf, tensor in given if tensor is not None and tensor.numel())
-        self._sizes = {slot: float(content.norm()) / content.numel() ** 0.5 for slot, content in known}
         for leaf, tensor in given:
             if tensor is not None and tensor.requires_grad and leaf.slot in self._departing:
                 inner = tensor.view_as(tensor)
@@ -94,8 +90,9 @@ class OwnBackward:
         size = float(own.norm())
         came = [gradient for gradient in map(load, self._arriving.values()) if gradient is not None]
         if sum(gradient.numel() for gradient in came) > own.numel():
-            factor = max((one for other, one in self._sizes.items() if other != slot), default=1.0)
-            size = max(size, factor * max(float(gradient.norm()) for gradient in came))
+            others = map(load, (leaf for leaf in self._operation.inputs if leaf.is_floating and leaf.slot != slot))
+            factors = [float(other.norm()) / other.numel() ** 0.5 for other in others if other is not None]
+            size = max(size, max(factors, default=1.0) * max(float(gradient.norm()) for gradient in came))
         return unit * size
 
     def _pass_straight(
