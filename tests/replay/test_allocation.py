@@ -212,3 +212,17 @@ def test_it_is_given_right_ones() -> None:
     states = [[draw(9), draw(1)] for _ in range(4)]
     check_content("_fused_adam_", (*states, [], [draw(1), draw(1)]), {})
     check_content("_fused_sgd_", (states[0], states[1], []), {})
+
+
+def test_calls_of_the_same_shapes_are_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The layers of a model: what one of them takes, the others take, too; another argument or shape is tried anew."""
+    tried: list[Any] = []
+    allocation = Allocation(1 << 30)
+    attempt = allocation._try
+    monkeypatch.setattr(allocation, "_try", lambda *call: (tried.append(call), attempt(*call))[1])
+    for number, (rows, others) in enumerate([(3, ()), (3, ()), (5, ()), (3, (torch.ones(4),)), (3, ())]):
+        recorded: Any = Recorded("Functional", "linear", rows * 4)
+        recorded.name = f"Functional.linear.{number}.forward"
+        args = (torch.ones(rows, 6), torch.ones(4, 6), *others)
+        allocation.check(recorded, torch.nn.functional.linear, args, {})
+    assert len(tried) == 3

@@ -40,6 +40,8 @@ class Allocation:
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self._checked: set[Any] = set()
+        self._tried: set[Any] = set()
+        """Calls of other layers, of the same shapes."""
 
     def check(
         self, operation: Operation, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -94,6 +96,9 @@ class Allocation:
         if by_content is not None:
             self.check_bytes(by_content(*args, **kwargs) * _ELEMENT_BYTES)
         recorded = sum(leaf.element_count for leaf in operation.outputs)
+        key = (function, recorded, _freeze(args), _freeze(kwargs))
+        if key in self._tried:
+            return
         try:
             output = self._try(function, to_meta(args), to_meta(kwargs))
         except TooLargeError:
@@ -105,6 +110,7 @@ class Allocation:
         found = sum(tensor.numel() for tensor in iter_tensors(output))
         if found > recorded:
             raise TooLargeError(f"it gives {found:,} elements, and {recorded:,} were recorded")
+        self._tried.add(key)
 
     def _try(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         with torch.no_grad(), torch.device("meta"), _Counter(self):
@@ -192,6 +198,18 @@ def _is_fused_attention(op: str, args: Sequence[Any], kwargs: Mapping[str, Any])
     dropout = rest[1] if len(rest) > 1 else kwargs.get("dropout_p", 0.0)
     sizes = {tensor.size(-1) for tensor in (query, value) if isinstance(tensor, torch.Tensor) and tensor.dim() == 4}
     return len(sizes) == 1 and not dropout and not (isinstance(mask, torch.Tensor) and mask.requires_grad)
+
+
+def _freeze(tree: Any, depth: int = 0) -> Any:
+    """All that a call on the meta device depends on, to look it up by; what is not known is like nothing else."""
+    if isinstance(tree, torch.Tensor):
+        return torch.Tensor, tree.shape, tree.dtype, tree.stride()
+    if isinstance(tree, Mapping) and depth < 64:
+        return dict, tuple((key, _freeze(item, depth + 1)) for key, item in tree.items())
+    if isinstance(tree, list | tuple) and depth < 64:
+        return type(tree), tuple(_freeze(item, depth + 1) for item in tree)
+    known = bool | int | float | str | torch.dtype | torch.device | None
+    return (type(tree), tree) if isinstance(tree, known) else object()
 
 
 def iter_tensors(tree: Any, depth: int = 0) -> Iterator[torch.Tensor]:

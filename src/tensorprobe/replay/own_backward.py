@@ -91,7 +91,9 @@ class OwnBackward:
         came = [gradient for gradient in map(load, self._arriving.values()) if gradient is not None]
         if sum(gradient.numel() for gradient in came) > own.numel():
             others = map(load, (leaf for leaf in self._operation.inputs if leaf.is_floating and leaf.slot != slot))
-            factors = [float(other.norm()) / other.numel() ** 0.5 for other in others if other is not None]
+            factors = [
+                float(other.norm()) / other.numel() ** 0.5 for other in others if other is not None and other.numel()
+            ]
             size = max(size, max(factors, default=1.0) * max(float(gradient.norm()) for gradient in came))
         return unit * size
 
