@@ -34,9 +34,8 @@ def explain_forward(
         return multiples, counterparts
     scattered = Scattered(counterparts)
     found = opening.name(differences)
-    explainer = ForwardExplainer(counterparts, scattered, arguments)
-    others = explainer.explain(starts)
-    if not found or not explainer.has_on_the_way(found[0]) or not _is_telling(found[0], scattered):
+    if not found or not _is_telling(found[0], scattered):
+        others = ForwardExplainer(counterparts, scattered, arguments).explain(starts)
         step = counterparts.steps["candidate"]
         others.sort(key=lambda one: (not _is_telling(one, scattered), *_rank(one.candidate, step)))
         if others and others[0].reference is not None and others[0].candidate is not None:

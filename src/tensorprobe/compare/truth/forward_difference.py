@@ -89,11 +89,6 @@ class ForwardExplainer:
         """Where what differs begins in one run, as far as it was explained."""
         return self._slices[side].beginnings
 
-    def has_on_the_way(self, one: Difference) -> bool:
-        """Are its calls on the way to what differs? What they lead to may be the same."""
-        calls = ((side, one.call(side)) for side in self._steps)
-        return all(call is None or call.name in self._slices[side].calls for side, call in calls)
-
     def find_unlike(self, differences: Sequence[Difference]) -> dict[str, list[str]]:
         """The calls of each side that the first difference leads to: those that are named, or all where it begins."""
         first = differences[0] if differences else None
