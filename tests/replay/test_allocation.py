@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -220,9 +222,21 @@ def test_calls_of_the_same_shapes_are_tried_once(monkeypatch: pytest.MonkeyPatch
     allocation = Allocation(1 << 30)
     attempt = allocation._try
     monkeypatch.setattr(allocation, "_try", lambda *call: (tried.append(call), attempt(*call))[1])
-    for number, (rows, others) in enumerate([(3, ()), (3, ()), (5, ()), (3, (torch.ones(4),)), (3, ())]):
-        recorded: Any = Recorded("Functional", "linear", rows * 4)
-        recorded.name = f"Functional.linear.{number}.forward"
-        args = (torch.ones(rows, 6), torch.ones(4, 6), *others)
-        allocation.check(recorded, torch.nn.functional.linear, args, {})
+    for number, (rows, columns) in enumerate([(3, 4), (3, 4), (5, 4), (3, 2), (3, 4)]):
+        recorded: Any = Recorded("Torch", "matmul", rows * columns)
+        recorded.name = f"Torch.matmul.{number}.forward"
+        allocation.check(recorded, torch.matmul, (torch.ones(rows, 6), torch.ones(6, columns)), {})
     assert len(tried) == 3
+
+
+def test_a_linear_layer_needs_no_compiler_to_be_tried() -> None:
+    program = """
+import sys, torch
+from tests.replay.test_allocation import check
+check("Functional", "linear", torch.ones(3, 6), torch.ones(4, 6), torch.ones(4))
+check("Torch", "matmul", torch.ones(3, 6), torch.ones(6, 4))
+check("Torch", "cat", [torch.ones(3), torch.ones(4)])
+print("torch._dynamo" in sys.modules)
+"""
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert shown.strip() == "False"

@@ -29,6 +29,8 @@ _LARGEST_NUMBERS = {
 """Kernels that take as many steps as an argument says, by words in their names: through a window that lies outside of
 the tensor, or through terms."""
 
+_JOINING = frozenset({"cat", "concat", "concatenate", "stack", "hstack", "vstack"})
+
 
 class TooLargeError(Exception):
     """A call would take more memory than it may. The message is for the user as it stands."""
@@ -127,6 +129,11 @@ class Allocation:
 class _Counter(TorchDispatchMode):  # type: ignore[misc]
     """Adds up what a call on the meta device would allocate. What only looks at memory counts once it is used."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here, and to make sure of that torch would load its compiler, which takes seconds."""
+        return False
+
     def __init__(self, allocation: Allocation) -> None:
         super().__init__()
         self._allocation = allocation
@@ -154,9 +161,16 @@ def _takes_device(operator: Any) -> bool:
 
 
 def bound_plain(op: str, tensors: Sequence[torch.Tensor]) -> int | None:
-    """At most so many elements does a call allocate that computes element by element, or sums; None for others."""
+    """At most so many elements does a call allocate that computes element by element, sums or puts together, or of a
+    linear layer; None for others. Most steps are made of these, and none of them needs torch's compiler to be tried."""
     if op in VIEWS:
         return 0
+    given = sum(int(tensor.numel()) for tensor in tensors)
+    if op in _JOINING:
+        return 2 * given
+    if op == "linear" and len(tensors) > 1 and tensors[1].dim() == 2 and tensors[1].numel():
+        rows, columns = map(int, tensors[1].shape)
+        return 2 * (given + int(tensors[0].numel()) // columns * rows)
     name = op.strip("_")
     if op not in PLAIN and not _is_pointwise(name if op.startswith("__") else op.rstrip("_")):
         return None

@@ -142,6 +142,11 @@ def _spell(step: TrueStep, call: TrueCall, only: TrueCall) -> TrueStep:
 class _Watch(TorchDispatchMode):  # type: ignore[misc]
     """Notes every operator that is executed while one call is made, with what it takes and gives."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here, and to make sure of that torch would load its compiler, which takes seconds."""
+        return False
+
     def __init__(self, step: TrueStep, call: TrueCall, allocation: Allocation) -> None:
         super().__init__()
         self._step, self._call = step, call
