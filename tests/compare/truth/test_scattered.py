@@ -70,6 +70,15 @@ def test_what_only_gets_another_shape_is_there_if_it_was_before() -> None:
     assert Scattered(Counterparts(*steps)).exists("candidate", steps[1].values[2])
 
 
+def test_so_is_what_got_many_shapes() -> None:
+    parts, count = {"first": np.exp(X[:2]), "second": np.exp(X[2:])}, 1200
+    copies = {f"copy{number}": np.exp(X) for number in range(count)}
+    steps = make_step("reference", **parts), make_step("candidate", exp=np.exp(X), **copies)
+    for number in range(count):
+        steps[1].calls[f"Torch.copy{number}.0.forward"].inputs["input.0"] = number + 1
+    assert Scattered(Counterparts(*steps)).exists("candidate", steps[1].values[count + 1])
+
+
 @pytest.mark.parametrize(("count", "is_there"), [(3, True), (2, False)])
 def test_few_numbers_are_there_if_that_is_no_chance(count: int, is_there: bool) -> None:
     """A bias of three numbers that the other run has as a column of its weight; two may be there by chance."""

@@ -89,17 +89,23 @@ class Scattered:
         """Is it there, and not only put together of what is there? The order of parts is not known, but where numbers
         only get another shape. What says nothing, a mask, is not asked for, but for what it is made of."""
         step = self.steps[side]
-        maker = step.maker(value)
-        if self._counterparts.exists(side, value) or maker is None:
-            return self._is_known(side, value)
-        given = [step.values[number] for number in maker.inputs.values() if number != value.number]
-        floating = [one for one in given if one.is_floating]
-        if self._says_nothing(side, value):
-            return all(self._is_known(side, one) for one in floating)
-        if not self.of(side, value):
-            return False
-        same = [one for one in floating if np.array_equal(one.array.reshape(-1), value.array.reshape(-1))]
-        return not only_moves(step, maker) or any(self.exists(side, one) for one in same)
+        while True:
+            maker = step.maker(value)
+            if self._counterparts.exists(side, value) or maker is None:
+                return self._is_known(side, value)
+            given = [step.values[number] for number in maker.inputs.values() if number != value.number]
+            floating = [one for one in given if one.is_floating]
+            if self._says_nothing(side, value):
+                return all(self._is_known(side, one) for one in floating)
+            if not self.of(side, value):
+                return False
+            if not only_moves(step, maker):
+                return True
+            flat = value.array.reshape(-1)
+            shaped = next((one for one in floating if np.array_equal(one.array.reshape(-1), flat)), None)
+            if shaped is None:
+                return False
+            value = shaped
 
     def _is_known(self, side: str, value: TrueValue) -> bool:
         return self._says_nothing(side, value) or bool(self.of(side, value))
