@@ -169,17 +169,20 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "
 RANKS = ["step0/rank0", "step0/rank1", "step1/rank0", "step1/rank1"]
 
 
+@pytest.mark.parametrize("is_outer", [True, pytest.param(False, marks=pytest.mark.long)], ids=["outer", "inner"])
 def test_both_ranks_of_torchrun_are_recorded_whichever_of_the_two_starts_the_other(
-    python: Path, tmp_path: Path
+    python: Path, tmp_path: Path, is_outer: bool
 ) -> None:
     script = write(tmp_path, DISTRIBUTED)
     plain = run_program(python, tmp_path, *TORCHRUN, script).stdout
-    outer = run_recorded(python, tmp_path, "-o", "outer", *TORCHRUN, script)
-    inner = run_program(python, tmp_path, *TORCHRUN, "-m", "tensorprobe", "run", "-o", "inner", script)
-    assert outer.stdout == inner.stdout == plain
-    assert sorted(names_of(tmp_path / "outer")) == sorted(names_of(tmp_path / "inner")) == RANKS
-    assert len(messages(outer)) == len(messages(inner)) == 1  # one rank says it
-    assert "Module.0.Linear.parameters_grad" in names_of(tmp_path / "outer")["step1/rank1"]
+    if is_outer:
+        recorded = run_recorded(python, tmp_path, "-o", "dump", *TORCHRUN, script)
+    else:
+        recorded = run_program(python, tmp_path, *TORCHRUN, "-m", "tensorprobe", "run", "-o", "dump", script)
+    assert recorded.stdout == plain
+    assert sorted(names_of(tmp_path / "dump")) == RANKS
+    assert len(messages(recorded)) == 1  # one rank says it
+    assert "Module.0.Linear.parameters_grad" in names_of(tmp_path / "dump")["step1/rank1"]
 
 
 OWN = (
