@@ -166,6 +166,8 @@ def test_so_is_a_kernel_whose_meaning_would_take_too_much(name: str) -> None:
 def test_a_result_that_is_larger_than_recorded_is_told_apart_from_one_that_is_too_large() -> None:
     with pytest.raises(TooLargeError, match="it gives 12 elements, and 3 were recorded"):
         check("Torch", "zeros", 3, 4, count=3)
+    with pytest.raises(TooLargeError, match="it gives 12 elements, and 3 were recorded"):
+        check("Functional", "linear", torch.ones(3, 6), torch.ones(4, 6), count=3)
     with pytest.raises(TooLargeError, match=r"its results take 7\.5 GiB, and 0\.0 GiB are the limit \(--memory\)"):
         check("Torch", "zeros", 10**9, count=10**9)
 

@@ -157,6 +157,14 @@ class Weighed(nn.Module):
         return (self.change(x, self.scale) * weight).sum()
 
 
+def compare_weighed(tmp_path: Path, changes: tuple[Change, Change], x: torch.Tensor, weight: torch.Tensor) -> Verdict:
+    for name, change in zip("rc", changes, strict=True):
+        model = Weighed(change)
+        with tensorprobe.capture(model, tmp_path / name, level="L1", task="tensor"):
+            model(x, weight).backward()
+    return tensorprobe.compare(tmp_path / "r", tmp_path / "c").verdict
+
+
 @pytest.mark.parametrize("share", [0.5, 0.51])
 def test_a_gradient_that_nearly_cancels_is_as_coarse_as_what_it_is_the_sum_of(share: float, tmp_path: Path) -> None:
     """The sum is far smaller than its terms: float32 knows few digits of it."""
@@ -167,11 +175,7 @@ def test_a_gradient_that_nearly_cancels_is_as_coarse_as_what_it_is_the_sum_of(sh
     torch.manual_seed(0)
     x, other = torch.randn(2, 4096)
     weight = other - (other @ x) / (x @ x) * x + 1e-5 * x
-    for name, change in zip("rc", changes, strict=True):
-        model = Weighed(change)
-        with tensorprobe.capture(model, tmp_path / name, level="L1", task="tensor"):
-            model(x, weight).backward()
-    verdict = tensorprobe.compare(tmp_path / "r", tmp_path / "c").verdict
+    verdict = compare_weighed(tmp_path, changes, x, weight)
     assert (verdict.kind == "agree") is (share == 0.5), verdict.headline
 
 
@@ -181,11 +185,7 @@ def test_a_gradient_that_is_too_small_does_not_excuse_itself(share: float, size:
     torch.manual_seed(0)
     x, weight = size * torch.rand(64), torch.rand(64)
     changes: tuple[Change, Change] = (lambda x, scale: x * scale, lambda x, scale: Scaled.apply(x, scale, share))
-    for name, change in zip("rc", changes, strict=True):
-        model = Weighed(change)
-        with tensorprobe.capture(model, tmp_path / name, level="L1", task="tensor"):
-            model(x, weight).backward()
-    verdict = tensorprobe.compare(tmp_path / "r", tmp_path / "c").verdict
+    verdict = compare_weighed(tmp_path, changes, x, weight)
     assert (verdict.kind == "agree") is (share == 1.0), verdict.headline
 
 

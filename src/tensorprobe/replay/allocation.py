@@ -58,7 +58,8 @@ class Allocation:
         check_steps(op, args, kwargs)
         check_content(op, args, kwargs)
         bound = bound_plain(op, tensors) if not _is_fused_attention(op, args, kwargs) else 0
-        if bound is None or bound * _ELEMENT_BYTES > self.limit_bytes:
+        is_more = (count_made(op, tensors) or 0) > sum(leaf.element_count for leaf in operation.outputs)
+        if bound is None or bound * _ELEMENT_BYTES > self.limit_bytes or is_more:
             self._check_by_trial(operation, op, function, args, kwargs)
         self._checked.add(key)
 
@@ -126,13 +127,17 @@ class Allocation:
             self.check_bytes(numbers * max(1, largest) * _ELEMENT_BYTES, "it may take")
 
 
-class _Counter(TorchDispatchMode):  # type: ignore[misc]
-    """Adds up what a call on the meta device would allocate. What only looks at memory counts once it is used."""
+class DispatchMode(TorchDispatchMode):  # type: ignore[misc]
+    """Sees every operator. Nothing is compiled here, and to make sure of that torch would load its compiler, which
+    takes seconds."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled here, and to make sure of that torch would load its compiler, which takes seconds."""
         return False
+
+
+class _Counter(DispatchMode):
+    """Adds up what a call on the meta device would allocate. What only looks at memory counts once it is used."""
 
     def __init__(self, allocation: Allocation) -> None:
         super().__init__()
@@ -165,12 +170,9 @@ def bound_plain(op: str, tensors: Sequence[torch.Tensor]) -> int | None:
     linear layer; None for others. Most steps are made of these, and none of them needs torch's compiler to be tried."""
     if op in VIEWS:
         return 0
-    given = sum(int(tensor.numel()) for tensor in tensors)
-    if op in _JOINING:
-        return 2 * given
-    if op == "linear" and len(tensors) > 1 and tensors[1].dim() == 2 and tensors[1].numel():
-        rows, columns = map(int, tensors[1].shape)
-        return 2 * (given + int(tensors[0].numel()) // columns * rows)
+    made = count_made(op, tensors)
+    if made is not None:
+        return 2 * (made + sum(int(tensor.numel()) for tensor in tensors))
     name = op.strip("_")
     if op not in PLAIN and not _is_pointwise(name if op.startswith("__") else op.rstrip("_")):
         return None
@@ -182,6 +184,16 @@ def bound_plain(op: str, tensors: Sequence[torch.Tensor]) -> int | None:
         return 4 * int(math.prod(torch.broadcast_shapes(*(tensor.shape for tensor in tensors))))
     except RuntimeError:
         return None
+
+
+def count_made(op: str, tensors: Sequence[torch.Tensor]) -> int | None:
+    """So many elements does a call give that puts tensors together, or a linear layer; None for others."""
+    if op in _JOINING:
+        return sum(int(tensor.numel()) for tensor in tensors)
+    if op == "linear" and len(tensors) > 1 and tensors[1].dim() == 2 and tensors[1].numel():
+        rows, columns = map(int, tensors[1].shape)
+        return int(tensors[0].numel()) // columns * rows
+    return None
 
 
 @cache

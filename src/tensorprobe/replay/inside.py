@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch._decomp import decomposition_table
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from tensorprobe.capture.torch.function import UNDEFINED, base_op
-from tensorprobe.replay.allocation import Allocation
+from tensorprobe.replay.allocation import Allocation, DispatchMode
 from tensorprobe.replay.invocation import Invoker, Tensors, tensors_by_slot
 from tensorprobe.replay.precision import Precision, default_dtype
 from tensorprobe.replay.program import Operation, Program
@@ -139,13 +138,8 @@ def _spell(step: TrueStep, call: TrueCall, only: TrueCall) -> TrueStep:
     return TrueStep(step.name, {**step.calls, call.name: spelt}, step.values, step.coverage)
 
 
-class _Watch(TorchDispatchMode):  # type: ignore[misc]
+class _Watch(DispatchMode):
     """Notes every operator that is executed while one call is made, with what it takes and gives."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled here, and to make sure of that torch would load its compiler, which takes seconds."""
-        return False
 
     def __init__(self, step: TrueStep, call: TrueCall, allocation: Allocation) -> None:
         super().__init__()

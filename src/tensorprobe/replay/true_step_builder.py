@@ -120,7 +120,7 @@ class TrueStepBuilder(Onlooker):
         """Its gradients may be its own: then it stands for the calls inside, which are all that computes."""
         given = {leaf.slot: self._last[leaf.tensor] for leaf in operation.operands if leaf.tensor in self._last}
         known = {slot: self._known.get(id(tensor)) for slot, tensor in results.items()}
-        made = {slot: one[2] for slot, one in known.items() if one is not None}
+        made = {slot: one[2] for slot, one in known.items() if one is not None and one[0]() is results[slot]}
         function = self._make_call(operation, given)
         self._functions[operation.name] = function, made
         self._by_backward[operation.backward_name] = function

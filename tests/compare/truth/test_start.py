@@ -26,3 +26,8 @@ def test_the_size_of_a_difference_is_a_number_or_unsaid(
 ) -> None:
     leaves = [TrueValue(0, np.array(one), "float32", None, "input.0") for one in (reference, candidate)]
     assert pair_leaves(*leaves).error == error
+
+
+def test_what_is_not_a_number_in_both_runs_is_the_same() -> None:
+    leaves = [TrueValue(0, np.array([1.0, np.nan]), "float32", None, "input.0") for _ in range(2)]
+    assert not pair_leaves(*leaves).is_any_different

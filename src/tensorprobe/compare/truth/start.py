@@ -54,7 +54,7 @@ class LeafPair:
 
     @property
     def is_any_different(self) -> bool:
-        return not np.array_equal(self.content, self.candidate.array)
+        return not np.array_equal(self.content, self.candidate.array, equal_nan=True)
 
     @property
     def error(self) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TypeGuard
 
@@ -10,7 +10,14 @@ from tensorprobe.compare.result import CallResult, OtherDifference, Role, Verdic
 from tensorprobe.compare.truth.difference import Difference, describe_call
 from tensorprobe.compare.truth.finding import describe_finding, word_finding, word_numbers
 from tensorprobe.compare.truth.judgement import SIDES, Judgement
-from tensorprobe.compare.truth.precision import PrecisionLoss, find_coarser, is_coarser_throughout
+from tensorprobe.compare.truth.precision import PrecisionLoss
+from tensorprobe.compare.truth.remark import (
+    MAX_NAMED,
+    list_names,
+    word_coarse_kernels,
+    word_coarser_values,
+    word_coverage,
+)
 from tensorprobe.compare.truth.value_index import other_side
 from tensorprobe.compare.truth.weight_change import describe_weights
 from tensorprobe.model.count import count_noun
@@ -21,11 +28,8 @@ from tensorprobe.run.call import Call
 from tensorprobe.run.step import Run, word_lines
 from tensorprobe.store.frame import describe_frame
 
-MAX_NAMED = 4
 _SLIGHT = 0.0005
 """A smaller share of the loss's difference is none."""
-
-
 _OTHER_UPDATE = "the optimizers are given the same, and make other parameters of it"
 
 
@@ -53,13 +57,15 @@ class TruthWords:
         if judgement.precision_loss is not None:
             return self._word_precision(judgement.precision_loss)
         if not judgement.is_equal:
-            return Verdict("drift", f"{self._word_observables()} No call could be named.", tuple(self._coverage()))
+            return Verdict(
+                "drift", f"{self._word_observables()} No call could be named.", tuple(word_coverage(self._judgement))
+            )
         evidence = (
             *self._word_rounding(),
-            *self._word_coarse_kernels(),
-            *self._word_precision_of_values(),
+            *word_coarse_kernels(judgement),
+            *word_coarser_values(judgement),
             *self._word_weights(),
-            *self._coverage(),
+            *word_coverage(self._judgement),
         )
         return Verdict("agree", self._word_agreement(), evidence)
 
@@ -100,74 +106,8 @@ class TruthWords:
                 off.append(f"{abs(slot.max / value.array.item() - 1):.1g} in the {side}")
             yield f"rounding: the recorded loss is off by {' and by '.join(off)}"
 
-    def _word_coarse_kernels(self) -> Iterator[str]:
-        for side in SIDES:
-            for finding in list(self._judgement.coarse_kernels(side))[:1]:
-                assert finding.judgement is not None
-                numbers = f"{finding.judgement.recorded:.9g}, and {finding.judgement.true:.9g} would be right"
-                truth = self._judgement.truths[side]
-                results = "loss and gradients of parameters are" if truth.parameter_gradients else "loss is"
-                yield (
-                    f"coarse: {finding.record} of the {side} gives {numbers} ({finding.slot}); "
-                    f"the {side}'s {results} right to {truth.worst_error:.0e}"
-                )
-
-    def _word_precision_of_values(self) -> Iterator[str]:
-        """Which values the candidate alone computes in a coarser dtype: a cast that was left out, or put in."""
-        coarser = find_coarser(self._judgement.counterparts)
-        if coarser and not is_coarser_throughout(self._judgement.counterparts, coarser):
-            first = coarser[0]
-            values = count_noun(len(coarser), "value")
-            where = f" in module {first.call.module_path}" if first.call.module_path else ""
-            yield (
-                f"precision: the candidate computes {values} in a coarser dtype than the reference, the first at "
-                f"{first.call.name}{where} ({first.candidate_dtype}, and {first.reference_dtype} in the reference)"
-            )
-
     def _word_weights(self) -> list[str]:
         return describe_weights(self._judgement.observables, self._judgement.counterparts)
-
-    def _coverage(self) -> Iterator[str]:
-        scale = self._judgement.steps[SIDES[1]].loss_scale
-        if scale != 1:
-            yield (
-                f"the candidate's loss and its gradients are {scale:,.6g} times those of the reference, which is taken "
-                "back before the update"
-            )
-        if len(self._judgement.borrowers) == 1:
-            side = self._judgement.borrowers[0]
-            yield (
-                f"the {side} has statistics only: it was executed again with the tensors of the {other_side(side)} "
-                "that have the same statistics"
-            )
-        for side, step in self._judgement.steps.items():
-            own = list(step.coverage.own_backwards)
-            if own:
-                functions = count_noun(len(own), "Function")
-                yield (
-                    f"the backward of {functions} of the {side} is not the derivative of the calls inside: what it "
-                    f"gave back was taken (the first is {own[0]})"
-                )
-        gaps = self._judgement.gaps
-        if gaps:
-            first, reason = next(iter(gaps.items()))
-            calls = count_noun(len(gaps), "call")
-            yield f"not executed again: {calls}, whose recorded results were taken ({first}: {reason})"
-        errors = [pair.error or 0.0 for pair in self._judgement.unequal if not self._judgement.differences]
-        if errors:
-            parameters = count_noun(len(errors), "parameter is", "parameters are")
-            yield (
-                f"{parameters} not the same at the start of this step, by at most {max(errors):.1g}: "
-                "those of the reference served both"
-            )
-        unpaired = self._judgement.observables.unpaired_gradients
-        if unpaired:
-            names = _list_names([value.parameter or value.slot for value in unpaired])
-            yield f"not compared: the gradient of what only the reference has as a parameter: {names}"
-        for side, count in self._judgement.replaced.items():
-            if count:
-                values = count_noun(count, f"value of the {side} is", f"values of the {side} are")
-                yield f"{values} the rounding of those of the other run, which served both"
 
     # -- another meaning -----------------------------------------------------------------------------------------------
 
@@ -175,7 +115,7 @@ class TruthWords:
         observed = self._judgement.observables
         updated = [pair for pair in self._judgement.updates if not pair.is_equal]
         if observed.is_equal and updated:
-            names = _list_names([pair.name for pair in updated])
+            names = list_names([pair.name for pair in updated])
             count = f"{len(updated):,} of {len(self._judgement.updates):,} parameters"
             worst = max(pair.error for pair in updated)
             return (
@@ -195,7 +135,7 @@ class TruthWords:
         differing = [pair for pair in observed.gradients if not pair.is_equal]
         if not differing:
             return "Results that nobody takes differ."
-        names = _list_names([pair.name for pair in differing])
+        names = list_names([pair.name for pair in differing])
         count = f"{len(differing):,} of {len(observed.gradients):,} gradients of parameters"
         verb = "is" if len(differing) == 1 else "are"
         return f"Without rounding, the loss is the same, but {count} {verb} not ({names})."
@@ -215,7 +155,7 @@ class TruthWords:
         evidence = [self._word_observables(), *_word_effect(first), *self._lines(calls), *self._word_region(first)]
         evidence += _word_settings(first) if self._judgement.updates and not first.is_found else ()
         evidence += [f"also: {_describe_other(one)}" for one in others[:MAX_NAMED]]
-        evidence += [*self._word_weights(), *self._coverage()]
+        evidence += [*self._word_weights(), *word_coverage(self._judgement)]
         result = self._result(calls, _role_of(first), first.because)
         suspects = [call for one in first.suspects for call in self._find_calls(SIDES[1], one, is_backward=False)]
         if suspects:
@@ -264,7 +204,7 @@ class TruthWords:
         headline = word_finding(side, self._describe_record(side, finding.record), finding)
         found = {one: run.by_name.get(finding.record) for one, run in self._runs.items()}
         calls: dict[str, tuple[Call, ...]] = {one: () if call is None else (call,) for one, call in found.items()}
-        evidence = [*word_numbers(finding), *self._lines(calls), *self._coverage()]
+        evidence = [*word_numbers(finding), *self._lines(calls), *word_coverage(self._judgement)]
         if finding.kind == "sum":
             users = ", ".join(self._describe_record(side, name) for name in finding.other.split(", ")[:MAX_NAMED])
             evidence.insert(1, f"what its users give back: {users}")
@@ -280,7 +220,7 @@ class TruthWords:
         errors = f"{loss.candidate_error:.1e} in the candidate, and by {loss.reference_error:.1e} in the reference"
         because = f"its {loss.slot} is off by {errors}"
         headline = f"Both runs mean the same, but the candidate loses digits at {_describe_place(calls)}: {because}."
-        evidence = (*self._lines(calls), *self._coverage())
+        evidence = (*self._lines(calls), *word_coverage(self._judgement))
         return Verdict("drift", headline, evidence, call=self._result(calls, "drift", because))
 
     # -- pieces --------------------------------------------------------------------------------------------------------
@@ -341,11 +281,6 @@ def _word_settings(one: Difference) -> Iterator[str]:
 
 def _is_setting(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _list_names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MAX_NAMED:,} more" if len(names) > MAX_NAMED else ""
-    return ", ".join(names[:MAX_NAMED]) + more
 
 
 def _role_of(one: Difference) -> Role:
