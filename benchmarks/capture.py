@@ -40,7 +40,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--case", help=argparse.SUPPRESS)
     torch = parser.add_argument_group("PyTorch only")
     torch.add_argument("--device", default="cpu")
-    torch.add_argument("--size", default="cpu", choices=("cpu", "gpu"))
+    torch.add_argument("--size", default="cpu", choices=("cpu", "gpu", "large"))
     torch.add_argument(
         "--deterministic", action="store_true", help="so that losses on a GPU can be compared bit for bit"
     )

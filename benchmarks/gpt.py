@@ -1,4 +1,4 @@
-"""The program that the benchmarks run: one training step of a GPT, in two sizes."""
+"""The program that the benchmarks run: one training step of a GPT, in some sizes."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ class Size:
 SIZES = {
     "cpu": Size(layers=6, width=256, heads=8, batch=4, tokens=128, words=1024, dtype=torch.float32),
     "gpu": Size(layers=8, width=2048, heads=16, batch=4, tokens=1024, words=32000, dtype=torch.bfloat16),
+    "large": Size(layers=4, width=4096, heads=32, batch=8, tokens=2048, words=32000, dtype=torch.bfloat16),
 }
 
 

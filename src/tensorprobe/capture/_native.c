@@ -18,6 +18,7 @@
 
 enum { ROW = 16 * 127, LANES = 16, SUMS = 4, SHORT = 512, FEW = 4096 };
 enum { FOLDED_ROWS = 16, CHUNK_ROWS = 256, MAX_THREADS = 64 };
+enum { UNNOTICED = 1 << 14 }; /* fewer elements are read before another thread could use the time */
 enum { FLOAT32, FLOAT64, BFLOAT16, FLOAT16, KINDS };
 static const int SIZES[KINDS] = {4, 8, 2, 2};
 static const float LEAST = 1e-30f; /* squares of a row that add up to less may have lost digits */
@@ -351,6 +352,69 @@ static PyObject *native_reduce(PyObject *self, PyObject *arguments) {
                          (long long)sums.infs, sketch[0], sketch[1], sketch[2], sketch[3]);
 }
 
+/* ---- native.summarize_memory: the same as a Stats, where nothing is to be said of the numbers but these */
+
+static PyObject *stats_type, *stats_words[9]; /* as in STATS_WORDS */
+static newfunc new_stats;
+static const char *STATS_WORDS[9] = {"max", "min", "mean", "norm", "nan_count", "inf_count", "reason", "text", "sketch"};
+static const double TINY = 1e-280; /* squares of float64 below this have lost digits */
+
+static PyObject *native_prepare(PyObject *self, PyObject *type) {
+    (void)self;
+    for (int i = 0; i < 9; i++)
+        if ((stats_words[i] = PyUnicode_InternFromString(STATS_WORDS[i])) == NULL) return NULL;
+    Py_INCREF(type);
+    stats_type = type;
+    new_stats = (newfunc)PyType_GetSlot((PyTypeObject *)type, Py_tp_new);
+    Py_RETURN_NONE;
+}
+
+static int set(PyObject *object, PyObject *word, PyObject *item) { /* takes the item */
+    int answer = item == NULL ? -1 : PyObject_SetAttr(object, word, item);
+    Py_XDECREF(item);
+    return answer;
+}
+
+static PyObject *make_stats(const Sums *sums, const double *sketch, long long count) {
+    PyObject *nothing = PyTuple_New(0), *stats = nothing == NULL ? NULL : new_stats((PyTypeObject *)stats_type, nothing, NULL);
+    double numbers[4] = {sums->largest, sums->smallest, sums->total / (double)count, sqrt(sums->squares)};
+    int answer = stats == NULL ? -1 : 0;
+    Py_XDECREF(nothing);
+    for (int i = 0; answer == 0 && i < 4; i++) answer = set(stats, stats_words[i], PyFloat_FromDouble(numbers[i]));
+    for (int i = 4; answer == 0 && i < 6; i++) answer = set(stats, stats_words[i], PyLong_FromLong(0));
+    for (int i = 6; answer == 0 && i < 8; i++) answer = PyObject_SetAttr(stats, stats_words[i], Py_None);
+    if (answer == 0) answer = set(stats, stats_words[8], Py_BuildValue("[dddd]", sketch[0], sketch[1], sketch[2], sketch[3]));
+    if (answer < 0) Py_CLEAR(stats);
+    return stats;
+}
+
+static PyObject *native_summarize(PyObject *self, PyObject *const *arguments, Py_ssize_t given) {
+    double sketch[SUMS];
+    Sums sums;
+    (void)self;
+    if (given != 4 || stats_type == NULL) return PyErr_Format(PyExc_TypeError, "summarize takes an address, a count, a kind and threads, after prepare");
+    unsigned long long address = PyLong_AsUnsignedLongLong(arguments[0]);
+    long long count = PyLong_AsLongLong(arguments[1]);
+    long kind = PyLong_AsLong(arguments[2]), threads = PyLong_AsLong(arguments[3]);
+    int is_done;
+    if (PyErr_Occurred()) return NULL;
+    if (address == 0 || count <= 0 || kind < 0 || kind >= KINDS)
+        return PyErr_Format(PyExc_ValueError, "no memory, no elements, or an unknown kind");
+    if (count < UNNOTICED) {
+        is_done = reduce_all((const char *)(uintptr_t)address, count, (int)kind, 1, &sums);
+        if (is_done) project(sums.columns, width_of(count), sketch);
+    } else {
+        Py_BEGIN_ALLOW_THREADS
+        is_done = reduce_all((const char *)(uintptr_t)address, count, (int)kind, (int)threads, &sums);
+        if (is_done) project(sums.columns, width_of(count), sketch);
+        Py_END_ALLOW_THREADS
+    }
+    if (!is_done) return PyErr_NoMemory();
+    int is_usual = (sums.squares > TINY && sums.squares < (double)INFINITY) || (sums.largest == 0 && sums.smallest == 0);
+    if (sums.nans || sums.infs || !is_usual) Py_RETURN_NONE;
+    return make_stats(&sums, sketch, count);
+}
+
 /* ---- the positional hash */
 
 static uint64_t fold_bits(uint64_t product) { return product ^ (product >> 32); }
@@ -394,12 +458,19 @@ static PyObject *native_hash(PyObject *self, PyObject *arguments) {
 static PyMethodDef METHODS[] = {
     {"reduce", native_reduce, METH_VARARGS,
      "reduce(address, count, kind, threads): max, min, sum, sum of squares, NaN count, Inf count, sketch"},
+    {"prepare", native_prepare, METH_O, "prepare(Stats): what `summarize` returns"},
+    {"summarize", (PyCFunction)(void (*)(void))native_summarize, METH_FASTCALL,
+     "summarize(address, count, kind, threads): Stats; None where more is to be said"},
     {"hash_words", native_hash, METH_VARARGS, "hash_words(address, count, width, start): the hash of words, the first at `start`"},
     {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef MODULE = {
-    PyModuleDef_HEAD_INIT, "_native", "Passes over memory, compiled.", 0, METHODS, NULL, NULL, NULL, NULL,
+    PyModuleDef_HEAD_INIT, "_native", "Passes over memory, compiled.", -1, METHODS, NULL, NULL, NULL, NULL,
 };
 
-PyMODINIT_FUNC PyInit__native(void) { return PyModuleDef_Init(&MODULE); }
+PyMODINIT_FUNC PyInit__native(void) {
+    PyObject *module = PyModule_Create(&MODULE);
+    if (module != NULL && PyModule_AddIntConstant(module, "INTERFACE", 1) < 0) Py_CLEAR(module);
+    return module;
+}

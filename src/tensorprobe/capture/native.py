@@ -15,7 +15,11 @@ FLOAT32, FLOAT64, BFLOAT16, FLOAT16 = range(4)
 _TINY = 1e-280  # squares of float64 below this have lost digits
 
 
-_compiled: Any = load_compiled("tensorprobe.capture._native")
+_compiled: Any = load_compiled("tensorprobe.capture._native", interface=1)
+if _compiled is not None:
+    _compiled.prepare(Stats)
+summarize: Any = _compiled.summarize if _compiled is not None else None
+"""`summarize_memory` itself, for other compiled code."""
 
 
 def is_compiled() -> bool:
@@ -38,10 +42,8 @@ def summarize_memory(address: int, count: int, kind: int, threads: int) -> Stats
     """The statistics of numbers that are all finite, and of a size that nothing is to be said of; None for others."""
     if _compiled is None or not address:
         return None
-    largest, smallest, total, squares, nans, infs, *sketch = _compiled.reduce(address, count, kind, threads)
-    if nans or infs or not (_TINY < squares < math.inf or largest == smallest == 0):
-        return None
-    return Stats(largest, smallest, total / count, math.sqrt(squares), 0, 0, None, sketch)
+    found: Stats | None = _compiled.summarize(address, count, kind, threads)
+    return found
 
 
 def hash_memory(address: int, count: int, width: int, start: int) -> int | None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tensorprobe.capture.session import Session
+from tensorprobe.capture.torch import layout
 from tensorprobe.capture.torch import value as value_module
 from tensorprobe.capture.torch.layout import is_dense, layout_of
 from tensorprobe.capture.torch.reader import TorchReader
@@ -148,9 +149,11 @@ class Seen:
 
 
 @pytest.fixture
-def reduced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
-    """The shapes of all tensors that were reduced."""
+def reduced(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, ...]]]:
+    """The shapes of all tensors that were reduced. Compiled code is told of no kind that it can read by itself."""
     monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setattr(layout, "KINDS", {})
+    layout.known_layouts.clear()
     shapes: list[tuple[int, ...]] = []
     original = Reducer.reduce
 
@@ -168,7 +171,8 @@ def reduced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
 
     monkeypatch.setattr(Reducer, "reduce", reduce)
     monkeypatch.setattr(Reducer, "reduce_line", reduce_line)
-    return shapes
+    yield shapes
+    layout.known_layouts.clear()
 
 
 @pytest.fixture

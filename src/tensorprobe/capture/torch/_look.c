@@ -3,17 +3,18 @@
    what is rare is left to them. */
 
 #include "_look_value.h"
+#include "_look_sum.h"
 
 static PyObject *native_find(PyObject *self, PyObject *const *arguments, Py_ssize_t count) {
-    PyObject *layout, *known, *value, *found;
+    PyObject *found;
+    Look look;
     (void)self;
     if (count != 3) return PyErr_Format(PyExc_TypeError, "find takes a table, a tensor and who made it");
-    int answer = find(arguments[0], arguments[1], arguments[2], &known, &layout, &value);
+    int answer = find(arguments[0], arguments[1], arguments[2], &look);
     if (answer < 0) return NULL;
     if (answer == 0) return PyTuple_Pack(3, Py_None, Py_None, no_layout);
-    found = PyTuple_Pack(3, value == NULL ? Py_None : value, known, layout);
-    Py_DECREF(known);
-    Py_DECREF(layout);
+    found = PyTuple_Pack(3, look.value == NULL ? Py_None : look.value, look.known, look.layout);
+    look_away(&look);
     return found;
 }
 
@@ -247,10 +248,11 @@ static int is_quiet(PyObject *reader) {
 }
 
 /* A value that was not known: the reader makes it, and remembers it. */
-static PyObject *new_value(PyObject *reader, PyObject *tensor, PyObject *known, PyObject *layout, PyObject *produced_by,
-                           int *is_storable) {
-    PyObject *made = PyObject_CallMethodObjArgs(reader, word_make_value, tensor, known, layout, produced_by, NULL);
-    PyObject *value = made == NULL ? NULL : PyTuple_GetItem(made, 0);
+static PyObject *new_value(PyObject *reader, PyObject *tensor, Look *look, PyObject *produced_by, int *is_storable) {
+    PyObject *value = sum_up(reader, tensor, look, produced_by), *made;
+    if (value != NULL || PyErr_Occurred()) return value;
+    made = PyObject_CallMethodObjArgs(reader, word_make_value, tensor, look->known, look->layout, produced_by, NULL);
+    value = made == NULL ? NULL : PyTuple_GetItem(made, 0);
     if (value != NULL) {
         *is_storable = PyTuple_GetItem(made, 1) == Py_None;
         Py_INCREF(value);
@@ -265,19 +267,20 @@ static PyObject *read_any(PyObject *reader, PyObject *tensor, PyObject *produced
 
 /* At a quiet place. */
 static PyObject *read_tensor(PyObject *reader, PyObject *tensor, PyObject *produced_by) {
-    PyObject *layout, *known, *value, *leaf = NULL, *table = PyObject_GetAttr(reader, word_values);
-    int is_storable = 1, answer = table == NULL ? -1 : find(table, tensor, produced_by, &known, &layout, &value);
+    PyObject *value, *leaf = NULL, *table = PyObject_GetAttr(reader, word_values);
+    Look look;
+    int is_storable = 1, answer = table == NULL ? -1 : find(table, tensor, produced_by, &look);
     Py_XDECREF(table);
     if (answer <= 0) return answer < 0 ? NULL : read_any(reader, tensor, produced_by);
+    value = look.value;
     if (value != NULL)
         Py_INCREF(value);
     else
-        value = new_value(reader, tensor, known, layout, produced_by, &is_storable);
-    if (value != NULL) leaf = make_leaf(reader, tensor, value, known, layout, produced_by);
+        value = new_value(reader, tensor, &look, produced_by, &is_storable);
+    if (value != NULL) leaf = make_leaf(reader, tensor, value, look.known, look.layout, produced_by);
     if (leaf != NULL && !is_storable && PyObject_SetAttr(leaf, word_is_storable, Py_False) < 0) Py_CLEAR(leaf);
     Py_XDECREF(value);
-    Py_DECREF(known);
-    Py_DECREF(layout);
+    look_away(&look);
     return leaf;
 }
 
@@ -366,15 +369,16 @@ static PyObject *native_prepare(PyObject *self, PyObject *const *arguments, Py_s
     PyObject **places[] = {&tensor_type, &parameter_type, &leaf_type, &is_wrapped, &is_identifiable, &complex_dtypes,
                            &graph_task, &quantized, &node_key, &no_layout, &layouts, &add_layout,
                            &known_type, &is_grad_enabled, &free_reference, &is_expired, &is_function_off, &count_modes,
-                           &transforms};
+                           &transforms, &value_type, &summarize};
     (void)self;
-    if (count != (Py_ssize_t)(sizeof(places) / sizeof(*places))) return PyErr_Format(PyExc_TypeError, "prepare takes nineteen");
+    if (count != (Py_ssize_t)(sizeof(places) / sizeof(*places))) return PyErr_Format(PyExc_TypeError, "prepare takes twenty-one");
     WORDS(INTERN)
     for (Py_ssize_t i = 0; i < count; i++) {
         Py_INCREF(arguments[i]);
         *places[i] = arguments[i];
     }
     new_leaf = (newfunc)PyType_GetSlot((PyTypeObject *)leaf_type, Py_tp_new);
+    make_value = (newfunc)PyType_GetSlot((PyTypeObject *)value_type, Py_tp_new);
     torch_tensor = PyUnicode_InternFromString("torch.Tensor");
     forward_ending = PyUnicode_InternFromString(".forward");
     recompute_ending = PyUnicode_InternFromString(".recompute");
@@ -401,7 +405,7 @@ static struct PyModuleDef MODULE = {
 
 PyMODINIT_FUNC PyInit__look(void) {
     PyObject *module = PyModule_Create(&MODULE);
-    if (module != NULL && PyModule_AddIntConstant(module, "INTERFACE", 1) < 0) {
+    if (module != NULL && PyModule_AddIntConstant(module, "INTERFACE", 2) < 0) {
         Py_DECREF(module);
         return NULL;
     }

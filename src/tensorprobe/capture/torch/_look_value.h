@@ -14,7 +14,8 @@
     DO(tensor) DO(storage) DO(view_of) DO(is_conjugated) DO(is_negated) DO(note) DO(restart) DO(expose) DO(forget)      \
     DO(trust_parameter) DO(_sweep) DO(_sweep_at) DO(_numbers)            \
     DO(is_backward_watched) DO(dim) DO(_weak_ref) DO(undefined) DO(storages) DO(read_any) DO(make_value) DO(is_storable)   \
-    DO(find_base) DO(find_parameter)
+    DO(find_base) DO(find_parameter) DO(sums_up) DO(is_in_line) DO(line) DO(nbytes) DO(dense_bytes) DO(any_order)      \
+    DO(in_order) DO(stats) DO(is_cpu) DO(data_ptr) DO(digest) DO(digest_kind) DO(file_name) DO(md5) DO(reduce_line)
 enum { MAX_ITEMS = 1000, MAX_TEXT = 1000 }; /* tree.py, describe.py */
 
 #define DECLARE(word) static PyObject *word_##word;
@@ -274,26 +275,37 @@ static PyObject *observe(PyObject *table, PyObject *tensor, PyObject *storage, P
     return NULL;
 }
 
-/* 1, with what is known of the storage of a tensor, its layout, and its value, if that is known, which is borrowed from
-   it; 0 for a tensor that cannot be known. */
-static int find(PyObject *table, PyObject *tensor, PyObject *produced_by, PyObject **known, PyObject **layout,
-                PyObject **value) {
-    PyObject *storage, *version, *values;
-    int answer = look_at(tensor, &storage, &version, layout);
-    *value = NULL;
+/* What a look at a tensor has found. */
+typedef struct {
+    PyObject *storage, *layout, *known; /* held */
+    PyObject *value;                    /* borrowed from what is known; NULL where the value is not */
+} Look;
+
+static void look_away(Look *look) {
+    Py_CLEAR(look->storage);
+    Py_CLEAR(look->layout);
+    Py_CLEAR(look->known);
+}
+
+/* 1 with what is found; 0 for a tensor that cannot be known. */
+static int find(PyObject *table, PyObject *tensor, PyObject *produced_by, Look *look) {
+    PyObject *version, *values;
+    int answer = look_at(tensor, &look->storage, &version, &look->layout);
+    look->value = look->known = NULL;
     if (answer <= 0) return answer;
-    *known = observe(table, tensor, storage, version, produced_by);
-    Py_DECREF(storage);
+    look->known = observe(table, tensor, look->storage, version, produced_by);
     Py_DECREF(version);
-    answer = *known == NULL ? -1 : is(*known, word_is_trusted);
-    if (answer == 0 && (PyObject *)Py_TYPE(tensor) == parameter_type && (answer = is(table, word__sees_calls)) > 0)
-        answer = truth(PyObject_CallMethodObjArgs(table, word_trust_parameter, *known, tensor, NULL));
-    if (answer > 0 && (values = PyObject_GetAttr(*known, word_values)) != NULL) {
-        *value = PyDict_GetItemWithError(values, *layout);
+    answer = look->known == NULL ? -1 : is(look->known, word_is_trusted);
+    if (answer == 0 && (PyObject *)Py_TYPE(tensor) == parameter_type && (answer = is(table, word__sees_calls)) > 0) {
+        Py_CLEAR(look->storage); /* its holders are counted */
+        answer = truth(PyObject_CallMethodObjArgs(table, word_trust_parameter, look->known, tensor, NULL));
+        if (answer >= 0) look->storage = ask(tensor, word_untyped_storage);
+    }
+    if (answer > 0 && (values = PyObject_GetAttr(look->known, word_values)) != NULL) {
+        look->value = PyDict_GetItemWithError(values, look->layout);
         Py_DECREF(values);
     }
     if (!PyErr_Occurred()) return 1;
-    Py_XDECREF(*known);
-    Py_DECREF(*layout);
+    look_away(look);
     return -1;
 }

@@ -1,14 +1,14 @@
 """One pass over CUDA tensors: max, min, sum, sum of squares, counts of NaN and Inf, the sketch and the positional
-hash, of many tensors in one launch.
+hash.
 
-Where they are is told by a table, a line of four whole numbers for each: its address, how many elements it has, its
-first row, and how many programs work on it. Each program writes a row of its own; nothing is added atomically, so the
-same tensor always gives the same bits. Imports triton, which comes with the CUDA builds of torch: only import this file
-where it is there.
+Each program writes a row of its own; nothing is added atomically, so the same tensor always gives the same bits.
+Elements that lie in lines with gaps between them, as those of a part of a tensor or of a transposed one, are read where
+they are. Imports triton, which comes with the CUDA builds of torch: only import this file where it is there.
 """
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Any
 
@@ -20,8 +20,8 @@ from tensorprobe.store import sketch
 
 COLUMNS = 6 + sketch.COUNT
 """max, min, sum, sum of squares, NaN count, Inf count, and the four numbers of the sketch"""
-FIELDS = 4
-"""What the table says of each tensor."""
+FIELDS = 2
+"""What a table says of each tensor for `merge_listed`: its first row, and how many rows it has."""
 _WARPS = 8
 _PROGRAMS_PER_PROCESSOR = 2
 _A = tl.constexpr(0x9E3779B97F4A7C15)
@@ -29,6 +29,10 @@ _B = tl.constexpr(0xD6E8FEB86659FD93)
 _WIDTH = tl.constexpr(sketch.BLOCK)
 _LANES = tl.constexpr(1 << (sketch.BLOCK - 1).bit_length())
 _COLUMNS = tl.constexpr(COLUMNS)
+_AT_ONCE = tl.constexpr(4)
+"""How many rows of the sketch a program reads at once: so many bytes must be on their way for all of the bandwidth."""
+_LARGEST_SQUARES = tl.constexpr(3e38)
+_SMALLEST_SQUARES = tl.constexpr(1e-27)  # of a row: squares of float32 below 1e-37 lose digits
 _HADAMARD = tl.constexpr(0x6CA0)
 """Four bits, one for each number of the sketch, of a column by its last two bits."""
 
@@ -43,19 +47,38 @@ def _mix(number):  # type: ignore[no-untyped-def]
     return number ^ (number >> 16)
 
 
+@triton.jit
+def _row_sign(line):  # type: ignore[no-untyped-def]
+    return 1.0 - 2.0 * (_mix(tl.cast(line, tl.uint32)) & 1).to(tl.float32)
+
+
 @triton.jit  # type: ignore[untyped-decorator]
-def _signed_sum(columns, bits, index: tl.constexpr):  # type: ignore[no-untyped-def]
-    return tl.sum(tl.where(((bits >> index) & 1) != 0, -columns, columns), 0)
+def _signed(columns, bits, index: tl.constexpr):  # type: ignore[no-untyped-def]
+    return tl.where(((bits >> index) & 1) != 0, -columns, columns)
 
 
 @triton.jit
-def _store_sketch(place, folded, column):  # type: ignore[no-untyped-def]
-    """The four numbers, of the sums over all rows of each column."""
+def _store_counts(row, folded, column, nans, infs):  # type: ignore[no-untyped-def]
+    """How many were NaN or infinite, and the four numbers of the sketch, of the sums over all rows of each column."""
     bits = ((column * 0 + _HADAMARD) >> (4 * (column & 3))) ^ _mix(column >> 2)
-    tl.store(place, _signed_sum(folded, bits, 0))
-    tl.store(place + 1, _signed_sum(folded, bits, 1))
-    tl.store(place + 2, _signed_sum(folded, bits, 2))
-    tl.store(place + 3, _signed_sum(folded, bits, 3))
+    one, two, three, four = (
+        _signed(folded, bits, 0),
+        _signed(folded, bits, 1),
+        _signed(folded, bits, 2),
+        _signed(folded, bits, 3),
+    )
+    one, two, three, four, nans, infs = tl.reduce((one, two, three, four, nans, infs), 0, _add_six)
+    tl.store(row + 4, nans.to(tl.float64))
+    tl.store(row + 5, infs.to(tl.float64))
+    tl.store(row + 6, one)
+    tl.store(row + 7, two)
+    tl.store(row + 8, three)
+    tl.store(row + 9, four)
+
+
+@triton.jit
+def _add_six(a, b, c, d, e, f, other_a, other_b, other_c, other_d, other_e, other_f):  # type: ignore[no-untyped-def]
+    return a + other_a, b + other_b, c + other_c, d + other_d, e + other_e, f + other_f
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -73,79 +96,248 @@ def _hash(value, index, BITS: tl.constexpr):  # type: ignore[no-untyped-def]  # 
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _add_line(sums, values, line, index, inside, BITS: tl.constexpr, HAS_HASH: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+def _offset(index, form, IS_STRIDED: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+    """Where an element is, in elements from the first one on."""
+    if IS_STRIDED:
+        size_1, size_2, size_3, step_0, step_1, step_2 = form
+        left = index.to(tl.uint32)
+        inner = left % size_3.to(tl.uint32)
+        left = left // size_3.to(tl.uint32)
+        second = left % size_2.to(tl.uint32)
+        left = left // size_2.to(tl.uint32)
+        first = left % size_1.to(tl.uint32)
+        left = left // size_1.to(tl.uint32)
+        return (
+            left.to(tl.int64) * step_0 + first.to(tl.int64) * step_1 + second.to(tl.int64) * step_2 + inner.to(tl.int64)
+        )
+    return index
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _add_line(  # type: ignore[no-untyped-def]
+    sums,
+    values,
+    form,
+    line,
+    index,
+    inside,
+    BITS: tl.constexpr,  # noqa: N803
+    IS_STRIDED: tl.constexpr,  # noqa: N803
+    HAS_HASH: tl.constexpr,  # noqa: N803
+):
     """One more row of the sketch, lane by lane; infinities are counted and left out of the sums."""
     largest, smallest, total, squares, folded, nans, infs, hashed = sums
-    value = tl.load(values + index, mask=inside, other=0.0)
+    value = tl.load(values + _offset(index, form, IS_STRIDED), mask=inside, other=0.0)
     number = value.to(tl.float32)
     is_number = inside & (number == number)
     is_finite = tl.abs(number) < float("inf")
     largest = tl.maximum(largest, tl.where(is_number, number, float("-inf")))
     smallest = tl.minimum(smallest, tl.where(is_number, number, float("inf")))
     exact = tl.where(is_finite, number, 0.0).to(tl.float64)
-    sign = 1.0 - 2.0 * (_mix(tl.cast(line, tl.uint32)) & 1).to(tl.float64)
     total += exact
     squares += exact * exact
-    folded += exact * sign
+    folded += exact * _row_sign(line).to(tl.float64)
     nans += (number != number).to(tl.int32)
     infs += (tl.abs(number) == float("inf")).to(tl.int32)
     if HAS_HASH:
-        hashed += tl.where(inside, _hash(value, index, BITS), 0)
+        hashed += _hash(value, index, BITS)  # that of a zero is 0
     return largest, smallest, total, squares, folded, nans, infs, hashed
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _reduce(values, count, program, programs, row, hashes, BITS: tl.constexpr, HAS_HASH: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
-    """The share of one program. Only the last row of the sketch may be short: the others are read without asking."""
+def _load_side(values, form, row, line, lines, SIDE: tl.constexpr, IS_ALIGNED: tl.constexpr, IS_STRIDED: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+    """A row of the sketch, and where its elements are; zeros where there is none. A thread reads elements that lie side
+    by side."""
+    width = tl.where(line < lines, _WIDTH, 0)
+    begin = row * SIDE + line * _WIDTH
+    offset = _offset(begin, form, IS_STRIDED)
+    if IS_ALIGNED:
+        offset = tl.multiple_of(offset, SIDE)
+    side = tl.arange(0, SIDE)
+    mask = (row * SIDE < width)[:, None] & (side >= 0)[None, :]
+    return tl.load(values + offset[:, None] + side[None, :], mask=mask, other=0.0), begin[:, None] + side[None, :]
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _add_lines(  # type: ignore[no-untyped-def]
+    sums,
+    values,
+    form,
+    line,
+    step,
+    lines,
+    BITS: tl.constexpr,  # noqa: N803
+    IS_ALIGNED: tl.constexpr,  # noqa: N803
+    IS_STRIDED: tl.constexpr,  # noqa: N803
+    HAS_HASH: tl.constexpr,  # noqa: N803
+):
+    """Some more whole rows of the sketch, `step` apart, the first of which is there: added up in float32 before they
+    are in float64."""
+    side: tl.constexpr = 128 // BITS  # the elements of one read
+    row = tl.arange(0, _LANES // side)
+    largest, smallest, total, squares, folded, hashed = sums
+    line = tl.cast(line, tl.int64)
+    value, index = _load_side(values, form, row, line, lines, side, IS_ALIGNED, IS_STRIDED)
+    most = value.to(tl.float32)
+    least, sums_here, squares_here, folded_here = most, most, most * most, most * _row_sign(line)
+    if HAS_HASH:
+        hashed += tl.sum(_hash(value, index, BITS), 1)
+    for number in tl.static_range(1, _AT_ONCE):
+        other = line + number * step
+        value, index = _load_side(values, form, row, other, lines, side, IS_ALIGNED, IS_STRIDED)
+        exact = value.to(tl.float32)
+        there = tl.where(other < lines, exact, most)
+        most, least = tl.maximum(most, there), tl.minimum(least, there)
+        sums_here += exact
+        squares_here += exact * exact
+        folded_here += exact * _row_sign(other)
+        if HAS_HASH:
+            hashed += tl.sum(_hash(value, index, BITS), 1)
+    largest = tl.maximum(largest, tl.max(most, 1))
+    smallest = tl.minimum(smallest, tl.min(least, 1))
+    total += tl.sum(sums_here, 1).to(tl.float64)
+    squares += tl.sum(squares_here, 1).to(tl.float64)
+    folded += folded_here.to(tl.float64)
+    return largest, smallest, total, squares, folded, hashed
+
+
+@triton.jit
+def _join(largest, smallest, total, squares, other_largest, other_smallest, other_total, other_squares):  # type: ignore[no-untyped-def]
+    is_larger, is_smaller = other_largest > largest, other_smallest < smallest
+    largest, smallest = tl.where(is_larger, other_largest, largest), tl.where(is_smaller, other_smallest, smallest)
+    return largest, smallest, total + other_total, squares + other_squares
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _reduce_fast(  # type: ignore[no-untyped-def]
+    values,
+    form,
+    lines,
+    program,
+    programs,
+    BITS: tl.constexpr,  # noqa: N803
+    IS_ALIGNED: tl.constexpr,  # noqa: N803
+    IS_STRIDED: tl.constexpr,  # noqa: N803
+    HAS_HASH: tl.constexpr,  # noqa: N803
+):
+    """The whole rows of the sketch of one program's share, where all is finite and squares stay inside float32; and
+    whether that was so."""
+    side: tl.constexpr = 128 // BITS
+    sums = (
+        tl.full((_LANES // side,), float("-inf"), tl.float32),
+        tl.full((_LANES // side,), float("inf"), tl.float32),
+        tl.zeros((_LANES // side,), tl.float64),
+        tl.zeros((_LANES // side,), tl.float64),
+        tl.zeros((_LANES // side, side), tl.float64),
+        tl.zeros((_LANES // side,), tl.uint64),
+    )
+    for line in range(program, lines, programs * _AT_ONCE):
+        sums = _add_lines(sums, values, form, line, programs, lines, BITS, IS_ALIGNED, IS_STRIDED, HAS_HASH)
+    largest, smallest, total, squares, folded, hashed = sums
+    is_there = tl.arange(0, _LANES // side) < _WIDTH // side
+    largest, smallest = tl.where(is_there, largest, float("-inf")), tl.where(is_there, smallest, float("inf"))
+    most, least, whole, size = tl.reduce((largest, smallest, total, squares), 0, _join)
+    word = tl.zeros((), tl.uint64)
+    if HAS_HASH:
+        word = tl.sum(hashed, 0)
+    is_zero = (most == 0.0) & (least == 0.0)
+    is_right = (size < _LARGEST_SQUARES) & ((size > _SMALLEST_SQUARES * lines) | is_zero)  # NaN is neither
+    return is_right, most, least, whole, size, tl.reshape(folded, (_LANES,)), word
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _reduce(  # type: ignore[no-untyped-def]
+    values,
+    form,
+    count,
+    program,
+    programs,
+    row,
+    hashes,
+    BITS: tl.constexpr,  # noqa: N803
+    IS_ALIGNED: tl.constexpr,  # noqa: N803
+    IS_STRIDED: tl.constexpr,  # noqa: N803
+    HAS_HASH: tl.constexpr,  # noqa: N803
+):
+    """The share of one program. Of a large tensor its whole rows are added up fast; what is left, or was not right so,
+    element by element in float64. Only the last row of the sketch may be short."""
     lane = tl.arange(0, _LANES)
+    lines = count // _WIDTH
+    first = program
+    most, least = tl.full((), float("-inf"), tl.float32), tl.full((), float("inf"), tl.float32)
+    whole, size, word = tl.zeros((), tl.float64), tl.zeros((), tl.float64), tl.zeros((), tl.uint64)
+    columns = tl.zeros((_LANES,), tl.float64)
+    if lines >= _AT_ONCE * programs:
+        is_right, most_found, least_found, whole_found, size_found, columns_found, word_found = _reduce_fast(
+            values, form, lines, program, programs, BITS, IS_ALIGNED, IS_STRIDED, HAS_HASH
+        )
+        if is_right:
+            first = lines
+            most, least, whole, size = most_found, least_found, whole_found, size_found
+            columns, word = columns_found, word_found
     sums = (
         tl.full((_LANES,), float("-inf"), tl.float32),
         tl.full((_LANES,), float("inf"), tl.float32),
         tl.zeros((_LANES,), tl.float64),
         tl.zeros((_LANES,), tl.float64),
-        tl.zeros((_LANES,), tl.float64),
+        columns,
         tl.zeros((_LANES,), tl.int32),
         tl.zeros((_LANES,), tl.int32),
         tl.zeros((_LANES,), tl.uint64),
     )
-    lines = count // _WIDTH
-    for line in range(program, lines, programs):
-        sums = _add_line(sums, values, line, lane + line * _WIDTH, lane < _WIDTH, BITS, HAS_HASH)
+    for line in range(first, lines, programs):
+        index = lane + line * _WIDTH
+        sums = _add_line(sums, values, form, line, index, lane < _WIDTH, BITS, IS_STRIDED, HAS_HASH)
     if lines % programs == program:
         index = lane + lines * _WIDTH
-        sums = _add_line(sums, values, lines, index, (lane < _WIDTH) & (index < count), BITS, HAS_HASH)
+        inside = (lane < _WIDTH) & (index < count)
+        sums = _add_line(sums, values, form, lines, index, inside, BITS, IS_STRIDED, HAS_HASH)
     largest, smallest, total, squares, folded, nans, infs, hashed = sums
-    tl.store(row, tl.max(largest, 0).to(tl.float64))
-    tl.store(row + 1, tl.min(smallest, 0).to(tl.float64))
-    tl.store(row + 2, tl.sum(total, 0))
-    tl.store(row + 3, tl.sum(squares, 0))
-    tl.store(row + 4, tl.sum(nans.to(tl.int64), 0).to(tl.float64))
-    tl.store(row + 5, tl.sum(infs.to(tl.int64), 0).to(tl.float64))
-    _store_sketch(row + 6, folded, lane.to(tl.uint32))
+    largest, smallest, total, squares = tl.reduce((largest, smallest, total, squares), 0, _join)
+    _store_counts(row, folded, lane.to(tl.uint32), nans, infs)
+    tl.store(row, tl.maximum(most, largest).to(tl.float64))
+    tl.store(row + 1, tl.minimum(least, smallest).to(tl.float64))
+    tl.store(row + 2, whole + total)
+    tl.store(row + 3, size + squares)
     if HAS_HASH:
-        tl.store(hashes, tl.sum(hashed, 0).to(tl.int64, bitcast=True))
+        tl.store(hashes, (word + tl.sum(hashed, 0)).to(tl.int64, bitcast=True))
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def reduce_listed(  # type: ignore[no-untyped-def]
-    table,
+_UNSPECIALIZED = ("address", "count", "row", "programs", "size_1", "size_2", "size_3", "step_0", "step_1", "step_2")
+"""A kernel of them is right for all numbers, not only for those that it was compiled with."""
+
+
+@triton.jit(do_not_specialize=_UNSPECIALIZED)  # type: ignore[untyped-decorator]
+def reduce_tensor(  # type: ignore[no-untyped-def]
+    address,
+    count,
+    row,
+    programs,
+    size_1,
+    size_2,
+    size_3,
+    step_0,
+    step_1,
+    step_2,
     rows,
     hashes,
     DTYPE: tl.constexpr,  # noqa: N803
     IS_ALIGNED: tl.constexpr,  # noqa: N803
+    IS_STRIDED: tl.constexpr,  # noqa: N803
     HAS_HASH: tl.constexpr,  # noqa: N803
 ):
-    """All tensors of the table, which are of one dtype. `IS_ALIGNED`: each begins at a multiple of 16 bytes."""
-    entry = table + 4 * tl.program_id(1)
+    """One tensor, by this many programs, from this row on. `IS_ALIGNED`: it begins at a multiple of 16 bytes, and so
+    does all that is read at once. `IS_STRIDED`: its elements lie as the sizes and steps say (`Strides`)."""
     program = tl.program_id(0).to(tl.int64)
-    programs = tl.load(entry + 3)
     if program < programs:
-        values = tl.load(entry).to(tl.pointer_type(DTYPE))
+        values = address.to(tl.pointer_type(DTYPE))
         if IS_ALIGNED:
             values = tl.multiple_of(values, 16)
-        row = tl.load(entry + 2) + program
         bits: tl.constexpr = DTYPE.primitive_bitwidth
-        _reduce(values, tl.load(entry + 1), program, programs, rows + row * _COLUMNS, hashes + row, bits, HAS_HASH)
+        form = (size_1, size_2, size_3, step_0, step_1, step_2)
+        place = rows + (row + program) * _COLUMNS
+        hash_place = hashes + row + program
+        _reduce(values, form, count, program, programs, place, hash_place, bits, IS_ALIGNED, IS_STRIDED, HAS_HASH)
 
 
 _MERGED_ROWS = tl.constexpr(512)
@@ -156,8 +348,8 @@ def merge_listed(table, rows, hashes, merged, merged_hashes, HAS_HASH: tl.conste
     """The rows of each tensor of the table as one: its largest, its smallest, and the sums of all other columns, always
     in the same order."""
     value = tl.program_id(0).to(tl.int64)
-    first = tl.load(table + 4 * value + 2)
-    count = tl.load(table + 4 * value + 3)
+    first = tl.load(table + 2 * value)
+    count = tl.load(table + 2 * value + 1)
     lane = tl.arange(0, _MERGED_ROWS)
     largest = tl.full((_MERGED_ROWS,), float("-inf"), tl.float64)
     smallest = tl.full((_MERGED_ROWS,), float("inf"), tl.float64)
@@ -194,27 +386,58 @@ def program_count(count: int, processors: int) -> int:
     return min(-(-count // sketch.BLOCK), _PROGRAMS_PER_PROCESSOR * processors)
 
 
+Strides = tuple[int, int, int, int, int, int]
+"""How elements lie that are no line: the last three sizes, the steps of the first three dimensions. Of four dimensions;
+the last one has no gaps."""
+NO_STRIDES: Strides = (1, 1, 1, 1, 1, 1)
+_MAX_STRIDED = 1 << 31
+
+
+@lru_cache(maxsize=4096)
+def find_strides(shape: tuple[int, ...], steps: tuple[int, ...], size: int) -> Strides | None:
+    """How a tensor lies whose elements have `size` bytes; None where what is read at once would not be in one piece."""
+    merged: list[tuple[int, int]] = []  # from the last dimension on
+    for length, step in zip(reversed(shape), reversed(steps), strict=True):
+        if length == 1:
+            continue
+        if merged and step == merged[-1][0] * merged[-1][1]:
+            merged[-1] = (merged[-1][0] * length, merged[-1][1])
+        else:
+            merged.append((length, step))
+    side = 16 // size
+    is_read_in_pieces = merged and merged[0][1] == 1 and not merged[0][0] % side
+    if len(merged) > 4 or not is_read_in_pieces or any(step % side or not step for _, step in merged[1:]):
+        return None
+    if math.prod(shape) >= _MAX_STRIDED:
+        return None
+    lengths, gaps = zip(*merged, *[(1, 1)] * (4 - len(merged)), strict=True)
+    return lengths[2], lengths[1], lengths[0], gaps[3], gaps[2], gaps[1]
+
+
+Kind = tuple[torch.dtype, bool, bool, bool]
+"""A dtype; is it aligned, is it strided, is it hashed?"""
+
+
 class Launcher:
     """Launches compiled kernels. Triton's own way looks at each argument again, for several times as long, and tells
     the hooks of profilers of a kernel that is none of the program's."""
 
-    def __init__(self, table: torch.Tensor, rows: torch.Tensor, hashes: torch.Tensor) -> None:
-        self._memory = table, rows, hashes
-        self._table, self._rows, self._hashes = (tensor.data_ptr() for tensor in self._memory)
+    def __init__(self, rows: torch.Tensor, hashes: torch.Tensor) -> None:
+        self._memory = rows, hashes
+        self._rows, self._hashes = rows.data_ptr(), hashes.data_ptr()
         self._device = rows.device
-        self._compiled: dict[tuple[Any, ...], Any] = {}
+        self._compiled: dict[Kind, Any] = {}
 
-    def launch(self, kind: tuple[torch.dtype, bool, bool], first: int, values: int, programs: int, stream: int) -> None:
-        """Reduce `values` tensors, those of the table from `first` on, the largest by `programs`. `kind`: their dtype;
-        are all aligned; are they hashed? Nobody waits."""
+    def launch(self, kind: Kind, line: tuple[int, int, int, int], strides: Strides, stream: int) -> None:
+        """Reduce a tensor. `line`: its address, how many elements it has, its first row, and how many programs work on
+        it. Nobody waits."""
         compiled = self._compiled.get(kind)
         if compiled is None:
             compiled = self._compiled[kind] = self._compile(kind)
         run, function, metadata, constants = compiled
-        table = self._table + 8 * FIELDS * first
         run(
-            programs,
-            values,
+            line[3],
+            1,
             1,
             stream,
             function,
@@ -222,25 +445,29 @@ class Launcher:
             None,
             None,
             None,
-            table,
+            *line,
+            *strides,
             self._rows,
             self._hashes,
             *constants,
         )
 
-    def merge(self, values: int, has_hash: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """The first `values` tensors of the table, whose reductions are over: a row for each, and its hash."""
+    def merge(self, table: torch.Tensor, has_hash: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        """The tensors of a table, whose reductions are over: a row for each, and its hash."""
         with torch.cuda.device(self._device):
+            values = len(table)
             merged = torch.empty(values, COLUMNS, dtype=torch.float64, device=self._device)
             hashes = torch.empty(values if has_hash else 0, dtype=torch.int64, device=self._device)
-            table, rows, row_hashes = self._memory
-            merge_listed[(values, 1, 1)](table[:values].to(self._device), rows, row_hashes, merged, hashes, has_hash)
+            merge_listed[(values, 1, 1)](table.to(self._device), *self._memory, merged, hashes, has_hash)
         return merged, hashes
 
-    def _compile(self, kind: tuple[torch.dtype, bool, bool]) -> Any:
-        """On a table of nothing: no program finds work in it."""
+    def _compile(self, kind: Kind) -> Any:
+        """For nothing: no program finds work. All numbers are of 64 bits."""
         constants = (DTYPES[kind[0]], *kind[1:])
+        numbers = [-_LARGE] * len(_UNSPECIALIZED)
         with torch.cuda.device(self._device):
-            table = torch.zeros(FIELDS, dtype=torch.int64, device=self._device)
-            kernel = reduce_listed[(1, 1, 1)](table, *self._memory[1:], *constants, num_warps=_WARPS)
+            kernel = reduce_tensor[(1, 1, 1)](*numbers, *self._memory, *constants, num_warps=_WARPS)
         return kernel.run, kernel.function, kernel.packed_metadata, constants
+
+
+_LARGE = 1 << 40

@@ -1,15 +1,9 @@
-"""Statistics and hashes of CUDA tensors by one kernel, told by a table where they are; the numbers come to the host
-together, at `fetch`.
-
-The table is in memory of the host that the device reads by itself: nothing is copied for a launch, and a line of it is
-written again only after a fetch, when every launch that reads it is over.
-"""
+"""Statistics and hashes of CUDA tensors by one kernel; the numbers come to the host together, at `fetch`."""
 
 from __future__ import annotations
 
 import importlib.util
 import logging
-import struct
 from typing import Any
 
 import numpy as np
@@ -21,11 +15,13 @@ from tensorprobe.model.record import Stats, Value
 logger = logging.getLogger("tensorprobe")
 
 _ROWS = 1 << 18
-_ENTRIES = 1 << 12
-_pack_entry = struct.Struct("qqqq").pack_into
 _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # only where torch was built for CUDA
 _current_device = getattr(torch._C, "_cuda_getDevice", None)
 _ALIGNMENT = 16
+
+
+Strides = tuple[int, int, int, int, int, int]
+"""`device_kernel.Strides`, which is imported only where there is a device."""
 
 
 def make_kernel_buffer(device: torch.device) -> KernelBuffer | None:
@@ -46,16 +42,17 @@ class KernelBuffer:
         from tensorprobe.capture.torch import device_kernel
 
         self._row_count = device_kernel.program_count
+        self._find_strides = device_kernel.find_strides
+        self._no_strides = device_kernel.NO_STRIDES
         self._processors = device_kernel.processor_count(device)
         self.dtypes = frozenset(device_kernel.DTYPES)
         self._device = device
         with torch.inference_mode(False):  # an inference tensor could not be written outside inference mode
             rows = torch.empty(_ROWS, device_kernel.COLUMNS, dtype=torch.float64, device=device)
             hashes = torch.empty(_ROWS, dtype=torch.int64, device=device)
-            table = torch.zeros(_ENTRIES, device_kernel.FIELDS, dtype=torch.int64, pin_memory=True)
-        self._lines = memoryview(table.numpy()).cast("B")
-        self._launcher = device_kernel.Launcher(table, rows, hashes)
-        self._waiting: list[tuple[Stats, Extent, Value | None]] = []
+        self._launcher = device_kernel.Launcher(rows, hashes)
+        self._waiting: list[tuple[Stats, Extent, Value | None, int, int]] = []
+        """With the first row of each, and the number of its rows."""
         self._used = 0
         self._streams: dict[int, Any] = {}
         self.add(torch.zeros(1, device=device), Extent(torch.float32, 1), Value(None))  # compiles, or fails, here
@@ -63,35 +60,39 @@ class KernelBuffer:
 
     def add(self, tensor: torch.Tensor, extent: Extent, hashed: Value | None) -> Stats:
         """Launch the reduction of a tensor; with `hashed`, also the hash of its elements, for that value. Elements that
-        are not in one line in memory are copied."""
-        line = tensor.contiguous()
-        return self.add_line(line.data_ptr(), extent, hashed)
+        are in no lines that can be read as they are, are copied."""
+        if not tensor.is_contiguous():
+            strides = self._find_strides(tensor.shape, tensor.stride(), tensor.element_size())
+            if strides is not None:
+                return self.add_line(tensor.data_ptr(), extent, hashed, strides)
+            tensor = tensor.contiguous()
+        return self.add_line(tensor.data_ptr(), extent, hashed)
 
-    def add_line(self, address: int, extent: Extent, hashed: Value | None) -> Stats:
-        """The same for elements that lie one after another, from this address on."""
-        entry, count = len(self._waiting), extent.count
+    def add_line(self, address: int, extent: Extent, hashed: Value | None, strides: Strides | None = None) -> Stats:
+        """The same for elements that lie one after another, from this address on; or as `strides` say."""
+        count = extent.count
         programs = self._row_count(count, self._processors)
-        if self._used + programs > _ROWS or entry == _ENTRIES:
+        if self._used + programs > _ROWS:
             self.fetch()
-            entry = 0
-        _pack_entry(self._lines, entry * 32, address, count, self._used, programs)
-        self._launch((extent.dtype, address % _ALIGNMENT == 0, hashed is not None), entry, programs)
+        is_aligned = address % _ALIGNMENT == 0
+        kind = (extent.dtype, is_aligned, strides is not None, hashed is not None)
+        self._launch(kind, (address, count, self._used, programs), strides or self._no_strides)
         stats = Stats()
-        self._waiting.append((stats, extent, hashed))
+        self._waiting.append((stats, extent, hashed, self._used, programs))
         self._used += programs
         return stats
 
-    def _launch(self, kind: tuple[torch.dtype, bool, bool], entry: int, programs: int) -> None:
+    def _launch(self, kind: Any, line: tuple[int, int, int, int], strides: Strides) -> None:
         assert _raw_stream is not None and _current_device is not None
         index = self._device.index
         stream = _raw_stream(index)
         if stream not in self._streams:
             self._streams[stream] = torch.cuda.current_stream(self._device)
         if _current_device() == index:
-            self._launcher.launch(kind, entry, 1, programs, stream)
+            self._launcher.launch(kind, line, strides, stream)
             return
         with torch.cuda.device(index):
-            self._launcher.launch(kind, entry, 1, programs, stream)
+            self._launcher.launch(kind, line, strides, stream)
 
     def fetch(self) -> None:
         """The one place that waits for the device. Where that has failed, the statistics say so."""
@@ -100,23 +101,24 @@ class KernelBuffer:
         waiting, self._waiting = self._waiting, []
         self._used = 0
         try:
-            rows, hashes = self._to_host(len(waiting), any(value is not None for _, _, value in waiting))
+            places = torch.tensor([entry[3:] for entry in waiting], dtype=torch.int64)
+            rows, hashes = self._to_host(places, any(entry[2] is not None for entry in waiting))
         except RuntimeError as error:
-            for stats, _, _ in waiting:
+            for stats, *_ in waiting:
                 stats.reason = describe_failure(error)
             raise
         numbers = finish_rows(rows)
-        for index, (stats, extent, value) in enumerate(waiting):
+        for index, (stats, extent, value, *_) in enumerate(waiting):
             fill_stats(stats, extent, numbers[index])
             if value is not None:
                 value.digest = f"{int(hashes[index]):016x}"
 
-    def _to_host(self, values: int, has_hashes: bool) -> tuple[Any, Any]:
+    def _to_host(self, places: torch.Tensor, has_hashes: bool) -> tuple[Any, Any]:
         streams, self._streams = self._streams, {}
         for stream in streams.values():
             stream.synchronize()
         with torch.inference_mode(False):
-            merged, hashes = self._launcher.merge(values, has_hashes)
+            merged, hashes = self._launcher.merge(places, has_hashes)
         return merged.cpu().numpy(), hashes.cpu().numpy().view(np.uint64)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tensorprobe.capture.torch.statistics import Extent
+from tensorprobe.capture.torch.statistics import KINDS, Extent
 
 QUANTIZED = dict.fromkeys((torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4), "quantized")
 _SWEEP_SIZE = 4096
@@ -34,6 +34,8 @@ class Layout(Unique):
     is_in_line: bool
     """Has it elements, that lie one after another as it shows them?"""
     extent: Extent
+    line: tuple[int, int] | None
+    """How many elements, and of which kind: what compiled code is told of them; None where there is none for them."""
     dense_bytes: int
     """How large a storage is of which it shows each element once; -1 where it begins later, or leaves gaps."""
     any_order: tuple[Any, ...]
@@ -75,6 +77,7 @@ def add_layout(key: tuple[Any, ...], tensor: torch.Tensor) -> Layout:
     layout.is_stored_as_shown = key[4] not in QUANTIZED and not key[5] and not key[6]
     layout.is_in_line = layout.is_contiguous and layout.is_stored_as_shown and tensor.numel() > 0
     layout.extent = Extent(key[4], tensor.numel())
+    layout.line = (layout.extent.count, KINDS[key[4]]) if key[4] in KINDS else None
     layout.dense_bytes = tensor.nbytes if not key[1] and is_dense(tensor) else -1
     layout.any_order = (key[0], *key[4:])
     layout.in_order = (*layout.any_order, _order_of(tensor))

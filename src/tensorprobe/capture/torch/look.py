@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tensorprobe.capture import native
 from tensorprobe.capture.torch.hiding import count_dispatch_modes, is_function_off, transforms
 from tensorprobe.capture.torch.identity import NODE_KEY
 from tensorprobe.capture.torch.layout import NO_LAYOUT, QUANTIZED, Layout, add_layout, known_layouts
@@ -65,7 +66,7 @@ def make_leaf_plainly(
     return leaf
 
 
-compiled = load_compiled("tensorprobe.capture.torch._look", interface=1)
+compiled = load_compiled("tensorprobe.capture.torch._look", interface=2)
 find_value: Any = ValueTable.find
 make_leaf: Any = make_leaf_plainly
 if compiled is not None:
@@ -89,4 +90,6 @@ if compiled is not None:
         is_function_off,
         count_dispatch_modes,
         transforms,
+        Value,
+        native.summarize,
     )

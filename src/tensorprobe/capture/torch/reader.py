@@ -80,8 +80,8 @@ class TorchReader:
         self._has_stats = has_stats
         self._digest_kind = digest_kind
         self._reducer = Reducer()
-        self._sums_up = has_stats and digest_kind in (None, "hash") and not self.verifies
-        """Is there nothing to compute of a usual value but what one pass over it gives?"""
+        self.sums_up: Any = digest_kind if has_stats and digest_kind in (None, "hash") and not self.verifies else False
+        """The digest of a usual value, or None for no digest, where one pass over it gives all; else False."""
         self.numbers = TensorNumbers()
         self.parameter_names: Mapping[int, str] = {}
         """By address: what the parameters of the models are called."""
@@ -206,6 +206,8 @@ class TorchReader:
             self.values.doubt_storage(tensor)  # who writes to it may do so unseen
         value, known, layout = self._find(tensor, produced_by)
         reason = None
+        if value is None and known is not None and layout.is_in_line:
+            value = self._sum_up(tensor, known, layout, produced_by)
         if value is None:
             value, reason = self.make_value(tensor, known, layout, produced_by)
         if known is not None:
@@ -223,32 +225,34 @@ class TorchReader:
         self, tensor: torch.Tensor, known: KnownStorage | None, layout: Layout, produced_by: str | None
     ) -> tuple[Value, str | None]:
         """A value that was not known, and why it has no content, if it has none."""
-        if known is not None and layout.is_in_line and self._sums_up:
-            value = Value(None)
-            if self._sum_up(value, tensor, known, layout):
-                self.values.remember(value, known, layout, produced_by)
-                return value, None
         value, reason = self._make_value(tensor, known, layout)
         if known is not None:
             self.values.remember(value, known, layout, produced_by)
         return value, reason
 
-    def _sum_up(self, value: Value, tensor: torch.Tensor, known: KnownStorage, layout: Layout) -> bool:
-        """Fill in what is to be known of a value, the short way; False where there is more to it."""
+    def reduce_line(self, tensor: torch.Tensor, layout: Layout, hashed: Value | None) -> Stats | None:
+        """The statistics of a usual value, and its hash for `hashed`; None where it is none."""
+        return self._reducer.reduce_line(tensor, layout.extent, hashed)
+
+    def _sum_up(
+        self, tensor: torch.Tensor, known: KnownStorage, layout: Layout, produced_by: str | None
+    ) -> Value | None:
+        """A usual value, the short way, remembered; None where there is more to it. As `sum_up` of _look_sum.h."""
         size_bytes = tensor.untyped_storage().nbytes()
-        if self._digest_kind == "hash":
-            value.stats = self._reducer.reduce_line(tensor, layout.extent, value) if size_bytes else None
-            value.digest_kind = "hash"
-            return value.stats is not None
+        if self.sums_up is False or not size_bytes:
+            return None
+        value = Value(None)
         is_whole = known.is_trusted and layout.dense_bytes == size_bytes
-        if not size_bytes or (is_whole and layout.any_order in known.stats):
-            return False
-        stats = value.stats = self._reducer.reduce_line(tensor, layout.extent)
+        if self.sums_up is None and is_whole and layout.any_order in known.stats:
+            return None
+        value.digest_kind = self.sums_up or value.digest_kind
+        stats = value.stats = self.reduce_line(tensor, layout, value if self.sums_up else None)
         if stats is None:
-            return False
-        if is_whole:
+            return None
+        if self.sums_up is None and is_whole:
             known.stats[layout.any_order] = known.stats[layout.in_order] = stats
-        return True
+        self.values.remember(value, known, layout, produced_by)
+        return value
 
     def find_parameter(self, tensor: torch.Tensor) -> str | None:
         """FSDP2 puts other parameters into the modules while they compute; it keeps them from step to step."""

@@ -64,7 +64,7 @@ class Reducer:
     def reduce_line(self, tensor: torch.Tensor, extent: Extent, hashed: Value | None = None) -> Stats | None:
         """The same for elements that lie one after another, in the usual case; None in any other."""
         if tensor.is_cpu:
-            return summarize_line(tensor.data_ptr(), extent) if hashed is None else None
+            return summarize_line(tensor.data_ptr(), extent, hashed)
         kernel = self._kernels.get(tensor.device)
         if kernel is None or extent.dtype not in kernel.dtypes:
             return None

@@ -20,7 +20,7 @@ import torch
 from tensorprobe.capture import native
 from tensorprobe.capture.torch.array_statistics import is_in_memory, reduce_array, sketch_flat, sketch_small
 from tensorprobe.capture.torch.sketch import sketch_into
-from tensorprobe.model.record import Stats
+from tensorprobe.model.record import Stats, Value
 from tensorprobe.store.sketch import BLOCK, COUNT, column_signs, finite_sketch
 
 Row = list[Any]
@@ -41,7 +41,7 @@ _INT64_MIN = -(1 << 63)
 
 _SMALLEST = {dtype: 1e4 * math.sqrt(torch.finfo(dtype).tiny) for dtype in (torch.float32, torch.float64)}
 """The dtypes that are summed as they are, and the size below which their squares lose digits."""
-_KINDS = {
+KINDS = {
     torch.float32: native.FLOAT32,
     torch.float64: native.FLOAT64,
     torch.bfloat16: native.BFLOAT16,
@@ -139,7 +139,7 @@ def reduce_on_host(tensor: torch.Tensor, count: int) -> Row:
 
 def reduce_natively(tensor: torch.Tensor, count: int) -> Row | None:
     """By compiled code, where there is some for this dtype."""
-    kind = _KINDS.get(tensor.dtype)
+    kind = KINDS.get(tensor.dtype)
     if kind is None or not native.is_compiled():
         return None
     line = tensor if tensor.is_contiguous() and not tensor.is_neg() else in_one_line(tensor.resolve_neg())
@@ -147,14 +147,18 @@ def reduce_natively(tensor: torch.Tensor, count: int) -> Row | None:
     return native.reduce_memory(line.data_ptr(), count, kind, threads)
 
 
-def summarize_line(address: int, extent: Extent) -> Stats | None:
-    """The statistics of a CPU tensor whose elements lie one after another, by compiled code; None where there is none
-    for it, or where more is to be said."""
-    kind = _KINDS.get(extent.dtype)
+def summarize_line(address: int, extent: Extent, hashed: Value | None) -> Stats | None:
+    """The statistics of a CPU tensor whose elements lie one after another, and its hash for `hashed`, by compiled code;
+    None where there is none for it, or where more is to be said."""
+    kind = KINDS.get(extent.dtype)
     if kind is None:
         return None
     threads = torch.get_num_threads() if extent.count >= _THREADED else 1
-    return native.summarize_memory(address, extent.count, kind, threads)
+    stats = native.summarize_memory(address, extent.count, kind, threads)
+    if stats is not None and hashed is not None:
+        found = native.hash_memory(address, extent.count, 8 * extent.dtype.itemsize, 0)
+        hashed.digest = f"{found:016x}"
+    return stats
 
 
 def sketch_on_host(tensor: torch.Tensor) -> list[float] | None:
