@@ -140,7 +140,7 @@ class Layer(nn.Cell):
         p = self.split(self.place(places))  # @place
         words = ops.matmul(q + self.by_word, k.swapaxes(-1, -2))  # @words
         far = ops.matmul(q + self.by_place, p.swapaxes(-1, -2))  # @far
-        index = ops.broadcast_to(self.index, (len(x), HEADS, FRAMES, FRAMES))
+        index = ops.broadcast_to(self.index, (len(x), HEADS, FRAMES, FRAMES))  # @shift
         far = ops.gather_elements(far, 3, index)  # @shift
         chance = ops.softmax((words + far) * SIZE**-0.5 + bias, -1)  # @score @masked @chance
         y = ops.matmul(chance, v).transpose(0, 2, 1, 3)  # @context

@@ -190,7 +190,11 @@ FAULTS = (
     ),
     Fault("illegal actions stay possible", "legal log_chance", "* -1e8", "* -1"),
     Fault(
-        "value of the end not detached", "after", "ops.stop_gradient(value[TIME:])", "value[TIME:]", is_backward=True
+        "value of the end not detached",
+        "after nexts",
+        "ops.stop_gradient(value[TIME:])",
+        "value[TIME:]",
+        is_backward=True,
     ),
     Fault("disorder rewarded as much as before", "loss", "0.05 / 2**step", "0.05", steps=2, first_step=1),
     Fault("state never stored", "carried reset", "self.hidden =", "_ =", edit="store", steps=2, first_step=1),

@@ -209,13 +209,13 @@ FAULTS = (
     ),
     Fault(
         "picture placed in the values, too",
-        "cross_called cross cross_value",
+        "cross_called cross_value",
         "seen + places, seen,",
         "seen + places, seen + places,",
     ),
     Fault(
         "queries not added again",
-        "cross_query cross",
+        "cross_query cross_value",
         "self.cross_attn(x + queries,",
         "self.cross_attn(x,",
         edit="cross_called",

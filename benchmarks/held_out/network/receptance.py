@@ -80,7 +80,7 @@ class Reference(torch.nn.Module):
             x = x + self.times[number](h, self.last[2 * number])  # @carried @first_add
             g = self.norms2[number](x)  # @norm2
             x = x + self.channels[number](g, self.last[2 * number + 1])  # @carried @second_add
-            kept += [h[:, -1], g[:, -1]]
+            kept += [h[:, -1], g[:, -1]]  # @kept
         self.last = torch.stack(kept).detach()  # @store
         return self.head(self.norm(x))  # @last_norm @head
 
@@ -205,7 +205,15 @@ FAULTS = (
     Fault("parts the other way round", "mix", "x * part + before * (1 - part)", "before * part + x * (1 - part)"),
     Fault("not squared", "square", "ops.pow(ops.relu(self.key(x_k)), 2)", "ops.relu(self.key(x_k))"),
     Fault("epsilon of the norms", "norm1", "epsilon=1e-5", "epsilon=1e-2", edit="made1"),
-    Fault("state before the norm", "carried shift", "(h[:, -1],", "(x[:, -1],", edit="kept", steps=2, first_step=1),
+    Fault(
+        "state before the norm",
+        "kept store carried shift",
+        "(h[:, -1],",
+        "(x[:, -1],",
+        edit="kept",
+        steps=2,
+        first_step=1,
+    ),
     Fault(
         "state never stored",
         "carried shift",
@@ -217,7 +225,7 @@ FAULTS = (
     ),
     Fault(
         "state of the first word",
-        "carried shift",
+        "kept store carried shift",
         "h[:, -1], g[:, -1]",
         "h[:, 0], g[:, 0]",
         edit="kept",

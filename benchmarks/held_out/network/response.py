@@ -141,9 +141,10 @@ class Candidate(nn.Cell):
 
 def compute_candidate_loss(network, x, labels, kept, share):
     x = x * share + ops.flip(x, (0,)) * (1 - share)  # @mixed
+    chance = ops.log_softmax(network(x, kept), -1)  # @losses
     sure = ops.one_hot(labels, CLASSES).astype(ms.float32)
     goal = sure * share + ops.flip(sure, (0,)) * (1 - share)  # @goal
-    return -(goal * ops.log_softmax(network(x, kept), -1)).sum(-1).mean()  # @losses @loss
+    return -(goal * chance).sum(-1).mean()  # @losses @loss
 
 
 def convert(weights: Weights) -> Weights:
