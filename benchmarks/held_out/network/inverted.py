@@ -153,15 +153,7 @@ def make_batch(step: int) -> tuple[np.ndarray, ...]:
 
 
 FAULTS = (
-    Fault(
-        "momentum as PyTorch counts it",
-        "bn2",
-        "momentum=0.7",
-        "momentum=0.3",
-        edit="made2",
-        steps=2,
-        first_step=1,
-    ),
+    Fault("momentum as PyTorch counts it", "bn2", "momentum=0.7", "momentum=0.3", edit="made2", steps=2, first_step=1),
     Fault("epsilon of the library", "bn2", "eps=1e-3", "eps=1e-5", edit="made2"),
     Fault(
         "kept variance is biased",
@@ -190,15 +182,6 @@ FAULTS = (
         steps=2,
         first_step=1,
     ),
-    Fault(
-        "kept variance is the last one",
-        "kept factor bn bn1 bn3",
-        "0.7 * self.moving_variance + 0.3 * unbiased",
-        "unbiased",
-        edit="kept",
-        steps=2,
-        first_step=1,
-    ),
     Fault("same padding with a stride", "stem", '"pad", 1', '"same", 0', edit="stem_made"),
     Fault("relu in the gate", "squeeze", "ops.silu(self.squeeze(gate))", "ops.relu(self.squeeze(gate))"),
     Fault(
@@ -220,13 +203,7 @@ FAULTS = (
     Fault(
         "reference smooths nothing", "goal", "label_smoothing=0.1", "label_smoothing=0.0", edit="loss", side="reference"
     ),
-    Fault(
-        "no residual in the reference",
-        "add grow",
-        "h if self.stride > 1 else x + h",
-        "h",
-        side="reference",
-    ),
+    Fault("no residual in the reference", "add grow", "h if self.stride > 1 else x + h", "h", side="reference"),
     Fault(
         "activation after the shrinking, and labels smoothed too much",
         "add",

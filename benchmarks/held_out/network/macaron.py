@@ -23,7 +23,7 @@ class Feed(torch.nn.Module):
         self.up, self.down = torch.nn.Linear(WIDTH, HIDDEN), torch.nn.Linear(HIDDEN, WIDTH)
 
     def forward(self, x):
-        return self.down(F.silu(self.up(self.norm(x))))  # @feed_norm @feed_up @feed_act @feed_down
+        return self.down(F.silu(self.up(self.norm(x))))  # @feed
 
 
 class Attention(torch.nn.Module):
@@ -112,15 +112,7 @@ def compute_reference_loss(network, x, lengths, codes, teacher):
 class Layer(nn.Cell):
     def __init__(self) -> None:
         super().__init__()
-        self.feed1, self.feed2 = (
-            nn.SequentialCell(
-                nn.LayerNorm((WIDTH,), epsilon=1e-5),  # @feed_norm
-                nn.Dense(WIDTH, HIDDEN),  # @feed_up
-                nn.SiLU(),  # @feed_act
-                nn.Dense(HIDDEN, WIDTH),  # @feed_down
-            )
-            for _ in range(2)
-        )
+        self.feed1, self.feed2 = self.make_feed(), self.make_feed()
         self.norm1, self.norm2, self.norm = (nn.LayerNorm((WIDTH,), epsilon=1e-5) for _ in range(3))
         self.joined, self.place = nn.Dense(WIDTH, 3 * WIDTH), nn.Dense(WIDTH, WIDTH, has_bias=False)
         self.out = nn.Dense(WIDTH, WIDTH)
@@ -131,6 +123,10 @@ class Layer(nn.Cell):
         self.bn = nn.BatchNorm1d(WIDTH, momentum=0.9)  # @bn_made
         index = FRAMES - 1 - np.arange(FRAMES)[:, None] + np.arange(FRAMES)[None, :]  # @index_made
         self.index = ms.Tensor(index, ms.int32)
+
+    def make_feed(self):
+        norm = nn.LayerNorm((WIDTH,), epsilon=1e-5)
+        return nn.SequentialCell(norm, nn.Dense(WIDTH, HIDDEN), nn.SiLU(), nn.Dense(HIDDEN, WIDTH))
 
     def split(self, x):
         return x.reshape(*x.shape[:-1], HEADS, SIZE).swapaxes(-2, -3)  # @heads

@@ -202,12 +202,6 @@ def make_batch(step: int) -> tuple[np.ndarray, ...]:
 FAULTS = (
     Fault("places of rows before those of columns", "places cross_key", "(across, down)", "(down, across)"),
     Fault(
-        "columns repeated as rows are",
-        "across",
-        "ops.tile(self.columns, (HIGH, 1))",
-        "ops.repeat_elements(self.columns, HIGH, 0)",
-    ),
-    Fault(
         "picture placed in the values, too",
         "cross_called cross_value",
         "seen + places, seen,",
@@ -236,10 +230,7 @@ FAULTS = (
     Fault("epsilon of the shared norm", "norm", "epsilon=1e-5", "epsilon=1e-2", edit="made"),
     Fault("nothing counts like the rest", "weighted", "nothing * RARE", "nothing"),
     Fault(
-        "sides from the middle by the whole size",
-        "upper",
-        "a + size_a / 2, b + size_b / 2",
-        "a + size_a, b + size_b",
+        "sides from the middle by the whole size", "upper", "a + size_a / 2, b + size_b / 2", "a + size_a, b + size_b"
     ),
     Fault("boxes that do not touch share something", "clamped shared_area", "ops.relu(high - low)", "(high - low)"),
     Fault(
@@ -248,12 +239,6 @@ FAULTS = (
         "both = areas - shared",
         "both = areas - ops.stop_gradient(shared)",
         is_backward=True,
-    ),
-    Fault(
-        "distance averaged over the sides",
-        "distance total2",
-        "ops.abs(mine - other).sum((-2, -1))",
-        "ops.abs(mine - other).mean(-1).sum(-1)",
     ),
     Fault("reference drops earlier layers", "total1 total2", "total + F.cross", "F.cross", side="reference"),
     Fault(
