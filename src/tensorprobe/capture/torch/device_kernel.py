@@ -201,7 +201,11 @@ class Launcher:
     def __init__(self, table: torch.Tensor, rows: torch.Tensor, hashes: torch.Tensor) -> None:
         self._memory = table, rows, hashes
         self._table, self._rows, self._hashes = (tensor.data_ptr() for tensor in self._memory)
-        self._device = rows.device
+        self._device = device = rows.device
+        entries = len(table)  # what a merge needs is there before the program may have used up the memory
+        self._merged = torch.empty(entries, COLUMNS, dtype=torch.float64, device=device)
+        self._merged_hashes = torch.empty(entries, dtype=torch.int64, device=device)
+        self._table_there = torch.empty(entries, FIELDS, dtype=torch.int64, device=device)
         self._compiled: dict[tuple[Any, ...], Any] = {}
 
     def launch(self, kind: tuple[torch.dtype, bool, bool], first: int, values: int, programs: int, stream: int) -> None:
@@ -229,13 +233,15 @@ class Launcher:
         )
 
     def merge(self, values: int, has_hash: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """The first `values` tensors of the table, whose reductions are over: a row for each, and its hash."""
+        """The first `values` tensors of the table, whose reductions are over: a row for each, and its hash. They are
+        there until the next merge."""
         with torch.cuda.device(self._device):
-            merged = torch.empty(values, COLUMNS, dtype=torch.float64, device=self._device)
-            hashes = torch.empty(values if has_hash else 0, dtype=torch.int64, device=self._device)
             table, rows, row_hashes = self._memory
-            merge_listed[(values, 1, 1)](table[:values].to(self._device), rows, row_hashes, merged, hashes, has_hash)
-        return merged, hashes
+            self._table_there[:values].copy_(table[:values])
+            merge_listed[(values, 1, 1)](
+                self._table_there, rows, row_hashes, self._merged, self._merged_hashes, has_hash
+            )
+        return self._merged[:values], self._merged_hashes[: values if has_hash else 0]
 
     def _compile(self, kind: tuple[torch.dtype, bool, bool]) -> Any:
         """On a table of nothing: no program finds work in it."""

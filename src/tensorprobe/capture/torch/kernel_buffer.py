@@ -53,8 +53,8 @@ class KernelBuffer:
             rows = torch.empty(_ROWS, device_kernel.COLUMNS, dtype=torch.float64, device=device)
             hashes = torch.empty(_ROWS, dtype=torch.int64, device=device)
             table = torch.zeros(_ENTRIES, device_kernel.FIELDS, dtype=torch.int64, pin_memory=True)
+            self._launcher = device_kernel.Launcher(table, rows, hashes)
         self._lines = memoryview(table.numpy()).cast("B")
-        self._launcher = device_kernel.Launcher(table, rows, hashes)
         self._waiting: list[tuple[Stats, Extent, Value | None]] = []
         self._used = 0
         self._streams: dict[int, Any] = {}
@@ -101,7 +101,7 @@ class KernelBuffer:
         self._used = 0
         try:
             rows, hashes = self._to_host(len(waiting), any(value is not None for _, _, value in waiting))
-        except RuntimeError as error:
+        except BaseException as error:  # also Ctrl-C: nobody will ask for these again
             for stats, _, _ in waiting:
                 stats.reason = describe_failure(error)
             raise
