@@ -53,16 +53,18 @@ def compiled_part(name: str) -> Extension:
         [f"src/tensorprobe/{name}.c"],
         depends=[str(header) for header in Path("src/tensorprobe", name).parent.glob("*.h")],
         extra_compile_args=["-O3"],
-        extra_link_args=["-pthread"],
+        extra_link_args=["-pthread", "-ldl"],
         py_limited_api=True,
         optional=True,
     )
 
 
+COMPILED = ("capture/_native", "capture/torch/_look", "capture/torch/_launch", "store/_encode")
+
 setup(
     long_description=describe_at_length(),
     long_description_content_type="text/markdown",
     cmdclass={"build_py": BuildWithStartFile, "editable_wheel": EditableWithStartFile},
-    ext_modules=[compiled_part(name) for name in ("capture/_native", "capture/torch/_look", "store/_encode")],
+    ext_modules=[compiled_part(name) for name in COMPILED],
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
 )

@@ -3,11 +3,13 @@
     python benchmarks/capture.py              every level and task, and msprobe beside them where it is installed
     python benchmarks/capture.py --level L1 --way statistics --repeat 15
     python benchmarks/capture.py --device cuda --size gpu
+    python benchmarks/capture.py --level L1 --way tensor --disk --folder /data
     python benchmarks/capture.py --framework mindspore
 
 The window holds the forward and the backward, as the manual has it; the optimizer comes after `stop`. The time of a
 captured step includes start, stop, optimizer and step: everything is on disk when it ends. Ratios are medians over
-pairs of neighbouring steps.
+pairs of neighbouring steps. With --disk each captured step is held against dd, which writes as many bytes into the
+same folder.
 """
 
 from __future__ import annotations
@@ -44,9 +46,11 @@ def parse_options() -> argparse.Namespace:
     torch.add_argument(
         "--deterministic", action="store_true", help="so that losses on a GPU can be compared bit for bit"
     )
+    torch.add_argument("--disk", action="store_true", help="hold what a step writes against dd")
+    torch.add_argument("--folder", help="where the dumps go; a temporary folder if it is not given")
     options = parser.parse_args()
-    if options.framework == "mindspore" and (options.device, options.size) != ("cpu", "cpu"):
-        parser.error("--framework mindspore runs on the CPU, in its size")
+    if options.framework == "mindspore" and (options.device, options.size, options.disk) != ("cpu", "cpu", False):
+        parser.error("--framework mindspore runs on the CPU, in its size, and without --disk")
     return options
 
 

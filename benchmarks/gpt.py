@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+from training_program import Program
 
 
 @dataclass(frozen=True)
@@ -63,15 +63,6 @@ class GPT(nn.Module):
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x))
-
-
-@dataclass(frozen=True)
-class Program:
-    """One training step, in its two halves."""
-
-    model: nn.Module
-    forward_backward: Callable[[], torch.Tensor]
-    update: Callable[[], None]
 
 
 def make_program(size: Size, device: str) -> Program:

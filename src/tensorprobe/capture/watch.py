@@ -71,15 +71,21 @@ class Watch:
     def keep_copies(self, inputs: list[Watched]) -> None:
         """Before a call that changes what it is given."""
         for watched in inputs:
-            watched.copy = self._reader.copy(watched.tensor)
-            watched.size_bytes = self._reader.size_bytes(watched.tensor)
+            try:
+                watched.copy = self._reader.copy(watched.tensor)
+                watched.size_bytes = self._reader.size_bytes(watched.tensor)
+            except Exception as error:  # no memory left: the call is recorded all the same
+                self._describer.note_failure(f"a copy of {watched.slot}", error)
 
     def find(self, record: str, inputs: list[Watched], outputs: list[Watched], arguments: Any) -> Finding | None:
         """Look at a call that has ended; `arguments` are its leaves, with the plain ones, or None if they are not
         recorded: then Inf may have been given to it. What is found is stored."""
         if self._is_over or not (inputs or outputs):
             return None
-        self._reader.fetch()
+        try:
+            self._reader.fetch()
+        except Exception as error:  # the device has failed: the record says so, and is kept
+            self._describer.note_failure("what the device computed", error)
         finding = find_nonfinite(record, inputs, outputs, arguments)
         if finding is None:
             return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,3 +44,12 @@ class DumpOnDisk:
 
 def only_step(dump_path: Path, step: int = 0) -> DumpOnDisk:
     return DumpOnDisk(dump_path / f"step{step}" / "rank")
+
+
+def leaves_in(fields: Any) -> Iterator[dict[str, Any]]:
+    """The tensors of a record."""
+    if isinstance(fields, dict) and fields.get("type") == "torch.Tensor":
+        yield fields
+    elif isinstance(fields, (dict, list)):
+        for item in fields.values() if isinstance(fields, dict) else fields:
+            yield from leaves_in(item)

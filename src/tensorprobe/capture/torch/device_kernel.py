@@ -9,6 +9,7 @@ they are. Imports triton, which comes with the CUDA builds of torch: only import
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 import triton
 import triton.language as tl
 
+from tensorprobe.compiled import load_compiled
 from tensorprobe.store import sketch
 
 COLUMNS = 6 + sketch.COUNT
@@ -416,58 +418,73 @@ def find_strides(shape: tuple[int, ...], steps: tuple[int, ...], size: int) -> S
 
 Kind = tuple[torch.dtype, bool, bool, bool]
 """A dtype; is it aligned, is it strided, is it hashed?"""
+Launch = Callable[[int, int, tuple[int, ...], Strides], None]
+"""With so many programs, on a stream, a tensor that lies there."""
 
 
 class Launcher:
     """Launches compiled kernels. Triton's own way looks at each argument again, for several times as long, and tells
     the hooks of profilers of a kernel that is none of the program's."""
 
-    def __init__(self, rows: torch.Tensor, hashes: torch.Tensor) -> None:
+    def __init__(self, rows: torch.Tensor, hashes: torch.Tensor, values: int) -> None:
         self._memory = rows, hashes
         self._rows, self._hashes = rows.data_ptr(), hashes.data_ptr()
-        self._device = rows.device
-        self._compiled: dict[Kind, Any] = {}
+        self._device = device = rows.device
+        # What a merge of so many needs is there before the program may have used up the memory.
+        self._merged = torch.empty(values, COLUMNS, dtype=torch.float64, device=device)
+        self._merged_hashes = torch.empty(values, dtype=torch.int64, device=device)
+        self._table = torch.empty(values, FIELDS, dtype=torch.int64, device=device)
+        self._launches: dict[Kind, Launch] = {}
 
     def launch(self, kind: Kind, line: tuple[int, int, int, int], strides: Strides, stream: int) -> None:
         """Reduce a tensor. `line`: its address, how many elements it has, its first row, and how many programs work on
         it. Nobody waits."""
-        compiled = self._compiled.get(kind)
-        if compiled is None:
-            compiled = self._compiled[kind] = self._compile(kind)
-        run, function, metadata, constants = compiled
-        run(
-            line[3],
-            1,
-            1,
-            stream,
-            function,
-            metadata,
-            None,
-            None,
-            None,
-            *line,
-            *strides,
-            self._rows,
-            self._hashes,
-            *constants,
-        )
+        launch = self._launches.get(kind)
+        if launch is None:
+            launch = self._launches[kind] = self._compile(kind)
+        launch(line[3], stream, line, strides)
 
     def merge(self, table: torch.Tensor, has_hash: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """The tensors of a table, whose reductions are over: a row for each, and its hash."""
+        """The tensors of a table, whose reductions are over: a row for each, and its hash. They are there until the
+        next merge."""
+        values = len(table)
         with torch.cuda.device(self._device):
-            values = len(table)
-            merged = torch.empty(values, COLUMNS, dtype=torch.float64, device=self._device)
-            hashes = torch.empty(values if has_hash else 0, dtype=torch.int64, device=self._device)
-            merge_listed[(values, 1, 1)](table.to(self._device), *self._memory, merged, hashes, has_hash)
-        return merged, hashes
+            self._table[:values].copy_(table)
+            merge_listed[(values, 1, 1)](self._table, *self._memory, self._merged, self._merged_hashes, has_hash)
+        return self._merged[:values], self._merged_hashes[: values if has_hash else 0]
 
-    def _compile(self, kind: Kind) -> Any:
+    def _compile(self, kind: Kind) -> Launch:
         """For nothing: no program finds work. All numbers are of 64 bits."""
         constants = (DTYPES[kind[0]], *kind[1:])
         numbers = [-_LARGE] * len(_UNSPECIALIZED)
         with torch.cuda.device(self._device):
             kernel = reduce_tensor[(1, 1, 1)](*numbers, *self._memory, *constants, num_warps=_WARPS)
-        return kernel.run, kernel.function, kernel.packed_metadata, constants
+            return self._launch_directly(kernel) or self._launch_by_triton(kernel, constants)
+
+    def _launch_directly(self, kernel: Any) -> Launch | None:
+        """By compiled code; None where there is none, or where the kernel is called in some other way."""
+        count = _compiled.count_parameters(kernel.function) if _compiled is not None else -1
+        if count < len(_UNSPECIALIZED) + len(self._memory):
+            return None
+        run, function = _compiled.launch, kernel.function
+        threads, shared_bytes = 32 * kernel.metadata.num_warps, kernel.metadata.shared
+        rows, hashes = self._rows, self._hashes
+
+        def launch(programs: int, stream: int, line: tuple[int, ...], strides: Strides) -> None:
+            run(function, programs, threads, shared_bytes, stream, count, *line, *strides, rows, hashes)
+
+        return launch
+
+    def _launch_by_triton(self, kernel: Any, constants: tuple[Any, ...]) -> Launch:
+        run, function, metadata = kernel.run, kernel.function, kernel.packed_metadata
+        rows, hashes = self._rows, self._hashes
+
+        def launch(programs: int, stream: int, line: tuple[int, ...], strides: Strides) -> None:
+            hooks = (None, None, None)
+            run(programs, 1, 1, stream, function, metadata, *hooks, *line, *strides, rows, hashes, *constants)
+
+        return launch
 
 
 _LARGE = 1 << 40
+_compiled = load_compiled("tensorprobe.capture.torch._launch", interface=1)

@@ -15,6 +15,7 @@ from tensorprobe.model.record import Stats, Value
 logger = logging.getLogger("tensorprobe")
 
 _ROWS = 1 << 18
+_VALUES = 1 << 12
 _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # only where torch was built for CUDA
 _current_device = getattr(torch._C, "_cuda_getDevice", None)
 _ALIGNMENT = 16
@@ -50,7 +51,7 @@ class KernelBuffer:
         with torch.inference_mode(False):  # an inference tensor could not be written outside inference mode
             rows = torch.empty(_ROWS, device_kernel.COLUMNS, dtype=torch.float64, device=device)
             hashes = torch.empty(_ROWS, dtype=torch.int64, device=device)
-        self._launcher = device_kernel.Launcher(rows, hashes)
+            self._launcher = device_kernel.Launcher(rows, hashes, _VALUES)
         self._waiting: list[tuple[Stats, Extent, Value | None, int, int]] = []
         """With the first row of each, and the number of its rows."""
         self._used = 0
@@ -72,7 +73,7 @@ class KernelBuffer:
         """The same for elements that lie one after another, from this address on; or as `strides` say."""
         count = extent.count
         programs = self._row_count(count, self._processors)
-        if self._used + programs > _ROWS:
+        if self._used + programs > _ROWS or len(self._waiting) == _VALUES:
             self.fetch()
         is_aligned = address % _ALIGNMENT == 0
         kind = (extent.dtype, is_aligned, strides is not None, hashed is not None)
@@ -103,7 +104,7 @@ class KernelBuffer:
         try:
             places = torch.tensor([entry[3:] for entry in waiting], dtype=torch.int64)
             rows, hashes = self._to_host(places, any(entry[2] is not None for entry in waiting))
-        except RuntimeError as error:
+        except BaseException as error:  # also Ctrl-C: nobody will ask for these again
             for stats, *_ in waiting:
                 stats.reason = describe_failure(error)
             raise

@@ -162,10 +162,12 @@ class TorchReader:
 
     def fetch(self) -> None:
         with self._fetching, isolated():  # who comes second finds all there
-            self._reducer.fetch()
-            late, self._late_digests, self._late_bytes = self._late_digests, [], 0
-            for value, copy in late:
-                self._take_digest(value, copy)
+            try:
+                self._reducer.fetch()
+            finally:  # where the device has failed, each checksum says so
+                late, self._late_digests, self._late_bytes = self._late_digests, [], 0
+                for value, copy in late:
+                    self._take_digest(value, copy)
 
     def forget(self) -> None:
         self._unnamed.clear()

@@ -85,10 +85,17 @@ class Reducer:
             return stats.reordered(None)
 
     def fetch(self) -> None:
+        """A device that fails takes no other with it: its error is raised when all were asked."""
+        failure: Exception | None = None
         with self._lock:
             for buffer in (*self._buffers.values(), *self._kernels.values()):
-                if buffer is not None:
-                    buffer.fetch()
+                try:
+                    if buffer is not None:
+                        buffer.fetch()
+                except Exception as error:
+                    failure = failure or error
+        if failure is not None:
+            raise failure
 
     def _kernel_for(self, tensor: torch.Tensor) -> KernelBuffer | None:
         if not tensor.is_cuda or not tensor.numel():

@@ -100,7 +100,7 @@ class DeviceBuffer:
         used, self._used = self._used, 0
         try:
             rows = self._rows_on_host(used)
-        except RuntimeError as error:
+        except BaseException as error:  # also Ctrl-C: nobody will ask for these again
             for stats, _, _ in waiting:
                 stats.reason = describe_failure(error)
             raise
