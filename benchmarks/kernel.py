@@ -28,7 +28,7 @@ def main() -> None:
     given = parser.parse_args()
     buffer = KernelBuffer(torch.device("cuda", 0))
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}: µs a tensor and TB/s")
-    print(f"{'elements':>10} {'dtype':9} {'copy':>16} {'statistics':>16} {'and hash':>16}")
+    print(f"{'elements':>10} {'dtype':9} {'copy':>16} {'statistics':>16} {'third of it':>16} {'and hash':>16}")
     for elements in given.elements:
         for dtype in (torch.bfloat16, torch.float32):
             count = max(2, min(LAUNCHES, LEAST_BYTES // (elements * dtype.itemsize)))
@@ -41,12 +41,20 @@ def main() -> None:
             def reduce(tensor: torch.Tensor) -> None:
                 buffer.add_line(tensor.data_ptr(), Extent(tensor.dtype, tensor.numel()), None)
 
+            def reduce_strided(tensor: torch.Tensor) -> None:
+                """The heads of an attention: a third of a tensor, transposed."""
+                part = tensor[: tensor.numel() // 3 // 4096 * 3 * 4096].view(-1, 3, 32, 128)[:, 1].transpose(0, 1)
+                buffer.add(part, Extent(part.dtype, part.numel()), None)
+
             def reduce_and_hash(tensor: torch.Tensor) -> None:
                 buffer.add_line(tensor.data_ptr(), Extent(tensor.dtype, tensor.numel()), Value(None))
 
             size = elements * dtype.itemsize
-            found = [time_each(action, tensors, buffer, given.rounds) for action in (copy, reduce, reduce_and_hash)]
-            sizes = (2 * size, size, size)
+            found = [
+                time_each(action, tensors, buffer, given.rounds)
+                for action in (copy, reduce, reduce_strided, reduce_and_hash)
+            ]
+            sizes = (2 * size, size, size / 3, size)
             row = [f"{us:8.1f} {bytes_ / us / 1e6:5.2f}  " for us, bytes_ in zip(found, sizes, strict=True)]
             print(f"{elements:10} {str(dtype).removeprefix('torch.'):9} {' '.join(row)}", flush=True)
 

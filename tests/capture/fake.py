@@ -33,6 +33,9 @@ class FakeReader:
     def read(self, tensor: Numbers, produced_by: str | None) -> TensorLeaf:
         return TensorLeaf("fake.Numbers", "float", (len(tensor),), False, Value(Stats(max(tensor), min(tensor))))
 
+    def begin_fetch(self) -> bool:
+        return False
+
     def copy(self, tensor: Numbers) -> Numbers:
         return Numbers(tensor)
 

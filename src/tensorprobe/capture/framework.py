@@ -29,6 +29,10 @@ class TensorReader(Protocol):
     notes_parts: bool
     """Are the calls that a layer makes noted in its record? A replay makes them in the place of the layer."""
 
+    def begin_fetch(self) -> bool:
+        """Another thread will `fetch`, and wait for what a device was given so far; False if there is nothing to wait
+        for."""
+
     def read(self, tensor: Any, produced_by: str | None) -> TensorLeaf:
         """Describe the value that `tensor` has now; `produced_by` names the record whose output it is."""
 

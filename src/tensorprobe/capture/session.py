@@ -261,6 +261,7 @@ class Session:
         writer = self._make_writer(folder, header)
         self._limit.begin_step(self._step, folder)
         sink = self._sink = Sink(writer, self._fetch, self._queue, self._failures, self._work)
+        sink.flush_later = lambda: self._ask_timer(sink.flush_unless_held)
         if self._flight is not None:
             self._flight.begin_step(self._step, folder)
             sink.observers.append(self._flight.watch.observe)
@@ -339,8 +340,22 @@ class Session:
 
     def _after_backward_pass(self) -> None:
         """Outside a window nobody will call `stop`: the files are made whole as soon as the pass is over."""
-        if not self.is_started and self._sink is not None and self.config.level != "debug":
-            self._close_sink(self._sink, is_finished=False)
+        sink = self._sink
+        if self.is_started or sink is None or self.config.level == "debug":
+            return
+        if not self._ask_timer(lambda: self._close_window(sink)):
+            self._close_sink(sink, is_finished=False)
+
+    def _close_window(self, sink: Sink) -> None:
+        """In another thread: the program may have gone on."""
+        with self._work:
+            if not self.is_started and self._sink is sink:
+                self._close_sink(sink, is_finished=False)
+
+    def _ask_timer(self, action: Callable[[], None]) -> bool:
+        """Where a device is still computing, another thread waits for it while the program goes on. False if there is
+        nothing to wait for, or nobody who could."""
+        return self._timer is not None and self._reader.begin_fetch() and self._timer.ask(action)
 
     def _describe_circumstances(self) -> None:
         self._circumstances = describe_circumstances(self.framework.name, self.framework.circumstances())

@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
 from tensorprobe.capture.deferral import Deferral
@@ -23,6 +24,7 @@ from tensorprobe.store.writer import RankWriter
 
 FLUSH_RECORDS = 256
 FLUSH_SECONDS = 0.5
+MOST_WAITING = 16 * FLUSH_RECORDS
 
 Append = Callable[[list[tuple[str, Any]]], None]
 
@@ -105,6 +107,8 @@ class Sink:
         self._is_held = False
         self.observers: list[Callable[[list[Finished]], None]] = []
         """Told of records whose statistics are fetched, before they are written."""
+        self.flush_later: Callable[[], bool] = lambda: False
+        """Has somebody else flush soon, where the device would be waited for; False if nobody will."""
         self.lost_count = 0
         """How many records could not be written."""
 
@@ -112,8 +116,16 @@ class Sink:
         """A call has ended, forward or backward."""
         waiting = self._records.new
         waiting.append(Finished(self._files.put_count, name, fields, parent, stack))
-        if len(waiting) >= FLUSH_RECORDS:
-            self.flush()
+        count = len(waiting)
+        if count >= FLUSH_RECORDS:
+            self._flush_many(count)
+
+    def _flush_many(self, count: int) -> None:
+        """So many records wait."""
+        is_for_others = count < MOST_WAITING and not self._is_held
+        if is_for_others and (count % FLUSH_RECORDS or self.flush_later()):
+            return
+        self.flush()
 
     def add_debug(self, name: str, tree: Any) -> None:
         """A single point was saved."""
@@ -128,6 +140,11 @@ class Sink:
             and (self._records or self._debug)
             and time.monotonic() - self._last_flush >= FLUSH_SECONDS
         ):
+            self.flush()
+
+    def flush_unless_held(self) -> None:
+        """For the timer, where it was asked to."""
+        if not self._is_held:
             self.flush()
 
     def hold(self) -> None:
@@ -232,28 +249,40 @@ class Sink:
 
 
 class FlushTimer:
-    """Flushes what has waited too long, also when the program makes no more calls (a hang, a long step)."""
+    """Flushes what has waited too long, also when the program makes no more calls (a hang, a long step); and what it is
+    asked for, while the program goes on."""
 
     def __init__(self, sink_of: Callable[[], Sink | None], failures: Failures) -> None:
         self._sink_of = sink_of
         self._failures = failures
-        self._ended = threading.Event()
+        self._asked: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="tensorprobe-flush", daemon=True)
         self._thread.start()
 
+    def ask(self, action: Callable[[], None]) -> bool:
+        """Do this soon; False where nobody does any more."""
+        self._asked.put(action)
+        return self._thread.is_alive()
+
     def close(self) -> None:
-        self._ended.set()
+        self._asked.put(None)
         if self._thread.is_alive():
             self._thread.join()
 
     def _work(self) -> None:
-        while not self._ended.wait(FLUSH_SECONDS):
-            self._flush()  # while it waits it holds no sink of a step that is over
+        while True:
+            try:
+                action = self._asked.get(timeout=FLUSH_SECONDS)
+            except Empty:
+                action = self._flush  # while it waits it holds no sink of a step that is over
+            if action is None:
+                return
+            try:
+                action()
+            except Exception as error:
+                self._failures.note("what has waited", error)
 
     def _flush(self) -> None:
-        try:
-            sink = self._sink_of()
-            if sink is not None:
-                sink.flush_if_due()
-        except Exception as error:
-            self._failures.note("what has waited", error)
+        sink = self._sink_of()
+        if sink is not None:
+            sink.flush_if_due()

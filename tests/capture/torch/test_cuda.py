@@ -362,7 +362,7 @@ def test_the_kernel_agrees_with_float64_whatever_the_size_and_the_place(dtype: t
     for tensor, value in zip(tensors, values, strict=False):
         stats, exact = value.stats, tensor.double()
         assert stats is not None and (stats.max, stats.min) == (exact.max().item(), exact.min().item())
-        assert stats.norm == pytest.approx(exact.norm().item(), rel=1e-9)
+        assert stats.norm == pytest.approx(exact.norm().item(), rel=1e-7)
         assert stats.mean == pytest.approx(exact.mean().item(), abs=1e-9 * exact.norm().item())
         assert not has_hash or value.digest == hash_digest(tensor.cpu())
     stats = values[-1].stats

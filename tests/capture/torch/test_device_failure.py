@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from tensorprobe.capture.torch import look
 from tensorprobe.capture.torch.reader import TorchReader
 from tensorprobe.capture.torch.reducer import Reducer
 from tensorprobe.capture.torch.statistics import DeviceBuffer, Extent
@@ -41,6 +42,7 @@ class LateDevice:
 def device(monkeypatch: pytest.MonkeyPatch) -> LateDevice:
     late = LateDevice()
     monkeypatch.setattr(Reducer, "reduce_line", lambda *_: None)
+    monkeypatch.setattr(look, "compiled", None)  # it would read the memory by itself
     monkeypatch.setattr(Reducer, "reduce", lambda *arguments: late.reduce(*arguments))
     monkeypatch.setattr(DeviceBuffer, "_rows_on_host", lambda *arguments: late.rows_on_host(*arguments))
     return late

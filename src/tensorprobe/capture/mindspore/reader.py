@@ -67,6 +67,10 @@ class MindSporeReader:
         self._orphans: dict[int, tuple[Tensor, str]] = {}
         """Results that the program gets as another object, by their memory; held, so that it stays theirs."""
 
+    def begin_fetch(self) -> bool:
+        """`read` waits for every value."""
+        return False
+
     def read(self, tensor: Tensor, produced_by: str | None) -> TensorLeaf:
         """A leaf for the value that `tensor` has now."""
         with hidden():

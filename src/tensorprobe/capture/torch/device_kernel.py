@@ -8,24 +8,16 @@ they are. Imports triton, which comes with the CUDA builds of torch: only import
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from functools import lru_cache
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
 
-from tensorprobe.compiled import load_compiled
 from tensorprobe.store import sketch
 
 COLUMNS = 6 + sketch.COUNT
 """max, min, sum, sum of squares, NaN count, Inf count, and the four numbers of the sketch"""
 FIELDS = 2
 """What a table says of each tensor for `merge_listed`: its first row, and how many rows it has."""
-_WARPS = 8
-_PROGRAMS_PER_PROCESSOR = 2
 _A = tl.constexpr(0x9E3779B97F4A7C15)
 _B = tl.constexpr(0xD6E8FEB86659FD93)
 _WIDTH = tl.constexpr(sketch.BLOCK)
@@ -98,21 +90,24 @@ def _hash(value, index, BITS: tl.constexpr):  # type: ignore[no-untyped-def]  # 
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _offset(index, form, IS_STRIDED: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+def _offset(index, form, DIMENSIONS: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
     """Where an element is, in elements from the first one on."""
-    if IS_STRIDED:
-        size_1, size_2, size_3, step_0, step_1, step_2 = form
-        left = index.to(tl.uint32)
-        inner = left % size_3.to(tl.uint32)
-        left = left // size_3.to(tl.uint32)
-        second = left % size_2.to(tl.uint32)
-        left = left // size_2.to(tl.uint32)
-        first = left % size_1.to(tl.uint32)
-        left = left // size_1.to(tl.uint32)
-        return (
-            left.to(tl.int64) * step_0 + first.to(tl.int64) * step_1 + second.to(tl.int64) * step_2 + inner.to(tl.int64)
-        )
-    return index
+    size_1, size_2, size_3, step_0, step_1, step_2 = form
+    offset = index
+    if DIMENSIONS > 1:
+        left = index.to(tl.uint32) // size_3.to(tl.uint32)
+        offset = (index.to(tl.uint32) - left * size_3.to(tl.uint32)).to(tl.int64)
+        if DIMENSIONS > 2:
+            above = left // size_2.to(tl.uint32)
+            offset += (left - above * size_2.to(tl.uint32)).to(tl.int64) * step_2
+            if DIMENSIONS > 3:
+                top = above // size_1.to(tl.uint32)
+                offset += (above - top * size_1.to(tl.uint32)).to(tl.int64) * step_1 + top.to(tl.int64) * step_0
+            else:
+                offset += above.to(tl.int64) * step_1
+        else:
+            offset += left.to(tl.int64) * step_2
+    return offset
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -124,12 +119,12 @@ def _add_line(  # type: ignore[no-untyped-def]
     index,
     inside,
     BITS: tl.constexpr,  # noqa: N803
-    IS_STRIDED: tl.constexpr,  # noqa: N803
+    DIMENSIONS: tl.constexpr,  # noqa: N803
     HAS_HASH: tl.constexpr,  # noqa: N803
 ):
     """One more row of the sketch, lane by lane; infinities are counted and left out of the sums."""
     largest, smallest, total, squares, folded, nans, infs, hashed = sums
-    value = tl.load(values + _offset(index, form, IS_STRIDED), mask=inside, other=0.0)
+    value = tl.load(values + _offset(index, form, DIMENSIONS), mask=inside, other=0.0)
     number = value.to(tl.float32)
     is_number = inside & (number == number)
     is_finite = tl.abs(number) < float("inf")
@@ -147,54 +142,48 @@ def _add_line(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _load_side(values, form, row, line, lines, SIDE: tl.constexpr, IS_ALIGNED: tl.constexpr, IS_STRIDED: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
-    """A row of the sketch, and where its elements are; zeros where there is none. A thread reads elements that lie side
-    by side."""
-    width = tl.where(line < lines, _WIDTH, 0)
-    begin = row * SIDE + line * _WIDTH
-    offset = _offset(begin, form, IS_STRIDED)
-    if IS_ALIGNED:
-        offset = tl.multiple_of(offset, SIDE)
-    side = tl.arange(0, SIDE)
-    mask = (row * SIDE < width)[:, None] & (side >= 0)[None, :]
-    return tl.load(values + offset[:, None] + side[None, :], mask=mask, other=0.0), begin[:, None] + side[None, :]
-
-
-@triton.jit  # type: ignore[untyped-decorator]
 def _add_lines(  # type: ignore[no-untyped-def]
     sums,
     values,
     form,
     line,
     step,
-    lines,
     BITS: tl.constexpr,  # noqa: N803
+    COUNT: tl.constexpr,  # noqa: N803
+    IS_LAST: tl.constexpr,  # noqa: N803
     IS_ALIGNED: tl.constexpr,  # noqa: N803
-    IS_STRIDED: tl.constexpr,  # noqa: N803
+    DIMENSIONS: tl.constexpr,  # noqa: N803
     HAS_HASH: tl.constexpr,  # noqa: N803
 ):
-    """Some more whole rows of the sketch, `step` apart, the first of which is there: added up in float32 before they
-    are in float64."""
+    """`COUNT` more whole rows of the sketch, `step` apart, added up in float32 before they are in float64. A thread
+    reads elements that lie side by side; the last ones read some of the row that follows, unless `IS_LAST` says that
+    there may be none: nobody asks for their sums."""
     side: tl.constexpr = 128 // BITS  # the elements of one read
     row = tl.arange(0, _LANES // side)
+    beside = tl.arange(0, side)
     largest, smallest, total, squares, folded, hashed = sums
-    line = tl.cast(line, tl.int64)
-    value, index = _load_side(values, form, row, line, lines, side, IS_ALIGNED, IS_STRIDED)
-    most = value.to(tl.float32)
-    least, sums_here, squares_here, folded_here = most, most, most * most, most * _row_sign(line)
-    if HAS_HASH:
-        hashed += tl.sum(_hash(value, index, BITS), 1)
-    for number in tl.static_range(1, _AT_ONCE):
-        other = line + number * step
-        value, index = _load_side(values, form, row, other, lines, side, IS_ALIGNED, IS_STRIDED)
+    most = tl.full((_LANES // side, side), float("-inf"), tl.float32)
+    least = tl.full((_LANES // side, side), float("inf"), tl.float32)
+    sums_here = tl.zeros((_LANES // side, side), tl.float32)
+    squares_here, folded_here = sums_here, sums_here
+    for number in tl.static_range(COUNT):
+        here = tl.cast(line + number * step, tl.int64)
+        begin = row * side + here * _WIDTH
+        offset = _offset(begin, form, DIMENSIONS)
+        if IS_ALIGNED:
+            offset = tl.multiple_of(offset, side)
+        place = values + offset[:, None] + beside[None, :]
+        if IS_LAST:  # noqa: SIM108  triton chooses between blocks, not between values
+            value = tl.load(place, mask=(row < _WIDTH // side)[:, None], other=0.0)
+        else:
+            value = tl.load(place)
         exact = value.to(tl.float32)
-        there = tl.where(other < lines, exact, most)
-        most, least = tl.maximum(most, there), tl.minimum(least, there)
+        most, least = tl.maximum(most, exact), tl.minimum(least, exact)
         sums_here += exact
         squares_here += exact * exact
-        folded_here += exact * _row_sign(other)
+        folded_here += exact * _row_sign(here)
         if HAS_HASH:
-            hashed += tl.sum(_hash(value, index, BITS), 1)
+            hashed += tl.sum(_hash(value, begin[:, None] + beside[None, :], BITS), 1)
     largest = tl.maximum(largest, tl.max(most, 1))
     smallest = tl.minimum(smallest, tl.min(least, 1))
     total += tl.sum(sums_here, 1).to(tl.float64)
@@ -219,7 +208,7 @@ def _reduce_fast(  # type: ignore[no-untyped-def]
     programs,
     BITS: tl.constexpr,  # noqa: N803
     IS_ALIGNED: tl.constexpr,  # noqa: N803
-    IS_STRIDED: tl.constexpr,  # noqa: N803
+    DIMENSIONS: tl.constexpr,  # noqa: N803
     HAS_HASH: tl.constexpr,  # noqa: N803
 ):
     """The whole rows of the sketch of one program's share, where all is finite and squares stay inside float32; and
@@ -233,11 +222,21 @@ def _reduce_fast(  # type: ignore[no-untyped-def]
         tl.zeros((_LANES // side, side), tl.float64),
         tl.zeros((_LANES // side,), tl.uint64),
     )
-    for line in range(program, lines, programs * _AT_ONCE):
-        sums = _add_lines(sums, values, form, line, programs, lines, BITS, IS_ALIGNED, IS_STRIDED, HAS_HASH)
+    own = (lines - 1 - program + programs - 1) // programs  # how many of its rows are not the very last one
+    rest = program + own // _AT_ONCE * _AT_ONCE * programs
+    for line in range(program, rest, programs * _AT_ONCE):
+        sums = _add_lines(sums, values, form, line, programs, BITS, _AT_ONCE, False, IS_ALIGNED, DIMENSIONS, HAS_HASH)
+    for line in range(rest, lines, programs):
+        sums = _add_lines(sums, values, form, line, programs, BITS, 1, True, IS_ALIGNED, DIMENSIONS, HAS_HASH)
     largest, smallest, total, squares, folded, hashed = sums
     is_there = tl.arange(0, _LANES // side) < _WIDTH // side
     largest, smallest = tl.where(is_there, largest, float("-inf")), tl.where(is_there, smallest, float("inf"))
+    total, squares, hashed = (
+        tl.where(is_there, total, 0.0),
+        tl.where(is_there, squares, 0.0),
+        tl.where(is_there, hashed, 0),
+    )
+    folded = tl.where(is_there[:, None], folded, 0.0)
     most, least, whole, size = tl.reduce((largest, smallest, total, squares), 0, _join)
     word = tl.zeros((), tl.uint64)
     if HAS_HASH:
@@ -258,7 +257,7 @@ def _reduce(  # type: ignore[no-untyped-def]
     hashes,
     BITS: tl.constexpr,  # noqa: N803
     IS_ALIGNED: tl.constexpr,  # noqa: N803
-    IS_STRIDED: tl.constexpr,  # noqa: N803
+    DIMENSIONS: tl.constexpr,  # noqa: N803
     HAS_HASH: tl.constexpr,  # noqa: N803
 ):
     """The share of one program. Of a large tensor its whole rows are added up fast; what is left, or was not right so,
@@ -271,7 +270,7 @@ def _reduce(  # type: ignore[no-untyped-def]
     columns = tl.zeros((_LANES,), tl.float64)
     if lines >= _AT_ONCE * programs:
         is_right, most_found, least_found, whole_found, size_found, columns_found, word_found = _reduce_fast(
-            values, form, lines, program, programs, BITS, IS_ALIGNED, IS_STRIDED, HAS_HASH
+            values, form, lines, program, programs, BITS, IS_ALIGNED, DIMENSIONS, HAS_HASH
         )
         if is_right:
             first = lines
@@ -289,11 +288,11 @@ def _reduce(  # type: ignore[no-untyped-def]
     )
     for line in range(first, lines, programs):
         index = lane + line * _WIDTH
-        sums = _add_line(sums, values, form, line, index, lane < _WIDTH, BITS, IS_STRIDED, HAS_HASH)
+        sums = _add_line(sums, values, form, line, index, lane < _WIDTH, BITS, DIMENSIONS, HAS_HASH)
     if lines % programs == program:
         index = lane + lines * _WIDTH
         inside = (lane < _WIDTH) & (index < count)
-        sums = _add_line(sums, values, form, lines, index, inside, BITS, IS_STRIDED, HAS_HASH)
+        sums = _add_line(sums, values, form, lines, index, inside, BITS, DIMENSIONS, HAS_HASH)
     largest, smallest, total, squares, folded, nans, infs, hashed = sums
     largest, smallest, total, squares = tl.reduce((largest, smallest, total, squares), 0, _join)
     _store_counts(row, folded, lane.to(tl.uint32), nans, infs)
@@ -305,11 +304,11 @@ def _reduce(  # type: ignore[no-untyped-def]
         tl.store(hashes, (word + tl.sum(hashed, 0)).to(tl.int64, bitcast=True))
 
 
-_UNSPECIALIZED = ("address", "count", "row", "programs", "size_1", "size_2", "size_3", "step_0", "step_1", "step_2")
+UNSPECIALIZED = ("address", "count", "row", "programs", "size_1", "size_2", "size_3", "step_0", "step_1", "step_2")
 """A kernel of them is right for all numbers, not only for those that it was compiled with."""
 
 
-@triton.jit(do_not_specialize=_UNSPECIALIZED)  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=UNSPECIALIZED)  # type: ignore[untyped-decorator]
 def reduce_tensor(  # type: ignore[no-untyped-def]
     address,
     count,
@@ -325,11 +324,12 @@ def reduce_tensor(  # type: ignore[no-untyped-def]
     hashes,
     DTYPE: tl.constexpr,  # noqa: N803
     IS_ALIGNED: tl.constexpr,  # noqa: N803
-    IS_STRIDED: tl.constexpr,  # noqa: N803
+    DIMENSIONS: tl.constexpr,  # noqa: N803
     HAS_HASH: tl.constexpr,  # noqa: N803
 ):
     """One tensor, by this many programs, from this row on. `IS_ALIGNED`: it begins at a multiple of 16 bytes, and so
-    does all that is read at once. `IS_STRIDED`: its elements lie as the sizes and steps say (`Strides`)."""
+    does all that is read at once. `DIMENSIONS`: 1 where its elements lie one after another, else they lie as the sizes
+    and steps say (`kernel_launch.Strides`)."""
     program = tl.program_id(0).to(tl.int64)
     if program < programs:
         values = address.to(tl.pointer_type(DTYPE))
@@ -339,7 +339,7 @@ def reduce_tensor(  # type: ignore[no-untyped-def]
         form = (size_1, size_2, size_3, step_0, step_1, step_2)
         place = rows + (row + program) * _COLUMNS
         hash_place = hashes + row + program
-        _reduce(values, form, count, program, programs, place, hash_place, bits, IS_ALIGNED, IS_STRIDED, HAS_HASH)
+        _reduce(values, form, count, program, programs, place, hash_place, bits, IS_ALIGNED, DIMENSIONS, HAS_HASH)
 
 
 _MERGED_ROWS = tl.constexpr(512)
@@ -376,115 +376,3 @@ def merge_listed(table, rows, hashes, merged, merged_hashes, HAS_HASH: tl.conste
 
 DTYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
 """Squares of these stay inside float64."""
-
-
-@lru_cache
-def processor_count(device: torch.device) -> int:
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
-
-
-def program_count(count: int, processors: int) -> int:
-    """How many programs, and so rows, a tensor of `count` elements takes."""
-    return min(-(-count // sketch.BLOCK), _PROGRAMS_PER_PROCESSOR * processors)
-
-
-Strides = tuple[int, int, int, int, int, int]
-"""How elements lie that are no line: the last three sizes, the steps of the first three dimensions. Of four dimensions;
-the last one has no gaps."""
-NO_STRIDES: Strides = (1, 1, 1, 1, 1, 1)
-_MAX_STRIDED = 1 << 31
-
-
-@lru_cache(maxsize=4096)
-def find_strides(shape: tuple[int, ...], steps: tuple[int, ...], size: int) -> Strides | None:
-    """How a tensor lies whose elements have `size` bytes; None where what is read at once would not be in one piece."""
-    merged: list[tuple[int, int]] = []  # from the last dimension on
-    for length, step in zip(reversed(shape), reversed(steps), strict=True):
-        if length == 1:
-            continue
-        if merged and step == merged[-1][0] * merged[-1][1]:
-            merged[-1] = (merged[-1][0] * length, merged[-1][1])
-        else:
-            merged.append((length, step))
-    side = 16 // size
-    is_read_in_pieces = merged and merged[0][1] == 1 and not merged[0][0] % side
-    if len(merged) > 4 or not is_read_in_pieces or any(step % side or not step for _, step in merged[1:]):
-        return None
-    if math.prod(shape) >= _MAX_STRIDED:
-        return None
-    lengths, gaps = zip(*merged, *[(1, 1)] * (4 - len(merged)), strict=True)
-    return lengths[2], lengths[1], lengths[0], gaps[3], gaps[2], gaps[1]
-
-
-Kind = tuple[torch.dtype, bool, bool, bool]
-"""A dtype; is it aligned, is it strided, is it hashed?"""
-Launch = Callable[[int, int, tuple[int, ...], Strides], None]
-"""With so many programs, on a stream, a tensor that lies there."""
-
-
-class Launcher:
-    """Launches compiled kernels. Triton's own way looks at each argument again, for several times as long, and tells
-    the hooks of profilers of a kernel that is none of the program's."""
-
-    def __init__(self, rows: torch.Tensor, hashes: torch.Tensor, values: int) -> None:
-        self._memory = rows, hashes
-        self._rows, self._hashes = rows.data_ptr(), hashes.data_ptr()
-        self._device = device = rows.device
-        # What a merge of so many needs is there before the program may have used up the memory.
-        self._merged = torch.empty(values, COLUMNS, dtype=torch.float64, device=device)
-        self._merged_hashes = torch.empty(values, dtype=torch.int64, device=device)
-        self._table = torch.empty(values, FIELDS, dtype=torch.int64, device=device)
-        self._launches: dict[Kind, Launch] = {}
-
-    def launch(self, kind: Kind, line: tuple[int, int, int, int], strides: Strides, stream: int) -> None:
-        """Reduce a tensor. `line`: its address, how many elements it has, its first row, and how many programs work on
-        it. Nobody waits."""
-        launch = self._launches.get(kind)
-        if launch is None:
-            launch = self._launches[kind] = self._compile(kind)
-        launch(line[3], stream, line, strides)
-
-    def merge(self, table: torch.Tensor, has_hash: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """The tensors of a table, whose reductions are over: a row for each, and its hash. They are there until the
-        next merge."""
-        values = len(table)
-        with torch.cuda.device(self._device):
-            self._table[:values].copy_(table)
-            merge_listed[(values, 1, 1)](self._table, *self._memory, self._merged, self._merged_hashes, has_hash)
-        return self._merged[:values], self._merged_hashes[: values if has_hash else 0]
-
-    def _compile(self, kind: Kind) -> Launch:
-        """For nothing: no program finds work. All numbers are of 64 bits."""
-        constants = (DTYPES[kind[0]], *kind[1:])
-        numbers = [-_LARGE] * len(_UNSPECIALIZED)
-        with torch.cuda.device(self._device):
-            kernel = reduce_tensor[(1, 1, 1)](*numbers, *self._memory, *constants, num_warps=_WARPS)
-            return self._launch_directly(kernel) or self._launch_by_triton(kernel, constants)
-
-    def _launch_directly(self, kernel: Any) -> Launch | None:
-        """By compiled code; None where there is none, or where the kernel is called in some other way."""
-        count = _compiled.count_parameters(kernel.function) if _compiled is not None else -1
-        if count < len(_UNSPECIALIZED) + len(self._memory):
-            return None
-        run, function = _compiled.launch, kernel.function
-        threads, shared_bytes = 32 * kernel.metadata.num_warps, kernel.metadata.shared
-        rows, hashes = self._rows, self._hashes
-
-        def launch(programs: int, stream: int, line: tuple[int, ...], strides: Strides) -> None:
-            run(function, programs, threads, shared_bytes, stream, count, *line, *strides, rows, hashes)
-
-        return launch
-
-    def _launch_by_triton(self, kernel: Any, constants: tuple[Any, ...]) -> Launch:
-        run, function, metadata = kernel.run, kernel.function, kernel.packed_metadata
-        rows, hashes = self._rows, self._hashes
-
-        def launch(programs: int, stream: int, line: tuple[int, ...], strides: Strides) -> None:
-            hooks = (None, None, None)
-            run(programs, 1, 1, stream, function, metadata, *hooks, *line, *strides, rows, hashes, *constants)
-
-        return launch
-
-
-_LARGE = 1 << 40
-_compiled = load_compiled("tensorprobe.capture.torch._launch", interface=1)

@@ -40,6 +40,8 @@ class Layout(Unique):
     """How large a storage is of which it shows each element once; -1 where it begins later, or leaves gaps."""
     any_order: tuple[Any, ...]
     """A key for the statistics of all of a storage, whatever the order of its elements."""
+    as_read: tuple[Any, ...]
+    """What tensors of one storage share that show the same elements in the same order, whatever their shapes."""
     in_order: tuple[Any, ...]
     """The same with the order in which they are shown, for the sketch."""
 
@@ -80,8 +82,22 @@ def add_layout(key: tuple[Any, ...], tensor: torch.Tensor) -> Layout:
     layout.line = (layout.extent.count, KINDS[key[4]]) if key[4] in KINDS else None
     layout.dense_bytes = tensor.nbytes if not key[1] and is_dense(tensor) else -1
     layout.any_order = (key[0], *key[4:])
+    layout.as_read = (*key[:2], merge_dimensions(key[2], key[3]), *key[4:])
     layout.in_order = (*layout.any_order, _order_of(tensor))
     return known_layouts.setdefault(key, layout)
+
+
+def merge_dimensions(shape: tuple[int, ...], steps: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """Lengths and steps from the last dimension on, with those as one that are read as one."""
+    merged: list[tuple[int, int]] = []
+    for length, step in zip(reversed(shape), reversed(steps), strict=True):
+        if length == 1:
+            continue
+        if merged and step == merged[-1][0] * merged[-1][1]:
+            merged[-1] = (merged[-1][0] * length, merged[-1][1])
+        else:
+            merged.append((length, step))
+    return tuple(merged)
 
 
 def is_dense(tensor: torch.Tensor) -> bool:

@@ -160,6 +160,9 @@ class TorchReader:
     def describe_object(self, value: Any) -> dict[str, Any] | None:
         return describe_object(value)
 
+    def begin_fetch(self) -> bool:
+        return self._reducer.take()
+
     def fetch(self) -> None:
         with self._fetching, isolated():  # who comes second finds all there
             try:
@@ -342,6 +345,10 @@ class TorchReader:
             return value, None
         if known is not None and known.is_trusted and layout.dense_bytes == size_bytes:
             value.stats = self._known_stats(known, tensor, layout)
+        elif known is not None and known.is_trusted and layout.is_stored_as_shown:
+            value.stats = self._find_stats(known, layout.as_read, tensor)
+            if value.stats is None:
+                value.stats = known.stats[layout.as_read] = self._reduce(tensor, layout)
         else:
             value.stats = self._reduce(tensor, layout)
         if self._digest_kind is not None:

@@ -4,6 +4,7 @@ device."""
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import torch
 
@@ -84,18 +85,28 @@ class Reducer:
         except Exception:  # the numbers of the same elements were computed before
             return stats.reordered(None)
 
-    def fetch(self) -> None:
-        """A device that fails takes no other with it: its error is raised when all were asked."""
-        failure: Exception | None = None
+    def take(self) -> bool:
+        """What was launched so far is what a `fetch` by another thread waits for, not what comes from now on; False
+        where nothing was."""
+        kernels = [kernel for kernel in self._kernels.values() if kernel is not None]
         with self._lock:
-            for buffer in (*self._buffers.values(), *self._kernels.values()):
-                try:
-                    if buffer is not None:
-                        buffer.fetch()
-                except Exception as error:
-                    failure = failure or error
-        if failure is not None:
-            raise failure
+            for kernel in kernels:
+                kernel.take(waits=False)
+        return any(kernel.is_waited_for for kernel in kernels)
+
+    def fetch(self) -> None:
+        """A device that fails takes no other with it: its error is raised when all were asked. While a kernel is waited
+        for, others may launch more."""
+        kernels = [kernel for kernel in self._kernels.values() if kernel is not None]
+        failures = [_try(kernel.fetch_taken) for kernel in kernels]
+        with self._lock:
+            for kernel in kernels:
+                kernel.take(waits=True)
+            failures += [_try(buffer.fetch) for buffer in self._buffers.values()]
+        failures += [_try(kernel.fetch_taken) for kernel in kernels]
+        for failure in failures:
+            if failure is not None:
+                raise failure
 
     def _kernel_for(self, tensor: torch.Tensor) -> KernelBuffer | None:
         if not tensor.is_cuda or not tensor.numel():
@@ -110,3 +121,11 @@ class Reducer:
         if buffer is None:
             buffer = self._buffers[device] = DeviceBuffer(device)
         return buffer
+
+
+def _try(action: Callable[[], None]) -> Exception | None:
+    try:
+        action()
+    except Exception as error:
+        return error
+    return None
