@@ -170,9 +170,10 @@ def _add_lines(  # type: ignore[no-untyped-def]
         here = tl.cast(line + number * step, tl.int64)
         begin = row * side + here * _WIDTH
         offset = _offset(begin, form, DIMENSIONS)
+        offsets = offset[:, None] + beside[None, :]
         if IS_ALIGNED:
-            offset = tl.multiple_of(offset, side)
-        place = values + offset[:, None] + beside[None, :]
+            offsets = tl.max_contiguous(tl.multiple_of(offsets, (1, side)), (1, side))
+        place = values + offsets
         if IS_LAST:  # noqa: SIM108  triton chooses between blocks, not between values
             value = tl.load(place, mask=(row < _WIDTH // side)[:, None], other=0.0)
         else:
