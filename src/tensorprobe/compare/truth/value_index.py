@@ -93,6 +93,8 @@ def is_same(first: Array, second: Array, tolerance: float = TOLERANCE) -> bool:
                 return False
             one, difference = np.where(lost, 0, one), np.where(lost, 0, difference)
             largest = np.abs(difference).max(initial=0.0)
+        if not largest:
+            return True
         if not largest <= 100 * tolerance * np.abs(one).max(initial=0.0):
             return False
         return bool(np.linalg.norm(difference) <= tolerance * np.linalg.norm(one))
