@@ -48,11 +48,12 @@ def test_numbers_beside_a_choice_are_no_result_if_the_choice_is_taken() -> None:
     """`topk(scores)[1]`: in which order it gives the best scores is nobody's concern."""
     topk, gather = make_call("topk", 0, [0], [1, 2]), make_call("gather", 1, [0, 2], [3])
     makers = (None, "topk", "topk", "gather")
-    step, alone = make_step(topk, gather, makers=makers), make_step(topk, makers=makers[:3])
-    for one in (step, alone):
+    step, trained = (make_step(topk, gather, makers=makers) for _ in range(2))
+    alone = make_step(topk, makers=makers[:3])
+    for one in (step, trained, alone):
         one.values[2].array = np.arange(3)
         one.values[2].dtype = "int64"
+    trained.values[3].is_root = True
     assert step.is_end(step.values[1])  # without a loss all that comes out is a result
-    step.values[3].is_root = True
-    assert not step.is_end(step.values[1])
+    assert not trained.is_end(trained.values[1])
     assert alone.is_end(alone.values[1])

@@ -128,7 +128,7 @@ class TrueStep:
     def leaves(self) -> Iterator[TrueValue]:
         return (value for value in self.values if value.is_leaf)
 
-    @property
+    @cached_property
     def roots(self) -> list[TrueValue]:
         """The values from which gradients were asked for: the loss. Where there is a number among them, the others are
         results that got their gradient from a call that nobody saw."""
@@ -245,6 +245,20 @@ class TrueStep:
                 found.setdefault(value.maker, []).append(value)
         return found
 
+    def only_moves(self, call: TrueCall) -> bool:
+        """Are all numbers that come out of a call among those that go in?"""
+        if call.name not in self._moving:
+            given, made = (
+                [self.values[number].array for number in places.values() if self.values[number].is_floating]
+                for places in (call.inputs, call.outputs)
+            )
+            self._moving[call.name] = bool(given and made) and _are_among(made, given)
+        return self._moving[call.name]
+
+    @cached_property
+    def _moving(self) -> dict[str, bool]:
+        return {}
+
     def name_of(self, leaf: TrueValue) -> str:
         """What a leaf is called in every step of a program: a view of a parameter has no name of its own."""
         users = self.users.get(leaf.number, ())
@@ -252,3 +266,14 @@ class TrueStep:
 
     def maker(self, value: TrueValue) -> TrueCall | None:
         return self.calls.get(value.maker) if value.maker is not None else None
+
+
+def _are_among(made: list[Array], given: list[Array]) -> bool:
+    """Are all these numbers among those? What computes is mostly told by its first number; only then all are sorted."""
+    known = np.concatenate([one.reshape(-1) for one in given])
+    if not all((known == one.flat[0]).any() for one in made if one.size):
+        return False
+    known.sort()
+    wanted = [np.unique(one) for one in made]
+    places = [np.searchsorted(known, one).clip(max=known.size - 1) for one in wanted]
+    return all(np.array_equal(known[place], one) for one, place in zip(wanted, places, strict=True))

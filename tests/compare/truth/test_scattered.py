@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorprobe.compare.truth.scattered import Scattered, find_rising, only_moves, telling_numbers
+from tensorprobe.compare.truth.scattered import Scattered, find_rising, telling_numbers
 from tensorprobe.compare.truth.value_index import Counterparts
 from tensorprobe.replay.result import Coverage
 from tensorprobe.replay.true_step import TrueCall, TrueStep, TrueValue
@@ -59,7 +59,7 @@ def test_a_value_is_there_if_all_its_numbers_are_in_their_order(parts: dict[str,
 def test_what_is_only_put_together_of_what_is_there_is_not_there() -> None:
     scattered, (value,) = scatter({"exp": np.exp(X)}, flip=X[::-1].copy())
     step = scattered.steps["candidate"]
-    assert only_moves(step, step.calls["Torch.flip.0.forward"])
+    assert step.only_moves(step.calls["Torch.flip.0.forward"])
     assert not scattered.exists("candidate", value)
 
 

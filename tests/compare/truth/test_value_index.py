@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorprobe.compare.truth.value_index import TOLERANCE, is_same, settle
-from tensorprobe.replay.true_step import Array
+from tensorprobe.compare.truth import value_index
+from tensorprobe.compare.truth.value_index import TOLERANCE, Counterparts, is_same, settle
+from tensorprobe.replay.result import Coverage
+from tensorprobe.replay.true_step import Array, TrueCall, TrueStep, TrueValue
 
 X = np.random.default_rng(0).normal(size=(6, 6))
 HIDDEN = np.triu(np.ones((6, 6), bool), 1)
@@ -65,3 +67,22 @@ def test_every_value_is_itself(numbers: list[float]) -> None:
     array = np.array(numbers, np.float64)
     assert is_same(array, array.copy())
     assert settle(array).shape == array.shape
+
+
+def make_loop(count: int) -> TrueStep:
+    """Calls that each give what the one before gave: a loop that has come to rest."""
+    names = [f"Torch.tanh.{number}.forward" for number in range(count)]
+    values = [TrueValue(number, X.copy(), "float32", name, "output.0") for number, name in enumerate(names)]
+    calls = [TrueCall(name, at, "pytorch", "Torch", "tanh", None, None, {}, {"o": at}) for at, name in enumerate(names)]
+    return TrueStep("loop", {call.name: call for call in calls}, values, Coverage())
+
+
+def test_values_that_are_equal_are_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[Array] = []
+    monkeypatch.setattr(value_index, "is_same", lambda first, *rest: looked.append(first) or is_same(first, *rest))
+    counterparts = Counterparts(make_loop(40), make_loop(50))
+    values = counterparts.steps["candidate"].values
+    assert all(counterparts.exists("candidate", value) for value in values)
+    assert len(looked) == 1
+    assert all(counterparts.of("candidate", value) == counterparts.steps["reference"].values for value in values)
+    assert len(looked) < 10

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from tensorprobe.compare.truth.scattered import only_moves
 from tensorprobe.replay.true_step import TrueCall, TrueStep
 
 _LEAST = 32
@@ -23,7 +22,7 @@ def is_elementwise(step: TrueStep, call: TrueCall) -> bool:
     given, made = ([value for value in values if value.is_floating] for values in (given, made))
     if len(given) != 1 or len(made) != 1 or not _LEAST <= given[0].array.size == made[0].array.size:
         return False
-    if call.is_random or only_moves(step, call):
+    if call.is_random or step.only_moves(call):
         return False
     result = made[0].array.reshape(-1)[np.argsort(given[0].array, axis=None)]
     if np.iscomplexobj(result) or not np.isfinite(result).all():

@@ -13,7 +13,7 @@ from tensorprobe.compare.truth.forward_difference import ForwardExplainer, Start
 from tensorprobe.compare.truth.opening import Opener, Opening
 from tensorprobe.compare.truth.proportional import Proportional
 from tensorprobe.compare.truth.region import add_region
-from tensorprobe.compare.truth.scattered import Scattered, TrustedMoves, only_moves
+from tensorprobe.compare.truth.scattered import Scattered, TrustedMoves
 from tensorprobe.compare.truth.value_index import Counterparts, count_alike, word_of
 from tensorprobe.replay.true_step import TrueCall, TrueStep
 
@@ -42,7 +42,7 @@ def explain_forward(
             found = [replace(one, suspects=tuple(_find_movers(one.candidate, step))) for one in others]
         found = found or others
     if not any(_computes(one, scattered) for one in found[:1]):
-        trusting = TrustedMoves(counterparts)
+        trusting = TrustedMoves(scattered)
         explainer = ForwardExplainer(counterparts, trusting, arguments)
         others = explainer.explain(starts)
         told = [one for one in others if one.is_called_otherwise and _computes(one, trusting)]
@@ -76,7 +76,7 @@ def _explain_multiples(counterparts: Counterparts, starts: Starts, arguments: Ar
 
 def _rank(call: TrueCall | None, step: TrueStep) -> tuple[bool, int]:
     """Numbers are chosen and put elsewhere in many ways: what is computed of the same, and otherwise, says more."""
-    return (False, -1) if call is None else (only_moves(step, call), call.position)
+    return (False, -1) if call is None else (step.only_moves(call), call.position)
 
 
 def _is_telling(one: Difference, scattered: Scattered) -> bool:
@@ -147,7 +147,7 @@ def _find_movers_before(call: TrueCall, step: TrueStep) -> Iterator[TrueCall]:
     first."""
     while True:
         makers = [step.maker(step.values[number]) for number in call.inputs.values()]
-        known = [one for one in makers if one is not None and (only_moves(step, one) or is_elementwise(step, one))]
+        known = [one for one in makers if one is not None and (step.only_moves(one) or is_elementwise(step, one))]
         maker = known[0] if known else None
         if maker is None or maker.position >= call.position:
             return
@@ -173,8 +173,8 @@ def _find_left_out(beginnings: Sequence[TrueCall], scattered: Scattered) -> list
 
 def _find_movers(call: TrueCall | None, step: TrueStep) -> Iterator[TrueCall]:
     """The calls after this one that only move what it gives: any of them may be meant."""
-    while call is not None and only_moves(step, call):
+    while call is not None and step.only_moves(call):
         users = [user for number in call.outputs.values() for user in step.users.get(number, [])]
         call = users[0] if len(users) == 1 else None
-        if call is not None and only_moves(step, call):
+        if call is not None and step.only_moves(call):
             yield call

@@ -10,7 +10,6 @@ from tensorprobe.compare.truth.argument import Arguments
 from tensorprobe.compare.truth.difference import Difference, describe_call, describe_start
 from tensorprobe.compare.truth.observable import Observables
 from tensorprobe.compare.truth.partial_sum import PartialSums
-from tensorprobe.compare.truth.scattered import only_moves
 from tensorprobe.compare.truth.slice import Slice, Slicer
 from tensorprobe.compare.truth.start import pair_lone_leaves
 from tensorprobe.compare.truth.value_index import (
@@ -294,7 +293,7 @@ class ForwardExplainer:
         """The calls that have only moved the numbers of an operand, the last one first."""
         step = self._steps["candidate"]
         value, last = step.values[call.inputs[slot]], call
-        while (maker := step.maker(value)) is not None and maker.position < last.position and only_moves(step, maker):
+        while (maker := step.maker(value)) is not None and maker.position < last.position and step.only_moves(maker):
             yield maker
             moved = (step.values[number] for number in maker.inputs.values())
             value, last = next(one for one in moved if one.is_floating), maker

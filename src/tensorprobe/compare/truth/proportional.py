@@ -35,7 +35,7 @@ class Proportional:
         return self._counterparts.of(side, value) or [other for other, _ in self.multiples(side, value)]
 
     def exists(self, side: str, value: TrueValue) -> bool:
-        return bool(self.of(side, value))
+        return self._counterparts.exists(side, value) or bool(self.multiples(side, value))
 
     def multiples(self, side: str, value: TrueValue) -> list[tuple[TrueValue, float]]:
         """The values of the other run that this is a multiple of, each with the factor."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tensorprobe.compare.truth.difference import Difference, Region
-from tensorprobe.compare.truth.scattered import only_moves
 from tensorprobe.compare.truth.value_index import Counterparts, find_alike, other_side
 from tensorprobe.replay.true_step import TrueCall, TrueStep
 
@@ -53,7 +52,7 @@ def _find_user(call: TrueCall, step: TrueStep) -> TrueCall | None:
     while waiting:
         made = [number for number in waiting.pop(0).outputs.values() if step.values[number].is_floating]
         for user in (one for number in made for one in step.users.get(number, [])):
-            if not only_moves(step, user):
+            if not step.only_moves(user):
                 return user
             if user.name not in seen:
                 seen.add(user.name)
@@ -64,7 +63,7 @@ def _find_user(call: TrueCall, step: TrueStep) -> TrueCall | None:
 def _find_computing(name: str | None, step: TrueStep) -> TrueCall | None:
     """The call of this name, or the one before it that computed what it only moves."""
     call = step.calls.get(name) if name is not None else None
-    while call is not None and only_moves(step, call):
+    while call is not None and step.only_moves(call):
         before = [step.maker(step.values[number]) for number in call.inputs.values()]
         earlier = [one for one in before if one is not None and one.position < call.position]
         call = next(iter(earlier), None)

@@ -29,6 +29,8 @@ _MAX_CHANCE = 0.2
 _AROUND = 512
 """How likely that is, is counted in a range so many times as wide as two equal numbers may be apart."""
 _MAX_HITS = 16
+_MAX_SCANS = 16
+"""So many values are looked for one by one; for more it pays to sort all numbers of a step."""
 _STRAY = 3.0
 """So many times as often as is likely may numbers be near one another by chance."""
 
@@ -42,6 +44,7 @@ class Scattered:
         self._counterparts = counterparts
         self.steps = counterparts.steps
         self._found: dict[tuple[str, int], list[list[TrueValue]]] = {}
+        self._indexes = {side: _NumberIndex(step) for side, step in self.steps.items()}
 
     def of(self, side: str, value: TrueValue) -> list[TrueValue]:
         """The values of the other run that have its content, that hold all its numbers, or whose numbers it holds.
@@ -61,10 +64,6 @@ class Scattered:
             values = self.steps[other].values
             known = self._found[side, value.number] = [[values[number] for number in alike] for alike in numbers]
         return known
-
-    @cached_property
-    def _indexes(self) -> dict[str, _NumberIndex]:
-        return {side: _NumberIndex(step) for side, step in self.steps.items()}
 
     @cached_property
     def _parts(self) -> dict[str, dict[int, list[TrueValue]]]:
@@ -99,7 +98,7 @@ class Scattered:
                 return all(self._is_known(side, one) for one in floating)
             if not self.of(side, value):
                 return False
-            if not only_moves(step, maker):
+            if not step.only_moves(maker):
                 return True
             flat = value.array.reshape(-1)
             shaped = next((one for one in floating if np.array_equal(one.array.reshape(-1), flat)), None)
@@ -116,7 +115,7 @@ class Scattered:
         if call.is_undefined or all(self._says_nothing(side, value) for value in results):
             return "plain"
         is_place = not any(value.is_floating for value in results)
-        return "moving" if is_place or only_moves(self.steps[side], call) else "computing"
+        return "moving" if is_place or self.steps[side].only_moves(call) else "computing"
 
     def _says_nothing(self, side: str, value: TrueValue) -> bool:
         return self._counterparts.is_plain(side, value) and not (
@@ -128,6 +127,10 @@ class TrustedMoves(Scattered):
     """The same, as if all numbers that are only put elsewhere were put where they belong: what is left is computed."""
 
     _keeps_order = False
+
+    def __init__(self, scattered: Scattered) -> None:
+        super().__init__(scattered._counterparts)
+        self._indexes = scattered._indexes
 
     def of(self, side: str, value: TrueValue) -> list[TrueValue]:
         found = super().of(side, value)
@@ -143,27 +146,23 @@ class TrustedMoves(Scattered):
         """What its numbers are taken from."""
         step = self.steps[side]
         maker = step.maker(value) if value.is_floating else None
-        if maker is None or not only_moves(step, maker):
+        if maker is None or not step.only_moves(maker):
             return []
         given = (step.values[number] for number in maker.inputs.values())
         return [one for one in given if one.is_floating and one.number != value.number]
 
 
-def only_moves(step: TrueStep, call: TrueCall) -> bool:
-    """Are all numbers that come out of a call among those that go in?"""
-    given = [step.values[number].array for number in call.inputs.values() if step.values[number].is_floating]
-    made = [step.values[number].array for number in call.outputs.values() if step.values[number].is_floating]
-    if not given or not made:
-        return False
-    known = np.unique(np.concatenate([one.reshape(-1) for one in given]))
-    return all(bool(np.isin(one.reshape(-1), known).all()) for one in made)
-
-
 class _NumberIndex:
-    """All telling numbers of one step, with the values that hold them."""
+    """All telling numbers of one step, with the values that hold them; sorted when somebody asks for one."""
 
     def __init__(self, step: TrueStep) -> None:
-        floating = [value for value in step.values if value.array.dtype.kind == "f"]
+        self._step = step
+        self._scan_count = 0
+
+    @cached_property
+    def _sorted(self) -> tuple[Array, Array, Array]:
+        """The numbers, the values that hold them, and their places there."""
+        floating = [value for value in self._step.values if value.array.dtype.kind == "f"]
         if sum(value.array.size for value in floating) > _MAX_NUMBERS:
             floating = []
         numbers, owners, places = [np.zeros(0)], [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
@@ -174,8 +173,7 @@ class _NumberIndex:
             owners.append(np.full(place.size, value.number))
             places.append(place)
         order = np.argsort(joined := np.concatenate(numbers), kind="stable")
-        self._numbers = joined[order]
-        self._owners, self._places = np.concatenate(owners)[order], np.concatenate(places)[order]
+        return joined[order], np.concatenate(owners)[order], np.concatenate(places)[order]
 
     def find_sources(self, array: Array, tolerance: float, keeps_order: bool) -> list[list[int]]:
         """The values that hold the numbers of this one, in its order if that matters, each with those that hold the
@@ -186,8 +184,10 @@ class _NumberIndex:
         if wanted.size > _MAX_LOOKED_AT:
             wanted = wanted[np.linspace(0, wanted.size - 1, _MAX_LOOKED_AT).astype(int)]
         room = tolerance * float(np.abs(wanted).max(initial=0.0))
+        if not wanted.size or self._is_nowhere(float(wanted[0]), room):
+            return []
         low, high = self._find_near(wanted, room)
-        if not wanted.size or bool(np.any(low == high)):
+        if bool(np.any(low == high)):
             return []
         chances = self._find_chances(np.unique(wanted), room)
         if chances.mean() > _MAX_CHANCE or np.log(np.maximum(chances, 1 / _AROUND)).sum() > log(_UNLIKELY):
@@ -195,9 +195,17 @@ class _NumberIndex:
         hits = [self._hits(int(first), int(last)) for first, last in zip(low, high, strict=True)]
         return _cover(hits, ceil(_STRAY * float(chances.mean()) * wanted.size) if keeps_order else None)
 
+    def _is_nowhere(self, number: float, room: float) -> bool:
+        """Is this one not in the step? Most values are told by their first number."""
+        self._scan_count += 1
+        if self._scan_count > _MAX_SCANS:
+            return False
+        arrays = (value.array for value in self._step.values if value.array.dtype.kind == "f")
+        return not any(((one >= number - room) & (one <= number + room)).any() for one in arrays)
+
     def _find_near(self, wanted: Array, room: float) -> tuple[Array, Array]:
-        first, last = wanted - room, wanted + room
-        return np.searchsorted(self._numbers, first), np.searchsorted(self._numbers, last, "right")
+        numbers, *_ = self._sorted
+        return np.searchsorted(numbers, wanted - room), np.searchsorted(numbers, wanted + room, "right")
 
     def _find_chances(self, wanted: Array, room: float) -> Array:
         """How likely some other number is as near to each of these: by how many are further around it."""
@@ -207,9 +215,10 @@ class _NumberIndex:
 
     def _hits(self, first: int, last: int) -> dict[int, list[int]]:
         """The places of numbers in the order of their size, by the values that hold them."""
+        _, owners, places = self._sorted
         found: dict[int, list[int]] = {}
         for at in range(first, min(last, first + _MAX_HITS)):
-            found.setdefault(int(self._owners[at]), []).append(int(self._places[at]))
+            found.setdefault(int(owners[at]), []).append(int(places[at]))
         return found
 
 

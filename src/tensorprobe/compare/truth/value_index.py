@@ -7,11 +7,12 @@ the same operation.
 
 from __future__ import annotations
 
-import itertools
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain, islice
+from itertools import permutations as iter_permutations
 
 import numpy as np
 
@@ -50,12 +51,18 @@ def find_masked(array: Array) -> Array | None:
         is_constant = bool((array == array.flat[0]).all())
         return np.ones(array.shape, bool) if is_constant and array.flat[0] <= bound else None
     powers = np.where(np.isinf(array), _INFINITY, np.frexp(array)[1])
-    taken = set(np.unique(powers[~np.isnan(array)]).tolist())
     low = array < MASKED
-    for power in np.unique(powers[low]).tolist():
+    taken = _find_taken(powers[~np.isnan(array)])
+    for power in sorted(_find_taken(powers[low])):
         if taken.isdisjoint(range(power - _GAP, power)):
             return np.asarray(low & (powers >= power))
     return None
+
+
+def _find_taken(powers: Array) -> set[int]:
+    """Which of them occur."""
+    least = int(powers.min(initial=_INFINITY))
+    return {least + int(place) for place in np.flatnonzero(np.bincount(powers.reshape(-1) - least))}
 
 
 def settle(array: Array) -> Array:
@@ -71,11 +78,12 @@ def is_same(first: Array, second: Array, tolerance: float = TOLERANCE) -> bool:
     one, other = first.reshape(-1), second.reshape(-1)
     if one.dtype.kind not in "fc" or other.dtype.kind not in "fc":
         return bool(np.array_equal(one, other))
-    masks = find_masked(one), find_masked(other)
-    if masks[0] is not None and masks[1] is not None:
-        if not np.array_equal(masks[0], masks[1]):
+    masked = find_masked(one)
+    others = None if masked is None else find_masked(other)
+    if masked is not None and others is not None:
+        if not np.array_equal(masked, others):
             return False
-        one, other = np.where(masks[0], 0.0, one), np.where(masks[1], 0.0, other)
+        one, other = np.where(masked, 0.0, one), np.where(masked, 0.0, other)
     with np.errstate(invalid="ignore", over="ignore"):
         difference = one - other
         largest = np.abs(difference).max(initial=0.0)
@@ -85,6 +93,8 @@ def is_same(first: Array, second: Array, tolerance: float = TOLERANCE) -> bool:
                 return False
             one, difference = np.where(lost, 0, one), np.where(lost, 0, difference)
             largest = np.abs(difference).max(initial=0.0)
+        if not largest:
+            return True
         if not largest <= 100 * tolerance * np.abs(one).max(initial=0.0):
             return False
         return bool(np.linalg.norm(difference) <= tolerance * np.linalg.norm(one))
@@ -95,32 +105,38 @@ def is_laid_out(first: Array, second: Array, tolerance: float = TOLERANCE, *, al
     other order may be the fault: a product of the factors exchanged."""
     if first.size != second.size:
         return False
+    if max(sum(size > 1 for size in array.shape) for array in (first, second)) < 2:
+        return False
     room = 100 * tolerance * float(np.abs(first).max(initial=0.0))
+    places = np.linspace(0, first.size - 1, _FEW_PLACES).astype(np.int64)
     for array, other in ((first, second), (second, first)):
+        few = _take(other, places)
         for axes in permutations(array):
             moved = np.transpose(array, axes)
             if not allows_square and moved.shape == array.shape:
                 continue
-            if _is_alike(moved, other, room) and is_same(moved, other, tolerance):
+            if _is_alike(_take(moved, places), few, room) and is_same(moved, other, tolerance):
                 return True
     return False
 
 
-def _is_alike(first: Array, second: Array, room: float) -> bool:
-    """Are a few of the elements the same? Most orders of axes are refuted by them."""
-    if first.dtype.kind != "f" or second.dtype.kind != "f":
+def _take(array: Array, places: Array) -> Array:
+    return np.asarray(array[np.unravel_index(places, array.shape)])
+
+
+def _is_alike(few: Array, others: Array, room: float) -> bool:
+    """Are these few of the elements the same? Most orders of axes are refuted by them."""
+    if few.dtype.kind != "f" or others.dtype.kind != "f":
         return True
-    places = np.linspace(0, first.size - 1, _FEW_PLACES).astype(np.int64)
-    one, other = (np.maximum(array[np.unravel_index(places, array.shape)], MASKED) for array in (first, second))
     with np.errstate(invalid="ignore"):
-        return not (np.abs(one - other) > room).any()
+        return not (np.abs(np.maximum(few, MASKED) - np.maximum(others, MASKED)) > room).any()
 
 
 def permutations(array: Array) -> Iterator[tuple[int, ...]]:
     long = [axis for axis, size in enumerate(array.shape) if size > 1]
     if not 2 <= len(long) <= _MAX_AXES:
         return
-    for order in itertools.permutations(long):
+    for order in iter_permutations(long):
         if list(order) != long:
             placed = iter(order)
             yield tuple(next(placed) if axis in long else axis for axis in range(array.ndim))
@@ -180,6 +196,8 @@ class ValueIndex:
         self._moments: dict[int, Moments] = dict(known._moments) if known is not None else {}
         self._plain: dict[int, bool] = dict(known._plain) if known is not None else {}
         self._contents: dict[int, int] = dict(known._contents) if known is not None else {}
+        self._first: dict[int, int] = {}
+        self._alike: dict[tuple[Moments, tuple[int, ...], bool, str | None], list[TrueValue]] = {}
         self._by_norm: dict[tuple[int, bool], list[tuple[float, int]]] = {}
         self._by_size: dict[tuple[int, bool], list[TrueValue]] = {}
         for value in step.values:
@@ -200,19 +218,9 @@ class ValueIndex:
 
     def find(self, value: TrueValue, moments: Moments, tolerance: float) -> Iterator[TrueValue]:
         """The values of this step that have the content of a value of another one, the same order of elements first."""
-        near = self._near((value.array.size, value.is_floating))
-        room = moments.norm * 10 * tolerance + 1e-300
-        low, high = moments.norm - room, moments.norm + room
-        begin = bisect_left(near, (low, -1))
-        proposed = []
-        for norm, number in near[begin:]:
-            if norm > high:
-                break
-            if moments.is_near(self._moments[number], tolerance):
-                proposed.append(self.step.values[number])
         others, known = [], dict[int, bool]()
-        for other in proposed:
-            content = self.content(other) if len(proposed) > _FEW else other.number  # many weights are all ones
+        for count, other in enumerate(self._propose(value, moments, tolerance)):
+            content = self.content(other) if count >= _FEW else other.number  # many weights are all ones
             if content not in known:
                 known[content] = is_same(other.array, value.array, tolerance)
             if known[content]:
@@ -222,6 +230,17 @@ class ValueIndex:
         for other in others:
             if is_laid_out(other.array, value.array, tolerance, allows_square=other.is_leaf or value.is_leaf):
                 yield other
+
+    def _propose(self, value: TrueValue, moments: Moments, tolerance: float) -> Iterator[TrueValue]:
+        """Those that are as many, and as large, by the norm."""
+        near = self._near((value.array.size, value.is_floating))
+        room = moments.norm * 10 * tolerance + 1e-300
+        begin = bisect_left(near, (moments.norm - room, -1))
+        for norm, number in islice(near, begin, None):
+            if norm > moments.norm + room:
+                break
+            if moments.is_near(self._moments[number], tolerance):
+                yield self.step.values[number]
 
     def content(self, value: TrueValue) -> int:
         """The same for values that are equal bit for bit."""
@@ -236,6 +255,37 @@ class ValueIndex:
             found = self._moments[value.number] = measure(value.array)
         return found
 
+    def first_like(self, value: TrueValue) -> int:
+        """The number of the first value that anybody asked for and that is found in the same places as this one: with
+        the same bits, in the same shape, made by an operation of the same kind. A loop that has come to rest gives
+        thousands of them. Only where moments are equal are contents looked at."""
+        found = self._first.get(value.number)
+        if found is None:
+            maker = self.step.maker(value)
+            kind = self.moments(value), value.array.shape, value.is_leaf, None if maker is None else word_of(maker)
+            alike = self._alike.setdefault(kind, [])
+            others = (one for one in alike if self.content(one) == self.content(value))
+            found = self._first[value.number] = next(others, value).number
+            if found == value.number:
+                alike.append(value)
+        return found
+
+
+class _Found:
+    """Values as they are found, each looked for once, and not before it is asked for."""
+
+    def __init__(self, search: Iterator[TrueValue]) -> None:
+        self._search = search
+        self._known: list[TrueValue] = []
+
+    def has_any(self) -> bool:
+        self._known += islice(self._search, 0 if self._known else 1)
+        return bool(self._known)
+
+    def all(self) -> list[TrueValue]:
+        self._known += self._search
+        return self._known
+
 
 class Counterparts:
     """Both steps, and which value of one is which of the other."""
@@ -247,7 +297,8 @@ class Counterparts:
         self._indexes: dict[str, ValueIndex] = {
             side: ValueIndex(step, known_indexes.get(side)) for side, step in self.steps.items()
         }
-        self._found: dict[tuple[str, int], list[TrueValue]] = {}
+        self._found: dict[tuple[str, int], _Found] = {}
+        """By a side, and the first of its values that are alike."""
         self.tolerance = max(TOLERANCE, _ROUNDED_UNITS * max(reference.coarseness, candidate.coarseness))
         """By what two truths of one value may differ."""
         rounded = _ROUNDED_UNITS * max((UNITS[value.dtype] for value in self._find_lone_tables()), default=0.0)
@@ -278,17 +329,25 @@ class Counterparts:
 
     def of(self, side: str, value: TrueValue) -> list[TrueValue]:
         """The values of the other run that have this content. `side` is whose value it is."""
-        found = self._found.get((side, value.number))
-        if found is None:
-            own, other = self._indexes[side], self._indexes[other_side(side)]
-            found = list(other.find(value, own.moments(value), self.tolerance))
-            if value.array.dtype.kind == "b":  # what is masked here is what is kept there
-                inverted = replace(value, array=~value.array)
-                found += other.find(inverted, measure(inverted.array), self.tolerance)
-            if own.is_plain(value):
-                found = [one for one in found if is_made_alike(own.step, value, other.step, one)]
-            self._found[side, value.number] = found
-        return found
+        return self._find(side, value).all()
+
+    def exists(self, side: str, value: TrueValue) -> bool:
+        return self._find(side, value).has_any()
+
+    def _find(self, side: str, value: TrueValue) -> _Found:
+        key = side, self._indexes[side].first_like(value)
+        if key not in self._found:
+            self._found[key] = _Found(self._search(side, value))
+        return self._found[key]
+
+    def _search(self, side: str, value: TrueValue) -> Iterator[TrueValue]:
+        own, other = self._indexes[side], self._indexes[other_side(side)]
+        found = other.find(value, own.moments(value), self.tolerance)
+        if value.array.dtype.kind == "b":  # what is masked here is what is kept there
+            inverted = replace(value, array=~value.array)
+            found = chain(found, other.find(inverted, measure(inverted.array), self.tolerance))
+        is_plain = own.is_plain(value)
+        return (one for one in found if not is_plain or is_made_alike(own.step, value, other.step, one))
 
     def find_observed(self) -> dict[str, set[int]]:
         """The values that two steps are held against each other by, and those of the other run that have their content:
@@ -300,9 +359,6 @@ class Counterparts:
                     found[side].add(value.number)
                     found[other_side(side)].update(one.number for one in self.of(side, value))
         return found
-
-    def exists(self, side: str, value: TrueValue) -> bool:
-        return bool(self.of(side, value))
 
     def is_plain(self, side: str, value: TrueValue) -> bool:
         return self._indexes[side].is_plain(value)
