@@ -16,6 +16,7 @@ from tensorprobe.capture import process
 from tensorprobe.capture.session import Session
 from tensorprobe.errors import UsageError
 from tests.capture.fake import FakeFramework, Numbers, call, make_session
+from tests.length import PATIENCE_SECONDS, wait_until
 
 
 @pytest.fixture
@@ -265,3 +266,19 @@ def test_sigterm_in_the_middle_of_a_flush_acts_after_it(tmp_path: Path, monkeypa
     monkeypatch.setattr(session._sink, "_fetch", receive_signal)
     session._sink.flush()
     assert session.is_closed and len(names(tmp_path)) == 3
+
+
+def test_where_a_device_still_computes_another_thread_makes_the_files_whole(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_fetch, reader = threading.Event(), session._reader
+    original = reader.fetch
+    monkeypatch.setattr(reader, "begin_fetch", lambda: True)
+    monkeypatch.setattr(reader, "fetch", lambda: (may_fetch.wait(PATIENCE_SECONDS), original()))
+    session.start()
+    call(session)
+    session.stop()  # the program goes on
+    assert not list(tmp_path.glob("step0/*/dump.json"))
+    may_fetch.set()
+    wait_until(lambda: list(tmp_path.glob("step0/*/dump.json")) != [])
+    session.step()

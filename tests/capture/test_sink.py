@@ -13,7 +13,7 @@ import pytest
 from tensorprobe.capture import sink as sink_module
 from tensorprobe.capture.deferral import Deferral
 from tensorprobe.capture.failure import Failures
-from tensorprobe.capture.sink import FLUSH_RECORDS, FlushTimer, Sink
+from tensorprobe.capture.sink import FLUSH_RECORDS, MOST_WAITING, FlushTimer, Sink
 from tensorprobe.capture.stack import Stack
 from tensorprobe.store.folder import Folder
 from tensorprobe.store.writer import RankWriter
@@ -268,3 +268,37 @@ def test_the_timer_survives_a_failure(tmp_path: Path, monkeypatch: pytest.Monkey
     assert tried.acquire(timeout=PATIENCE_SECONDS) and tried.acquire(timeout=PATIENCE_SECONDS)
     timer.close()
     assert failures.count >= 1
+
+
+def test_another_thread_flushes_many_records_where_a_device_would_be_waited_for(tmp_path: Path) -> None:
+    sink = make(tmp_path)
+    asked: list[int] = []
+    sink.flush_later = lambda: asked.append(1) is None
+    add(sink, 2 * FLUSH_RECORDS + 1)
+    assert len(asked) == 2 and part_names(tmp_path) == []
+    sink.flush_unless_held()
+    assert len(part_names(tmp_path)) == 2 * FLUSH_RECORDS + 1
+
+
+def test_records_do_not_gather_for_ever_where_nobody_flushes_them(tmp_path: Path) -> None:
+    sink = make(tmp_path)
+    sink.flush_later = lambda: True
+    add(sink, MOST_WAITING)
+    assert len(part_names(tmp_path)) == MOST_WAITING
+
+
+def test_nothing_is_fetched_by_others_while_it_is_held(tmp_path: Path) -> None:
+    sink = make(tmp_path)
+    sink.hold()
+    add(sink, 3)
+    sink.flush_unless_held()
+    assert part_names(tmp_path) == []
+
+
+def test_the_timer_does_what_it_is_asked_for_and_says_when_it_cannot() -> None:
+    done = threading.Event()
+    timer = FlushTimer(lambda: None, Failures())
+    assert timer.ask(lambda: 1 // 0) and timer.ask(done.set)
+    assert done.wait(PATIENCE_SECONDS)
+    timer.close()
+    assert not timer.ask(done.set)

@@ -67,10 +67,10 @@ def look_at_strange_ones(model: nn.Module) -> None:
 PROGRAMS: list[Callable[[nn.Module], None]] = [train, view_and_write, look_at_strange_ones]
 
 
-def record(folder: Path, level: str, program: Callable[[nn.Module], None]) -> dict[str, Any]:
+def record(folder: Path, level: str, program: Callable[[nn.Module], None], **options: Any) -> dict[str, Any]:
     torch.manual_seed(0)
     model = make_model()
-    session = open_session(folder, level=level)
+    session = open_session(folder, level=level, **options)
     session.start(model)
     try:
         with warnings.catch_warnings():
@@ -81,17 +81,22 @@ def record(folder: Path, level: str, program: Callable[[nn.Module], None]) -> di
     return dict(only_step(folder).records)
 
 
+@pytest.mark.parametrize("options", [{}, {"summary_mode": "hash"}], ids=["statistics", "hash"])
 @pytest.mark.parametrize("level", ["L1", "mix"])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_both_record_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: str, program: Callable[[nn.Module], None]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    level: str,
+    program: Callable[[nn.Module], None],
+    options: dict[str, Any],
 ) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
-    compiled = record(tmp_path / "compiled", level, program)
+    compiled = record(tmp_path / "compiled", level, program, **options)
     monkeypatch.setattr(look, "compiled", None)
     monkeypatch.setattr(look, "find_value", ValueTable.find)
     monkeypatch.setattr(look, "make_leaf", look.make_leaf_plainly)
-    plain = record(tmp_path / "plain", level, program)
+    plain = record(tmp_path / "plain", level, program, **options)
     assert len(plain) > 5
     assert repr(compiled) == repr(plain)  # NaN is not equal to itself
 

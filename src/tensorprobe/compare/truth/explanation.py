@@ -37,7 +37,7 @@ def explain_forward(
     if not found or not _is_telling(found[0], scattered):
         others = ForwardExplainer(counterparts, scattered, arguments).explain(starts)
         step = counterparts.steps["candidate"]
-        others.sort(key=lambda one: (not _is_telling(one, scattered), *_rank(one.candidate, step)))
+        others.sort(key=lambda one: _rank(one, scattered))
         if others and others[0].reference is not None and others[0].candidate is not None:
             found = [replace(one, suspects=tuple(_find_movers(one.candidate, step))) for one in others]
         found = found or others
@@ -74,14 +74,27 @@ def _explain_multiples(counterparts: Counterparts, starts: Starts, arguments: Ar
     return [*((proportional.explain(one) or one) for one in found[:1]), *found[1:]]
 
 
-def _rank(call: TrueCall | None, step: TrueStep) -> tuple[bool, int]:
-    """Numbers are chosen and put elsewhere in many ways: what is computed of the same, and otherwise, says more."""
-    return (False, -1) if call is None else (step.only_moves(call), call.position)
+def _rank(one: Difference, scattered: Scattered) -> tuple[bool, bool, int]:
+    """Two calls that are given nothing in common show nothing but that they come later. Numbers are chosen and put
+    elsewhere in many ways: what is computed of the same, and otherwise, says more."""
+    call = one.candidate
+    if call is None:
+        return False, False, -1
+    return not _has_common(one, scattered), scattered.steps["candidate"].only_moves(call), call.position
+
+
+def _has_common(one: Difference, scattered: Scattered) -> bool:
+    """Are both calls given one value, or is it said what is wrong with them?"""
+    if one.reference is None or one.candidate is None or one.is_clear or one.is_called_otherwise:
+        return True
+    values, given = scattered.steps["candidate"].values, set(one.reference.inputs.values())
+    numbers = dict.fromkeys(one.candidate.inputs.values())
+    return any(like.number in given for number in numbers for like in scattered.of("candidate", values[number]))
 
 
 def _is_telling(one: Difference, scattered: Scattered) -> bool:
     """Do both calls do something of a kind? One that computes stands for none that moves numbers or makes zeros."""
-    if _is_scattered(one, scattered):
+    if _is_scattered(one, scattered) or not _has_common(one, scattered):
         return False
     if one.is_found:
         return True
@@ -164,6 +177,7 @@ def _find_left_out(beginnings: Sequence[TrueCall], scattered: Scattered) -> list
         call
         for call in beginnings
         if call.inside is None
+        and call.inputs  # what is made of nothing is data
         and counts[0](call) > counts[1](call)
         and not any(scattered.exists("reference", values[number]) for number in call.outputs.values())
     ]
