@@ -93,7 +93,7 @@ def test_checksums_that_waited_for_a_lost_device_are_not_left_open(monkeypatch: 
     reader = TorchReader(has_stats=True, digest_kind="md5")
     copies = [TensorCopy(torch.ones(2)), TensorCopy(torch.ones(2))]
     values = [Value(Stats(max=1.0)) for _ in copies]
-    reader._late_digests = list(zip(values, copies, strict=True))
+    reader._digests.late.extend((value, copy, 8) for value, copy in zip(values, copies, strict=True))
     monkeypatch.setattr(reader._reducer, "fetch", _fail)
     monkeypatch.setattr(TensorCopy, "to_host", lambda copy: _fail() if copy is copies[1] else torch.ones(2))
     with pytest.raises(RuntimeError, match="device-side assert"):

@@ -31,7 +31,6 @@ from tensorprobe.capture.torch.content import (
     tensors_in,
     without_dispatch,
 )
-from tensorprobe.capture.torch.digest import crc32_digest, hash_digest
 from tensorprobe.capture.torch.distributed_tensor import (
     NOT_WAITED,
     add_locally,
@@ -43,6 +42,7 @@ from tensorprobe.capture.torch.distributed_tensor import (
 )
 from tensorprobe.capture.torch.hiding import hidden, is_hidden, isolated, transforms
 from tensorprobe.capture.torch.identity import TensorNumbers
+from tensorprobe.capture.torch.late_digest import Digests
 from tensorprobe.capture.torch.layout import NO_LAYOUT, Layout, layout_of
 from tensorprobe.capture.torch.npy_file import NpyFiles
 from tensorprobe.capture.torch.object import describe_object
@@ -59,9 +59,6 @@ from tensorprobe.capture.torch.value import (
 )
 from tensorprobe.model.record import Stats, TensorLeaf, Value
 from tensorprobe.model.undefined import add_undefined
-
-_DIGESTS = {"md5": crc32_digest, "hash": hash_digest}
-_MAX_LATE_BYTES = 256 << 20
 
 
 class TorchReader:
@@ -88,8 +85,7 @@ class TorchReader:
         self.list_parameters: Callable[[], Mapping[int, str]] = dict
         """The same, as it is now."""
         self._unnamed: set[int] = set()
-        self._late_digests: list[tuple[Value, TensorCopy]] = []
-        self._late_bytes = 0
+        self._digests = Digests()
         self._fetching = threading.RLock()  # a signal handler that ends the run may fetch in the middle of it
         self._waiting: dict[int, list[tuple[Value, torch.Tensor]]] = {}
         """Values in flight and the tensors that they will be in, by the address of their storage."""
@@ -168,9 +164,7 @@ class TorchReader:
             try:
                 self._reducer.fetch()
             finally:  # where the device has failed, each checksum says so
-                late, self._late_digests, self._late_bytes = self._late_digests, [], 0
-                for value, copy in late:
-                    self._take_digest(value, copy)
+                self._digests.fetch()
 
     def forget(self) -> None:
         self._unnamed.clear()
@@ -352,7 +346,9 @@ class TorchReader:
         else:
             value.stats = self._reduce(tensor, layout)
         if self._digest_kind is not None:
-            self._add_digest(value, tensor, self._digest_kind)
+            self._digests.add(value, tensor, self._digest_kind, self.size_bytes)
+            if self._digests.are_many:
+                self.fetch()
         return value, None
 
     def _known_stats(self, known: KnownStorage, tensor: torch.Tensor, layout: Layout) -> Stats:
@@ -375,34 +371,3 @@ class TorchReader:
             return self._reducer.reduce(*statistics_content(tensor), hashed)
         except Exception as error:  # a subclass that cannot be looked into
             return Stats(reason=describe_failure(error))
-
-    def _add_digest(self, value: Value, tensor: torch.Tensor, kind: str) -> None:
-        value.digest_kind = kind
-        try:
-            content = plain_content(tensor)
-            content = content.dequantize() if content.is_quantized else content
-            if content.is_cpu:
-                value.digest = _DIGESTS[kind](content)
-            else:
-                self._postpone_digest(value, TensorCopy(copy_content(content)), self.size_bytes(tensor))
-        except Exception as error:
-            note_missing_digest(value, error)
-
-    def _take_digest(self, value: Value, copy: TensorCopy) -> None:
-        try:
-            value.digest = _DIGESTS[value.digest_kind](copy.to_host())
-        except Exception as error:
-            note_missing_digest(value, error)
-
-    def _postpone_digest(self, value: Value, copy: TensorCopy, size_bytes: int) -> None:
-        """The checksum of a device tensor is taken at the next fetch, from a copy, so that nobody waits for it now."""
-        self._late_digests.append((value, copy))
-        self._late_bytes += size_bytes
-        if self._late_bytes > _MAX_LATE_BYTES:
-            self.fetch()
-
-
-def note_missing_digest(value: Value, error: BaseException) -> None:
-    if value.stats is not None and value.stats.reason is None:
-        value.stats.reason = f"no {value.digest_kind}, {describe_failure(error)}"
-        value.stats.text = None
