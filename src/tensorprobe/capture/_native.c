@@ -398,7 +398,8 @@ static PyObject *native_summarize(PyObject *self, PyObject *const *arguments, Py
     long kind = PyLong_AsLong(arguments[2]), threads = PyLong_AsLong(arguments[3]);
     int is_done;
     if (PyErr_Occurred()) return NULL;
-    if (address == 0 || count <= 0 || kind < 0 || kind >= KINDS)
+    if (address == 0) Py_RETURN_NONE; /* zeros that nobody has stored */
+    if (count <= 0 || kind < 0 || kind >= KINDS)
         return PyErr_Format(PyExc_ValueError, "no memory, no elements, or an unknown kind");
     if (count < UNNOTICED) {
         is_done = reduce_all((const char *)(uintptr_t)address, count, (int)kind, 1, &sums);

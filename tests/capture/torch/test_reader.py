@@ -15,6 +15,7 @@ from torch._subclasses import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tensorprobe.capture.torch.hiding import hidden
 from tensorprobe.capture.torch.reader import TorchReader
 from tensorprobe.model.record import TensorLeaf
 from tensorprobe.store.encode import encode_tree
@@ -413,3 +414,10 @@ def test_shares_of_a_gradient_add_up_unseen() -> None:
 )
 def test_objects_of_torch_that_are_no_tensors(value: Any, leaf: dict[str, Any] | None) -> None:
     assert make_reader().describe_object(value) == leaf
+
+
+def test_zeros_that_nobody_has_stored_are_read() -> None:
+    reader = TorchReader(has_stats=True, digest_kind=None)
+    with hidden():
+        leaf = reader.read(torch._efficientzerotensor((3,)), "Torch.zeros.0.forward")
+    assert leaf.shape == (3,) and leaf.value.stats is not None

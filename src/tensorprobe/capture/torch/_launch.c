@@ -65,8 +65,10 @@ static PyObject *native_launch(PyObject *self, PyObject *const *arguments, Py_ss
     int error = NO_CONTEXT;
     for (int attempt = 0; attempt < 2 && error == NO_CONTEXT; attempt++) {
         if (attempt == 1 && set_context(context) != 0) break;
+        Py_BEGIN_ALLOW_THREADS /* it waits where the device has much to do */
         error = launch_kernel(function, (unsigned)settings[0], 1, 1, (unsigned)settings[1], 1, 1, (unsigned)settings[2],
                               stream, parameters, NULL);
+        Py_END_ALLOW_THREADS
     }
     if (error != 0) return PyErr_Format(PyExc_RuntimeError, "the driver refused a kernel: CUDA error %d", error);
     Py_RETURN_NONE;

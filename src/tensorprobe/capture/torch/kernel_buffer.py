@@ -6,6 +6,7 @@ import importlib.util
 import logging
 import threading
 from collections import deque
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -53,8 +54,8 @@ class KernelBuffer:
         side = torch.cuda.Stream(device)
         self._batches = [Batch(device, side) for _ in range(2)]
         self._taken: deque[Batch] = deque()
-        for _ in range(2):  # compiles, or fails, here
-            self.add(torch.zeros(1, device=device), Extent(torch.float32, 1), Value(None))
+        for hashed in (Value(None), None):  # compiles, or fails, here
+            self.add(torch.zeros(1, device=device), Extent(torch.float32, 1), hashed)
             self.fetch()
 
     @property
@@ -100,10 +101,15 @@ class KernelBuffer:
         not free yet, this waits for it, or does nothing."""
         filled, other = self._batches
         if filled.waiting and (waits or other.is_free):
+            if not other.is_free:
+                with suppress(Exception):  # its statistics say why
+                    self.fetch_taken()  # whoever would come for it may wait for us
             other.wait_until_free()
             self._batches.reverse()
-            self._taken.append(filled)
-            filled.mark()
+            try:
+                filled.mark()
+            finally:
+                self._taken.append(filled)
 
     def fetch(self) -> None:
         """Wait for all that was launched."""

@@ -88,8 +88,8 @@ class Reducer:
     def take(self) -> bool:
         """What was launched so far is what a `fetch` by another thread waits for, not what comes from now on; False
         where nothing was."""
-        kernels = [kernel for kernel in self._kernels.values() if kernel is not None]
         with self._lock:
+            kernels = self._list_kernels()
             for kernel in kernels:
                 kernel.take(waits=False)
         return any(kernel.is_waited_for for kernel in kernels)
@@ -97,9 +97,9 @@ class Reducer:
     def fetch(self) -> None:
         """A device that fails takes no other with it: its error is raised when all were asked. While a kernel is waited
         for, others may launch more."""
-        kernels = [kernel for kernel in self._kernels.values() if kernel is not None]
-        failures = [_try(kernel.fetch_taken) for kernel in kernels]
+        failures = [_try(kernel.fetch_taken) for kernel in self._list_kernels()]
         with self._lock:
+            kernels = self._list_kernels()
             for kernel in kernels:
                 kernel.take(waits=True)
             failures += [_try(buffer.fetch) for buffer in self._buffers.values()]
@@ -107,6 +107,9 @@ class Reducer:
         for failure in failures:
             if failure is not None:
                 raise failure
+
+    def _list_kernels(self) -> list[KernelBuffer]:
+        return [kernel for kernel in list(self._kernels.values()) if kernel is not None]
 
     def _kernel_for(self, tensor: torch.Tensor) -> KernelBuffer | None:
         if not tensor.is_cuda or not tensor.numel():
