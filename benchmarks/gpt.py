@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import nn
-from training_program import Program
+from training_program import Program, make_language_program
 
 
 @dataclass(frozen=True)
@@ -71,15 +71,4 @@ def make_program(size: Size, device: str) -> Program:
     model = GPT(size).to(device=device, dtype=size.dtype)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     tokens = torch.randint(0, size.words, (size.batch, size.tokens + 1), device=device)
-
-    def forward_backward() -> torch.Tensor:
-        logits = model(tokens[:, :-1])
-        loss = F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
-        loss.backward()
-        return loss
-
-    def update() -> None:
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return Program(model, forward_backward, update)
+    return make_language_program(model, optimizer, tokens)

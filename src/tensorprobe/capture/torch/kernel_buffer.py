@@ -7,13 +7,16 @@ import logging
 import threading
 from collections import deque
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from tensorprobe.capture.torch.statistics import Extent, describe_failure, fill_stats
 from tensorprobe.model.record import Stats, Value
+
+if TYPE_CHECKING:
+    from tensorprobe.capture.torch.kernel_launch import Strides
 
 logger = logging.getLogger("tensorprobe")
 
@@ -22,10 +25,6 @@ _VALUES = 1 << 12
 _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # only where torch was built for CUDA
 _current_device = getattr(torch._C, "_cuda_getDevice", None)
 _ALIGNMENT = 16
-
-
-Strides = tuple[int, int, int, int, int, int, int]
-"""`kernel_launch.Strides`, which is imported only where there is a device."""
 
 
 def make_kernel_buffer(device: torch.device) -> KernelBuffer | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tensorprobe.compare.layout.part import locate
 from tensorprobe.compare.layout.pool import Known
 from tensorprobe.compare.layout.relation import Relation
-from tensorprobe.compare.truth.value_index import word_of
+from tensorprobe.compare.truth.call_likeness import word_of
 from tensorprobe.replay.rank_step import RankStep
 from tensorprobe.replay.true_step import TrueCall, TrueValue
 

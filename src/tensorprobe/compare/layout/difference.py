@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tensorprobe.compare.layout.pool import Ranks, Steps
 from tensorprobe.compare.layout.relation import Lookup, Relation
-from tensorprobe.compare.truth.value_index import word_of
+from tensorprobe.compare.truth.call_likeness import word_of
 from tensorprobe.replay.communication import Key
 from tensorprobe.replay.true_step import TrueCall, TrueValue
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from tensorprobe.compare.truth.argument import Arguments
+from tensorprobe.compare.truth.call_likeness import count_alike, word_of
 from tensorprobe.compare.truth.difference import Difference
 from tensorprobe.compare.truth.elementwise import is_elementwise
 from tensorprobe.compare.truth.forward_difference import ForwardExplainer, Starts
@@ -14,7 +15,7 @@ from tensorprobe.compare.truth.opening import Opener, Opening
 from tensorprobe.compare.truth.proportional import Proportional
 from tensorprobe.compare.truth.region import add_region
 from tensorprobe.compare.truth.scattered import Scattered, TrustedMoves
-from tensorprobe.compare.truth.value_index import Counterparts, count_alike, word_of
+from tensorprobe.compare.truth.value_index import Counterparts
 from tensorprobe.replay.true_step import TrueCall, TrueStep
 
 

@@ -7,20 +7,13 @@ from functools import partial
 from typing import Protocol
 
 from tensorprobe.compare.truth.argument import Arguments
+from tensorprobe.compare.truth.call_likeness import count_alike, find_alike, is_alike, unlikeness, word_of
 from tensorprobe.compare.truth.difference import Difference, describe_call, describe_start
 from tensorprobe.compare.truth.observable import Observables
 from tensorprobe.compare.truth.partial_sum import PartialSums
 from tensorprobe.compare.truth.slice import Slice, Slicer
 from tensorprobe.compare.truth.start import pair_lone_leaves
-from tensorprobe.compare.truth.value_index import (
-    Counterparts,
-    count_alike,
-    find_alike,
-    is_alike,
-    other_side,
-    unlikeness,
-    word_of,
-)
+from tensorprobe.compare.truth.value_index import Counterparts, other_side
 from tensorprobe.compare.truth.walk import Walker
 from tensorprobe.replay.true_step import TrueCall, TrueValue
 

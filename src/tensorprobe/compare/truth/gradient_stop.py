@@ -5,7 +5,8 @@ Where the gradients part may be far behind it: a product gives a share back that
 
 from __future__ import annotations
 
-from tensorprobe.compare.truth.value_index import Counterparts, other_side, word_of
+from tensorprobe.compare.truth.call_likeness import word_of
+from tensorprobe.compare.truth.value_index import Counterparts, other_side
 from tensorprobe.replay.true_step import TrueCall, TrueValue
 
 

@@ -12,9 +12,10 @@ from dataclasses import replace
 from typing import Protocol
 
 from tensorprobe.compare.truth.argument import Arguments
+from tensorprobe.compare.truth.call_likeness import word_of
 from tensorprobe.compare.truth.difference import Difference
 from tensorprobe.compare.truth.forward_difference import ForwardExplainer, Starts
-from tensorprobe.compare.truth.value_index import Counterparts, word_of
+from tensorprobe.compare.truth.value_index import Counterparts
 from tensorprobe.replay.true_step import TrueCall, TrueStep
 
 _MAX_ROUNDS = 16

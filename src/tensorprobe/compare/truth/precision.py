@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tensorprobe.compare.truth.value_index import Counterparts, unlikeness
+from tensorprobe.compare.truth.call_likeness import unlikeness
+from tensorprobe.compare.truth.value_index import Counterparts
 from tensorprobe.replay.result import Truth
 from tensorprobe.replay.true_step import TrueCall, TrueStep, TrueValue
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tensorprobe.compare.truth.call_likeness import find_alike
 from tensorprobe.compare.truth.difference import Difference, Region
-from tensorprobe.compare.truth.value_index import Counterparts, find_alike, other_side
+from tensorprobe.compare.truth.value_index import Counterparts, other_side
 from tensorprobe.replay.true_step import TrueCall, TrueStep
 
 

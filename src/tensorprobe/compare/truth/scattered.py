@@ -15,7 +15,8 @@ from math import ceil, log
 
 import numpy as np
 
-from tensorprobe.compare.truth.value_index import Counterparts, other_side, settle, word_of
+from tensorprobe.compare.truth.call_likeness import word_of
+from tensorprobe.compare.truth.value_index import Counterparts, other_side, settle
 from tensorprobe.replay.true_step import Array, TrueCall, TrueStep, TrueValue
 
 _MAX_NUMBERS = 1 << 26

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
-from tensorprobe.compare.truth.value_index import Counterparts, word_of
+from tensorprobe.compare.truth.call_likeness import word_of
+from tensorprobe.compare.truth.value_index import Counterparts
 from tensorprobe.replay.true_step import TrueCall, TrueValue
 
 SELECTIONS = frozenset(

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tensorprobe.compare.truth.value_index import Counterparts, word_of
+from tensorprobe.compare.truth.call_likeness import word_of
+from tensorprobe.compare.truth.value_index import Counterparts
 from tensorprobe.replay.true_step import Array, TrueStep, TrueValue
 
 

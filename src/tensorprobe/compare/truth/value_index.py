@@ -16,8 +16,8 @@ from itertools import permutations as iter_permutations
 
 import numpy as np
 
-from tensorprobe.replay.true_step import UNITS, Array, TrueCall, TrueStep, TrueValue
-from tensorprobe.word.spelling import common_word
+from tensorprobe.compare.truth.call_likeness import word_of
+from tensorprobe.replay.true_step import UNITS, Array, TrueStep, TrueValue
 
 TOLERANCE = 1e-9
 """Between what two truths of one value differ by (1e-12) and what the smallest fault does (1e-7)."""
@@ -378,30 +378,3 @@ def is_made_alike(first_step: TrueStep, first: TrueValue, second_step: TrueStep,
         return True
     words = {word_of(maker) for maker in makers if maker is not None}
     return len(words) == 1 or words <= _COMPARISONS
-
-
-def word_of(call: TrueCall) -> str:
-    """What it does, in the words that all frameworks share: `add` for `add_`, `__add__` and `aten.add.Tensor`."""
-    return common_word(call.framework, call.prefix, call.op)
-
-
-def is_alike(first: TrueCall, second: TrueCall) -> bool:
-    """Do they do the same, in the same module?"""
-    return word_of(first) == word_of(second) and first.module_path == second.module_path
-
-
-def count_alike(call: TrueCall, calls: Iterable[TrueCall]) -> int:
-    return sum(is_alike(one, call) for one in calls)
-
-
-def find_alike(call: TrueCall, own: Iterable[TrueCall], others: Iterable[TrueCall]) -> TrueCall | None:
-    """Of the calls of the other run the one that does the same, in the same module, and as near to the end."""
-    alike = [one for one in own if is_alike(one, call)]
-    others_alike = [one for one in others if is_alike(one, call)]
-    place = len(alike) - alike.index(call)
-    return others_alike[-place] if place <= len(others_alike) else None
-
-
-def unlikeness(call: TrueCall, other: TrueCall) -> tuple[bool, bool, int]:
-    """Small for one that does the same, in the same module, at about the same time."""
-    return word_of(other) != word_of(call), other.module_path != call.module_path, abs(other.position - call.position)

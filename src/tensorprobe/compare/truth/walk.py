@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tensorprobe.compare.truth.argument import Arguments
+from tensorprobe.compare.truth.call_likeness import word_of
 from tensorprobe.compare.truth.difference import describe_call
-from tensorprobe.compare.truth.value_index import Counterparts, is_same, word_of
+from tensorprobe.compare.truth.value_index import Counterparts, is_same
 from tensorprobe.replay.true_step import TrueCall, TrueValue
 
 

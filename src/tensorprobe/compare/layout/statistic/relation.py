@@ -13,7 +13,7 @@ from tensorprobe.compare.layout.pool import Known, Ranks, find_groups
 from tensorprobe.compare.layout.relation import Relation
 from tensorprobe.compare.layout.statistic.step import Place, SummaryRank, SummaryRanks, kind_of
 from tensorprobe.compare.layout.statistic.summary import Summary, join
-from tensorprobe.compare.truth.value_index import word_of
+from tensorprobe.compare.truth.call_likeness import word_of
 from tensorprobe.replay.true_step import TrueCall, TrueValue
 
 _FINE = 1e-3

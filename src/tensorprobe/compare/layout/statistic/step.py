@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from tensorprobe.compare.layout.statistic.summary import Summary, read_summary
-from tensorprobe.compare.truth.value_index import word_of
+from tensorprobe.compare.truth.call_likeness import word_of
 from tensorprobe.errors import DumpError
 from tensorprobe.replay.communication import read_communications
 from tensorprobe.replay.parameter_gradient import parameter_gradients
