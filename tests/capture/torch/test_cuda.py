@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from functools import cache, partial
 from pathlib import Path
@@ -202,6 +203,34 @@ def test_a_cuda_graph_can_be_captured_and_replayed_in_a_window(tmp_path: Path, l
         norms = [records[f"Tensor.mul.{number}.forward"]["input_args"][0]["Norm"] for number in range(2)]
         assert norms == pytest.approx([first.double().norm().item(), second.double().norm().item()], rel=1e-6)
         assert "Jit.CUDAGraph.1.forward" in records
+
+
+@pytest.mark.skipif(is_wanted(), reason="verify mode waits for every value")
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(map(str, way.values())))
+def test_a_cuda_graph_can_be_captured_while_the_window_before_it_is_still_written(
+    way: dict[str, Any], tmp_path: Path
+) -> None:
+    x = torch.randn(64, 64, device="cuda")
+    expected = torch.tanh(x)
+    session = open_session(tmp_path, level="L1", **way)
+    for _ in range(2):  # what is compiled is compiled then
+        session.start()
+        torch.cuda._sleep(200_000_000)  # about 0.1 s
+        torch.relu(x)
+        session.stop()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(torch.cuda.Stream()):
+            graph.capture_begin()
+            y = torch.tanh(x)
+            time.sleep(0.5)  # now the device has the numbers of the window
+            graph.capture_end()
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(y, expected)
+        session.step()
+    assert session.recorder.coverage.failed == 0
+    session.close()
+    assert len(list(tmp_path.rglob("dump.json"))) == 2
 
 
 @pytest.mark.parametrize("level", ["L0", "L1", "mix"])

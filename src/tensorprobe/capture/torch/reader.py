@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 import torch
 
 from tensorprobe.capture.torch import look
+from tensorprobe.capture.torch.beside_graph import beside_graphs
 from tensorprobe.capture.torch.content import (
     copy_content,
     describe_kind,
@@ -160,7 +161,7 @@ class TorchReader:
         return self._reducer.take()
 
     def fetch(self) -> None:
-        with self._fetching, isolated():  # who comes second finds all there
+        with self._fetching, isolated(), beside_graphs():  # who comes second finds all there
             try:
                 self._reducer.fetch()
             finally:  # where the device has failed, each checksum says so

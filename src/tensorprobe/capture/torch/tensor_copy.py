@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from tensorprobe.capture.torch.beside_graph import beside_graphs
+
 
 class TensorCopy:
     """A copy on the device of its tensor; it comes to the host in the thread that writes it, so that the training
@@ -16,6 +18,8 @@ class TensorCopy:
         self._event = torch.cuda.current_stream(tensor.device).record_event() if tensor.is_cuda else None
 
     def to_host(self) -> torch.Tensor:
-        if self._event is not None:
+        if self._event is None:
+            return self._tensor.cpu()
+        with beside_graphs():
             self._event.synchronize()
-        return self._tensor.cpu()
+            return self._tensor.cpu()
