@@ -86,6 +86,9 @@ class FakeFramework:
     def has_idle_core(self) -> bool:
         return True
 
+    def count_writers(self) -> int:
+        return 1
+
     def rank(self) -> int | None:
         return self.rank_number
 

@@ -1,4 +1,4 @@
-"""Tensor files are written by one thread, in order, through a bounded queue."""
+"""Tensor files are written by threads, counted in order, through a bounded queue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from tensorprobe.capture.failure import Failures
 from tensorprobe.capture.tensor_queue import TensorQueue
 from tensorprobe.store.folder import Folder
-from tests.length import PATIENCE_SECONDS
+from tests.length import PATIENCE_SECONDS, wait_until
 
 
 class Disk:
@@ -144,7 +144,7 @@ def test_what_follows_goes_to_the_folder_that_is_set_then(queue: TensorQueue, di
 
 def test_close_ends_the_thread(queue: TensorQueue) -> None:
     queue.put_tensor("a.pt", b"a", 1)
-    thread = queue._thread
+    (thread,) = queue._threads
     queue.close()
     assert thread is not None and not thread.is_alive()
 
@@ -228,3 +228,72 @@ def test_a_failure_to_write_at_once_is_noted_and_leaves_nothing(disk: Disk, tmp_
     queue.write_tensor("bad.pt", b"bad")
     queue.put_link("bad.pt", "second.pt")
     assert failures.count == 2 and names(tmp_path / "tensors") == []
+
+
+class SlowDisk:
+    """Writes several at a time; what begins with `slow` only when it is told that it may."""
+
+    def __init__(self) -> None:
+        self.may_write = threading.Event()
+        self.written: list[bytes] = []
+
+    def write(self, copy: bytes, file: BinaryIO) -> None:
+        assert not copy.startswith(b"slow") or self.may_write.wait(PATIENCE_SECONDS)
+        file.write(copy)
+        self.written.append(copy)
+
+
+@pytest.fixture
+def slow_disk() -> SlowDisk:
+    return SlowDisk()
+
+
+@pytest.fixture
+def wide_queue(slow_disk: SlowDisk, tmp_path: Path) -> Iterator[TensorQueue]:
+    made = TensorQueue(slow_disk.write, 100_000, Failures(), count_writers=lambda: 3)
+    made.folder = Folder(tmp_path / "tensors")
+    yield made
+    slow_disk.may_write.set()
+    made.close()
+
+
+def test_with_several_threads_a_slow_file_holds_up_only_its_own_further_names(
+    wide_queue: TensorQueue, slow_disk: SlowDisk, tmp_path: Path
+) -> None:
+    wide_queue.put_tensor("a.pt", b"slow", 4)
+    wide_queue.put_link("a.pt", "b.pt")
+    wide_queue.put_link("b.pt", "c.pt")
+    wide_queue.put_tensor("d.pt", b"fast", 4)
+    wide_queue.put_link("d.pt", "e.pt")
+    folder = tmp_path / "tensors"
+    wait_until(lambda: (folder / "e.pt").exists())
+    assert {name for name in names(folder) if not name.startswith(".")} == {"d.pt", "e.pt"}
+    assert wide_queue.done_count == 0  # a record that names d.pt comes after those before it
+    slow_disk.may_write.set()
+    wide_queue.drain()
+    assert names(folder) == ["a.pt", "b.pt", "c.pt", "d.pt", "e.pt"] and wide_queue.done_count == 5
+    assert (folder / "c.pt").read_bytes() == b"slow"
+
+
+def test_with_several_threads_the_last_that_was_put_under_a_name_stays(
+    wide_queue: TensorQueue, slow_disk: SlowDisk, tmp_path: Path
+) -> None:
+    wide_queue.put_tensor("a.pt", b"slow first", 10)
+    wide_queue.put_tensor("a.pt", b"second", 6)
+    wide_queue.put_link("a.pt", "b.pt")
+    wide_queue.put_tensor("c.pt", b"third", 5)
+    wait_until(lambda: b"third" in slow_disk.written)
+    slow_disk.may_write.set()
+    wide_queue.drain()
+    assert slow_disk.written == [b"third", b"slow first", b"second"]
+    assert [(tmp_path / "tensors" / name).read_bytes() for name in ("a.pt", "b.pt")] == [b"second", b"second"]
+
+
+def test_with_several_threads_all_of_many_files_and_names_are_there(wide_queue: TensorQueue, tmp_path: Path) -> None:
+    for number in range(300):
+        wide_queue.put_tensor(f"{number}.pt", b"%d" % number, 200)
+        wide_queue.put_link(f"{number}.pt", f"{number}.link")
+    wide_queue.drain()
+    assert wide_queue.done_count == wide_queue.put_count == 600 and wide_queue.waiting_bytes == 0
+    found = [(tmp_path / "tensors" / f"{number}.link").read_bytes() for number in range(300)]
+    assert found == [b"%d" % number for number in range(300)]

@@ -89,6 +89,9 @@ class Framework(Protocol):
     def has_idle_core(self) -> bool:
         """Is there a core that the framework does not compute on?"""
 
+    def count_writers(self) -> int:
+        """How many threads may write tensor files beside the program?"""
+
     def check_models(self, model: Any) -> list[tuple[str, Any]]:
         """The models of `start(model)`, each with its name prefix ("" for one, "0", "1" for several)."""
 

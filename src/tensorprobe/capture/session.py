@@ -56,7 +56,13 @@ class Session:
         self._failures = Failures()
         limit_bytes = ASYNC_QUEUE_BYTES if config.async_dump else QUEUE_BYTES
         writes_at_once = not config.async_dump and not framework.has_idle_core()
-        self._queue = TensorQueue(self._reader.write_file, limit_bytes, self._failures, writes_at_once=writes_at_once)
+        self._queue = TensorQueue(
+            self._reader.write_file,
+            limit_bytes,
+            self._failures,
+            writes_at_once=writes_at_once,
+            count_writers=framework.count_writers,
+        )
         describer = self._make_describer()
         stacks = StackTable(framework.is_noise, framework.caller_of)
         self.recorder = self._make_recorder(describer, stacks)

@@ -1,9 +1,9 @@
-"""Tensor files are written by one thread, through a bounded queue: the training thread waits only when the disk cannot
-follow.
+"""Tensor files are written by threads of their own, through a bounded queue: the training thread waits only when the
+disk cannot follow.
 
 Each file appears whole (written aside, then renamed). A value that has several names is written once; the other names
-are hard links, or copies where the file system has no links or no more of them. Files appear in the order in which they
-were put, so that a record can wait until those that it names are there.
+are hard links, or copies where the file system has no links or no more of them. Files are counted in the order in which
+they were put, so that a record can wait until those that it names are there.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -39,25 +40,50 @@ class Limit(Protocol):
         """May a file of this size be written?"""
 
 
+@dataclass(eq=False)
+class _Task:
+    """One file to be made."""
+
+    number: int
+    make: Callable[[], None]
+    size_bytes: int
+    path: Path
+    needed: Path | None
+    """A file that has to be there before."""
+    followers: list[_Task] = field(default_factory=list)
+    """What has to wait for it."""
+
+
 class TensorQueue:
-    """Tasks in the order of the calls; one thread works them off."""
+    """Tasks in the order of the calls; threads work them off."""
 
     def __init__(
-        self, write_file: WriteFile, limit_bytes: int, failures: Failures, *, writes_at_once: bool = False
+        self,
+        write_file: WriteFile,
+        limit_bytes: int,
+        failures: Failures,
+        *,
+        writes_at_once: bool = False,
+        count_writers: Callable[[], int] = lambda: 1,
     ) -> None:
+        """`count_writers`: how many threads may write, asked when there is something to write."""
         self.writes_at_once = writes_at_once
         """Where every core computes, a thread that writes only stands in the way: what is on the host is written by the
         thread that computed it."""
         self._write_file = write_file
         self._failures = failures
         self._limit_bytes = limit_bytes
-        self._tasks: deque[tuple[Callable[[], None], int]] = deque()
+        self._count_writers = count_writers
+        self._tasks: deque[_Task] = deque()
+        self._begun: dict[Path, _Task] = {}
+        """What was taken out of the queue and is not there yet, by the files that it makes."""
         self._waiting_bytes = 0
-        self._is_busy = False
         self._put_count = 0
         self._done_count = 0
+        self._done_early: set[int] = set()
+        """The numbers of what is done, and something before it is not."""
         self._condition = threading.Condition()
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
         self._failed: dict[Path, Exception] = {}
         self._folder = Folder(Path())
         self.written_bytes = 0
@@ -77,12 +103,12 @@ class TensorQueue:
     def put_tensor(self, name: str, copy: Any, size_bytes: int, folder: Folder | None = None) -> None:
         """Write `copy` as `name`, into `folder` if one is given; waits while too much is in the queue."""
         place = folder or self.folder
-        self._put(lambda: self._write(place, name, copy), size_bytes)
+        self._put(lambda: self._write(place, name, copy), size_bytes, place.path / name)
 
     def put_number(self, name: str, number: bool | int | float) -> None:
         """Write a plain number as a file `name` of numpy's."""
         folder, array = self.folder, np.asarray(number)
-        self._put(lambda: self._write(folder, name, array, _write_array), 0)
+        self._put(lambda: self._write(folder, name, array, _write_array), 0, folder.path / name)
 
     def write_tensor(self, name: str, content: Any, folder: Folder | None = None) -> bool:
         """Write `content` as `name`, now; False if that failed."""
@@ -92,11 +118,12 @@ class TensorQueue:
     def put_link(self, existing: str, name: str) -> None:
         """Give the file `existing` a further name."""
         if existing != name:
-            link = partial(self._link, self._folder, existing, name)
+            folder = self._folder
+            link = partial(self._link, folder, existing, name)
             if self.writes_at_once and self._put_count == self._done_count:
                 self._do(link)
             else:
-                self._put(link, 0)
+                self._put(link, 0, folder.path / name, folder.path / existing)
 
     @property
     def waiting_bytes(self) -> int:
@@ -120,24 +147,26 @@ class TensorQueue:
     def drain(self) -> None:
         """Wait until everything that was put is on disk."""
         with self._condition:
-            while self._tasks or self._is_busy:
+            while self._done_count < self._put_count:
                 self._condition.wait()
 
     def close(self) -> None:
-        """Write what waits, and end the thread."""
+        """Write what waits, and end the threads."""
         self.drain()
         with self._condition:
-            thread, self._thread = self._thread, None
+            threads, self._threads = self._threads, []
             self._condition.notify_all()
-        if thread is not None:
+        for thread in threads:
             thread.join()
 
     def abandon(self) -> None:
-        """In a forked child, which has no such thread: forget everything."""
+        """In a forked child, which has no such threads: forget everything."""
         self._condition = threading.Condition()
         self._tasks.clear()
-        self._thread = None
-        self._waiting_bytes, self._is_busy = 0, False
+        self._begun.clear()
+        self._threads = []
+        self._waiting_bytes = 0
+        self._done_early.clear()
         self._done_count = self._put_count
 
     def _do(self, task: Callable[[], None]) -> bool:
@@ -148,53 +177,76 @@ class TensorQueue:
             return False
         return True
 
-    def _put(self, task: Callable[[], None], tensor_bytes: int) -> None:
+    def _put(self, make: Callable[[], None], tensor_bytes: int, path: Path, needed: Path | None = None) -> None:
         size_bytes = tensor_bytes + _TASK_BYTES
         with self._condition:
             while self._waiting_bytes and self._waiting_bytes + size_bytes > self._limit_bytes:
                 self._condition.wait()
             if not self._begin_work():
                 return  # in the queue without a thread it would be waited for for ever
-            self._tasks.append((task, size_bytes))
+            self._tasks.append(_Task(self._put_count, make, size_bytes, path, needed))
             self._waiting_bytes += size_bytes
             self._put_count += 1
             self._condition.notify_all()
 
     def _begin_work(self) -> bool:
-        if self._thread is None:
-            # A daemon: a thread that is none would keep the interpreter from reaching the exit handler that ends it.
-            thread = threading.Thread(target=self._work, name="tensorprobe-files", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError as error:  # the process has as many as it may have
+        """One more thread, if all are at work and there may be more."""
+        if len(self._threads) > len(self._tasks) or (self._threads and len(self._threads) >= self._count_writers()):
+            return True
+        # A daemon: a thread that is none would keep the interpreter from reaching the exit handler that ends it.
+        thread = threading.Thread(target=self._work, name="tensorprobe-files", daemon=True)
+        self._threads.append(thread)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the process has as many as it may have
+            self._threads.remove(thread)
+            if not self._threads:
                 self._failures.note("a tensor file", error)
-                return False
-            self._thread = thread
-        return True
+        return bool(self._threads)
 
     def _work(self) -> None:
         me = threading.current_thread()
-        while True:
-            with self._condition:
-                while not self._tasks:
-                    if self._thread is not me:
-                        return
-                    self._condition.wait()
-                task, size_bytes = self._tasks.popleft()
-                self._is_busy = True
-            self._do(task)
+        while (task := self._take(me)) is not None:
+            self._do(task.make)
+            self._finish(task)
             del task
-            with self._condition:
-                self._waiting_bytes -= size_bytes
-                self._is_busy = False
+
+    def _take(self, me: threading.Thread) -> _Task | None:
+        """The next task that need not wait for another one; None where there will be no more."""
+        with self._condition:
+            while True:
+                while not self._tasks:
+                    if me not in self._threads:
+                        return None
+                    self._condition.wait()
+                task = self._tasks.popleft()
+                paths = (task.path, task.needed) if task.needed is not None else (task.path,)
+                others = (self._begun.get(path) for path in paths)
+                other = next((one for one in others if one is not None and one is not task), None)
+                self._begun.setdefault(task.path, task)
+                if other is None:
+                    return task
+                other.followers.append(task)
+
+    def _finish(self, task: _Task) -> None:
+        with self._condition:
+            self._waiting_bytes -= task.size_bytes
+            if self._begun.get(task.path) is task:  # not so in a forked child
+                del self._begun[task.path]
+                self._tasks.extendleft(reversed(task.followers))
+                self._done_early.add(task.number)
+            while self._done_count in self._done_early:
+                self._done_early.remove(self._done_count)
                 self._done_count += 1
-                self._condition.notify_all()
+            self._condition.notify_all()
 
     def _write(self, folder: Folder, name: str, copy: Any, write_file: WriteFile | None = None) -> None:
         try:
             with folder.open_whole(name) as file:
                 (write_file or self._write_file)(copy, file)
-                self.written_bytes += file.tell()
+                size_bytes = file.tell()
+            with self._condition:
+                self.written_bytes += size_bytes
         except Exception as error:
             self._failed[folder.path / name] = error
             raise

@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 import torch
 
+from tensorprobe.capture.torch import tensor_copy
+from tensorprobe.capture.torch.tensor_copy import TensorCopy
+from tensorprobe.capture.torch.tensor_file import TorchFiles
 from tensorprobe.capture.torch.verification import is_wanted
 from tests.capture.torch.dump import DumpOnDisk, only_step
 from tests.capture.torch.training import Observed, difference, open_session, recorded_step, train
@@ -397,3 +400,19 @@ def test_the_kernel_agrees_with_float64_whatever_the_size_and_the_place(dtype: t
     stats = values[-1].stats
     assert stats is not None and (stats.nan_count, stats.inf_count) == (1, 2)
     assert (stats.max, stats.min) == (float("inf"), float("-inf"))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.complex64, torch.int64, torch.bool])
+def test_a_large_tensor_comes_to_its_file_in_pieces(
+    dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensor_copy, "_MAX_PINNED_BYTES", 1 << 12)
+    monkeypatch.setattr(tensor_copy, "_PIECE_BYTES", 1 << 10)
+    tensor = (torch.randn(3, 500, 7, device="cuda") * 9).to(dtype).transpose(0, 2)
+    copy = TensorCopy(tensor.clone())
+    tensor.zero_()
+    assert copy.is_for_pieces
+    with (tmp_path / "tensor.pt").open("wb") as file:
+        TorchFiles().write_copy(copy, file)
+    read = torch.load(tmp_path / "tensor.pt", weights_only=True)
+    assert read.stride() == copy.kind[2] and torch.equal(read, copy.to_host())

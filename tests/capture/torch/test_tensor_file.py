@@ -10,10 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensorprobe.capture.torch import tensor_file
+from tensorprobe.capture.torch.large_file import DTYPES as PLAIN
 from tensorprobe.capture.torch.tensor_file import make_frame, write_tensor
 
-DTYPES = sorted(tensor_file._PLAIN, key=str)
+DTYPES = sorted(PLAIN, key=str)
 
 
 def written(tensor: torch.Tensor) -> bytes:

@@ -95,6 +95,9 @@ class MindSporeFramework:
     def has_idle_core(self) -> bool:
         return False  # MindSpore computes on all of them
 
+    def count_writers(self) -> int:
+        return 1
+
     def check_models(self, model: Any) -> list[tuple[str, Any]]:
         if model is None:
             return []

@@ -43,6 +43,7 @@ logger = logging.getLogger("tensorprobe")
 
 _TORCH_FOLDER = os.path.dirname(torch.__file__) + os.sep  # noqa: PTH120  frames carry texts, and there are many
 # Files that only pass calls on: no use in a stack.
+_MAX_WRITERS = 4
 _NOISE = (
     "nn/modules/module.py",
     "nn/functional.py",
@@ -91,9 +92,11 @@ class TorchFramework:
         return True
 
     def has_idle_core(self) -> bool:
-        affinity = getattr(os, "sched_getaffinity", None)
-        cores = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
-        return bool(cores > torch.get_num_threads())
+        return bool(count_cores() > torch.get_num_threads())
+
+    def count_writers(self) -> int:
+        """Several where a device computes: the page cache takes more from several threads than from one."""
+        return max(1, min(_MAX_WRITERS, count_cores() // 4)) if torch.cuda.is_initialized() else 1
 
     def check_models(self, model: Any) -> list[tuple[str, torch.nn.Module]]:
         if model is None:
@@ -246,6 +249,11 @@ def leave_mode(mode: CallMode) -> None:
             "stop() was called in another thread than start(): what this thread calls is not recorded any more"
         )
     remove_mode(mode)
+
+
+def count_cores() -> int:
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
 def current_rank() -> int | None:

@@ -11,6 +11,7 @@ import torch
 
 from tensorprobe.capture.npy import write_npy
 from tensorprobe.capture.torch.content import is_sparse, plain_content
+from tensorprobe.capture.torch.tensor_copy import TensorCopy
 
 
 class NpyFiles:
@@ -23,6 +24,9 @@ class NpyFiles:
         # Not numpy(), which would fix the size of the storage for whoever owns it.
         elements = (ctypes.c_char * plain.nbytes).from_address(plain.data_ptr()) if plain.nbytes else b""
         write_npy(file, dtype, tuple(plain.shape), elements)
+
+    def write_copy(self, copy: TensorCopy, file: BinaryIO) -> None:
+        self.write(copy.to_host(), file)
 
     def read(self, path: Path) -> torch.Tensor:
         """What a file holds; for verify mode."""

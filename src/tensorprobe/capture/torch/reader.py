@@ -152,7 +152,7 @@ class TorchReader:
 
     def write_file(self, copy: TensorCopy, file: BinaryIO) -> None:
         with isolated():
-            self._files.write(copy.to_host(), file)
+            self._files.write_copy(copy, file)
 
     def describe_object(self, value: Any) -> dict[str, Any] | None:
         return describe_object(value)

@@ -1,8 +1,8 @@
 """Tensor files as `torch.save` writes them, at a fraction of its cost.
 
 Files of tensors with the same dtype, shape and strides differ in the bytes of their elements and in one checksum, which
-stands in two places. The rest is taken from a file that torch.save made of such a tensor, once. What is not plain, or
-large, goes through torch.save itself.
+stands in two places. The rest is taken from a file that torch.save made of such a tensor, once. What is large is
+written by large_file.py, and what is not plain by torch.save itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from typing import BinaryIO
 
 import torch
 
+from tensorprobe.capture.torch.large_file import DTYPES, write_pieces
 from tensorprobe.capture.torch.layout import is_dense
+from tensorprobe.capture.torch.tensor_copy import TensorCopy
 
 _MAX_BYTES = 64 << 20
 _KINDS = 1024
@@ -28,27 +30,25 @@ _LOCAL_HEADER = struct.Struct("<26xHH")  # the lengths of the name and of what p
 _DESCRIPTOR = b"PK\x07\x08"  # before the checksum that follows the elements
 _CENTRAL = b"PK\x01\x02"  # begins an entry of the directory; the checksum is 16 bytes after it
 _CRC = struct.Struct("<I")
-_PLAIN = frozenset(
-    {
-        *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128),
-        *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool),
-    }
-)
 
 
 def write_tensor(tensor: torch.Tensor, file: BinaryIO) -> None:
     """Write a tensor of the host, alone in its storage, as torch.save would."""
-    frame = None
-    if tensor.layout is torch.strided and tensor.dtype in _PLAIN and 0 < tensor.nbytes <= _MAX_BYTES:
+    frame = elements = None
+    if tensor.layout is torch.strided and tensor.dtype in DTYPES and tensor.nbytes:
         storage = tensor.untyped_storage()
         is_shown = not (tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor())
         if is_shown and storage.nbytes() == tensor.nbytes and is_dense(tensor):
-            frame = make_frame(tensor.dtype, tuple(tensor.shape), tensor.stride())
-    if frame is None:
+            kind = tensor.dtype, tuple(tensor.shape), tensor.stride()
+            # Not numpy(), which would fix the size of the storage for whoever owns it.
+            elements = (ctypes.c_char * tensor.nbytes).from_address(storage.data_ptr())
+            if tensor.nbytes > _MAX_BYTES:
+                write_pieces(kind, [elements], file)
+                return
+            frame = make_frame(*kind)
+    if frame is None or elements is None:
         torch.save(tensor, file)
         return
-    # Not numpy(), which would fix the size of the storage for whoever owns it.
-    elements = (ctypes.c_char * tensor.nbytes).from_address(storage.data_ptr())
     checksum = _CRC.pack(zlib.crc32(elements))
     file.write(frame.head)
     file.write(elements)
@@ -62,7 +62,14 @@ class TorchFiles:
     """Tensor files as torch has them."""
 
     def write(self, tensor: torch.Tensor, file: BinaryIO) -> None:
+        """A tensor of the host, alone in its storage."""
         write_tensor(tensor, file)
+
+    def write_copy(self, copy: TensorCopy, file: BinaryIO) -> None:
+        if copy.is_for_pieces:
+            write_pieces(copy.kind, copy.iter_pieces(), file)
+        else:
+            self.write(copy.to_host(), file)
 
     def read(self, path: Path) -> torch.Tensor:
         """What a file holds; for verify mode."""

@@ -1,17 +1,18 @@
-"""The value through which a difference goes: with the reference's in its place, the candidate computes the loss of the
-reference. What leads elsewhere is written otherwise and has no effect, however unlike it looks behind a difference.
+"""A value through which a difference goes: with the reference's in its place, the candidate computes more of what the
+reference computes, or its loss. What does not lead there is behind the difference, where what is only written otherwise
+looks unlike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
 
 from tensorprobe.compare.truth.difference import Difference
-from tensorprobe.compare.truth.effect import Exchanged, find_place
+from tensorprobe.compare.truth.effect import Trial, find_place
 from tensorprobe.compare.truth.observable import Observables
 from tensorprobe.compare.truth.value_index import Counterparts, permutations
 from tensorprobe.replay.true_step import Array, TrueStep, TrueValue
@@ -43,15 +44,46 @@ class Cut:
         return numbers | step.find_before(numbers)
 
 
-def find_cut(counterparts: Counterparts, observed: Observables, heals: Callable[[Exchanged], bool]) -> Cut | None:
-    """The first one, if there is any. `heals`: is the loss that of the reference with these results of calls?"""
+def find_cut(counterparts: Counterparts, observed: Observables, trial: Trial) -> Cut | None:
+    """The first one, if there is any."""
     candidate = counterparts.steps["candidate"]
     tries = ((cut, content) for cut in _CutFinder(counterparts, observed).cuts() for content in _lay_out(cut))
     for cut, content in islice(tries, _MAX_TRIED):
         place = find_place(cut.candidate, candidate)
-        if place is not None and heals({place: content}):
-            return cut
+        if place is not None:
+            behind = _find_behind(cut.candidate, candidate)
+            again = trial.execute({place: content}, behind)
+            if trial.is_healed(again) or _comes_nearer(counterparts, again, behind):
+                return cut
     return None
+
+
+def _find_behind(value: TrueValue, step: TrueStep) -> Set[int]:
+    """The numbers on the way from a value to the loss."""
+    found = {value.number}
+    for call in sorted(step.calls.values(), key=lambda call: call.position):
+        if not found.isdisjoint(call.inputs.values()):
+            found.update(call.outputs.values())
+    found.remove(value.number)
+    values = (step.values[number] for number in found)
+    return {one.number for one in values if one.is_floating and step.leads_to_loss(one)}
+
+
+def _comes_nearer(counterparts: Counterparts, again: TrueStep, behind: Set[int]) -> bool:
+    """Does the reference have a value now that it had not, and all that it had before?"""
+    before, after = counterparts.steps["candidate"], Counterparts(counterparts.steps["reference"], again)
+    gained = 0
+    for number in behind:
+        had = _has(counterparts, before.values[number])
+        has = _has(after, again.values[number])
+        if had and not has:
+            return False
+        gained += has and not had
+    return gained > 0
+
+
+def _has(counterparts: Counterparts, value: TrueValue) -> bool:
+    return not counterparts.is_plain("candidate", value) and counterparts.exists("candidate", value)
 
 
 def _lay_out(cut: Cut) -> Iterator[Array]:

@@ -5,7 +5,7 @@ It informs, it does not decide: a difference without an effect is one all the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from math import isfinite
 
@@ -21,29 +21,33 @@ Exchanged = Mapping[tuple[str, str], Array]
 class Trial:
     """Executes the candidate with other results of calls, and looks at the loss."""
 
-    def __init__(self, observed: Observables, replay: Callable[[Exchanged], TrueStep]) -> None:
+    def __init__(
+        self, observed: Observables, candidate: TrueStep, replay: Callable[[Exchanged, Keeping], TrueStep]
+    ) -> None:
         self._observed = observed
         self._replay = replay
+        makers = [maker for root in candidate.roots if (maker := candidate.maker(root)) is not None]
+        last = max(makers, key=lambda call: call.position, default=None)
+        self._losses = frozenset(root.number for root in candidate.roots)
+        self._last = None if last is None else last.name
+
+    def execute(self, exchanged: Exchanged, numbers: Set[int] = frozenset()) -> TrueStep:
+        """Nothing but the losses and these values is kept, and nothing behind the last loss is executed."""
+        return self._replay(exchanged, Keeping(self._losses | numbers, last=self._last))
 
     def find_effect(self, exchanged: Exchanged) -> float | None:
         """The share of the loss's difference that vanishes."""
-        left = self._find_total(exchanged) - self._observed.reference_total
+        left = _add_up_losses(self.execute(exchanged)) - self._observed.reference_total
         share = 1 - abs(left / (self._observed.candidate_total - self._observed.reference_total))
         return share if isfinite(share) else None
 
-    def heals(self, exchanged: Exchanged) -> bool:
-        """Is the loss that of the reference then?"""
-        return replace(self._observed, candidate_total=self._find_total(exchanged)).has_same_loss
-
-    def _find_total(self, exchanged: Exchanged) -> float:
-        return sum(float(root.array.sum()) for root in self._replay(exchanged).roots)
+    def is_healed(self, step: TrueStep) -> bool:
+        """Is its loss that of the reference?"""
+        return replace(self._observed, candidate_total=_add_up_losses(step)).has_same_loss
 
 
-def keep_losses(step: TrueStep) -> Keeping:
-    """Nothing else is kept when a step is executed to see its effect, and nothing behind the last loss is executed."""
-    makers = [maker for root in step.roots if (maker := step.maker(root)) is not None]
-    last = max(makers, key=lambda call: call.position, default=None)
-    return Keeping(frozenset(root.number for root in step.roots), last=None if last is None else last.name)
+def _add_up_losses(step: TrueStep) -> float:
+    return sum(float(root.array.sum()) for root in step.roots)
 
 
 def add_effects(differences: Sequence[Difference], steps: Mapping[str, TrueStep], trial: Trial) -> list[Difference]:

@@ -73,9 +73,21 @@ class ForwardExplainer:
         """The differences, the one that comes first. `starts`: the values of each side that differ, and shall not."""
         for side, step in self._steps.items():  # which may be taken apart since these were found
             self._slices[side] = self._slicers[side].follow(step.values[value.number] for value in starts[side])
+        beginnings = {side: found.beginnings for side, found in self._slices.items()}
         for side, found in self._slices.items():
             found.beginnings = self._pass_over_spellings(side, found) or found.beginnings
-        return self._explain_forward(self._slices)
+        differences = self._explain_forward(self._slices)
+        if differences and self._is_only_led_to(differences[0]):
+            for side, found in self._slices.items():
+                found.beginnings = beginnings[side]
+            differences = self._explain_forward(self._slices)
+        return differences
+
+    def _is_only_led_to(self, one: Difference) -> bool:
+        """Is all that is wrong with the candidate's call that it is given what was passed over? Then that does not lead
+        to the same here."""
+        is_given_other = one.kind == "entered" and not one.is_called_otherwise and not one.is_clear
+        return is_given_other and one.candidate is not None and not self._slicers["candidate"].begins(one.candidate, ())
 
     def beginnings(self, side: str) -> list[TrueCall]:
         """Where what differs begins in one run, as far as it was explained."""

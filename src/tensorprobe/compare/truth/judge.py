@@ -8,7 +8,7 @@ from functools import partial
 from tensorprobe.compare.truth.argument import Arguments
 from tensorprobe.compare.truth.cut import find_cut
 from tensorprobe.compare.truth.difference import Difference, describe_start
-from tensorprobe.compare.truth.effect import Trial, add_effects, find_exchanged, keep_losses
+from tensorprobe.compare.truth.effect import Trial, add_effects, find_exchanged
 from tensorprobe.compare.truth.explanation import explain_forward
 from tensorprobe.compare.truth.forward_difference import Starts, find_lacking, find_starts
 from tensorprobe.compare.truth.gradient_difference import GradientExplainer
@@ -135,9 +135,8 @@ class _TruthJudge:
         found.differences, opened = self._explain(found.counterparts, found.observables, _NOT_MOVED)
         if found.observables.has_same_loss or not found.differences:
             return
-        keeping = keep_losses(found.steps[SIDES[1]])
-        execute = partial(self._replaying[SIDES[1]].replay, self._replacements[SIDES[1]], (), keeping=keeping)
-        trial = Trial(found.observables, execute)
+        replay = partial(self._replaying[SIDES[1]].replay, self._replacements[SIDES[1]], ())
+        trial = Trial(found.observables, found.steps[SIDES[1]], replay)
         found.differences = add_effects(found.differences, opened.steps, trial)
         if any(one.explains_all for one in found.differences):
             return
@@ -148,9 +147,10 @@ class _TruthJudge:
 
     def _try_to_narrow(self, found: Judgement, opened: Counterparts, trial: Trial) -> Counterparts:
         """Behind a difference, and beside one, what is only written otherwise looks like one. So values are exchanged,
-        one after the other: where the loss becomes that of the reference, all else has no effect."""
-        cut = find_cut(found.counterparts, found.observables, trial.heals)
-        if cut is not None and not cut.is_behind(found.differences[0], opened.steps):
+        one after the other: where more becomes what the reference has, all else is behind it, or has no effect."""
+        cut = find_cut(found.counterparts, found.observables, trial)
+        first = found.differences[0]
+        if cut is not None and not (first.is_found and cut.is_behind(first, opened.steps)):
             differences, opened = self._explain_forward(found.counterparts, cut.starts)
             found.differences = add_effects(differences, opened.steps, trial) or found.differences
         return opened

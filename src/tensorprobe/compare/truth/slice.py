@@ -6,7 +6,7 @@ in another way) does not lead anywhere: it is passed over.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Set
 from dataclasses import dataclass, field
 
 from tensorprobe.compare.truth.call_likeness import word_of
@@ -30,7 +30,7 @@ class Slice:
     calls: set[str] = field(default_factory=set)
     beginnings: list[TrueCall] = field(default_factory=list)
     """The calls whose result does not exist in the other run, although all that goes in does, but for parameters and
-    tables that the other run does not use; as they ran."""
+    tables that the other run does not use, and for what says nothing, as a mask; as they ran."""
     leaves: list[tuple[TrueCall, TrueValue]] = field(default_factory=list)
     """Leaves that the other run has not, each with the first call that takes it."""
 
@@ -43,15 +43,16 @@ class Slicer:
         self._exists = exists
         self._step = counterparts.steps[side]
         self._counterparts = counterparts
-        self._harmless = self._find_harmless()
+        self._harmless: Set[int] = frozenset()
 
     def exists(self, value: TrueValue) -> bool:
         return self._exists(self._side, value)
 
     def follow(self, starts: Iterable[TrueValue]) -> Slice:
         """What leads to these values, which differ."""
-        found = Slice()
-        waiting = [call for value in starts if (call := self._step.maker(value)) is not None]
+        found, differing = Slice(), list(starts)
+        self._harmless = self._find_harmless({value.number for value in differing})
+        waiting = [call for value in differing if (call := self._step.maker(value)) is not None]
         while waiting:
             call = waiting.pop()
             if call.name in found.calls:
@@ -62,7 +63,7 @@ class Slicer:
             lacking_leaves = [value for value in before if value.is_leaf]
             found.leaves += [(call, value) for value in lacking_leaves]
             waiting += makers
-            if not makers:
+            if all(self._is_plain(value) for value in before if not value.is_leaf):
                 found.beginnings.append(call)
         found.beginnings.sort(key=lambda call: call.position)
         found.leaves.sort(key=lambda pair: pair[0].position)
@@ -70,22 +71,26 @@ class Slicer:
 
     def is_harmless(self, call: TrueCall) -> bool:
         """Does the other run have nothing of what it gives, but what is made of that?"""
-        return bool(call.outputs) and self._harmless.issuperset(call.outputs.values())
+        return bool(call.outputs) and self._harmless >= set(call.outputs.values())
 
     def begins(self, call: TrueCall, passed: Collection[int]) -> bool:
-        """Does the other run have all that goes into it, but for these values?"""
-        return all(value.number in passed for value in self._lacking(call))
+        """Does the other run have all that goes into it, but for these values, and for what says nothing?"""
+        return all(value.number in passed or self._is_plain(value) for value in self._lacking(call))
+
+    def _is_plain(self, value: TrueValue) -> bool:
+        return self._counterparts.is_plain(self._side, value)
 
     def _lacking(self, call: TrueCall) -> list[TrueValue]:
         values = [self._step.values[number] for number in dict.fromkeys(call.inputs.values())]
         return [value for value in values if value.number not in self._harmless and not self.exists(value)]
 
-    def _find_harmless(self) -> frozenset[int]:
-        """Values without a counterpart that some call makes a value of that has one, and leaves nothing out. A result
-        that passes no gradient on to them depends on their shapes only."""
+    def _find_harmless(self, differing: Set[int]) -> Set[int]:
+        """Values without a counterpart that some call, on the way to what differs, makes a value of that has one, and
+        leaves nothing out. A result that passes no gradient on to them depends on their shapes only."""
         harmless: set[int] = set()
+        leading = self._step.find_before(differing)
         for call in sorted(self._step.calls.values(), key=lambda call: -call.position):
-            if word_of(call) in SELECTIONS or not call.outputs:
+            if word_of(call) in SELECTIONS or leading.isdisjoint(call.outputs.values()):
                 continue
             outputs = [self._step.values[number] for number in call.outputs.values()]
             is_told = any(self._is_telling(value) or value.number in harmless for value in outputs)
@@ -94,7 +99,7 @@ class Slicer:
                 values = [self._step.values[number] for number in call.inputs.values()]
                 values = [value for value in values if is_followed or not value.is_followed]
                 harmless.update(value.number for value in values if not self.exists(value))
-        return frozenset(harmless)
+        return harmless
 
     def _is_telling(self, value: TrueValue) -> bool:
-        return value.is_floating and not self._counterparts.is_plain(self._side, value) and self.exists(value)
+        return value.is_floating and not self._is_plain(value) and self.exists(value)
