@@ -64,6 +64,11 @@ class Difference:
         return word_of(self.reference) == word_of(self.candidate)
 
     @property
+    def is_given_other(self) -> bool:
+        """Is all that is wrong with these calls that they are not given the same?"""
+        return self.kind == "entered" and not self.is_called_otherwise and not self.is_clear and self.leaf is None
+
+    @property
     def explains_all(self) -> bool:
         """Is there no difference of the loss without it?"""
         return self.effect is not None and abs(1 - self.effect) < TOLERANCE

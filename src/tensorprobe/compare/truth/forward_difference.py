@@ -86,8 +86,9 @@ class ForwardExplainer:
     def _is_only_led_to(self, one: Difference) -> bool:
         """Is all that is wrong with the candidate's call that it is given what was passed over? Then that does not lead
         to the same here."""
-        is_given_other = one.kind == "entered" and not one.is_called_otherwise and not one.is_clear
-        return is_given_other and one.candidate is not None and not self._slicers["candidate"].begins(one.candidate, ())
+        if not one.is_given_other or one.candidate is None:
+            return False
+        return not self._slicers["candidate"].begins(one.candidate, ())
 
     def beginnings(self, side: str) -> list[TrueCall]:
         """Where what differs begins in one run, as far as it was explained."""
@@ -150,6 +151,7 @@ class ForwardExplainer:
                 partner = self._find_next(call, reference)
             is_lone = partner is None and (namesake is None or not self._share_inputs(namesake, call))
             found.append((is_lone, call.position, self._explain_call(call, partner, namesake)))
+        found = [one for one in found if not (one[2].is_given_other and self._takes_up_other(one[2].candidate))]
         found.sort(key=lambda one: one[:2])
         places = {(one.reference, one.candidate): one for *_, one in reversed(found)}
         differences = list(reversed(places.values()))
@@ -158,6 +160,10 @@ class ForwardExplainer:
         earliest = min((call.position for call in candidate.beginnings), default=0)
         early = [one for one in unequal if one.candidate is not None and one.candidate.position <= earliest]
         return [*early, *differences]
+
+    def _takes_up_other(self, call: TrueCall | None) -> bool:
+        """Does it stand where a mask that the reference has not is used? That one is wrong, not this call."""
+        return call is not None and self._slicers["candidate"].takes_up_other(call)
 
     def _explain_call(self, call: TrueCall, partner: TrueCall | None, namesake: TrueCall | None) -> Difference:
         """`partner` takes the same; `namesake` does the same in the same place, and may be given something else."""

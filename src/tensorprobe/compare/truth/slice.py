@@ -63,7 +63,7 @@ class Slicer:
             lacking_leaves = [value for value in before if value.is_leaf]
             found.leaves += [(call, value) for value in lacking_leaves]
             waiting += makers
-            if all(self._is_plain(value) for value in before if not value.is_leaf):
+            if not makers or self._takes_up(call, before):
                 found.beginnings.append(call)
         found.beginnings.sort(key=lambda call: call.position)
         found.leaves.sort(key=lambda pair: pair[0].position)
@@ -76,6 +76,19 @@ class Slicer:
     def begins(self, call: TrueCall, passed: Collection[int]) -> bool:
         """Does the other run have all that goes into it, but for these values, and for what says nothing?"""
         return all(value.number in passed or self._is_plain(value) for value in self._lacking(call))
+
+    def takes_up_other(self, call: TrueCall) -> bool:
+        """Is it one that only what says nothing leads to?"""
+        return self._takes_up(call, [value for value in self._lacking(call) if not value.is_leaf])
+
+    def _takes_up(self, call: TrueCall, lacking: Collection[TrueValue]) -> bool:
+        """Does it put what says nothing, and the other run has not, together with what says something?"""
+        if not lacking or not all(self._is_plain(value) for value in lacking if not value.is_leaf):
+            return False
+        given, made = (
+            [self._step.values[number] for number in slots.values()] for slots in (call.inputs, call.outputs)
+        )
+        return any(map(self._is_telling, given)) and not all(map(self._is_plain, made))
 
     def _is_plain(self, value: TrueValue) -> bool:
         return self._counterparts.is_plain(self._side, value)
