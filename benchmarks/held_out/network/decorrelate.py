@@ -198,7 +198,11 @@ FAULTS = (
     Fault("variance for deviation", "spread hinge", "ops.sqrt(own + 1e-4)", "(own + 1e-4)"),
     Fault("ramp goes on too late", "ramp", "if step == 0", "if step <= 1", steps=2, first_step=1),
     Fault(
-        "probe trains the network", "trained probe gradient pool", "ops.stop_gradient(h[0])", "h[0]", is_backward=True
+        "probe trains the network",
+        "trained probe gradient pool logits",
+        "ops.stop_gradient(h[0])",
+        "h[0]",
+        is_backward=True,
     ),
     Fault(
         "probe trained on the other view",

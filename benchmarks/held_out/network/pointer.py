@@ -199,7 +199,7 @@ FAULTS = (
     Fault("coverage of the last word alone", "cover covered", "cover = cover + part", "cover = part"),
     Fault(
         "coverage passes no gradient",
-        "cover part",
+        "cover part covered repeated",
         "cover = cover + part",
         "cover = cover + ops.stop_gradient(part)",
         is_backward=True,

@@ -226,7 +226,7 @@ FAULTS = (
     Fault("epsilon of the norm of slots", "norm_slots", "epsilon=1e-5", "epsilon=1e-1", edit="slots_made"),
     Fault(
         "start passes no gradient",
-        "through start",
+        "through start norm_slots state hidden",
         "ops.stop_gradient(slots) + (start - ops.stop_gradient(start))",
         "ops.stop_gradient(slots)",
         is_backward=True,
