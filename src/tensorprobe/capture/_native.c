@@ -5,7 +5,8 @@
    Rows of the sketch are read one after another. In a larger tensor, a row whose numbers are all finite, and neither too
    large nor too small for the squares of float32, is added up in lanes of float32; any other one element by element, in
    float64. Rows are taken in chunks of a fixed size and the chunks are added up in their order, so that the number of
-   threads changes no bit. */
+   threads changes no bit. Loops count in size_t: Python compiles with -fwrapv, and of a sum of two int that may wrap gcc
+   does not know that it goes from one place to the next, and uses no vectors. */
 
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030A0000
@@ -58,19 +59,19 @@ static double column_sign(uint32_t column, uint32_t index) {
 /* ---- elements of 16 bits as float32 */
 
 FOR_EACH_PROCESSOR
-static void widen_bfloat16(const uint16_t *from, float *to, int count) {
-    for (int i = 0; i < count; i++) {
+static void widen_bfloat16(const uint16_t *from, float *to, size_t count) {
+    for (size_t i = 0; i < count; i++) {
         uint32_t bits = (uint32_t)from[i] << 16;
         memcpy(&to[i], &bits, 4);
     }
 }
 
 FOR_EACH_PROCESSOR
-static void widen_float16(const uint16_t *from, float *to, int count) {
+static void widen_float16(const uint16_t *from, float *to, size_t count) {
     const uint32_t exponents = 0x7C00u << 13, least_bits = 113u << 23;
     float least;
     memcpy(&least, &least_bits, 4);
-    for (int i = 0; i < count; i++) {
+    for (size_t i = 0; i < count; i++) {
         uint32_t bits = ((uint32_t)from[i] & 0x7FFFu) << 13, exponent = bits & exponents;
         uint32_t normal = bits + (112u << 23), special = bits + (224u << 23), tiny = bits + least_bits, chosen;
         float number;
@@ -95,11 +96,11 @@ static void widen_float16(const uint16_t *from, float *to, int count) {
 
 /* `count` is a multiple of LANES, at most SHORT. A NaN shows in the squares. */
 FOR_EACH_PROCESSOR
-static Short look_at(const float *row, int count) {
+static Short look_at(const float *row, size_t count) {
     float largest[LANES], smallest[LANES], total[LANES] = {0}, squares[LANES] = {0};
-    for (int j = 0; j < LANES; j++) largest[j] = smallest[j] = row[j];
-    for (int i = 0; i < count; i += LANES)
-        for (int j = 0; j < LANES; j++) {
+    for (size_t j = 0; j < LANES; j++) largest[j] = smallest[j] = row[j];
+    for (size_t i = 0; i < count; i += LANES)
+        for (size_t j = 0; j < LANES; j++) {
             float x = row[i + j];
             largest[j] = LARGER(x, largest[j]);
             smallest[j] = SMALLER(x, smallest[j]);
@@ -107,7 +108,7 @@ static Short look_at(const float *row, int count) {
             squares[j] += x * x;
         }
     Short all = {largest[0], smallest[0], 0, 0};
-    for (int j = 0; j < LANES; j++) {
+    for (size_t j = 0; j < LANES; j++) {
         all.largest = LARGER(largest[j], all.largest);
         all.smallest = SMALLER(smallest[j], all.smallest);
         all.total += total[j];
@@ -117,27 +118,27 @@ static Short look_at(const float *row, int count) {
 }
 
 FOR_EACH_PROCESSOR
-static void fold(const float *row, float *folded, int count, float sign) {
-    for (int i = 0; i < count; i++) folded[i] += sign * row[i];
+static void fold(const float *row, float *folded, size_t count, float sign) {
+    for (size_t i = 0; i < count; i++) folded[i] += sign * row[i];
 }
 
 FOR_EACH_PROCESSOR
-static int add_row64(const double *row, int count, Sums *sums, double sign) {
+static int add_row64(const double *row, size_t count, Sums *sums, double sign) {
     double largest[LANES], smallest[LANES], total[LANES] = {0}, squares[LANES] = {0}, all = 0;
     if (!count) return 1;
-    for (int j = 0; j < LANES; j++) largest[j] = smallest[j] = row[j];
-    for (int i = 0; i < count; i += LANES)
-        for (int j = 0; j < LANES; j++) {
+    for (size_t j = 0; j < LANES; j++) largest[j] = smallest[j] = row[j];
+    for (size_t i = 0; i < count; i += LANES)
+        for (size_t j = 0; j < LANES; j++) {
             double x = row[i + j];
             largest[j] = x > largest[j] ? x : largest[j];
             smallest[j] = x < smallest[j] ? x : smallest[j];
             total[j] += x;
             squares[j] += x * x;
         }
-    for (int j = 0; j < LANES; j++) all += squares[j];
+    for (size_t j = 0; j < LANES; j++) all += squares[j];
     if (!isfinite(all)) return 0;
-    for (int i = 0; i < count; i++) sums->columns[i] += sign * row[i];
-    for (int j = 0; j < LANES; j++) {
+    for (size_t i = 0; i < count; i++) sums->columns[i] += sign * row[i];
+    for (size_t j = 0; j < LANES; j++) {
         sums->largest = largest[j] > sums->largest ? largest[j] : sums->largest;
         sums->smallest = smallest[j] < sums->smallest ? smallest[j] : sums->smallest;
         sums->total += total[j];
@@ -200,9 +201,9 @@ static int add_row32(const float *row, int count, float *folded, Sums *sums, dou
     return 1;
 }
 
-static void unfold(float *folded, Sums *sums, int width) {
-    for (int i = 0; i < width; i++) sums->columns[i] += folded[i];
-    memset(folded, 0, sizeof(float) * (size_t)width);
+static void unfold(float *folded, Sums *sums, size_t width) {
+    for (size_t i = 0; i < width; i++) sums->columns[i] += folded[i];
+    memset(folded, 0, sizeof(float) * width);
 }
 
 static void start_sums(Sums *sums, int width) {
@@ -225,7 +226,7 @@ static void add_few(const char *memory, int count, int kind, Sums *sums) {
         int size = width_of(count - start), whole = size - size % LANES;
         double sign = row_sign(start / ROW);
         const float *row = row_in_float32(place, kind, room, size);
-        for (int i = 0; i < size; i++) wide[i] = row[i];
+        for (size_t i = 0; i < (size_t)size; i++) wide[i] = row[i];
         int is_added = add_row64(wide, whole, sums, sign);
         add_any((const char *)wide, FLOAT64, is_added ? whole : 0, size, sums, sign, NULL);
     }
@@ -259,7 +260,7 @@ static void merge(Sums *all, const Sums *part, int width) {
     all->squares += part->squares;
     all->nans += part->nans;
     all->infs += part->infs;
-    for (int i = 0; i < width; i++) all->columns[i] += part->columns[i];
+    for (size_t i = 0; i < (size_t)width; i++) all->columns[i] += part->columns[i];
 }
 
 /* ---- chunks, by several threads */
