@@ -70,16 +70,18 @@ def _find_behind(value: TrueValue, step: TrueStep) -> Set[int]:
 
 
 def _comes_nearer(counterparts: Counterparts, again: TrueStep, behind: Set[int]) -> bool:
-    """Does the reference have a value now that it had not, and all that it had before?"""
+    """Is something of the reference computed now that the candidate had nowhere, and all that it had before?"""
     before, after = counterparts.steps["candidate"], Counterparts(counterparts.steps["reference"], again)
-    gained = 0
+    has_gained = False
     for number in behind:
         had = _has(counterparts, before.values[number])
         has = _has(after, again.values[number])
         if had and not has:
             return False
-        gained += has and not had
-    return gained > 0
+        if has and not had:
+            found = after.of("candidate", again.values[number])
+            has_gained = has_gained or not any(counterparts.exists("reference", one) for one in found)
+    return has_gained
 
 
 def _has(counterparts: Counterparts, value: TrueValue) -> bool:
@@ -123,7 +125,8 @@ class _CutFinder:
         for call in sorted(step.calls.values(), key=lambda call: call.position):
             given = [step.values[number] for number in dict.fromkeys(call.inputs.values())]
             lacking = [one for one in given if one.is_floating and not self._is_shared(side, one)]
-            if len(lacking) == 1 and step.leads_to_loss(lacking[0]):
+            is_told = len(lacking) == 1 and not self._counterparts.is_plain(side, lacking[0])
+            if is_told and step.leads_to_loss(lacking[0]):
                 yield from ((one, lacking[0]) for one in given if one is not lacking[0])
 
     def _is_shared(self, side: str, value: TrueValue) -> bool:

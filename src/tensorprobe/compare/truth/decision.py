@@ -163,7 +163,7 @@ class TruthDecision:
             return grown
         if judgement.is_equal and grown.kind == "framework" and not _is_refuted(grown, judgement):
             return grown  # what an optimizer does is no observable of this step
-        if judgement.is_equal and grown.kind == "entered" and _writes_state(grown, judgement):
+        if judgement.is_equal and grown.kind == "entered" and _writes_otherwise(grown, judgement):
             return grown  # nor is what a call writes, such as running statistics
         if grown.kind == "incomplete" and (judgement.gaps or not (judgement.is_equal or judgement.updates)):
             return grown
@@ -223,14 +223,16 @@ def _remember(judgement: Judgement, origins: Origins) -> EarlierStep:
     return EarlierStep(known, parameters, differences, judgement.proves_updates)
 
 
-def _writes_state(grown: Verdict, judgement: Judgement) -> bool:
-    """Does the named call, or one inside the named module, in either run, write into what it was given?"""
+def _writes_otherwise(grown: Verdict, judgement: Judgement) -> bool:
+    """Does the named call, or one inside the named module, in either run, write something that the other has not?"""
     if grown.call is None:
         return False
     for side, named in (("reference", grown.call.reference[-1]), ("candidate", grown.call.candidate[-1])):
-        for call in judgement.steps[side].calls.values():
+        step = judgement.steps[side]
+        for call in step.calls.values():
             is_meant = call.name == named.name or (named.kind == "module" and call.module_path == named.path)
-            if is_meant and any(slot.startswith(WRITTEN) for slot in call.outputs):
+            written = [number for slot, number in call.outputs.items() if slot.startswith(WRITTEN) and is_meant]
+            if not all(judgement.counterparts.exists(side, step.values[number]) for number in written):
                 return True
     return False
 
