@@ -408,3 +408,53 @@ def test_of_runs_without_a_backward_no_gradient_is_said_to_be_the_same(tmp_path:
     verdict = compare(tmp_path, run, run).verdict
     assert verdict.kind == "agree"
     assert "gradient" not in verdict.headline
+
+
+# -- a mistake in a block that is repeated -----------------------------------------------------------------------------
+
+
+def blocks(activate: Callable[[torch.Tensor], torch.Tensor], *, is_written_out: bool = False) -> Program:
+    """Two blocks with a norm of the batch each, whose mean is kept: that of the second one depends on nothing that
+    comes before the norm of the first one."""
+
+    def norm(h: torch.Tensor, kept: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        if not is_written_out:
+            return F.batch_norm(h, kept, torch.ones(8), None, bias, training=True, momentum=0.3)
+        mean = h.mean(0)
+        kept.copy_(0.7 * kept + 0.3 * mean)
+        return (h - mean) / (h.var(0, unbiased=False) + 1e-5).sqrt() + bias
+
+    def program(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        for weight in (model.a, model.b):
+            x = norm(x @ weight, torch.zeros(8), model.bias)
+            x = activate(x @ model.c) @ model.c.T
+            x = norm(x, torch.zeros(8), model.bias)
+        return x.square().mul(torch.linspace(0, 1, 8)).mean()
+
+    return program
+
+
+def test_another_activation_in_every_block_is_named_and_no_norm_that_is_only_written_out(tmp_path: Path) -> None:
+    result = compare(tmp_path, blocks(F.silu), blocks(F.relu, is_written_out=True))
+    assert named(result) == {"silu", "relu"}
+    assert {one.name.split(".")[2] for one in result.verdict.call.candidate} == {"0"}  # type: ignore[union-attr]
+
+
+def test_blocks_that_are_only_written_out_agree(tmp_path: Path) -> None:
+    assert compare(tmp_path, blocks(F.silu), blocks(F.silu, is_written_out=True)).verdict.kind == "agree"
+
+
+@pytest.mark.parametrize("momentum", [0.3, 0.7])
+def test_a_norm_whose_channels_come_last_agrees_if_it_keeps_the_same(momentum: float, tmp_path: Path) -> None:
+    def channels_first(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        y = F.conv1d(x.reshape(2, 3, 8).transpose(1, 2), model.a.unsqueeze(-1))
+        kept = torch.zeros(8), torch.ones(8)
+        return F.batch_norm(y, *kept, None, model.bias, training=True, momentum=0.3).pow(3).mean()
+
+    def channels_last(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        y = F.linear(x, model.a)
+        kept = torch.zeros(8), torch.ones(8)
+        return F.batch_norm(y, *kept, None, model.bias, training=True, momentum=momentum).pow(3).mean()
+
+    verdict = compare(tmp_path, channels_first, channels_last).verdict
+    assert (verdict.kind == "agree") is (momentum == 0.3), verdict.headline
