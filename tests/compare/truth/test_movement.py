@@ -76,3 +76,33 @@ def test_an_epsilon_in_another_place_agrees(tmp_path: Path) -> None:
 
     verdict = compare(tmp_path, lambda gradient: divide(gradient, 1e-8), lambda gradient: divide(gradient, 3e-7))
     assert verdict.kind == "agree", verdict.headline
+
+
+def record_norm(folder: Path, *, is_scaled: bool) -> Path:
+    """A bias before a norm, which the second step takes the kept numbers for: its gradient is rounding in the first."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 4))
+    x = torch.randn(16, 6)
+    PrecisionDebugger.reset()
+    debugger = PrecisionDebugger(dump_path=str(folder), level="L1", task="tensor")
+    for step in range(2):
+        model.train(step == 0)
+        debugger.start(model)
+        hidden = model[:3](x) if not is_scaled else model[2](model[1](2 * model[0](x) / 2))
+        model[3](hidden).pow(3).mean().backward()
+        debugger.stop()
+        noise = torch.Generator().manual_seed(int(is_scaled))
+        for name, parameter in model.named_parameters():
+            assert parameter.grad is not None
+            rounding = 1e-9 * torch.randn(parameter.shape, generator=noise) if name == "0.bias" else 0.0
+            parameter.data = parameter.data - 100 * (parameter.grad + rounding)
+            parameter.grad = None
+        debugger.step()
+    PrecisionDebugger.reset()
+    return folder
+
+
+def test_what_rounding_alone_has_moved_is_not_said_to_be_updated_otherwise(tmp_path: Path) -> None:
+    runs = (record_norm(tmp_path / name, is_scaled=name == "c") for name in ("r", "c"))
+    verdict = tensorprobe.compare(*runs).verdict
+    assert verdict.kind == "agree", verdict.headline

@@ -5,7 +5,7 @@ looks unlike.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import islice
 
@@ -18,6 +18,8 @@ from tensorprobe.compare.truth.value_index import Counterparts, permutations
 from tensorprobe.replay.true_step import Array, TrueStep, TrueValue
 
 _MAX_TRIED = 4
+_MAX_LOOKED_AT = 64
+"""Of the values behind an exchanged one, so many say whether it belongs there."""
 
 
 @dataclass(frozen=True)
@@ -52,24 +54,26 @@ def find_cut(counterparts: Counterparts, observed: Observables, trial: Trial) ->
         place = find_place(cut.candidate, candidate)
         if place is not None:
             behind = _find_behind(cut.candidate, candidate)
-            again = trial.execute({place: content}, behind)
-            if trial.is_healed(again) or _comes_nearer(counterparts, again, behind):
+            again = trial.execute({place: content}, behind, is_over_then=True)
+            if _comes_nearer(counterparts, again, behind) or trial.is_healed(trial.execute({place: content})):
                 return cut
     return None
 
 
-def _find_behind(value: TrueValue, step: TrueStep) -> Set[int]:
-    """The numbers on the way from a value to the loss."""
-    found = {value.number}
+def _find_behind(value: TrueValue, step: TrueStep) -> list[int]:
+    """The numbers on the way from a value to the loss, the first ones, as they are computed."""
+    found, near = {value.number}, list[int]()
     for call in sorted(step.calls.values(), key=lambda call: call.position):
         if not found.isdisjoint(call.inputs.values()):
             found.update(call.outputs.values())
-    found.remove(value.number)
-    values = (step.values[number] for number in found)
-    return {one.number for one in values if one.is_floating and step.leads_to_loss(one)}
+            made = (step.values[number] for number in call.outputs.values())
+            near += [one.number for one in made if one.is_floating and step.leads_to_loss(one)]
+            if len(near) >= _MAX_LOOKED_AT:
+                break
+    return near
 
 
-def _comes_nearer(counterparts: Counterparts, again: TrueStep, behind: Set[int]) -> bool:
+def _comes_nearer(counterparts: Counterparts, again: TrueStep, behind: Sequence[int]) -> bool:
     """Is something of the reference computed now that the candidate had nowhere, and all that it had before?"""
     before, after = counterparts.steps["candidate"], Counterparts(counterparts.steps["reference"], again)
     has_gained = False
@@ -108,29 +112,42 @@ class _CutFinder:
             self._parameters.setdefault(pair.candidate.number, []).append(pair.reference.number)
 
     def cuts(self) -> Iterator[Cut]:
-        """As the candidate ran."""
-        others: dict[int, list[TrueValue]] = {}
-        for shared, lacking in self._meetings("reference"):
-            others.setdefault(shared.number, []).append(lacking)
+        """As the candidate ran: what calls take, and what they make of a parameter. The latter tells of a call that is
+        given something else that both runs have."""
+        others: dict[tuple[bool, int], list[TrueValue]] = {}
+        for is_made, shared, lacking in self._meetings("reference"):
+            others.setdefault((is_made, shared.number), []).append(lacking)
         seen: set[tuple[int, int]] = set()
-        for shared, own in self._meetings("candidate"):
-            for other in (other for number in self._partners(shared) for other in others.get(number, [])):
+        for is_made, shared, own in self._meetings("candidate"):
+            for other in (other for number in self._partners(shared) for other in others.get((is_made, number), [])):
                 if own.array.size == other.array.size and (own.number, other.number) not in seen:
                     seen.add((own.number, other.number))
                     yield Cut(other, own)
 
-    def _meetings(self, side: str) -> Iterator[tuple[TrueValue, TrueValue]]:
-        """Where a call takes one value that the other run has not and that leads to the loss: each of the others."""
+    def _meetings(self, side: str) -> Iterator[tuple[bool, TrueValue, TrueValue]]:
+        """Where a call takes one value that the other run has not and that leads to the loss: each of the others. And
+        where it makes one, of a parameter."""
         step = self._steps[side]
         for call in sorted(step.calls.values(), key=lambda call: call.position):
-            given = [step.values[number] for number in dict.fromkeys(call.inputs.values())]
-            lacking = [one for one in given if one.is_floating and not self._is_shared(side, one)]
-            is_told = len(lacking) == 1 and not self._counterparts.is_plain(side, lacking[0])
-            if is_told and step.leads_to_loss(lacking[0]):
-                yield from ((one, lacking[0]) for one in given if one is not lacking[0])
+            given, made = (
+                [step.values[number] for number in dict.fromkeys(slots.values())]
+                for slots in (call.inputs, call.outputs)
+            )
+            lacking, results = ([one for one in some if self._lacks(side, one)] for some in (given, made))
+            if len(lacking) == 1:
+                yield from ((False, one, lacking[0]) for one in given if one is not lacking[0])
+            if len(results) == 1:
+                yield from ((True, one, results[0]) for one in given if one.is_trained)
+
+    def _lacks(self, side: str, value: TrueValue) -> bool:
+        """Does it say something of which the other run knows nothing?"""
+        is_told = value.is_floating and not self._is_shared(side, value)
+        return is_told and self._steps[side].leads_to_loss(value)
 
     def _is_shared(self, side: str, value: TrueValue) -> bool:
-        return value.is_trained or self._counterparts.exists(side, value)
+        """Or does it say nothing?"""
+        known = self._counterparts
+        return value.is_trained or known.is_plain(side, value) or known.exists(side, value)
 
     def _partners(self, value: TrueValue) -> list[int]:
         """Of a value of the candidate. A parameter may be a part of another one; what says nothing is everywhere."""

@@ -22,7 +22,7 @@ from tensorprobe.compare.step import RankPair
 from tensorprobe.compare.truth.call_match import match_calls
 from tensorprobe.compare.truth.judgement import SIDES, Judgement, find_obstacle
 from tensorprobe.compare.truth.lending import lend_leaves
-from tensorprobe.compare.truth.movement import EarlierStep, Movement, find_moved_otherwise
+from tensorprobe.compare.truth.movement import EarlierStep, Movement, find_moved_otherwise, find_unmoved
 from tensorprobe.compare.truth.recorded_error import find_recorded_errors
 from tensorprobe.compare.truth.saved_value import has_unseen_difference
 from tensorprobe.compare.truth.settlement import is_same_value, settle_pairs
@@ -220,7 +220,8 @@ def _remember(judgement: Judgement, origins: Origins) -> EarlierStep:
         value.parameter: value.array for value in judgement.steps["reference"].leaves if value.parameter is not None
     }
     differences = {pair.name: pair.difference for pair in judgement.unequal if pair.candidate.parameter}
-    return EarlierStep(known, parameters, differences, judgement.proves_updates)
+    unmoved = find_unmoved(judgement.steps["reference"])
+    return EarlierStep(known, parameters, differences, judgement.proves_updates, unmoved)
 
 
 def _writes_otherwise(grown: Verdict, judgement: Judgement) -> bool:

@@ -55,6 +55,11 @@ class Difference:
         return any(call is not None and call.inside is not None for call in (self.reference, self.candidate))
 
     @property
+    def is_lone(self) -> bool:
+        """Does only one run make such a call?"""
+        return self.leaf is None and (self.reference is None or self.candidate is None)
+
+    @property
     def is_found(self) -> bool:
         """Is nothing gained by looking inside its calls? They do the same, or say it all."""
         if self.leaf is not None or self.is_clear:

@@ -5,7 +5,7 @@ It informs, it does not decide: a difference without an effect is one all the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
 
@@ -26,14 +26,16 @@ class Trial:
     ) -> None:
         self._observed = observed
         self._replay = replay
-        makers = [maker for root in candidate.roots if (maker := candidate.maker(root)) is not None]
-        last = max(makers, key=lambda call: call.position, default=None)
-        self._losses = frozenset(root.number for root in candidate.roots)
-        self._last = None if last is None else last.name
+        self._candidate = candidate
+        self._losses = [root.number for root in candidate.roots]
 
-    def execute(self, exchanged: Exchanged, numbers: Set[int] = frozenset()) -> TrueStep:
-        """Nothing but the losses and these values is kept, and nothing behind the last loss is executed."""
-        return self._replay(exchanged, Keeping(self._losses | numbers, last=self._last))
+    def execute(self, exchanged: Exchanged, numbers: Sequence[int] = (), *, is_over_then: bool = False) -> TrueStep:
+        """Nothing but the losses and these values is kept, and nothing behind the last of them is executed;
+        `is_over_then`: behind the last of these."""
+        wanted = numbers if is_over_then else (*self._losses, *numbers)
+        made = (self._candidate.maker(self._candidate.values[number]) for number in wanted)
+        last = max((call for call in made if call is not None), key=lambda call: call.position, default=None)
+        return self._replay(exchanged, Keeping(frozenset(wanted), last=None if last is None else last.name))
 
     def find_effect(self, exchanged: Exchanged) -> float | None:
         """The share of the loss's difference that vanishes."""

@@ -140,7 +140,8 @@ class _TruthJudge:
         found.differences = add_effects(found.differences, opened.steps, trial)
         if any(one.explains_all for one in found.differences):
             return
-        if not found.differences[0].is_clear:
+        first = found.differences[0]
+        if not first.is_clear or first.is_lone:
             opened = self._try_to_narrow(found, opened, trial)
         if found.differences[0].is_found and not found.differences[0].explains_all:
             found.differences += self._find_behind(found, opened)
@@ -150,7 +151,8 @@ class _TruthJudge:
         one after the other: where more becomes what the reference has, all else is behind it, or has no effect."""
         cut = find_cut(found.counterparts, found.observables, trial)
         first = found.differences[0]
-        if cut is not None and not (first.is_found and cut.is_behind(first, opened.steps)):
+        is_told = first.is_found and not first.is_lone
+        if cut is not None and not (is_told and cut.is_behind(first, opened.steps)):
             differences, opened = self._explain_forward(found.counterparts, cut.starts)
             found.differences = add_effects(differences, opened.steps, trial) or found.differences
         return opened

@@ -6,7 +6,7 @@ that shows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -41,6 +41,8 @@ class EarlierStep:
     """How much larger they were than those of the candidate, by the names of these."""
     has_same_updates: bool = False
     """Do both runs mean to make the same of them?"""
+    unmoved: Collection[str] = ()
+    """The parameters of the reference whose gradient was nothing but rounding: what moved them was no more."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,13 @@ class Movement:
         return 1 - less if is_meant else None
 
 
+def find_unmoved(step: TrueStep) -> frozenset[str]:
+    """The parameters whose gradient is nothing but rounding, as that of a bias before a norm."""
+    leaves = [leaf for leaf in step.leaves if leaf.parameter is not None and leaf.gradient is not None]
+    floor = _NO_GRADIENT * max(map(_density, leaves), default=0.0)
+    return frozenset(leaf.parameter for leaf in leaves if leaf.parameter is not None and _density(leaf) <= floor)
+
+
 def find_moved_otherwise(
     pairs: Sequence[LeafPair], steps: Mapping[str, TrueStep], earlier: EarlierStep, unit: float
 ) -> list[Movement]:
@@ -90,6 +99,9 @@ def _find_movements(
             continue
         before = earlier.differences.get(pair.name, np.zeros(1)).reshape(-1)
         is_told = _find_followed(pair, _NO_GRADIENT * largest)
+        for one in earlier.origins.get(steps["candidate"].name_of(pair.candidate), ()):
+            if one.parameter in earlier.unmoved:
+                is_told[one.put] = False
         way, apart = (pair.content - then).reshape(-1), pair.difference.reshape(-1)
         growth = float(np.linalg.norm(apart[is_told])) - float(np.linalg.norm(before))
         yield Movement(pair.name, float(np.linalg.norm(way)), way[is_told], (apart - before)[is_told], growth)
