@@ -8,6 +8,7 @@ import struct
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from tensorprobe.capture.torch import tensor_file
 from tensorprobe.capture.torch.large_file import DTYPES, write_pieces
+from tensorprobe.store.tensor_file import open_tensor
 
 SORTED = sorted(DTYPES, key=str)
 
@@ -53,6 +55,20 @@ def test_the_elements_can_be_mapped_into_memory(tmp_path: Path) -> None:
         begin = archive.getinfo("archive/data/0").header_offset
     name_length, extra_length = struct.unpack_from("<26xHH", content, begin)
     assert (begin + 30 + name_length + extra_length) % 64 == 0
+
+
+@pytest.mark.parametrize("limit", [zipfile.ZIP64_LIMIT, 100], ids=["below 4 GB", "as above 4 GB"])
+@pytest.mark.parametrize("dtype", SORTED, ids=str)
+def test_our_own_reader_reads_it(
+    dtype: torch.dtype, limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zipfile, "ZIP64_LIMIT", limit)
+    tensor, path = (torch.arange(105) % 50).to(dtype).reshape(7, 5, 3).permute(2, 0, 1), tmp_path / "tensor.pt"
+    with path.open("wb") as file:
+        write_pieces((dtype, tuple(tensor.shape), tensor.stride()), [elements_of(tensor)], file)
+    assert torch.equal(torch.load(path, weights_only=True), tensor)
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+    np.testing.assert_array_equal(np.asarray(open_tensor(path, str(dtype))), tensor.to(wide).numpy())
 
 
 def test_the_same_files_are_in_it_as_torch_save_has(tmp_path: Path) -> None:
