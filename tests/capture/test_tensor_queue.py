@@ -297,3 +297,32 @@ def test_with_several_threads_all_of_many_files_and_names_are_there(wide_queue: 
     assert wide_queue.done_count == wide_queue.put_count == 600 and wide_queue.waiting_bytes == 0
     found = [(tmp_path / "tensors" / f"{number}.link").read_bytes() for number in range(300)]
     assert found == [b"%d" % number for number in range(300)]
+
+
+def test_with_several_threads_a_further_name_is_that_of_what_was_there_then(
+    wide_queue: TensorQueue, slow_disk: SlowDisk, tmp_path: Path
+) -> None:
+    wide_queue.put_tensor("b.pt", b"slow", 4)
+    wide_queue.put_tensor("a.pt", b"first", 5)
+    wide_queue.put_link("a.pt", "b.pt")  # waits for b.pt
+    wide_queue.put_tensor("a.pt", b"second", 6)
+    wide_queue.put_tensor("c.pt", b"third", 5)
+    wait_until(lambda: b"third" in slow_disk.written)
+    slow_disk.may_write.set()
+    wide_queue.drain()
+    folder = tmp_path / "tensors"
+    assert [(folder / name).read_bytes() for name in ("a.pt", "b.pt")] == [b"second", b"first"]
+
+
+def test_ctrl_c_while_a_thread_is_started_leaves_a_queue_that_works(
+    queue: TensorQueue, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def interrupt(_: threading.Thread) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(threading.Thread, "start", interrupt)
+        queue.put_tensor("a.pt", b"a", 1)
+    queue.put_tensor("b.pt", b"b", 1)
+    queue.drain()
+    assert names(tmp_path / "tensors") == ["b.pt"]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -50,8 +50,10 @@ class _Task:
     path: Path
     needed: Path | None
     """A file that has to be there before."""
-    followers: list[_Task] = field(default_factory=list)
-    """What has to wait for it."""
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        return (self.path,) if self.needed is None else (self.path, self.needed)
 
 
 class TensorQueue:
@@ -75,8 +77,12 @@ class TensorQueue:
         self._limit_bytes = limit_bytes
         self._count_writers = count_writers
         self._tasks: deque[_Task] = deque()
-        self._begun: dict[Path, _Task] = {}
-        """What was taken out of the queue and is not there yet, by the files that it makes."""
+        self._begun: dict[Path, deque[_Task]] = {}
+        """What was taken out of the queue and is not done yet, by the files that it makes or needs, in order: the first
+        of them works, the others wait."""
+        self._ready: deque[_Task] = deque()
+        """What has waited, and need not any more."""
+        self._working = 0
         self._waiting_bytes = 0
         self._put_count = 0
         self._done_count = 0
@@ -164,8 +170,9 @@ class TensorQueue:
         self._condition = threading.Condition()
         self._tasks.clear()
         self._begun.clear()
+        self._ready.clear()
         self._threads = []
-        self._waiting_bytes = 0
+        self._waiting_bytes = self._working = 0
         self._done_early.clear()
         self._done_count = self._put_count
 
@@ -191,7 +198,8 @@ class TensorQueue:
 
     def _begin_work(self) -> bool:
         """One more thread, if all are at work and there may be more."""
-        if len(self._threads) > len(self._tasks) or (self._threads and len(self._threads) >= self._count_writers()):
+        is_one_free = len(self._threads) > self._working + len(self._tasks) + len(self._ready)
+        if is_one_free or (self._threads and len(self._threads) >= self._count_writers()):
             return True
         # A daemon: a thread that is none would keep the interpreter from reaching the exit handler that ends it.
         thread = threading.Thread(target=self._work, name="tensorprobe-files", daemon=True)
@@ -202,6 +210,10 @@ class TensorQueue:
             self._threads.remove(thread)
             if not self._threads:
                 self._failures.note("a tensor file", error)
+        except BaseException:  # Ctrl-C
+            if thread.ident is None:
+                self._threads.remove(thread)
+            raise
         return bool(self._threads)
 
     def _work(self) -> None:
@@ -215,26 +227,37 @@ class TensorQueue:
         """The next task that need not wait for another one; None where there will be no more."""
         with self._condition:
             while True:
-                while not self._tasks:
+                while not self._tasks and not self._ready:
                     if me not in self._threads:
                         return None
                     self._condition.wait()
-                task = self._tasks.popleft()
-                paths = (task.path, task.needed) if task.needed is not None else (task.path,)
-                others = (self._begun.get(path) for path in paths)
-                other = next((one for one in others if one is not None and one is not task), None)
-                self._begun.setdefault(task.path, task)
-                if other is None:
+                task = self._ready.popleft() if self._ready else self._begin(self._tasks.popleft())
+                if self._is_first(task):
+                    self._working += 1
                     return task
-                other.followers.append(task)
+
+    def _begin(self, task: _Task) -> _Task:
+        for path in task.paths:
+            self._begun.setdefault(path, deque()).append(task)
+        return task
+
+    def _is_first(self, task: _Task) -> bool:
+        return all(self._begun[path][0] is task for path in task.paths)
 
     def _finish(self, task: _Task) -> None:
         with self._condition:
+            if task.path not in self._begun or not self._is_first(task):
+                return  # everything was forgotten meanwhile
             self._waiting_bytes -= task.size_bytes
-            if self._begun.get(task.path) is task:  # not so in a forked child
-                del self._begun[task.path]
-                self._tasks.extendleft(reversed(task.followers))
-                self._done_early.add(task.number)
+            self._working -= 1
+            for path in task.paths:
+                self._begun[path].popleft()
+            following = [self._begun[path][0] for path in task.paths if self._begun[path]]
+            for path in task.paths:
+                if not self._begun[path]:
+                    del self._begun[path]
+            self._ready += [one for one in dict.fromkeys(following) if self._is_first(one)]
+            self._done_early.add(task.number)
             while self._done_count in self._done_early:
                 self._done_early.remove(self._done_count)
                 self._done_count += 1

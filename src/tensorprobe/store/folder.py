@@ -219,12 +219,12 @@ class Folder:
         if self._refusal is not None:
             raise self._refusal
         above = self._parent._hold(makes=makes) if self._parent is not None else None
-        if self._held is None:
+        held = self._held  # another thread may find that the folder was removed
+        if held is None:
             held = self._open_first(makes) if above is None else self._open_below(above, makes)
-            if held.number is None:
-                return held  # looked at, and not held: it is looked at again the next time
-            self._held = held
-        return self._held
+            if held.number is not None:  # else looked at, and not held: it is looked at again the next time
+                self._held = held
+        return held
 
     def _open_first(self, makes: bool) -> _Descriptor:
         if makes:

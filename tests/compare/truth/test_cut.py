@@ -104,3 +104,22 @@ def test_only_what_leads_to_it_can_be_what_is_wrong(call: str, is_behind: bool, 
     steps = counterparts.steps
     one = Difference("source", steps["reference"].calls[call], steps["candidate"].calls[call], "")
     assert cut.is_behind(one, steps) is is_behind
+
+
+def test_there_is_none_where_what_comes_of_it_is_shared() -> None:
+    """A sum that is only written otherwise, beside a mistake."""
+
+    def make(name: str, shift: float, scale: float) -> TrueStep:
+        step = TrueStep(name, {}, [], Coverage())
+        x, w, v = (add_value(step, array, None) for array in (X, W, V))
+        shifted = add_call(step, "shift", (x,), np.tanh(X) + shift)
+        added = add_call(step, "add", (shifted, w), shifted.array + W)
+        shared = add_call(step, "softmax", (added,), np.exp(added.array) / np.exp(added.array).sum())
+        wrong = add_call(step, "scale", (v,), V * scale)
+        loss = add_call(step, "total", (shared, wrong), np.array([(shared.array @ wrong.array).sum()]))
+        loss.is_root = True
+        return step
+
+    counterparts = Counterparts(make("reference", 0.0, 1.5), make("candidate", 0.7, 1.6))
+    cut, tried = find(counterparts, make("candidate", 0.0, 1.6))
+    assert tried and cut is None

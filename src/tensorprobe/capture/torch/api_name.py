@@ -128,10 +128,19 @@ def qualified_name(function: Any) -> str:
     own path."""
     resolved = resolve_name(function)
     if resolved:
-        return str(resolved)
+        return _usual_name(str(resolved), function)
     module = getattr(function, "__module__", None) or ""
     name = getattr(function, "__qualname__", None) or getattr(function, "__name__", None) or type(function).__name__
     return f"{module}.{name}" if module else str(name)
+
+
+def _usual_name(resolved: str, function: Any) -> str:
+    """Of several names of one function torch tells the last one, as `torch.spmm` for `torch.mm`."""
+    own, told = getattr(function, "__name__", ""), resolved.removeprefix("torch.")
+    if "." in told or getattr(torch, own, None) is not function:
+        return resolved
+    is_known = can_be_called_again("Torch", own) and not can_be_called_again("Torch", told)
+    return f"torch.{own}" if is_known else resolved
 
 
 def split_name(qualified: str) -> tuple[str, str]:

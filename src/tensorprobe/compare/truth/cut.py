@@ -74,18 +74,31 @@ def _find_behind(value: TrueValue, step: TrueStep) -> list[int]:
 
 
 def _comes_nearer(counterparts: Counterparts, again: TrueStep, behind: Sequence[int]) -> bool:
-    """Is something of the reference computed now that the candidate had nowhere, and all that it had before?"""
-    before, after = counterparts.steps["candidate"], Counterparts(counterparts.steps["reference"], again)
-    has_gained = False
+    """Is something of the reference computed now that the candidate had nowhere, on a way to the loss on which nothing
+    is shared, and all that it had before?"""
+    reference, before = counterparts.steps["reference"], counterparts.steps["candidate"]
+    after = Counterparts(reference, again, tolerance=counterparts.tolerance)
+    unshared, has_gained = _find_unshared(counterparts), False
     for number in behind:
         had = _has(counterparts, before.values[number])
         has = _has(after, again.values[number])
         if had and not has:
             return False
-        if has and not had:
+        if has and not had and number in unshared:
             found = after.of("candidate", again.values[number])
             has_gained = has_gained or not any(counterparts.exists("reference", one) for one in found)
     return has_gained
+
+
+def _find_unshared(counterparts: Counterparts) -> Set[int]:
+    """The values that lead to the loss on a way on which the reference has none: a difference may go through them."""
+    step = counterparts.steps["candidate"]
+    found = {root.number for root in step.roots}
+    for call in sorted(step.calls.values(), key=lambda call: -call.position):
+        made = (step.values[number] for number in call.outputs.values() if number in found)
+        if any(one.is_root or not _has(counterparts, one) for one in made):
+            found.update(call.inputs.values())
+    return found
 
 
 def _has(counterparts: Counterparts, value: TrueValue) -> bool:

@@ -290,8 +290,16 @@ class _Found:
 class Counterparts:
     """Both steps, and which value of one is which of the other."""
 
-    def __init__(self, reference: TrueStep, candidate: TrueStep, known: Counterparts | None = None) -> None:
-        """`known`: of the same steps, before calls in them were taken apart."""
+    def __init__(
+        self,
+        reference: TrueStep,
+        candidate: TrueStep,
+        known: Counterparts | None = None,
+        *,
+        tolerance: float | None = None,
+    ) -> None:
+        """`known`: of the same steps, before calls in them were taken apart. `tolerance`: that of these steps, where
+        not all of them is kept."""
         self.steps = {"reference": reference, "candidate": candidate}
         known_indexes: dict[str, ValueIndex] = known._indexes if known is not None else {}
         self._indexes: dict[str, ValueIndex] = {
@@ -301,6 +309,9 @@ class Counterparts:
         """By a side, and the first of its values that are alike."""
         self.tolerance = max(TOLERANCE, _ROUNDED_UNITS * max(reference.coarseness, candidate.coarseness))
         """By what two truths of one value may differ."""
+        if tolerance is not None:
+            self.tolerance = tolerance
+            return
         rounded = _ROUNDED_UNITS * max((UNITS[value.dtype] for value in self._find_lone_tables()), default=0.0)
         if rounded > self.tolerance:
             self.tolerance = rounded
