@@ -79,4 +79,4 @@ def test_an_unknown_callable_is_named_by_its_own_path() -> None:
 
 
 def test_of_several_names_of_a_function_the_one_is_told_that_can_be_called_again() -> None:
-    assert torch.mm is torch.spmm and qualified_name(torch.mm) == "torch.mm"
+    assert torch.mm == torch.spmm and qualified_name(torch.mm) == qualified_name(torch.spmm) == "torch.mm"

@@ -137,7 +137,7 @@ def qualified_name(function: Any) -> str:
 def _usual_name(resolved: str, function: Any) -> str:
     """Of several names of one function torch tells the last one, as `torch.spmm` for `torch.mm`."""
     own, told = getattr(function, "__name__", ""), resolved.removeprefix("torch.")
-    if "." in told or getattr(torch, own, None) is not function:
+    if "." in told or getattr(torch, own, None) != function:
         return resolved
     is_known = can_be_called_again("Torch", own) and not can_be_called_again("Torch", told)
     return f"torch.{own}" if is_known else resolved
