@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import BuiltinFunctionType
 from typing import Any
 
 import torch
@@ -135,12 +136,14 @@ def qualified_name(function: Any) -> str:
 
 
 def _usual_name(resolved: str, function: Any) -> str:
-    """Of several names of one function torch tells the last one, as `torch.spmm` for `torch.mm`."""
-    own, told = getattr(function, "__name__", ""), resolved.removeprefix("torch.")
-    if "." in told or getattr(torch, own, None) != function:
+    """Of several names of one function torch tells the last one, as `torch.spmm` for `torch.mm`: rather one that a
+    replay can call."""
+    told = resolved.removeprefix("torch.")
+    if "." in told or can_be_called_again("Torch", told) or not isinstance(function, BuiltinFunctionType):
         return resolved
-    is_known = can_be_called_again("Torch", own) and not can_be_called_again("Torch", told)
-    return f"torch.{own}" if is_known else resolved
+    named = ((name, one) for name, one in vars(torch).items() if isinstance(one, BuiltinFunctionType))
+    usual = (name for name, one in named if one == function and can_be_called_again("Torch", name))
+    return f"torch.{next(usual, told)}"
 
 
 def split_name(qualified: str) -> tuple[str, str]:
