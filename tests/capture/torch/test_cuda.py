@@ -210,9 +210,12 @@ def test_a_cuda_graph_can_be_captured_and_replayed_in_a_window(tmp_path: Path, l
 
 @pytest.mark.skipif(is_wanted(), reason="verify mode waits for every value")
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(map(str, way.values())))
+@pytest.mark.parametrize("most_bytes", [1 << 26, 1 << 12], ids=["at once", "in pieces"])
 def test_a_cuda_graph_can_be_captured_while_the_window_before_it_is_still_written(
-    way: dict[str, Any], tmp_path: Path
+    way: dict[str, Any], most_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(tensor_copy, "_MAX_PINNED_BYTES", most_bytes)
+    monkeypatch.setattr(tensor_copy, "_PIECE_BYTES", 1 << 11)
     x = torch.randn(64, 64, device="cuda")
     expected = torch.tanh(x)
     session = open_session(tmp_path, level="L1", **way)
