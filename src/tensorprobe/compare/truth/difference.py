@@ -44,6 +44,8 @@ class Difference:
     """Both calls do the same, with other arguments."""
     is_clear: bool = False
     """These two calls say it all."""
+    takes_up_mask: bool = False
+    """The candidate's call is given a mask that the reference has not, and what both have."""
     region: Region | None = None
     """Where one call stands against several."""
     suspects: tuple[TrueCall, ...] = ()

@@ -107,7 +107,10 @@ def _is_telling(one: Difference, scattered: Scattered) -> bool:
 
 
 def _is_scattered(one: Difference, scattered: Scattered) -> bool:
-    """Are all numbers that its calls make in the other run, too, only not in one call?"""
+    """Are all numbers that its calls make in the other run, too, only not in one call? What a mask chooses is in
+    neither case told by that."""
+    if one.takes_up_mask:
+        return False
     for side, step in scattered.steps.items():
         call = one.call(side)
         if call is None or one.is_clear or one.is_called_otherwise:

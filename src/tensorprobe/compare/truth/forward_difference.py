@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -150,8 +151,13 @@ class ForwardExplainer:
             if other is None:
                 partner = self._find_next(call, reference)
             is_lone = partner is None and (namesake is None or not self._share_inputs(namesake, call))
-            found.append((is_lone, call.position, self._explain_call(call, partner, namesake)))
-        found = [one for one in found if not (one[2].is_given_other and self._takes_up_other(one[2].candidate))]
+            one = self._explain_call(call, partner, namesake)
+            one = replace(
+                one,
+                takes_up_mask=one.candidate is not None and self._slicers["candidate"].takes_up_other(one.candidate),
+            )
+            if not (one.takes_up_mask and one.is_given_other):  # the mask is wrong, not this call
+                found.append((is_lone, call.position, one))
         found.sort(key=lambda one: one[:2])
         places = {(one.reference, one.candidate): one for *_, one in reversed(found)}
         differences = list(reversed(places.values()))
@@ -160,10 +166,6 @@ class ForwardExplainer:
         earliest = min((call.position for call in candidate.beginnings), default=0)
         early = [one for one in unequal if one.candidate is not None and one.candidate.position <= earliest]
         return [*early, *differences]
-
-    def _takes_up_other(self, call: TrueCall | None) -> bool:
-        """Does it stand where a mask that the reference has not is used? That one is wrong, not this call."""
-        return call is not None and self._slicers["candidate"].takes_up_other(call)
 
     def _explain_call(self, call: TrueCall, partner: TrueCall | None, namesake: TrueCall | None) -> Difference:
         """`partner` takes the same; `namesake` does the same in the same place, and may be given something else."""
