@@ -29,7 +29,7 @@ from tensorprobe.capture.stack import StackTable
 from tensorprobe.capture.step_cost import StepCost
 from tensorprobe.capture.step_report import StepReport
 from tensorprobe.capture.storing import Storing
-from tensorprobe.capture.tensor_queue import ASYNC_QUEUE_BYTES, QUEUE_BYTES, TensorQueue
+from tensorprobe.capture.tensor_queue import make_queue
 from tensorprobe.config import CaptureConfig
 from tensorprobe.errors import UsageError
 from tensorprobe.store import layout
@@ -54,15 +54,7 @@ class Session:
         digest_kind = config.summary_mode if has_stats and config.summary_mode != "statistics" else None
         self._reader = framework.make_reader(has_stats=has_stats, digest_kind=digest_kind)
         self._failures = Failures()
-        limit_bytes = ASYNC_QUEUE_BYTES if config.async_dump else QUEUE_BYTES
-        writes_at_once = not config.async_dump and not framework.has_idle_core()
-        self._queue = TensorQueue(
-            self._reader.write_file,
-            limit_bytes,
-            self._failures,
-            writes_at_once=writes_at_once,
-            count_writers=framework.count_writers,
-        )
+        self._queue = make_queue(self._reader.write_file, self._failures, framework, is_async=config.async_dump)
         describer = self._make_describer()
         stacks = StackTable(framework.is_noise, framework.caller_of)
         self.recorder = self._make_recorder(describer, stacks)

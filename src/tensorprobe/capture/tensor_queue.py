@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 
 from tensorprobe.capture.failure import Failures
+from tensorprobe.capture.framework import Framework
 from tensorprobe.capture.npy import write_npy
 from tensorprobe.store.folder import Folder
 
@@ -38,6 +39,17 @@ class Limit(Protocol):
 
     def admits(self, size_bytes: int) -> bool:
         """May a file of this size be written?"""
+
+
+def make_queue(write_file: WriteFile, failures: Failures, framework: Framework, *, is_async: bool) -> TensorQueue:
+    """The queue of a session. `is_async`: files may be written as late as the end of the step."""
+    return TensorQueue(
+        write_file,
+        ASYNC_QUEUE_BYTES if is_async else QUEUE_BYTES,
+        failures,
+        writes_at_once=not is_async and not framework.has_idle_core(),
+        count_writers=framework.count_writers,
+    )
 
 
 @dataclass(eq=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from pathlib import Path
 from typing import BinaryIO
 
@@ -11,7 +10,7 @@ import torch
 
 from tensorprobe.capture.npy import write_npy
 from tensorprobe.capture.torch.content import is_sparse, plain_content
-from tensorprobe.capture.torch.tensor_copy import TensorCopy
+from tensorprobe.capture.torch.tensor_copy import TensorCopy, memory_of
 
 
 class NpyFiles:
@@ -21,9 +20,7 @@ class NpyFiles:
         """A tensor of the host, alone in its storage."""
         plain = as_numpy_kind(tensor).contiguous()
         dtype = np.dtype(str(plain.dtype).removeprefix("torch."))
-        # Not numpy(), which would fix the size of the storage for whoever owns it.
-        elements = (ctypes.c_char * plain.nbytes).from_address(plain.data_ptr()) if plain.nbytes else b""
-        write_npy(file, dtype, tuple(plain.shape), elements)
+        write_npy(file, dtype, tuple(plain.shape), memory_of(plain))
 
     def write_copy(self, copy: TensorCopy, file: BinaryIO) -> None:
         self.write(copy.to_host(), file)

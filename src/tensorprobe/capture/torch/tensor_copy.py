@@ -58,7 +58,13 @@ class TensorCopy:
                 on_its_way = _begin_to_fetch(pieces[number + 1])
             with beside_graphs():  # not around what the writer does with it
                 event.synchronize()
-            yield (ctypes.c_char * host.nbytes).from_address(host.data_ptr())
+            yield memory_of(host)
+
+
+def memory_of(tensor: torch.Tensor) -> Any:
+    """The bytes of a tensor of the host whose elements lie one after another, for whoever holds it. Not by numpy(),
+    which would fix the size of the storage for its owner."""
+    return (ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr()) if tensor.nbytes else b""
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:

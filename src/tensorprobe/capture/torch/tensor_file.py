@@ -7,7 +7,6 @@ written by large_file.py, and what is not plain by torch.save itself.
 
 from __future__ import annotations
 
-import ctypes
 import io
 import struct
 import zipfile
@@ -21,7 +20,7 @@ import torch
 
 from tensorprobe.capture.torch.large_file import DTYPES, write_pieces
 from tensorprobe.capture.torch.layout import is_dense
-from tensorprobe.capture.torch.tensor_copy import TensorCopy
+from tensorprobe.capture.torch.tensor_copy import TensorCopy, memory_of
 
 _MAX_BYTES = 64 << 20
 _KINDS = 1024
@@ -40,8 +39,7 @@ def write_tensor(tensor: torch.Tensor, file: BinaryIO) -> None:
         is_shown = not (tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor())
         if is_shown and storage.nbytes() == tensor.nbytes and is_dense(tensor):
             kind = tensor.dtype, tuple(tensor.shape), tensor.stride()
-            # Not numpy(), which would fix the size of the storage for whoever owns it.
-            elements = (ctypes.c_char * tensor.nbytes).from_address(storage.data_ptr())
+            elements = memory_of(tensor)
             if tensor.nbytes > _MAX_BYTES:
                 write_pieces(kind, [elements], file)
                 return

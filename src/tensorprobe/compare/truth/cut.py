@@ -49,13 +49,15 @@ class Cut:
 def find_cut(counterparts: Counterparts, observed: Observables, trial: Trial) -> Cut | None:
     """The first one, if there is any."""
     candidate = counterparts.steps["candidate"]
+    unshared: Set[int] | None = None
     tries = ((cut, content) for cut in _CutFinder(counterparts, observed).cuts() for content in _lay_out(cut))
     for cut, content in islice(tries, _MAX_TRIED):
         place = find_place(cut.candidate, candidate)
         if place is not None:
             behind = _find_behind(cut.candidate, candidate)
-            again = trial.execute({place: content}, behind, is_over_then=True)
-            if _comes_nearer(counterparts, again, behind) or trial.is_healed(trial.execute({place: content})):
+            unshared = _find_unshared(counterparts) if unshared is None else unshared
+            again = trial.execute({place: content}, behind)
+            if _comes_nearer(counterparts, again, behind, unshared) or trial.is_healed(trial.execute({place: content})):
                 return cut
     return None
 
@@ -73,12 +75,12 @@ def _find_behind(value: TrueValue, step: TrueStep) -> list[int]:
     return near
 
 
-def _comes_nearer(counterparts: Counterparts, again: TrueStep, behind: Sequence[int]) -> bool:
+def _comes_nearer(counterparts: Counterparts, again: TrueStep, behind: Sequence[int], unshared: Set[int]) -> bool:
     """Is something of the reference computed now that the candidate had nowhere, on a way to the loss on which nothing
-    is shared, and all that it had before?"""
+    is shared (`unshared`), and all that it had before?"""
     reference, before = counterparts.steps["reference"], counterparts.steps["candidate"]
     after = Counterparts(reference, again, tolerance=counterparts.tolerance)
-    unshared, has_gained = _find_unshared(counterparts), False
+    has_gained = False
     for number in behind:
         had = _has(counterparts, before.values[number])
         has = _has(after, again.values[number])
