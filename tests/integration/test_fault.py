@@ -21,8 +21,7 @@ from typing import Any, BinaryIO
 import pytest
 import torch
 
-from tensorprobe.capture import process
-from tensorprobe.capture import session as session_module
+from tensorprobe.capture import process, tensor_queue
 from tensorprobe.capture.sink import Sink
 from tensorprobe.capture.tensor_queue import TensorQueue
 from tensorprobe.capture.torch.framework import TorchFramework
@@ -336,7 +335,7 @@ def test_a_slow_disk_holds_the_training_back_and_not_the_memory(
     is_async: bool, plain: Observed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit_bytes = 40_000
-    monkeypatch.setattr(session_module, "ASYNC_QUEUE_BYTES" if is_async else "QUEUE_BYTES", limit_bytes)
+    monkeypatch.setattr(tensor_queue, "ASYNC_QUEUE_BYTES" if is_async else "QUEUE_BYTES", limit_bytes)
     disk = SlowDisk(monkeypatch)
     assert difference(plain, train_recorded(tmp_path, async_dump=is_async)) == []
     assert disk.written_bytes > 10 * limit_bytes
@@ -347,7 +346,7 @@ def test_a_slow_disk_holds_the_training_back_and_not_the_memory(
 
 
 def test_records_that_wait_for_a_slow_disk_are_bounded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_module, "QUEUE_BYTES", 100 * 1024)  # a hundred small files
+    monkeypatch.setattr(tensor_queue, "QUEUE_BYTES", 100 * 1024)  # a hundred small files
     SlowDisk(monkeypatch)
     waiting: list[int] = []
     add: Callable[..., None] = Sink.add_record
