@@ -56,6 +56,7 @@ class RecordedTensors:
         self._kept = KeptTensors() if kept is None else kept
         self._is_same: dict[tuple[FileId, FileId], bool] = {}
         self._came_later: dict[Any, Leaf] = {}
+        self._file_ids: dict[str, FileId | None] = {}
 
     def note_late(self, leaf: Leaf) -> None:
         """The result of a collective. Calls that were given it while it was on its way have no file of it."""
@@ -79,8 +80,13 @@ class RecordedTensors:
             leaf = self._came_later.get(leaf.layout, leaf)
         if leaf.data_name is None:
             return None
+        if leaf.data_name not in self._file_ids:
+            self._file_ids[leaf.data_name] = self._identify(leaf.data_name)
+        return self._file_ids[leaf.data_name]
+
+    def _identify(self, data_name: str) -> FileId | None:
         try:
-            return stored_file.identify(self._rank.tensor_path(leaf.data_name))
+            return stored_file.identify(self._rank.tensor_path(data_name))
         except DumpError:
             return None
 

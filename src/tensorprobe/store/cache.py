@@ -39,6 +39,12 @@ def copies_folder() -> Path:
     return cache_folder() / "read"
 
 
+@lru_cache(maxsize=8)
+def _copies_root(given: str | None, base: str | None) -> str:
+    """How the paths of all copies begin."""
+    return f"{_resolve(given, base) / 'read'}{os.sep}"
+
+
 def spool_of(url: str) -> Path:
     """Where what is recorded for an address waits to be sent there. It is never removed to make room."""
     return cache_folder() / "upload" / place_of(url).relative_to(copies_folder())
@@ -55,7 +61,7 @@ def place_of(url: str) -> Path:
 
 def url_of(path: Path) -> str | None:
     """The address of which this is, or would be, a copy; None for any other file."""
-    root = f"{copies_folder()}{os.sep}"
+    root = _copies_root(os.environ.get(FOLDER_VARIABLE), os.environ.get("XDG_CACHE_HOME"))
     if not str(path).startswith(root):  # asked for every tensor: pathlib would take ten times as long
         return None
     protocol, *parts = Path(str(path)[len(root) :]).parts

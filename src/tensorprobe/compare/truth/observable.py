@@ -3,7 +3,7 @@ mean the same, whatever happens in between."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -153,10 +153,16 @@ def _pair_leaves(counterparts: Counterparts, largest: float) -> list[GradientPai
     found: dict[int, GradientPair] = {}
     taken: set[int] = set()
     waiting = list(counterparts.steps["reference"].leaves)
+    sizes = _GradientSizes(counterparts, ZERO * largest)
     for has_same_gradient in (True, False):
         left = []
         for value in waiting:
-            partners = [one for one in counterparts.of("reference", value) if one.is_leaf and one.number not in taken]
+            near = sizes.find_near(value) if has_same_gradient else None
+            partners = [
+                one
+                for one in counterparts.of("reference", value)
+                if one.is_leaf and one.number not in taken and (near is None or one.number in near)
+            ]
             for partner in sorted(partners, key=lambda one: _distance(value, one)):
                 if any(
                     one.gradient is None and not (one.is_trained and other.is_trained)
@@ -173,6 +179,35 @@ def _pair_leaves(counterparts: Counterparts, largest: float) -> list[GradientPai
                 left.append(value)
         waiting = left
     return [found[number] for number in sorted(found)]
+
+
+class _GradientSizes:
+    """The norms of the gradients of all leaves: where they differ, the gradients do. A deep model has hundreds of
+    leaves of one content."""
+
+    def __init__(self, counterparts: Counterparts, floor: float) -> None:
+        self._floor = floor
+        self._tolerance = counterparts.tolerance
+        self._rounded = {side: step.gradient_rounding for side, step in counterparts.steps.items()}
+        leaves = list(counterparts.steps["candidate"].leaves)
+        self._numbers = np.array([leaf.number for leaf in leaves], dtype=np.int64)
+        self._norms = np.array([_norm_of(leaf.gradient) for leaf in leaves])
+        self._is_open = ~np.isfinite(self._norms)
+        self._is_open |= np.isin(self._numbers, list(self._rounded["candidate"]))
+
+    def find_near(self, value: TrueValue) -> Set[int] | None:
+        """The leaves of the candidate whose gradients may be that of this one of the reference; None if any may."""
+        norm = _norm_of(value.gradient)
+        if not np.isfinite(norm) or value.number in self._rounded["reference"]:
+            return None
+        with np.errstate(invalid="ignore", over="ignore"):
+            room = np.maximum(self._floor, 2 * self._tolerance * np.maximum(self._norms, norm))
+            is_near = self._is_open | (np.abs(self._norms - norm) <= room)
+        return set(self._numbers[is_near].tolist())
+
+
+def _norm_of(gradient: Array | None) -> float:
+    return 0.0 if gradient is None else float(np.linalg.norm(gradient))
 
 
 def _piece_error(piece: Piece, largest: float) -> float:
