@@ -223,7 +223,7 @@ FAULTS = (
         "-np.arange(half) / (half - 1)",
         edit="angles_made",
     ),
-    Fault("time not activated", "emb_silu emb", "active = ops.silu(emb)", "active = emb * 1.0"),
+    Fault("time not activated", "emb_silu emb", "active = ops.silu(emb)", "active = emb"),
     Fault(
         "convolution padded on both sides", "shrink", 'pad_mode="same"', 'pad_mode="pad", padding=1', edit="shrink_made"
     ),

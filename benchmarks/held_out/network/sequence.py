@@ -190,7 +190,7 @@ FAULTS = (
     Fault("one padded place is seen", "mask masked bias", ">= lengths", "> lengths"),
     Fault("weights over the batch", "soft", "ops.softmax(scores, -1)", "ops.softmax(scores, 0)"),
     Fault("state before the context", "joined combined attend", "(context, h)", "(h, context)"),
-    Fault("fed without tanh", "tanh attend", "ops.tanh(fed)", "fed * 1.0"),
+    Fault("fed without tanh", "tanh attend", "ops.tanh(fed)", "fed"),
     Fault(
         "fed input passes no gradient",
         "fed tanh attend",
