@@ -138,7 +138,7 @@ class Candidate(nn.Cell):
 
 
 def compute_candidate_loss(network, images, labels):
-    logs = ops.log_softmax(network(images), axis=-1)  # @logs
+    logs = ops.log_softmax(network(images), axis=-1)
     goal = ops.one_hot(labels, CLASSES).astype(ms.float32)
     goal = goal * (1 - SMOOTH) + SMOOTH / CLASSES  # @smooth
     return -(goal * logs).sum(-1).mean()  # @chosen @loss

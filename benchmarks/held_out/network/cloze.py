@@ -105,7 +105,7 @@ class EncoderLayer(nn.Cell):
         self.norm1 = nn.LayerNorm((WIDTH,), epsilon=1e-12)  # @norm1_made
         self.wide = nn.Dense(WIDTH, HIDDEN)
         self.narrow = nn.Dense(HIDDEN, WIDTH)
-        self.norm2 = nn.LayerNorm((WIDTH,), epsilon=1e-12)  # @norm2_made
+        self.norm2 = nn.LayerNorm((WIDTH,), epsilon=1e-12)
 
     def construct(self, x: Tensor, padding: Tensor) -> Tensor:
         mixed = self.attention(x, x, x, key_padding_mask=padding, need_weights=False)[0]  # @attention @masked @scores
@@ -145,8 +145,8 @@ class Candidate(nn.Cell):
 
 def compute_candidate_loss(network, tokens, kinds, seen, labels, is_next):
     scores, after = network(tokens, kinds, seen)
-    weight = (labels != IGNORED).astype(ms.float32)  # @weight
-    goal = ops.one_hot(ops.relu(labels), WORDS).astype(ms.float32)  # @goal
+    weight = (labels != IGNORED).astype(ms.float32)
+    goal = ops.one_hot(ops.relu(labels), WORDS).astype(ms.float32)
     logs = ops.log_softmax(scores, -1)  # @logs
     each = -(logs * goal).sum(-1)  # @chosen
     hidden = (each * weight).sum() / (weight.sum() + 1e-9)  # @hidden

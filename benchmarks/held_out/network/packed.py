@@ -230,7 +230,13 @@ FAULTS = (
         edit="load_query",
         parameter="q_proj",
     ),
-    Fault("speeds counted one by one", "angles", "-np.arange(0, SIZE, 2)", "-np.arange(SIZE // 2)", edit="speeds_made"),
+    Fault(
+        "speeds counted one by one",
+        "angles inverse",
+        "-np.arange(0, SIZE, 2)",
+        "-np.arange(SIZE // 2)",
+        edit="speeds_made",
+    ),
     Fault(
         "places go on from document to document",
         "angles",

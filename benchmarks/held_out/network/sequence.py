@@ -131,7 +131,7 @@ def compute_candidate_loss(network, tokens, lengths, goal):
     logs = ops.log_softmax(network(tokens, lengths, goal), -1)  # @logs
     goal = goal[:, 1:]
     each = -ops.gather_elements(logs, 2, goal.expand_dims(-1)).squeeze(-1)  # @chosen
-    kept = (goal != PAD).astype(ms.float32)  # @kept
+    kept = (goal != PAD).astype(ms.float32)
     return (each * kept).sum() / kept.sum()  # @loss
 
 
