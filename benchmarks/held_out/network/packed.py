@@ -253,7 +253,9 @@ FAULTS = (
         "SHARED, GROUP, SIZE).permute(0, 2, 3, 1, 4)",
         "GROUP, SHARED, SIZE).permute(0, 3, 2, 1, 4)",
     ),
-    Fault("one word ahead is seen", "causal masked", "(TIME, TIME)), 1)", "(TIME, TIME)), 2)", edit="future_made"),
+    Fault(
+        "one word ahead is seen", "causal masked filled", "(TIME, TIME)), 1)", "(TIME, TIME)), 2)", edit="future_made"
+    ),
     Fault(
         "documents see each other",
         "together causal masked",
