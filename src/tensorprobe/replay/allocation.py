@@ -39,9 +39,10 @@ class TooLargeError(Exception):
 class Allocation:
     """Says no to calls that would take more than so many bytes."""
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, checked: set[Any] | None = None) -> None:
+        """`checked`: what was found by others to take no more."""
         self.limit_bytes = limit_bytes
-        self._checked: set[Any] = set()
+        self._checked: set[Any] = set() if checked is None else checked
         self._tried: set[Any] = set()
         """Calls of other layers, of the same shapes."""
 

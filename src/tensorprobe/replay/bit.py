@@ -28,7 +28,7 @@ class BitJudge(Onlooker):
         there before."""
         self._program = program
         self._limit = limit
-        self._recorded = RecordedTensors(program.rank, device)
+        self._recorded = RecordedTensors(program.rank, device, program.kept)
         self._reducer = Reducer()
         self._verdicts: dict[tuple[str, str], bool | None] = {}
 

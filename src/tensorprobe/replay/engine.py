@@ -65,8 +65,8 @@ class Replay:
         self.coverage = Coverage()
         self.onlooker = onlooker or Onlooker()
         self._advance = advance
-        self.recorded = RecordedTensors(program.rank, device)
-        self.invoker = Invoker(self.recorded, precision, device, program.limit_bytes)
+        self.recorded = RecordedTensors(program.rank, device, program.kept)
+        self.invoker = Invoker(self.recorded, precision, device, program.limit_bytes, program.checked)
         self.gradients = Gradients(program, self._see_recorded_gradient, ReducedGradients(program, self.rank))
         self.passes = program.backward_passes
         self.values = Values(self, replace_leaf)

@@ -107,7 +107,7 @@ class Inside:
 
     def _run_recorded(self, call: TrueCall, watch: _Watch) -> Tensors:
         operation = self._operations[call.name]
-        recorded = RecordedTensors(self._program.rank, self._device)
+        recorded = RecordedTensors(self._program.rank, self._device, self._program.kept)
         invoker = Invoker(recorded, Precision("float64"), self._device, self._program.limit_bytes)
 
         def take(leaf: Leaf) -> torch.Tensor:

@@ -53,9 +53,11 @@ class Invoker:
         precision: Precision,
         device: torch.device,
         limit_bytes: int = 1 << 30,
+        checked: set[Any] | None = None,
     ) -> None:
+        """`checked`: see `Allocation`."""
         self.recorded = recorded
-        self.allocation = Allocation(limit_bytes)
+        self.allocation = Allocation(limit_bytes, checked)
         self.precision = precision
         self.device = device
         self._drops = not recorded.has_no_dropout

@@ -67,7 +67,7 @@ class _Linker:
     """Results of which several have the same bits, where that had to decide."""
 
     def __post_init__(self) -> None:
-        self._recorded = RecordedTensors(self.program.rank, torch.device("cpu"))
+        self._recorded = RecordedTensors(self.program.rank, torch.device("cpu"), self.program.kept)
         self._count = 0
         self._keys: dict[Any, Key] = {}
         self._is_plain: dict[Key, bool] = {}

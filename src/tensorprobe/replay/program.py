@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from tensorprobe.model.name import BACKWARD, FORWARD, LAYER_PREFIX
+from tensorprobe.replay.kept_tensor import KeptTensors
 from tensorprobe.run.backward_pass import BackwardPass, read_passes
 from tensorprobe.run.call import Call
 from tensorprobe.run.leaf import STATE_ROLES, WRITTEN, Leaf, backward_leaves, iter_leaves, iter_named_leaves
@@ -218,6 +219,10 @@ class Program:
     """Where gradients were asked for, if that is known from elsewhere than run.json."""
     unclear: frozenset[int] = frozenset()
     """Tensors of which it is not certain who uses them."""
+    kept: KeptTensors = field(default_factory=KeptTensors)
+    """What its replays know of its files."""
+    checked: set[Any] = field(default_factory=set)
+    """The calls, and shapes, of which it is known that they take no more memory than they may."""
     _gradient_leaves: dict[str, dict[str, Leaf]] = field(default_factory=dict)
 
     @property

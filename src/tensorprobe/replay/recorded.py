@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Any
 
 import torch
 
 from tensorprobe.errors import DumpError
 from tensorprobe.replay.argument import UnknownArgumentError
+from tensorprobe.replay.kept_tensor import KeptTensors
 from tensorprobe.replay.precision import tensor_from_array, torch_dtype
 from tensorprobe.run.leaf import LENT, Leaf
 from tensorprobe.store import stored_file
@@ -16,35 +16,9 @@ from tensorprobe.store.mirror import FileId
 from tensorprobe.store.reader import RankDump
 from tensorprobe.store.tensor_file import open_tensor
 
-_MAX_KEPT_BYTES = 256 << 20
-
-"""Equal for two names of one file."""
-
 
 class MissingContentError(Exception):
     """The dump does not have the content of a tensor."""
-
-
-class KeptTensors:
-    """The files that were read last, because a value is looked at by its maker and its users."""
-
-    def __init__(self) -> None:
-        self._tensors: OrderedDict[FileId, torch.Tensor] = OrderedDict()
-        self._bytes = 0
-
-    def find(self, file_id: FileId) -> torch.Tensor | None:
-        tensor = self._tensors.get(file_id)
-        if tensor is not None:
-            self._tensors.move_to_end(file_id)
-        return tensor
-
-    def add(self, file_id: FileId, tensor: torch.Tensor) -> None:
-        before = self._tensors.pop(file_id, None)
-        self._tensors[file_id] = tensor
-        self._bytes += tensor.nbytes - (0 if before is None else before.nbytes)
-        while self._bytes > _MAX_KEPT_BYTES and len(self._tensors) > 1:
-            _, dropped = self._tensors.popitem(last=False)
-            self._bytes -= dropped.nbytes
 
 
 class RecordedTensors:
@@ -54,9 +28,7 @@ class RecordedTensors:
         self._rank = rank
         self.device = device
         self._kept = KeptTensors() if kept is None else kept
-        self._is_same: dict[tuple[FileId, FileId], bool] = {}
         self._came_later: dict[Any, Leaf] = {}
-        self._file_ids: dict[str, FileId | None] = {}
 
     def note_late(self, leaf: Leaf) -> None:
         """The result of a collective. Calls that were given it while it was on its way have no file of it."""
@@ -80,9 +52,10 @@ class RecordedTensors:
             leaf = self._came_later.get(leaf.layout, leaf)
         if leaf.data_name is None:
             return None
-        if leaf.data_name not in self._file_ids:
-            self._file_ids[leaf.data_name] = self._identify(leaf.data_name)
-        return self._file_ids[leaf.data_name]
+        known = self._kept.file_ids
+        if leaf.data_name not in known:
+            known[leaf.data_name] = self._identify(leaf.data_name)
+        return known[leaf.data_name]
 
     def _identify(self, data_name: str) -> FileId | None:
         try:
@@ -101,8 +74,8 @@ class RecordedTensors:
             dtype = torch_dtype(leaf.dtype)
         except UnknownArgumentError as error:
             raise MissingContentError(str(error)) from error
-        kept = self._kept.find(file_id)
-        if kept is not None and tuple(kept.shape) == leaf.stored_shape and kept.dtype == dtype:
+        kept = self._kept.find(file_id, self.device)
+        if kept is not None and (tuple(kept.shape), kept.dtype) == (leaf.stored_shape, dtype):
             return kept
         try:
             array = open_tensor(self._rank.tensor_path(leaf.data_name), leaf.fields.get("dtype"))
@@ -116,7 +89,7 @@ class RecordedTensors:
                 f"{leaf.data_name} holds {list(tensor.shape)}, and {list(leaf.stored_shape)} was recorded"
             )
         tensor = tensor.to(self.device)
-        self._kept.add(file_id, tensor)
+        self._kept.add(file_id, self.device, tensor)
         return tensor
 
     def is_same(self, first: FileId, second: FileId, first_leaf: Leaf, second_leaf: Leaf) -> bool:
@@ -124,9 +97,9 @@ class RecordedTensors:
         if first == second:
             return True
         key = (min(first, second), max(first, second))
-        if key not in self._is_same:
-            self._is_same[key] = is_bit_equal(self.load(first_leaf), self.load(second_leaf))
-        return self._is_same[key]
+        if key not in self._kept.is_same:
+            self._kept.is_same[key] = is_bit_equal(self.load(first_leaf), self.load(second_leaf))
+        return self._kept.is_same[key]
 
 
 def is_bit_equal(first: torch.Tensor, second: torch.Tensor) -> bool:

@@ -28,7 +28,7 @@ from tensorprobe.replay.onlooker import Onlooker
 from tensorprobe.replay.precision import Precision, torch_dtype
 from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.reason import describe_error
-from tensorprobe.replay.recorded import KeptTensors, MissingContentError, RecordedTensors
+from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
 from tensorprobe.replay.replica import find_drifts
 from tensorprobe.replay.result import CallTruth, Finding, Truth
 from tensorprobe.replay.spread_call import is_arranging
@@ -54,7 +54,9 @@ def find_truths(
         {replay.rank: judge_.recorded for replay, judge_ in zip(replays, judges, strict=True)},
     )
     for replay, judge_ in zip(replays, judges, strict=True):
-        judge_.sums = find_broken_sums(replay.program, RecordedTensors(replay.program.rank, device))
+        judge_.sums = find_broken_sums(
+            replay.program, RecordedTensors(replay.program.rank, device, replay.program.kept)
+        )
         replay.pin_gradients(judge_.sums)
         judge_.roots = replay.roots
         judge_.has_second_derivatives = any(one.creates_graph for one in replay.passes)
@@ -108,9 +110,8 @@ class TruthJudge(Onlooker):
     def __init__(self, program: Program, device: torch.device) -> None:
         self._program = program
         self._rank = program.rank.rank or 0
-        kept = KeptTensors()
-        self._recorded = RecordedTensors(program.rank, device, kept)
-        self._wholes = RecordedWholes(program.rank, device, kept)
+        self._recorded = RecordedTensors(program.rank, device, program.kept)
+        self._wholes = RecordedWholes(program.rank, device, program.kept)
         self._invoker = Invoker(self._wholes, Precision("float64"), device, program.limit_bytes)
         self.rows: dict[tuple[str, str], CallTruth] = {}
         self.findings: list[Finding] = []
