@@ -46,8 +46,10 @@ def explain_forward(
         trusting = TrustedMoves(scattered)
         explainer = ForwardExplainer(counterparts, trusting, arguments)
         others = explainer.explain(starts)
-        told = [one for one in others if one.is_called_otherwise and _computes(one, trusting)]
-        told += _find_other_function(explainer, trusting) or _find_left_out(opening.beginnings, trusting)
+        computing = [one for one in others if _computes(one, trusting)]
+        told = [one for one in computing if one.is_called_otherwise]
+        functions = _find_other_function(explainer, trusting) or _find_left_out(opening.beginnings, trusting)
+        told += [next((pair for pair in computing if _comes_before(pair, one)), one) for one in functions]
         told.sort(key=lambda one: one.reference.position if one.reference is not None else 0)
         found = told or found
     return [*(add_region(one, counterparts) for one in found[:1]), *found[1:]], counterparts
@@ -101,9 +103,7 @@ def _is_telling(one: Difference, scattered: Scattered) -> bool:
         return True
     if one.reference is None or one.candidate is None:
         return False
-    return one.is_inside or (
-        scattered.kind_of("reference", one.reference) == scattered.kind_of("candidate", one.candidate)
-    )
+    return scattered.kind_of("reference", one.reference) == scattered.kind_of("candidate", one.candidate)
 
 
 def _is_scattered(one: Difference, scattered: Scattered) -> bool:
@@ -151,6 +151,14 @@ def _find_other_function(explainer: ForwardExplainer, scattered: Scattered) -> l
         because = "it is given other numbers"
     is_any = reference is not None or candidate is not None
     return [Difference("source", reference, candidate, because, is_clear=True)] if is_any else []
+
+
+def _comes_before(pair: Difference, lone: Difference) -> bool:
+    """Is it of two calls that do the same, and are given other numbers, before one that stands against none? What one
+    run alone computes may be written otherwise."""
+    if pair.reference is None or pair.candidate is None or lone.candidate is None or lone.reference is not None:
+        return False
+    return _do_the_same(pair.reference, pair.candidate) and pair.candidate.position < lone.candidate.position
 
 
 def _do_the_same(reference: TrueCall, candidate: TrueCall) -> bool:

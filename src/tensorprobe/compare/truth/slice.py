@@ -22,6 +22,14 @@ SELECTIONS = frozenset(
 )
 """What they return may be right although what goes in is not: they leave a part of it out."""
 
+SHAPED = frozenset(
+    {
+        *("zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like", "randint_like"),
+        *("new_zeros", "new_ones", "new_full", "new_empty"),
+    }
+)
+"""What they return depends on the shape of what goes in, and not on its numbers."""
+
 
 @dataclass
 class Slice:
@@ -94,6 +102,8 @@ class Slicer:
         return self._counterparts.is_plain(self._side, value)
 
     def _lacking(self, call: TrueCall) -> list[TrueValue]:
+        if word_of(call) in SHAPED:
+            return []
         values = [self._step.values[number] for number in dict.fromkeys(call.inputs.values())]
         return [value for value in values if value.number not in self._harmless and not self.exists(value)]
 

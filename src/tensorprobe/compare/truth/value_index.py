@@ -36,8 +36,13 @@ _INFINITY = 1100
 _MAX_AXES = 6
 _FEW = 4
 """A larger value with fewer different numbers in it says nothing."""
-_COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne", "logical_not", "bitwise_not"})
-"""One mask is made by any of them: what is smaller, or what is not."""
+_COMPARISONS = frozenset(
+    {
+        *("lt", "le", "gt", "ge", "eq", "ne", "logical_not", "logical_and", "logical_or", "logical_xor"),
+        *("bitwise_not", "bitwise_and", "bitwise_or", "bitwise_xor"),
+    }
+)
+"""One mask is made by any of them: what is smaller, or what is not; what is seen by both, or hidden by one of them."""
 _MAX_LOOKED_AT = 4096
 _FEW_PLACES = 16
 
@@ -388,4 +393,5 @@ def is_made_alike(first_step: TrueStep, first: TrueValue, second_step: TrueStep,
     if makers[0] is None or makers[1] is None:
         return True
     words = {word_of(maker) for maker in makers if maker is not None}
-    return len(words) == 1 or words <= _COMPARISONS
+    is_mask = first.array.dtype.kind == second.array.dtype.kind == "b"
+    return len(words) == 1 or (is_mask and words <= _COMPARISONS)
