@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -20,13 +21,20 @@ settings.load_profile("long" if IS_LONG else "short")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What is marked `long` repeats, at length, what others show."""
+    """What is marked `long` repeats, at length, what others show. Of what is marked `some(3)` every third case runs."""
     if IS_LONG:
         return
-    put_off = [item for item in items if item.get_closest_marker("long")]
+    counts: Counter[str] = Counter()
+    kept, put_off = [], []
+    for item in items:
+        some = item.get_closest_marker("some")
+        test = item.nodeid.partition("[")[0]
+        is_left_out = item.get_closest_marker("long") or (some is not None and counts[test] % some.args[0])
+        counts[test] += 1
+        (put_off if is_left_out else kept).append(item)
     if put_off:
         config.hook.pytest_deselected(items=put_off)
-        items[:] = [item for item in items if not item.get_closest_marker("long")]
+        items[:] = kept
 
 
 @pytest.fixture(autouse=True)

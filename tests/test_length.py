@@ -57,13 +57,17 @@ import pytest
 def test_long(): pass
 
 def test_short(): pass
+
+@pytest.mark.some(3)
+@pytest.mark.parametrize("case", range(4))
+def test_some(case): assert case in (0, 3) or %s
 """
 
 
-@pytest.mark.parametrize(("length", "said"), [("", "1 passed, 1 deselected"), ("1", "2 passed")], ids=["short", "long"])
+@pytest.mark.parametrize(("length", "said"), [("", "3 passed, 3 deselected"), ("1", "6 passed")], ids=["short", "long"])
 def test_what_is_marked_long_runs_in_the_long_form_only(tmp_path: Path, length: str, said: str) -> None:
-    (tmp_path / "test_marked.py").write_text(MARKED)
-    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "--strict-markers", "-o", "markers=long"]
+    (tmp_path / "test_marked.py").write_text(MARKED % bool(length))
+    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "--strict-markers", "-o", "markers=long\nsome"]
     paths = os.pathsep.join([str(TESTS.parent), str(TESTS.parent / "src")])
     environment = {**os.environ, "TENSORPROBE_LONG": length, "PYTHONPATH": paths}
     done = subprocess.run(

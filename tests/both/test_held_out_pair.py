@@ -32,6 +32,7 @@ def faults_of(name: str) -> tuple[Fault, ...]:
 @pytest.mark.parametrize(
     "name", [name if name in SHORT else pytest.param(name, marks=pytest.mark.long) for name in PAIRS]
 )
+@pytest.mark.some(2)
 def test_both_networks_have_the_same_loss_and_gradients_and_each_fault_changes_what_it_says(name: str) -> None:
     assert list(check_pair(name)) == []
 

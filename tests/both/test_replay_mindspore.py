@@ -94,6 +94,7 @@ def assert_clean(found: Truth) -> None:
 
 
 @pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.some(2)
 def test_a_right_port_has_the_truth_of_its_original(network: str, recorded: Recorded) -> None:
     reference, candidate = map(truth_of, recorded.pair(network))
     assert_clean(candidate)
@@ -123,6 +124,7 @@ def test_the_gradients_of_its_parameters_are_those_of_the_truth(network: str, re
 
 @pytest.mark.parametrize("level", ["L1", "mix"])
 @pytest.mark.parametrize("model", MODELS)
+@pytest.mark.some(2)
 def test_nothing_is_wrong_in_a_clean_run_of_the_corpus(model: str, level: str, recorded: Recorded) -> None:
     assert_clean(truth_of(recorded.corpus(model, level)))
 

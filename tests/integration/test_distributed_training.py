@@ -68,6 +68,7 @@ def case(request: pytest.FixtureRequest) -> tuple[Run, str]:
     return request.getfixturevalue(run), scenario
 
 
+@pytest.mark.some(2)
 def test_loss_gradients_and_weights_are_the_same_bit_for_bit(case: tuple[Run, str]) -> None:
     run, scenario = case
     for rank in range(run.ranks):
@@ -237,6 +238,7 @@ def test_a_result_that_was_in_flight_when_a_module_returned_it_has_its_numbers(t
     "scenario",
     ["ddp", pytest.param("ddp_bucket_view", marks=pytest.mark.long), "fsdp2", "tensor_parallel", "pipeline"],
 )
+@pytest.mark.some(2)
 def test_a_training_step_of_all_ranks_is_replayed_together_and_nothing_is_wrong(two: Run, scenario: str) -> None:
     runs = truth(two.folder / scenario / "mix").runs
     assert len(runs) == 4

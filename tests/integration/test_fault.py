@@ -99,6 +99,7 @@ def failed_counts(dump: Dump) -> list[int]:
 
 
 @pytest.mark.parametrize(("cls", "name"), [method for method in METHODS if method[1] not in UNUSED])
+@pytest.mark.some(3)
 def test_a_failure_that_passes_is_said_once_and_counted_and_what_comes_later_is_written(
     cls: type,
     name: str,
@@ -121,6 +122,7 @@ def test_a_failure_that_passes_is_said_once_and_counted_and_what_comes_later_is_
 
 
 @pytest.mark.parametrize(("cls", "name"), [method for method in METHODS if method[1] not in UNUSED])
+@pytest.mark.some(3)
 def test_a_failure_that_stays_says_nothing_twice_and_the_training_is_the_same(
     cls: type,
     name: str,

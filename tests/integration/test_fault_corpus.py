@@ -41,6 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("gpt", "seed", "mix"),
     ],
 )
+@pytest.mark.some(2)
 def test_two_runs_part_at_the_place_of_the_planted_fault_and_not_before(
     folder: Path, model: str, kind: str, level: str
 ) -> None:

@@ -59,6 +59,7 @@ def record(case: Case, folder: Path) -> tuple[Dump, Dump, Truth]:
         pytest.param("gpt", "seed", "mix", marks=pytest.mark.long),
     ],
 )
+@pytest.mark.some(2)
 def test_two_runs_part_at_the_planted_fault_and_compare_names_it(
     folder: Path, model: str, kind: str, level: str
 ) -> None:

@@ -41,6 +41,7 @@ def compare(tmp_path: Path, reference: Program, candidate: Program, dtype: torch
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.some(2)
 def test_the_call_with_the_mistake_is_named_with_what_it_stands_against(case: Case, tmp_path: Path) -> None:
     right, wrong = (case.written, case.fused) if case.is_fused_wrong else (case.fused, case.written)
     result = compare(tmp_path, right, partial(wrong, fault=case.fault), case.dtype)

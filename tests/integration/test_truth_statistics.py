@@ -38,6 +38,7 @@ def test_two_ways_to_write_one_program_agree(tasks: tuple[str, str], dtype: torc
 
 @pytest.mark.parametrize("tasks", TASKS, ids=" and ".join)
 @pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.some(3)
 def test_a_fault_is_named(fault: str, tasks: tuple[str, str], tmp_path: Path) -> None:
     result = compare(tmp_path, tasks, {}, {"fault": fault})
     assert result.verdict.call is not None, result.verdict

@@ -120,6 +120,7 @@ BFLOAT16 = {"dtype": torch.bfloat16}
     ],
     ids=["fused", "fused, bfloat16", "float32 and bfloat16", "all at once", "joined weights", "task replay"],
 )
+@pytest.mark.some(3)
 def test_two_ways_to_write_one_program_agree(
     reference: dict[str, Any], candidate: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -141,6 +142,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("how", ["eager", "fused", "bfloat16"])
 @pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.some(3)
 def test_a_fault_is_named_also_where_both_are_written_differently(fault: str, how: str, tmp_path: Path) -> None:
     if fault == "scale" and how == "fused":
         pytest.skip("the scale is inside the fused call: see the next test")

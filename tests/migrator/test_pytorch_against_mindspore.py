@@ -90,6 +90,7 @@ def read_pair(paths: tuple[Path, Path]) -> tuple[Run, Run]:
 
 @pytest.mark.parametrize("task", ["tensor", "statistics"])
 @pytest.mark.parametrize(("network", "level"), CASES)
+@pytest.mark.some(3)
 def test_equal_weights_agree(recorded: Recorded, network: str, level: str, task: str) -> None:
     found = compared(recorded.pair(network, level, task))
 
@@ -145,6 +146,7 @@ FAULTY = [
 
 
 @pytest.mark.parametrize(("fault", "level"), FAULTY)
+@pytest.mark.some(3)
 def test_a_mistake_in_the_port_is_named(recorded: Recorded, fault: Fault, level: str) -> None:
     for task in ("tensor", "statistics"):
         found = compared(recorded.pair(fault.network, level, task, fault), first=True)

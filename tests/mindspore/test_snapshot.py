@@ -120,6 +120,7 @@ SIX_BLOCKS = sorted(
 )
 
 
+@pytest.mark.some(3)
 def test_a_loop_of_training_steps_has_exactly_its_files_each_step(mode: str) -> None:
     ms.set_seed(1)
     net = SixBlocks()
@@ -283,6 +284,7 @@ class Branches(nn.Cell):
         return x.sum()
 
 
+@pytest.mark.some(3)
 def test_branches_save_what_runs(mode: str) -> None:
     run = ms.grad(compiled(mode, Branches()))
     gradient = run(ones(2))
@@ -309,6 +311,7 @@ class ComputedLoop(nn.Cell):
 
 
 @pytest.mark.parametrize("is_differentiated", [False, True], ids=["forward", "gradient"])
+@pytest.mark.some(3)
 def test_a_loop_whose_turns_are_computed_saves_each_turn(mode: str, is_differentiated: bool) -> None:
     net = compiled(mode, ComputedLoop())
     run = ms.grad(net) if is_differentiated else net
@@ -324,6 +327,7 @@ def test_a_loop_whose_turns_are_computed_saves_each_turn(mode: str, is_different
         assert [load(name, number)[0] for name in names] == [2.0**turn for turn in range(1, count + 1)]
 
 
+@pytest.mark.some(3)
 def test_train_one_step_cell(mode: str) -> None:
     net = SixBlocks()
     trainer = nn.TrainOneStepCell(compiled(mode, net), nn.SGD(net.trainable_params(), 0.1))
@@ -339,6 +343,7 @@ class Stepping(ms.Callback):
         step()
 
 
+@pytest.mark.some(3)
 def test_model_train_with_a_callback_that_steps(mode: str) -> None:
     data = ms.dataset.NumpySlicesDataset({"x": np.ones((3, 3, 4), np.float32)}, shuffle=False)
     net = SixBlocks()

@@ -65,6 +65,7 @@ def counts(folder: Path) -> dict[str, int]:
     ("mode", "end", "code"),
     [("graph", "quiet", 0), ("ast", "exit", 3), ("bytecode", "error", 1), ("pynative", "quiet", 0)],
 )
+@pytest.mark.some(3)
 def test_nothing_is_lost_when_the_program_ends_right_after_training(
     tmp_path: Path, mode: str, end: str, code: int
 ) -> None:

@@ -37,6 +37,7 @@ def files(dump: Path) -> dict[int, int]:
 
 @pytest.mark.parametrize("level", ["L1", "mix"])
 @pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.some(2)
 def test_all_that_was_left_out_can_be_computed_and_is_what_task_tensor_records(
     name: str, level: str, tmp_path: Path, capsys: Capture
 ) -> None:

@@ -36,6 +36,7 @@ def expected(folder: Path, name: str, rank: int) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", JOINED)
+@pytest.mark.some(2)
 def test_the_truth_of_each_rank_is_what_the_same_program_gives_in_float64(name: str, recorded: Path) -> None:
     ranks = replay_ranks(recorded / name)
     assert len(ranks) == 2

@@ -196,12 +196,14 @@ def test_nothing_is_wrong_with_it_and_all_of_it_is_checked(
 
 @pytest.mark.parametrize("level", ["L1", "mix"])
 @pytest.mark.parametrize("make", PROGRAMS)
+@pytest.mark.some(2)
 def test_every_bit_of_it_comes_again(make: Callable[[], Program], level: str, tmp_path: Path, capsys: Capture) -> None:
     done = run_here(capsys, "replay", record(tmp_path, make, level), "--dtype", "recorded")
     assert done.returncode == 0 and "as recorded, bit for bit" in done.stdout, done.stdout
 
 
 @pytest.mark.parametrize("make", PROGRAMS)
+@pytest.mark.some(2)
 def test_the_small_dump_of_it_gives_every_tensor_again(
     make: Callable[[], Program], tmp_path: Path, capsys: Capture
 ) -> None:

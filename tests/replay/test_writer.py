@@ -121,6 +121,7 @@ WORKS: dict[str, Work] = {
 
 @pytest.mark.parametrize("level", ["L1", "mix"])
 @pytest.mark.parametrize("name", WORKS)
+@pytest.mark.some(3)
 def test_a_step_leaves_the_same_bits_when_it_is_replayed(name: str, level: str, tmp_path: Path) -> None:
     folder, after = record(tmp_path, WORKS[name], level)
     replay, differences = run_replay(folder, "recorded")
@@ -130,6 +131,7 @@ def test_a_step_leaves_the_same_bits_when_it_is_replayed(name: str, level: str, 
 
 
 @pytest.mark.parametrize("name", WORKS)
+@pytest.mark.some(3)
 def test_the_truth_of_what_a_step_leaves_is_that_of_a_float64_run(name: str, tmp_path: Path) -> None:
     folder, _ = record(tmp_path, WORKS[name], "mix")
     state = FinalState(folder)

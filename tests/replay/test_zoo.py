@@ -40,6 +40,7 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("model", "precision"), SAMPLE)
+@pytest.mark.some(2)
 def test_a_right_model_is_replayed_whole(model: str, precision: str, benchmark: Any, tmp_path: Path) -> None:
     if model in ("Llama", "T5"):
         pytest.importorskip("transformers")  # not on every lane

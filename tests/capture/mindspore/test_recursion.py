@@ -88,6 +88,7 @@ def deepest(program: str) -> int:
 
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("level", ["L0", "L1", "mix"])
+@pytest.mark.some(2)
 def test_what_just_runs_plain_runs_captured_with_the_same_result(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, program: str, level: str
 ) -> None:
@@ -114,6 +115,7 @@ class EndlessFunction(nn.Cell):
 
 @pytest.mark.parametrize("kind", [Endless, EndlessFunction])
 @pytest.mark.parametrize("level", ["L0", "L1", "mix"])
+@pytest.mark.some(2)
 def test_a_program_that_recurses_for_ever_ends_as_it_would_and_its_dump_is_whole(
     tmp_path: Path, kind: type[nn.Cell], level: str
 ) -> None:

@@ -244,6 +244,7 @@ def generate(options: dict[str, Any]) -> Observed:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("level", ["L0", "L1", "mix"])
 @pytest.mark.parametrize("options", GENERATIONS.values(), ids=GENERATIONS)
+@pytest.mark.some(2)
 def test_a_language_model_generates_the_same_while_it_is_recorded(
     tmp_path: Path, options: dict[str, Any], level: str
 ) -> None:

@@ -109,6 +109,7 @@ def make_net() -> Net:
 
 @pytest.mark.parametrize("kind", MODES)
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.some(3)
 def test_a_mode_entered_inside_the_window_sees_the_same_as_without_a_capture(
     tmp_path: Path, kind: type, way: str
 ) -> None:
@@ -123,6 +124,7 @@ def test_a_mode_entered_inside_the_window_sees_the_same_as_without_a_capture(
 
 @pytest.mark.parametrize("kind", MODES)
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.some(3)
 def test_a_mode_entered_before_the_window_sees_the_same_as_without_a_capture(
     tmp_path: Path, kind: type, way: str
 ) -> None:

@@ -119,6 +119,7 @@ def deepest(make: Callable[[int], nn.Module]) -> int:
 
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("level", ["L0", "L1", "mix"])
+@pytest.mark.some(3)
 def test_what_just_runs_plain_runs_captured_with_the_same_result(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, program: str, level: str
 ) -> None:
@@ -182,6 +183,7 @@ class EndlessAll(nn.Module):
 
 @pytest.mark.parametrize("kind", [Endless, EndlessFunction, EndlessAutograd, EndlessAll])
 @pytest.mark.parametrize("level", ["L0", "L1", "mix"])
+@pytest.mark.some(2)
 def test_a_program_that_recurses_for_ever_ends_as_it_would_and_its_dump_is_whole(
     tmp_path: Path, kind: type[nn.Module], level: str
 ) -> None:

@@ -145,6 +145,7 @@ def training(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
 @pytest.mark.parametrize("is_fused", [False, True])
+@pytest.mark.some(3)
 def test_every_known_value_of_a_training_is_still_true(
     tmp_path: Path, verify: None, training: Any, is_fused: bool, way: dict[str, Any]
 ) -> None:

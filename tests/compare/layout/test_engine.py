@@ -109,11 +109,13 @@ def check_wrong(whole: Path, folder: Path, name: str) -> Comparison:
 
 
 @pytest.mark.parametrize("name", SHORT_RIGHT)
+@pytest.mark.some(2)
 def test_the_same_program_on_two_ranks_agrees_with_one_process(name: str, whole: Path, two: Path) -> None:
     check_right(whole, two, name)
 
 
 @pytest.mark.parametrize("name", SHORT_WRONG)
+@pytest.mark.some(2)
 def test_of_a_mistake_on_two_ranks_the_place_is_named(name: str, whole: Path, two: Path) -> None:
     check_wrong(whole, two, name)
 
@@ -150,6 +152,7 @@ def test_two_layouts_of_two_ranks_agree(pair: tuple[str, str], two: Path) -> Non
 
 
 @pytest.mark.parametrize("pair", SHORT_WRONG_PAIRS)
+@pytest.mark.some(2)
 def test_of_a_mistake_in_one_of_two_layouts_of_two_ranks_the_place_is_named(pair: tuple[str, str], two: Path) -> None:
     check_wrong_pair(two / pair[0], two / pair[1], *SHORT_WRONG_PAIRS[pair])
 

@@ -67,6 +67,7 @@ def compare(tmp_path: Path, kind: str, reference: Train, candidate: Train, steps
 
 @pytest.mark.parametrize("kind", ["SGD", "AdamW"])
 @pytest.mark.parametrize("make_train", [train_with_scaler, lambda: train_by_hand(3)], ids=["GradScaler", "by hand"])
+@pytest.mark.some(3)
 def test_a_scale_that_is_taken_back_is_no_difference(
     make_train: Callable[[], Train], kind: str, tmp_path: Path
 ) -> None:

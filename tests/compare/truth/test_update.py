@@ -134,6 +134,7 @@ def compare(
     ],
     ids=["AdamW", "AdamW without epsilon", "SGD", "ASGD", "Rprop"],
 )
+@pytest.mark.some(3)
 def test_one_optimizer_written_in_two_ways_agrees(
     kind: str, settings: dict[str, Any], ways: tuple[dict[str, Any], ...], dtype: torch.dtype, tmp_path: Path
 ) -> None:
@@ -147,6 +148,7 @@ def test_one_optimizer_written_in_two_ways_agrees(
     ids=["decay", "epsilon", "beta", "sign"],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.some(3)
 def test_another_setting_is_found_although_the_optimizer_is_written_in_another_way(
     dtype: torch.dtype, fault: dict[str, Any], step: int, tmp_path: Path
 ) -> None:
@@ -169,6 +171,7 @@ def test_an_agreement_counts_the_updates(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["AdamW", "Adagrad"])
 @pytest.mark.parametrize("is_joined", [False, True], ids=["three projections", "one"])
+@pytest.mark.some(3)
 def test_a_bias_without_a_gradient_raises_no_alarm(is_joined: bool, kind: str, tmp_path: Path) -> None:
     """An optimizer that divides by the size of a gradient makes a whole step of its rounding."""
     paths = []

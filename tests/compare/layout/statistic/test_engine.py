@@ -78,6 +78,7 @@ def check(whole: Path, folder: Path, name: str) -> Comparison:
 
 
 @pytest.mark.parametrize("name", SHORT)
+@pytest.mark.some(2)
 def test_statistics_of_two_ranks_are_held_against_those_of_one_process(name: str, whole: Path, two: Path) -> None:
     check(whole, two, name)
 
