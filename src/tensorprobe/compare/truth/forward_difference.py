@@ -52,6 +52,9 @@ def find_lacking(one: Difference, counterparts: Counterparts) -> Starts:
 class Likeness(Protocol):
     """Which values of one run are in the other?"""
 
+    shows_sameness: bool
+    """Do those that are found hold the same numbers? Then what is made of them is the same, too."""
+
     def of(self, side: str, value: TrueValue) -> list[TrueValue]: ...
 
     def exists(self, side: str, value: TrueValue) -> bool: ...
@@ -114,7 +117,7 @@ class ForwardExplainer:
         is the same: behind a difference nothing shows that it means the same."""
         step, slicer = self._steps[side], self._slicers[side]
         proved: set[tuple[str, ...]] = set()
-        if self._likeness is self._counterparts:  # what is the same but for a factor shows nothing of what comes of it
+        if self._likeness.shows_sameness:
             proved = {self._place(side, call) for call in step.calls.values() if slicer.is_harmless(call)}
         passed: set[int] = set()
         kept: dict[str, TrueCall] = {}

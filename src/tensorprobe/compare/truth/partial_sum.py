@@ -126,8 +126,9 @@ def _find_factor(given: Array, made: Array) -> float | None:
     size = float(np.linalg.norm(given))
     if given.size != made.size or not 0 < size < np.inf:
         return None
-    factor = float(given.reshape(-1) @ made.reshape(-1)) / size**2
-    return factor if factor and _is_equal(factor * given.reshape(made.shape), made) else None
+    with np.errstate(invalid="ignore", over="ignore"):  # of a mask, infinities times zero
+        factor = float(given.reshape(-1) @ made.reshape(-1)) / size**2
+    return factor if factor and np.isfinite(factor) and _is_equal(factor * given.reshape(made.shape), made) else None
 
 
 def _find_signs(given: list[TrueValue], made: Array) -> Terms:

@@ -21,6 +21,8 @@ _CLOSE = 1e-6
 class Proportional:
     """Both steps, and which values of one are a multiple of which of the other."""
 
+    shows_sameness = False
+
     def __init__(self, counterparts: Counterparts) -> None:
         self.steps = counterparts.steps
         self._counterparts = counterparts

@@ -295,6 +295,8 @@ class _Found:
 class Counterparts:
     """Both steps, and which value of one is which of the other."""
 
+    shows_sameness = True
+
     def __init__(
         self,
         reference: TrueStep,
