@@ -110,7 +110,8 @@ def _is_telling(one: Difference, scattered: Scattered) -> bool:
         return True
     if one.reference is None or one.candidate is None:
         return False
-    return scattered.kind_of("reference", one.reference) == scattered.kind_of("candidate", one.candidate)
+    kinds = {scattered.kind_of("reference", one.reference), scattered.kind_of("candidate", one.candidate)}
+    return len(kinds) == 1 or (one.is_inside and "moving" not in kinds)
 
 
 def _is_scattered(one: Difference, scattered: Scattered) -> bool:
