@@ -111,7 +111,7 @@ def _is_telling(one: Difference, scattered: Scattered) -> bool:
     if one.reference is None or one.candidate is None:
         return False
     kinds = {scattered.kind_of("reference", one.reference), scattered.kind_of("candidate", one.candidate)}
-    return len(kinds) == 1 or (one.is_inside and "moving" not in kinds)
+    return len(kinds) == 1 or (one.is_inside and (one.takes_up_mask or "moving" not in kinds))
 
 
 def _is_scattered(one: Difference, scattered: Scattered) -> bool:
