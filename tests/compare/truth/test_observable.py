@@ -100,3 +100,35 @@ def test_a_mask_of_what_is_kept_is_that_of_what_is_left_out(tmp_path: Path) -> N
 
     verdict = compare(tmp_path, keep, leave_out)
     assert "called with input.1=2.1 where the reference had 2.0" in verdict.headline, verdict
+
+
+class Deep(nn.Module):
+    """Many norms, all of whose weights are ones and biases zeros."""
+
+    def __init__(self, factor: float, *, is_turned: bool, layers: int = 12) -> None:
+        super().__init__()
+        self.factor, self.is_turned = factor, is_turned
+        self.norms = nn.ModuleList(nn.LayerNorm(6) for _ in range(layers))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for number, norm in enumerate(self.norms):
+            factor = self.factor if number == 7 else 0.7
+            shifted = torch.tanh(norm(x)) * factor
+            x = (x * 3 + shifted * 3) / 3 if self.is_turned else x + shifted
+        return x.square().mean()
+
+
+@pytest.mark.parametrize("factor", [0.7, 0.5], ids=["right", "wrong"])
+def test_of_many_parameters_of_one_content_each_is_held_against_its_own(tmp_path: Path, factor: float) -> None:
+    x = torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
+    for name, one in (("r", 0.7), ("c", factor)):
+        model = Deep(one, is_turned=name == "c")
+        with tensorprobe.capture(model, tmp_path / name, level="L1", task="tensor"):
+            model(x).backward()
+    verdict = tensorprobe.compare(tmp_path / "r", tmp_path / "c").verdict
+    if factor == 0.7:
+        assert verdict.kind == "agree"
+        assert "24 parameters" in verdict.headline
+    else:
+        assert "0.5 where the reference had 0.7" in verdict.headline, verdict.headline
+        assert not any("weights:" in line for line in verdict.evidence), "none has another name"

@@ -50,3 +50,18 @@ def test_a_call_whose_other_operand_is_a_mask_that_the_other_run_has_not_is_a_be
         steps[name] = step
     found = follow(steps["reference"], steps["candidate"], steps["candidate"].roots[0])
     assert [call.op for call in found.beginnings] == ["gt", "mul"]
+
+
+def test_what_takes_only_a_shape_does_not_lead_back_to_numbers() -> None:
+    steps = {}
+    for name, part, kept in (("reference", X[2:], X[1:]), ("candidate", X[:2], X[:-1])):
+        step = TrueStep(name, {}, [], Coverage())
+        x = add_value(step, X, None)
+        shape = add_call(step, "narrow", (x,), part)
+        end = add_call(step, "full_like", (shape,), np.full((1, 4), -100.25 if name == "candidate" else 3.5))
+        chosen = add_call(step, "select", (x,), kept)
+        joined = add_call(step, "cat", (chosen, end), np.concatenate([kept, end.array]))
+        joined.is_root = True
+        steps[name] = step
+    found = follow(steps["reference"], steps["candidate"], steps["candidate"].roots[0])
+    assert [call.op for call in found.beginnings] == ["full_like", "select"]
