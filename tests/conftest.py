@@ -20,6 +20,7 @@ settings.register_profile("long", deadline=None, suppress_health_check=[HealthCh
 settings.load_profile("long" if IS_LONG else "short")
 
 
+@pytest.hookimpl(trylast=True)  # of what `-k` leaves
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What is marked `long` repeats, at length, what others show. Of what is marked `some(3)` every third case runs."""
     if IS_LONG:
@@ -29,7 +30,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         some = item.get_closest_marker("some")
         test = item.nodeid.partition("[")[0]
-        is_left_out = item.get_closest_marker("long") or (some is not None and counts[test] % some.args[0])
+        is_named = any("[" in argument for argument in config.args)
+        is_left_out = item.get_closest_marker("long") or (some and not is_named and counts[test] % some.args[0])
         counts[test] += 1
         (put_off if is_left_out else kept).append(item)
     if put_off:

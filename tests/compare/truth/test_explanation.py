@@ -114,3 +114,45 @@ def test_a_gate_in_the_place_of_the_other_half_is_named_at_its_activation(tmp_pa
     verdict = compare(tmp_path, "gathered", "sorted", "exchanged")
     assert verdict.call is not None and verdict.call.candidate[-1].op == "silu", verdict.headline
     assert "it is given other numbers" in verdict.headline
+
+
+PLACES, IDS = torch.arange(6), torch.tensor([1, 2, 0, 3, 1, 2])
+
+
+class Masked(nn.Module):
+    """Attention by a mask of what is seen, or of what is hidden; then a turn, written in two ways."""
+
+    def __init__(self, *, is_hidden: bool, is_wrong: bool = False) -> None:
+        super().__init__()
+        self.is_hidden, self.is_wrong = is_hidden, is_wrong
+        self.query, self.key = (nn.Parameter(torch.randn(8, 8) * 0.5) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores = (x @ self.query) @ (x @ self.key).T
+        angles = PLACES[:, None] * torch.tensor([[1.0, 0.3, 0.1, 0.03]])
+        if self.is_hidden:
+            hidden = (PLACES[:, None] < PLACES) | (IDS == 0)
+            x = x + scores.masked_fill(hidden, -1e9).softmax(-1) @ x
+            angles = torch.cat([angles, angles], 1)
+            turned = torch.cat([-x[:, 4:], x[:, :4]], 1)
+            return (x * angles.cos() + turned * angles.sin()).square().mean() + x.sin().mean()
+        seen = (PLACES[:, None] >= PLACES) & (IDS != 0)
+        if self.is_wrong:
+            seen = seen | (PLACES[:, None] == PLACES + 1)
+        x = x + torch.where(seen, scores, torch.tensor(-1e9)).softmax(-1) @ x
+        first, second = x[:, :4], x[:, 4:]
+        turned = torch.cat(
+            [first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin()], 1
+        )
+        return turned.square().mean() + x.sin().mean()
+
+
+def test_a_wrong_mask_is_named_where_it_is_taken_and_not_what_is_written_otherwise_behind(tmp_path: Path) -> None:
+    for name, options in (("r", {"is_hidden": True}), ("c", {"is_hidden": False, "is_wrong": True})):
+        torch.manual_seed(0)
+        model, x = Masked(**options), torch.randn(6, 8)
+        with tensorprobe.capture(model, tmp_path / name, level="L1", task="tensor"):
+            model(x).backward()
+    verdict = tensorprobe.compare(tmp_path / "r", tmp_path / "c").verdict
+    named = ("Torch.where.0", "Tensor.__or__.0", "Tensor.softmax.0")
+    assert any(f"differ at {name}.forward" in verdict.headline for name in named), verdict

@@ -132,3 +132,21 @@ def test_of_many_parameters_of_one_content_each_is_held_against_its_own(tmp_path
     else:
         assert "0.5 where the reference had 0.7" in verdict.headline, verdict.headline
         assert not any("weights:" in line for line in verdict.evidence), "none has another name"
+
+
+def test_a_gradient_that_is_nan_in_one_run_alone_is_a_difference(tmp_path: Path) -> None:
+    def compute(norm: Callable[[torch.Tensor], torch.Tensor]) -> Program:
+        return lambda model, x: x @ model.weight + norm(model.unused * 0)
+
+    verdict = compare(tmp_path, compute(lambda zero: zero.norm()), compute(lambda zero: (zero * zero).sum().sqrt()))
+    assert verdict.kind != "agree"
+    assert any("but 1 of 2 gradients of parameters is not (unused)" in line for line in verdict.evidence), verdict
+
+
+def test_a_gradient_that_is_nan_in_both_is_none(tmp_path: Path) -> None:
+    verdict = compare(
+        tmp_path,
+        lambda model, x: x @ model.weight + (model.unused * 0).square().sum().sqrt(),
+        lambda model, x: F.linear(x, model.weight.T) + ((model.unused * 0) ** 2).sum().sqrt(),
+    )
+    assert verdict.kind == "agree", verdict

@@ -109,3 +109,7 @@ def test_whole_numbers_are_not_one_value_because_logical_operations_make_them() 
         steps[name] = step
     counterparts = Counterparts(steps["reference"], steps["candidate"])
     assert not counterparts.exists("candidate", steps["candidate"].values[1])
+
+
+def test_a_truth_may_be_too_large_to_be_squared() -> None:
+    assert value_index.measure(np.array([1e170, 1.0])).norm == np.inf

@@ -63,10 +63,11 @@ def find_cut(counterparts: Counterparts, observed: Observables, trial: Trial) ->
 
 
 def _find_behind(value: TrueValue, step: TrueStep) -> list[int]:
-    """The numbers on the way from a value to the loss, the first ones, as they are computed."""
+    """The numbers on the way from a value to the loss, the first ones, as they are computed; of a call that was taken
+    apart what it returns: only that is computed again."""
     found, near = {value.number}, list[int]()
     for call in sorted(step.calls.values(), key=lambda call: call.position):
-        if not found.isdisjoint(call.inputs.values()):
+        if call.inside is None and not found.isdisjoint(call.inputs.values()):
             found.update(call.outputs.values())
             made = (step.values[number] for number in call.outputs.values())
             near += [one.number for one in made if one.is_floating and step.leads_to_loss(one)]

@@ -60,15 +60,10 @@ def _is_settled(differences: Sequence[Difference], counterparts: Counterparts) -
     two ways to do one thing."""
     if not differences or not differences[0].is_found:
         return False
-    return _make_as_many(differences[0], counterparts.steps)
-
-
-def _make_as_many(one: Difference, steps: Mapping[str, TrueStep]) -> bool:
-    """Do both calls make as many numbers, or is it said what is wrong with them?"""
     sizes = []
-    for side, step in steps.items():
-        call = one.call(side)
-        if call is None or one.is_clear or one.is_called_otherwise:
+    for side, step in counterparts.steps.items():
+        call = differences[0].call(side)
+        if call is None or differences[0].is_clear or differences[0].is_called_otherwise:
             return True
         sizes.append(sum(step.values[number].array.size for number in call.outputs.values()))
     return sizes[0] == sizes[1]
@@ -104,14 +99,13 @@ def _is_telling(one: Difference, scattered: Scattered) -> bool:
     """Do both calls do something of a kind? One that computes stands for none that moves numbers or makes zeros."""
     if _is_scattered(one, scattered) or not _has_common(one, scattered):
         return False
-    if one.is_given_other and not _make_as_many(one, scattered.steps):
-        return False  # x (A B) and (x A) B: they have a weight in common, and do two things with it
     if one.is_found:
         return True
     if one.reference is None or one.candidate is None:
         return False
-    kinds = {scattered.kind_of("reference", one.reference), scattered.kind_of("candidate", one.candidate)}
-    return len(kinds) == 1 or (one.is_inside and (one.takes_up_mask or "moving" not in kinds))
+    return one.is_inside or (
+        scattered.kind_of("reference", one.reference) == scattered.kind_of("candidate", one.candidate)
+    )
 
 
 def _is_scattered(one: Difference, scattered: Scattered) -> bool:

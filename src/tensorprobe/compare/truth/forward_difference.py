@@ -52,9 +52,6 @@ def find_lacking(one: Difference, counterparts: Counterparts) -> Starts:
 class Likeness(Protocol):
     """Which values of one run are in the other?"""
 
-    shows_sameness: bool
-    """Do those that are found hold the same numbers? Then what is made of them is the same, too."""
-
     def of(self, side: str, value: TrueValue) -> list[TrueValue]: ...
 
     def exists(self, side: str, value: TrueValue) -> bool: ...
@@ -117,7 +114,7 @@ class ForwardExplainer:
         is the same: behind a difference nothing shows that it means the same."""
         step, slicer = self._steps[side], self._slicers[side]
         proved: set[tuple[str, ...]] = set()
-        if self._likeness.shows_sameness:
+        if self._likeness is self._counterparts:  # what is the same but for a factor shows nothing of what comes of it
             proved = {self._place(side, call) for call in step.calls.values() if slicer.is_harmless(call)}
         passed: set[int] = set()
         kept: dict[str, TrueCall] = {}
@@ -144,7 +141,8 @@ class ForwardExplainer:
             side.beginnings = [call for call in side.beginnings if not self._takes(call, unequal)]
         if unequal and not candidate.beginnings:
             return unequal
-        found = []
+        found: list[tuple[bool, int, Difference]] = []
+        taking: list[tuple[bool, int, Difference]] = []
         for call in candidate.beginnings:
             partner = self._find_partner(call, reference.beginnings)
             namesake = self._find_namesake(call, reference)
@@ -159,8 +157,10 @@ class ForwardExplainer:
                 one,
                 takes_up_mask=one.candidate is not None and self._slicers["candidate"].takes_up_other(one.candidate),
             )
-            if not (one.takes_up_mask and one.is_given_other):  # the mask is wrong, not this call
-                found.append((is_lone, call.position, one))
+            is_led_to = one.takes_up_mask and one.is_given_other  # the mask is wrong, not this call
+            (taking if is_led_to else found).append((is_lone, call.position, one))
+        # unless nothing is known of what makes the mask: then this is where it is seen
+        found += [one for one in taking if not any(not is_lone and at < one[1] for is_lone, at, _ in found)]
         found.sort(key=lambda one: one[:2])
         places = {(one.reference, one.candidate): one for *_, one in reversed(found)}
         differences = list(reversed(places.values()))

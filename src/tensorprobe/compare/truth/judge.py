@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from functools import partial
+
+import numpy as np
 
 from tensorprobe.compare.truth.argument import Arguments
 from tensorprobe.compare.truth.cut import find_cut
@@ -182,7 +185,8 @@ class _TruthJudge:
         """The same with all parameters moved."""
         movable, wanted = find_movable(found.counterparts), found.counterparts.find_observed()
         moved = self._replay(movable, {side: Keeping(numbers) for side, numbers in wanted.items()})
-        second = observe(moved)
+        second = observe(moved)  # where a root of a negative number is nobody's mistake
+        second = replace(second, gradients=tuple(pair for pair in second.gradients if np.isfinite(pair.error)))
         makes_choices = any(step.coverage.decisions for step in moved.steps.values())  # and others would be right there
         if not second.is_finite or makes_choices:
             return

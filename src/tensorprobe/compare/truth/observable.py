@@ -237,12 +237,16 @@ def _gradient_error(value: TrueValue, partner: TrueValue, largest: float, tolera
 
 
 def _distance_of(first: Array, second: Array, floor: float) -> float:
-    """Relative to their size; what is smaller than `floor` is zero in exact arithmetic."""
+    """Relative to their size; what is smaller than `floor` is zero in exact arithmetic. NaN is equal to NaN, and
+    infinitely far from any number."""
     with np.errstate(invalid="ignore", over="ignore"):
-        difference = float(np.linalg.norm(np.nan_to_num(first - second)))
+        is_equal = (first == second) | (np.isnan(first) & np.isnan(second))
+        difference = float(np.linalg.norm(np.where(is_equal, 0.0, first - second)))
+        if np.isnan(difference):
+            return np.inf
         if difference <= floor:
             return 0.0
-        scale = max(float(np.linalg.norm(first)), float(np.linalg.norm(second)))
+        scale = max(float(np.linalg.norm(np.nan_to_num(one))) for one in (first, second))
     return difference / scale if scale else 0.0
 
 

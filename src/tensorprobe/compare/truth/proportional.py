@@ -21,8 +21,6 @@ _CLOSE = 1e-6
 class Proportional:
     """Both steps, and which values of one are a multiple of which of the other."""
 
-    shows_sameness = False
-
     def __init__(self, counterparts: Counterparts) -> None:
         self.steps = counterparts.steps
         self._counterparts = counterparts
@@ -96,7 +94,7 @@ class Proportional:
             before = next((one for one in given if self._has_factor(side, one, factor)), None)
             if before is None:
                 parts = [(one, found) for one in given for _, found in self.multiples(side, one)[:1]]
-                if not isclose(prod(found for _, found in parts), factor, rel_tol=_CLOSE):
+                if not parts or not isclose(prod(found for _, found in parts), factor, rel_tol=_CLOSE):
                     break
                 before, factor = min(parts, key=lambda part: part[0].number)
             value = before

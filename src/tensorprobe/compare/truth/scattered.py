@@ -39,7 +39,6 @@ _STRAY = 3.0
 class Scattered:
     """Both steps, and which values of one are in the other in parts."""
 
-    shows_sameness = True
     _keeps_order = True
 
     def __init__(self, counterparts: Counterparts) -> None:
@@ -128,7 +127,6 @@ class Scattered:
 class TrustedMoves(Scattered):
     """The same, as if all numbers that are only put elsewhere were put where they belong: what is left is computed."""
 
-    shows_sameness = False
     _keeps_order = False
 
     def __init__(self, scattered: Scattered) -> None:

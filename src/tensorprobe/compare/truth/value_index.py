@@ -188,7 +188,7 @@ def measure(array: Array) -> Moments:
         if not 0 < square < np.inf:  # lost numbers are left out, very large and very small ones are measured in a unit
             flat = flat[np.isfinite(flat)]
             scale = float(np.abs(flat).max(initial=0.0)) or 1.0
-            square = float(np.sum((flat / scale) ** 2)) * scale**2
+            square = float(np.sum((flat / scale) ** 2)) * scale * scale
         return Moments(math.sqrt(square), float(flat.sum()), float(np.abs(flat).sum()))
 
 
@@ -294,8 +294,6 @@ class _Found:
 
 class Counterparts:
     """Both steps, and which value of one is which of the other."""
-
-    shows_sameness = True
 
     def __init__(
         self,
