@@ -158,8 +158,11 @@ class ForwardExplainer:
                 takes_up_mask=one.candidate is not None and self._slicers["candidate"].takes_up_other(one.candidate),
             )
             is_led_to = one.takes_up_mask and one.is_given_other  # the mask is wrong, not this call
-            (taking if is_led_to else found).append((is_lone, call.position, one))
-        # unless nothing is known of what makes the mask: then this is where it is seen
+            if not is_led_to:
+                found.append((is_lone, call.position, one))
+            elif self._chooses_otherwise(call):
+                taking.append((is_lone, call.position, one))
+        # where nothing is known of what makes the mask, this is where it is seen
         found += [one for one in taking if not any(not is_lone and at < one[1] for is_lone, at, _ in found)]
         found.sort(key=lambda one: one[:2])
         places = {(one.reference, one.candidate): one for *_, one in reversed(found)}
@@ -169,6 +172,11 @@ class ForwardExplainer:
         earliest = min((call.position for call in candidate.beginnings), default=0)
         early = [one for one in unequal if one.candidate is not None and one.candidate.position <= earliest]
         return [*early, *differences]
+
+    def _chooses_otherwise(self, call: TrueCall) -> bool:
+        """Does it take a mask of true and false that the reference has not?"""
+        given = (self._steps["candidate"].values[number] for number in call.inputs.values())
+        return any(one.array.dtype.kind == "b" and not self._likeness.exists("candidate", one) for one in given)
 
     def _explain_call(self, call: TrueCall, partner: TrueCall | None, namesake: TrueCall | None) -> Difference:
         """`partner` takes the same; `namesake` does the same in the same place, and may be given something else."""
