@@ -25,12 +25,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """What is marked `long` repeats, at length, what others show. Of what is marked `some(3)` every third case runs."""
     if IS_LONG:
         return
+    is_named = any("[" in argument for argument in config.args)
     counts: Counter[str] = Counter()
     kept, put_off = [], []
     for item in items:
         some = item.get_closest_marker("some")
         test = item.nodeid.partition("[")[0]
-        is_named = any("[" in argument for argument in config.args)
         is_left_out = item.get_closest_marker("long") or (some and not is_named and counts[test] % some.args[0])
         counts[test] += 1
         (put_off if is_left_out else kept).append(item)

@@ -28,7 +28,8 @@ SHAPED = frozenset(
         *("new_zeros", "new_ones", "new_full", "new_empty"),
     }
 )
-"""What they return depends on the shape of what goes in, and not on its numbers."""
+"""What they return depends on the shape of what goes in first, and not on its numbers."""
+_FIRST = "input.0"
 
 
 @dataclass
@@ -102,9 +103,9 @@ class Slicer:
         return self._counterparts.is_plain(self._side, value)
 
     def _lacking(self, call: TrueCall) -> list[TrueValue]:
-        if word_of(call) in SHAPED:
-            return []
-        values = [self._step.values[number] for number in dict.fromkeys(call.inputs.values())]
+        is_shaped = word_of(call) in SHAPED
+        numbers = [number for slot, number in call.inputs.items() if not (is_shaped and slot == _FIRST)]
+        values = [self._step.values[number] for number in dict.fromkeys(numbers)]
         return [value for value in values if value.number not in self._harmless and not self.exists(value)]
 
     def _find_harmless(self, differing: Set[int]) -> Set[int]:
