@@ -23,6 +23,7 @@ from tensorprobe.compare.judge.course import Course, Past
 from tensorprobe.compare.judge.dissolution import dissolve_pairs
 from tensorprobe.compare.judge.evidence import Finding
 from tensorprobe.compare.judge.judge import Judge
+from tensorprobe.compare.judge.other_program import heed_results
 from tensorprobe.compare.judge.relation import doubt_verdict, relate_runs
 from tensorprobe.compare.judge.status import is_unknown
 from tensorprobe.compare.judge.verdict import find_sources, give_verdict, make_result, own_tensors
@@ -239,7 +240,12 @@ def _compare_ranks(
     if not is_cut_short and not options.has_fixed_tolerance and dissolve_pairs(finding):
         course.forget_differences(finding.pairs)
     verdict = doubt_verdict(give_verdict(finding), relate_runs(pairs, alignment))
-    verdict = history.truth.decide(pair, runs, finding, verdict)
+    grown, verdict = verdict, history.truth.decide(pair, runs, finding, verdict)
+    is_drawn = history.truth.has_drawn(pair)
+    if not options.has_fixed_tolerance and (verdict is grown or is_drawn):
+        verdict = heed_results(verdict, finding, is_drawn=is_drawn)
+        if verdict.kind == "agree":
+            course.forget_differences(finding.pairs)
     verdict = replace(note_same_run(verdict, pair), step=pair.step, rank_name=pair.reference.name)
     history.past = course.end()
     errors = history.truth.find_errors(pair, runs) if options.own_errors else {}

@@ -33,7 +33,7 @@ def dissolve_pairs(finding: Finding) -> bool:
     effects = Effects(finding)
     dissolved = [pair for pair in differing if not effects.reach_an_end(pair)]
     for pair in dissolved:
-        _dissolve(pair)
+        dissolve(pair)
     return bool(dissolved)
 
 
@@ -46,7 +46,8 @@ def _may_be_no_pair(value: ValuePair) -> bool:
     return value.is_bad and value.measurement is not None and value.measurement.fallback is None
 
 
-def _dissolve(pair: PairedCall) -> None:
+def dissolve(pair: PairedCall) -> None:
+    """Leave out what differs in it."""
     for value in pair.values:
         if _may_be_no_pair(value):
             leave_out(value, DISSOLVED)

@@ -135,6 +135,12 @@ class TruthDecision:
         """Frees its memory: there may be many processes."""
         self._attempt = None
 
+    def has_drawn(self, pair: RankPair) -> bool:
+        """Was this step judged with numbers that no run has recorded?"""
+        attempt = self._attempt
+        judgement = None if attempt is None or attempt.pair is not pair else attempt.judgement
+        return judgement is not None and judgement.is_drawn
+
     def find_errors(self, pair: RankPair, runs: tuple[Run, Run]) -> Mapping[str, Mapping[str, float]]:
         """For each side, how far the results of its calls are from their truth, by the calls' names; nothing where the
         step was not executed again."""

@@ -1,0 +1,111 @@
+"""Where two programs are written differently and nothing but statistics tells how: what they are for decides whether
+they differ, and what their calls compute, not what they are called, where."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tensorprobe.compare.judge.content_slice import ContentFinder, Parting
+from tensorprobe.compare.judge.dissolution import dissolve
+from tensorprobe.compare.judge.evidence import Finding
+from tensorprobe.compare.judge.step_result import Agreement, find_agreement, find_loss
+from tensorprobe.compare.match.pairing import PairedCall
+from tensorprobe.compare.result import CallResult, Verdict, VerdictKind
+from tensorprobe.model.count import count_noun
+from tensorprobe.model.name import FORWARD
+from tensorprobe.run.call import Call
+from tensorprobe.run.step import Run, word_lines
+
+_JUDGED: tuple[VerdictKind, ...] = (
+    *("unequal start", "source", "entered", "discontinuity", "random", "drift", "missing", "incomplete", "unrelated"),
+)
+_ADVICE = 'to have every call held against what it means, record both runs with task "replay" or "tensor"'
+
+
+def heed_results(verdict: Verdict, finding: Finding, *, is_drawn: bool) -> Verdict:
+    """The verdict; or that both have the same results, or where these part, if calls that are no pairs were held
+    against each other, or numbers were drawn (`is_drawn`) that do not go together."""
+    runs = finding.reference.run, finding.candidate.run
+    if verdict.kind not in _JUDGED or finding.is_cut_short or _list_forward(runs[0]) == _list_forward(runs[1]):
+        return verdict
+    agreement = find_agreement(*runs, is_strict=is_drawn)
+    if agreement is not None:
+        for pair in finding.pairs:
+            _clear(pair)
+        return Verdict("agree", _word_agreement(agreement), (_word_programs(finding), _ADVICE))
+    parting = ContentFinder(*runs).find_parting()
+    if parting is None or _is_told(verdict, parting):
+        return replace(verdict, evidence=(*verdict.evidence, _word_programs(finding), _ADVICE))
+    if is_drawn and not parting.is_shared:
+        return verdict
+    for pair in finding.pairs:
+        if pair.role != "propagated":
+            _clear(pair)
+    return _word_parting(parting, finding)
+
+
+def _is_told(verdict: Verdict, parting: Parting) -> bool:
+    """Does the verdict name one of the calls where they part, or what these are given?"""
+    if verdict.kind == "unequal start" and parting.is_given_other:
+        return True
+    named = verdict.call
+    return named is not None and not parting.beginnings.isdisjoint((*named.reference, *named.candidate))
+
+
+def _list_forward(run: Run) -> list[str]:
+    return [call.name for call in run.calls if call.direction == FORWARD and call.caller is None]
+
+
+def _clear(pair: PairedCall) -> None:
+    if not pair.is_framework_made:
+        dissolve(pair)
+        pair.role, pair.because, pair.suspects = "clean", "", ()
+
+
+def _word_programs(finding: Finding) -> str:
+    lonely = (*finding.alignment.only_reference, *finding.alignment.only_candidate)
+    lone = sum(one.call.direction == FORWARD and one.call.caller is None and not one.is_idle for one in lonely)
+    count = f": {count_noun(lone, 'call has', 'calls have')} no counterpart by name" if lone else ""
+    return f"the programs are written differently{count}"
+
+
+def _word_agreement(agreement: Agreement) -> str:
+    gradients = count_noun(agreement.same, "gradient")
+    worst = max(agreement.loss_error, agreement.gradient_error)
+    words = f"The runs have the same results: the loss and {gradients} agree to {worst:.1g}, by their statistics"
+    if agreement.unknown:
+        words += f"; {count_noun(agreement.unknown, 'other gradient')} of the reference could not be compared"
+    return f"{words}."
+
+
+def _word_parting(parting: Parting, finding: Finding) -> Verdict:
+    sides = {"reference": finding.reference.run, "candidate": finding.candidate.run}
+    calls = {"reference": parting.reference, "candidate": parting.candidate}
+    named = {side: call for side, call in calls.items() if call is not None}
+    losses = [find_loss(run) for run in sides.values()]
+    numbers = [slot.max for slot in losses if slot is not None]
+    evidence = [f"the recorded loss is {numbers[0]!r} in the reference and {numbers[1]!r} in the candidate"]
+    lines = {side: sides[side].describe_lines(call, _forward_of(sides[side], call)) for side, call in named.items()}
+    evidence += word_lines({side: found for side, found in lines.items() if found})
+    evidence += [f"{_word_programs(finding)}, so values were looked for by their statistics", _ADVICE]
+    shown = list(named.values())
+    places = [sides[side].location(call) for side, call in calls.items() if call is not None]
+    both = (shown[0],), (shown[-1],)
+    result = CallResult(*both, "statistics", (), "source", parting.because, places[0], places[-1])
+    return Verdict("source", _word_place(parting, named), tuple(evidence), call=result)
+
+
+def _forward_of(run: Run, call: Call) -> Call | None:
+    return run.by_name.get(call.in_direction(FORWARD))
+
+
+def _word_place(parting: Parting, named: dict[str, Call]) -> str:
+    if parting.is_shared and parting.reference is not None and parting.candidate is not None:
+        place = f"{_describe(parting.reference)} (candidate: {_describe(parting.candidate)})"
+        return f"The runs first differ at {place}: {parting.because}."
+    places = " and at ".join(f"{_describe(call)} of the {side}" for side, call in named.items())
+    return f"The runs part at {places}: {parting.because}."
+
+
+def _describe(call: Call) -> str:
+    return f"{call.name} in module {call.module_path}" if call.module_path else call.name

@@ -1,0 +1,255 @@
+"""What a step is for, by its statistics: its loss and the gradients of its parameters. Where two programs are written
+differently, their calls are paired by guesses; what they are for needs none.
+
+Names, shapes and the order of calls are another program's. So gradients of the same size and extremes are one, and two
+parameters of the same content are to have the same gradient. What only one run has recorded, or has in other pieces,
+says nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tensorprobe.compare.judge.precision import unit_roundoff
+from tensorprobe.compare.measure.statistic_measure import sketched_distance
+from tensorprobe.model.name import BACKWARD, FORWARD
+from tensorprobe.run.backward_pass import read_passes
+from tensorprobe.run.call import Call
+from tensorprobe.run.flow import Flow
+from tensorprobe.run.step import Run
+from tensorprobe.store.sketch import estimate_distance
+from tensorprobe.store.slot import TensorSlot
+
+_UNITS_OF_FLOAT32 = 512
+_UNITS = 4
+"""Of the coarsest dtype: as a rule the rounding of a step's results is much less."""
+STRICT = 8
+"""So much less is allowed where there is another reason to think that they differ."""
+_LEAST_SIZE = 1e-2
+"""Of all gradients together: what is smaller may be noise, where terms cancel."""
+_LEAST_SHARE = 0.5
+"""Of the gradients that either run has: so many are to be in the other."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Two steps have the same results, as far as these are recorded."""
+
+    loss_error: float
+    gradient_error: float
+    same: int
+    """Gradients."""
+    unknown: int
+    """Gradients of the reference that are not in the candidate, or not in one piece."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Gradient:
+    """What comes back to one parameter, from each call that takes it."""
+
+    leaf: TensorSlot | None
+    shares: tuple[TensorSlot, ...]
+
+    @property
+    def norm(self) -> float | None:
+        """None of a sum of several."""
+        return _number(self.shares[0].norm) if len(self.shares) == 1 else None
+
+
+def find_agreement(reference: Run, candidate: Run, *, is_strict: bool = False) -> Agreement | None:
+    """Have both the same loss and the same gradients, within rounding? None also where that is not recorded."""
+    losses = find_loss(reference), find_loss(candidate)
+    if losses[0] is None or losses[1] is None:
+        return None
+    tolerance = find_tolerance(reference, candidate) / (STRICT if is_strict else 1)
+    numbers = [_number(slot.max) for slot in losses if slot is not None]
+    loss_error = abs(numbers[0] - numbers[1]) / (max(map(abs, numbers)) or 1.0)
+    if not loss_error <= tolerance:
+        return None
+    return _compare_gradients(reference, candidate, tolerance).agree(loss_error)
+
+
+def find_differing(reference: Run, candidate: Run) -> tuple[list[TensorSlot], list[TensorSlot]]:
+    """The gradients of the same parameters that are not the same; where there are none, those that the other run has
+    not."""
+    return _compare_gradients(reference, candidate, find_tolerance(reference, candidate)).find_differing()
+
+
+def _compare_gradients(reference: Run, candidate: Run, tolerance: float) -> _Comparison:
+    return _Comparison(_find_gradients(reference), _find_gradients(candidate), tolerance)
+
+
+# ---------------------------------------------------------------------------------------------- what was recorded
+
+
+def find_tolerance(reference: Run, candidate: Run) -> float:
+    """How far apart the same values of two runs may be, by the coarsest dtype in them."""
+    slots = (slot for run in (reference, candidate) for call in run.calls for slot in call.tensors)
+    unit = max((unit_roundoff(slot.dtype) or 0.0 for slot in slots if not slot.is_input), default=0.0)
+    return max(_UNITS_OF_FLOAT32 * 2.0**-24, _UNITS * unit)
+
+
+def find_loss(run: Run) -> TensorSlot | None:
+    """What gradients were asked of; where that is not recorded, the last single number that was computed."""
+    sources = {root.source for one in read_passes(run.rank.run) for root in one.roots if root is not None}
+    computed = [slot for call in run.calls if _is_own(call, FORWARD) for slot in _iter_numbers(call)]
+    asked = [slot for call in run.calls if call.name in sources for slot in _iter_numbers(call)]
+    return next(reversed(asked or computed), None)
+
+
+def _iter_numbers(call: Call) -> Iterator[TensorSlot]:
+    return (slot for slot in call.tensors if not slot.is_input and slot.element_count == 1 and _is_measured(slot))
+
+
+def _find_gradients(run: Run) -> list[_Gradient]:
+    whole = [slot for call in run.calls if call.kind == "parameters_grad" for slot in call.tensors]
+    if whole:
+        return [_Gradient(None, (slot,)) for slot in whole if _is_measured(slot)]
+    leaves: dict[object, TensorSlot] = {}
+    shares: dict[object, list[TensorSlot]] = {}
+    for _, leaf, slot in iter_shares(run):
+        leaves.setdefault(_key(leaf), leaf)
+        shares.setdefault(_key(leaf), []).append(slot)
+    return [_Gradient(leaf, tuple(shares[key])) for key, leaf in leaves.items() if all(map(_is_measured, shares[key]))]
+
+
+def _key(leaf: TensorSlot) -> object:
+    return leaf.parameter or (leaf.shape, leaf.max, leaf.min, leaf.norm, leaf.sketch)
+
+
+def iter_shares(run: Run) -> Iterator[tuple[Call, TensorSlot, TensorSlot]]:
+    """The calls that take a leaf that is trained, the leaf, and what comes back to it."""
+    flow = Flow(run)
+    slots = [slot for call in run.calls for slot in call.tensors if slot.is_input]
+    named = {_extremes(slot): slot for slot in slots if slot.parameter}
+    for call in run.calls:
+        forward = flow.forward_of(call) if _is_own(call, BACKWARD) and call.kind == "api" else None
+        for taken in forward.tensors if forward is not None else ():
+            if not taken.is_input:
+                continue
+            leaf = taken if taken.parameter or not named else named.get(_extremes(taken))  # as `x.T`, which is no call
+            if (
+                leaf is not None
+                and (leaf.parameter or taken.requires_grad)
+                and (leaf is taken or flow.producer(taken) is None)
+            ):
+                place = taken.slot.replace("input", "output", 1) if taken.slot.startswith("input") else taken.slot
+                yield from ((call, leaf, slot) for slot in call.tensors if not slot.is_input and slot.slot == place)
+
+
+def _extremes(slot: TensorSlot) -> object:
+    return slot.element_count, slot.max, slot.min
+
+
+def _is_own(call: Call, direction: str) -> bool:
+    return call.caller is None and call.direction == direction
+
+
+def _is_measured(slot: TensorSlot) -> bool:
+    """Is it a tensor of real numbers, all of them finite?"""
+    numbers = slot.max, slot.min, slot.norm
+    is_real = unit_roundoff(slot.dtype) is not None
+    return is_real and all(isinstance(one, float) and math.isfinite(one) for one in numbers)
+
+
+def _number(value: Any) -> float:
+    return float(value or 0.0)
+
+
+# ---------------------------------------------------------------------------------------------- held against each other
+
+
+class _Comparison:
+    def __init__(self, reference: Sequence[_Gradient], candidate: Sequence[_Gradient], tolerance: float) -> None:
+        self._reference, self._candidate = reference, candidate
+        self._tolerance = tolerance
+        self._least = _LEAST_SIZE * math.hypot(*(one.norm or 0.0 for one in reference))
+        self._errors: list[float] = []
+        self._differing: list[tuple[_Gradient, _Gradient]] = []
+        lone, self._left = self._pair_alike()
+        self._lone = [one for one in lone if not self._pair_by_leaf(one)]
+
+    def agree(self, loss_error: float) -> Agreement | None:
+        same = len(self._errors)
+        if self._differing or not same or same < _LEAST_SHARE * min(len(self._reference), len(self._candidate)):
+            return None
+        return Agreement(loss_error, max(self._errors), same, len(self._lone))
+
+    def find_differing(self) -> tuple[list[TensorSlot], list[TensorSlot]]:
+        pairs = self._differing
+        found = [one for one, _ in pairs] or self._lone, [other for _, other in pairs] or self._left
+        first, second = ([share for one in gradients for share in one.shares] for gradients in found)
+        return first, second
+
+    def _pair_alike(self) -> tuple[list[_Gradient], list[_Gradient]]:
+        """Those of the same size and extremes; the others of both runs are left."""
+        several = [one for one in self._candidate if one.norm is None]
+        left, lone = sorted((one for one in self._candidate if one.norm is not None), key=_size), []
+        for one in self._reference:
+            reach = self._tolerance * max(_size(one), self._least)
+            start = bisect_left(left, _size(one) - reach, key=_size)
+            end = bisect_right(left, _size(one) + reach, start, key=_size)
+            near = [(self._differ(one.shares[0], left[place].shares[0]), place) for place in range(start, end)]
+            error, place = min(near, default=(math.inf, 0))
+            if one.norm is not None and error <= self._tolerance:
+                self._errors.append(error)
+                del left[place]
+            else:
+                lone.append(one)
+        return lone, left + several
+
+    def _differ(self, first: TensorSlot, second: TensorSlot) -> float:
+        if first.element_count != second.element_count:
+            return math.inf
+        gaps = [abs(_number(getattr(first, name)) - _number(getattr(second, name))) for name in ("norm", "max", "min")]
+        distance = sketched_distance(first, second) if first.shape == second.shape else 0.0
+        return max(*gaps, distance) / (max(_number(first.norm), _number(second.norm), self._least) or 1.0)
+
+    def _pair_by_leaf(self, one: _Gradient) -> bool:
+        """With that of a parameter that has the same content."""
+        for other in self._left:
+            if _is_same_leaf(one.leaf, other.leaf):
+                self._left.remove(other)
+                error = self._differ_in_sum(one, other)
+                if error <= self._tolerance:
+                    self._errors.append(error)
+                else:
+                    self._differing.append((one, other))
+                return True
+        return False
+
+    def _differ_in_sum(self, one: _Gradient, other: _Gradient) -> float:
+        """Share by share; or all together, as sketches add up as the tensors do."""
+        left, errors = list(other.shares), []
+        for share in one.shares:
+            error, place = min(
+                ((self._differ(share, each), place) for place, each in enumerate(left)), default=(math.inf, 0)
+            )
+            errors.append(error)
+            del left[place : place + 1]
+        if not left and max(errors) <= self._tolerance:
+            return max(errors)
+        if len({share.shape for share in (*one.shares, *other.shares)}) > 1:
+            return math.inf
+        sizes = [math.hypot(*(_number(share.norm) for share in each.shares)) for each in (one, other)]
+        distance = estimate_distance(*(_add_sketches(each.shares) for each in (one, other)))
+        return distance / (max(*sizes, self._least) or 1.0)
+
+
+def _add_sketches(shares: Sequence[TensorSlot]) -> list[float]:
+    return [sum(numbers) for numbers in zip(*(share.sketch or () for share in shares), strict=False)]
+
+
+def _size(gradient: _Gradient) -> float:
+    return gradient.norm or 0.0
+
+
+def _is_same_leaf(first: TensorSlot | None, second: TensorSlot | None) -> bool:
+    """Not where it is a constant, as others are, too."""
+    if first is None or second is None or first.shape != second.shape or first.max == first.min:
+        return False
+    return (first.max, first.min) == (second.max, second.min) and not sketched_distance(first, second)

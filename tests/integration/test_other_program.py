@@ -1,0 +1,154 @@
+"""Two programs that are written differently, of which nothing but statistics is known and calls are paired by guesses:
+if the loss and the gradients are the same, nobody is told that they differ."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import tensorprobe
+from tensorprobe.compare.result import Comparison
+from tensorprobe.pytorch import PrecisionDebugger
+
+WIDTH, HEADS = 16, 2
+
+
+class Separate(nn.Module):
+    """As an old repository has it: three projections, and attention written out."""
+
+    def __init__(self, fault: str = "") -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.out = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        self.fault = fault
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (one(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for one in (self.q, self.k, self.v))
+        scores = q @ k.transpose(-1, -2) / (WIDTH // HEADS) ** 0.5
+        if self.fault == "scale":
+            scores = scores * 1.05
+        if self.fault == "detached":
+            v = v.detach()
+        return self.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(-2))
+
+
+class Joint(nn.Module):
+    """The same with one projection and fused attention."""
+
+    def __init__(self, other: Separate) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        parts = other.q, other.k, other.v
+        with torch.no_grad():
+            self.qkv.weight.copy_(torch.cat([one.weight for one in parts]))
+            self.qkv.bias.copy_(torch.cat([one.bias for one in parts]))
+            self.out.load_state_dict(other.out.state_dict())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
+        return self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(*x.shape))
+
+
+class Model(nn.Module):
+    def __init__(self, mixer: nn.Module) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.first, self.norm, self.mixer, self.last = (
+            nn.Linear(WIDTH, WIDTH),
+            nn.LayerNorm(WIDTH),
+            mixer,
+            nn.Linear(WIDTH, 5),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.gelu(self.first(x))
+        result: torch.Tensor = self.last(x + self.mixer(self.norm(x)))
+        return result
+
+
+def record(path: Path, mixer: nn.Module, level: str, dtype: torch.dtype) -> Path:
+    model = Model(mixer).to(dtype)
+    torch.manual_seed(2)
+    x, target = torch.randn(3, 7, WIDTH, dtype=dtype), torch.randint(0, 5, (3, 7))
+    PrecisionDebugger.reset()
+    debugger = PrecisionDebugger(dump_path=str(path), level=level, task="statistics")
+    debugger.start(model)
+    F.cross_entropy(model(x).float().flatten(0, 1), target.flatten()).backward()
+    debugger.stop()
+    debugger.step()
+    PrecisionDebugger.reset()
+    return path
+
+
+def compare(
+    tmp_path: Path, fault: str = "", level: str = "L1", dtype: torch.dtype = torch.float32, **how: Any
+) -> Comparison:
+    torch.manual_seed(0)
+    separate = Separate(fault)
+    joint = Joint(separate)
+    reference = record(tmp_path / "reference", joint, level, dtype)
+    return tensorprobe.compare(reference, record(tmp_path / "candidate", separate, level, dtype), **how)
+
+
+@pytest.mark.parametrize("level", ["L1", "mix"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_right_refactor_is_no_alarm(level: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    result = compare(tmp_path, level=level, dtype=dtype, by="growth")
+    assert result.verdict.kind == "agree", result.verdict
+    assert not result.ranks[0].others
+    assert {call.role for call in result.ranks[0].calls} <= {"clean", "not compared"}
+
+
+def test_it_is_said_what_agrees_and_what_was_not_compared(tmp_path: Path) -> None:
+    verdict = compare(tmp_path, by="growth").verdict
+    assert verdict.headline.startswith("The runs have the same results: the loss and ")
+    assert "2 other gradients of the reference could not be compared" in verdict.headline  # in parts
+    assert any("the programs are written differently" in line for line in verdict.evidence)
+    assert any('task "replay" or "tensor"' in line for line in verdict.evidence)
+
+
+@pytest.mark.parametrize("fault", ["scale", "detached"])
+@pytest.mark.parametrize("by", ["growth", "auto"])
+def test_a_fault_of_the_forward_or_of_the_backward_is_still_an_alarm(fault: str, by: str, tmp_path: Path) -> None:
+    result = compare(tmp_path, fault, by=by)
+    assert not result
+    assert result.verdict.kind != "agree"
+
+
+def test_where_they_part_is_found_by_what_was_computed(tmp_path: Path) -> None:
+    verdict = compare(tmp_path, "scale", by="growth").verdict
+    assert verdict.call is not None
+    assert verdict.call.reference[-1].op == "scaled_dot_product_attention"
+    assert verdict.call.candidate[-1].module_path == "mixer"
+    assert "what goes in is the same, and what comes out is not" in verdict.headline
+    assert any(line.startswith("the recorded loss is ") for line in verdict.evidence)
+    assert any("scores = scores * 1.05" in line or "scores = q @ k" in line for line in verdict.evidence)
+    assert any('task "replay" or "tensor"' in line for line in verdict.evidence)
+
+
+def test_a_gradient_that_does_not_come_back_is_found_by_the_gradients_that_do(tmp_path: Path) -> None:
+    verdict = compare(tmp_path, "detached", by="growth").verdict
+    assert verdict.call is not None
+    names = [verdict.call.reference[-1].name, verdict.call.candidate[-1].name]
+    assert any("scaled_dot_product_attention.0.backward" in name or "matmul" in name for name in names), names
+
+
+def test_of_one_program_every_call_is_judged_though_the_results_agree(tmp_path: Path) -> None:
+    """Its pairs are no guesses: an argument that differs is named, however small its effect."""
+    torch.manual_seed(0)
+    mixers = [Separate(), Separate()]
+    mixers[1].load_state_dict(mixers[0].state_dict())
+    reference = record(tmp_path / "reference", mixers[0], "L1", torch.float32)
+    original = nn.LayerNorm.__init__.__defaults__
+    assert original is not None
+    nn.LayerNorm.__init__.__defaults__ = (2e-5, *original[1:])
+    try:
+        candidate = record(tmp_path / "candidate", mixers[1], "L1", torch.float32)
+    finally:
+        nn.LayerNorm.__init__.__defaults__ = original
+    verdict = tensorprobe.compare(reference, candidate, by="growth").verdict
+    assert verdict.call is not None and "layer_norm" in verdict.call.name
