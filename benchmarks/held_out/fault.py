@@ -64,10 +64,19 @@ def remove_marks(text: str) -> str:
     return re.sub(rf"  {_MARK.pattern}", "", text, flags=re.MULTILINE)
 
 
+def find_border(lines: list[str]) -> int:
+    """The first line of the candidate: a Cell, or in a pair of PyTorch alone what comes after the reference's loss."""
+    for number, line in enumerate(lines):
+        if "(nn.Cell)" in line:
+            return number
+    loss = next(number for number, line in enumerate(lines) if line.startswith("def compute_reference_loss"))
+    return next(number for number in range(loss + 1, len(lines)) if lines[number].startswith(("class ", "def ", "@")))
+
+
 def plant(text: str, fault: Fault) -> str:
     """The text with the fault in it; no line moves."""
     lines = text.splitlines(keepends=True)
-    border = next(number for number, line in enumerate(lines) if "(nn.Cell)" in line)
+    border = find_border(lines)
     half = range(border) if fault.side == "reference" else range(border, len(lines))
     for mark, right, wrong in fault.edits:
         numbers = [number for number in half if mark in find_marks(lines[number]) and right in lines[number]]
