@@ -209,7 +209,7 @@ FAULTS = (
         "rows and columns exchanged", "laid deep added", "permute(0, 2, 3, 1)", "permute(0, 3, 2, 1)", has_effect=False
     ),
     Fault("scale of a layer left out", "layer_scale added", ".mul(self.scale)", ""),
-    Fault("shortcut passes no gradient", "added", "return x + y", "return x.detach() + y", is_backward=True),
+    Fault("shortcut passes no gradient", "added relu3", "return x + y", "return x.detach() + y", is_backward=True),
     Fault("weights not in the mean", "loss", "/ weight.sum()", "/ len(weight)"),
     Fault("reference has no activation after the stem", "relu0 maxpool", "F.relu(x)", "x", side="reference"),
 )
