@@ -146,7 +146,9 @@ FAULTS = (
         "range(TIME)",
         edit="way",
     ),
-    Fault("cuts the way through time", "repeated output kept", "self.again(h)", "self.again(h.detach())", is_backward=True),
+    Fault(
+        "cuts the way through time", "repeated output kept", "self.again(h)", "self.again(h.detach())", is_backward=True
+    ),
     Fault(
         "resets before the product",
         "new",
