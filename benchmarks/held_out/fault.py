@@ -65,12 +65,13 @@ def remove_marks(text: str) -> str:
 
 
 def find_border(lines: list[str]) -> int:
-    """The first line of the candidate: a Cell, or in a pair of PyTorch alone what comes after the reference's loss."""
+    """The first line of the candidate: a Cell, or in PyTorch alone what comes after the reference's loss and finish."""
     for number, line in enumerate(lines):
         if "(nn.Cell)" in line:
             return number
-    loss = next(number for number, line in enumerate(lines) if line.startswith("def compute_reference_loss"))
-    return next(number for number in range(loss + 1, len(lines)) if lines[number].startswith(("class ", "def ", "@")))
+    ends = ("def compute_reference_loss", "def finish_reference")
+    last = max(number for number, line in enumerate(lines) if line.startswith(ends))
+    return next(number for number in range(last + 1, len(lines)) if lines[number].startswith(("class ", "def ", "@")))
 
 
 def plant(text: str, fault: Fault) -> str:

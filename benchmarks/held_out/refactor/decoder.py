@@ -159,7 +159,7 @@ class TransformerBlock(nn.Module):
         q, k, v = self.wqkv(x).split(sizes, dim=-1)  # @query @key @value @parted
         q = turn(q.view(bsz, time, HEADS, SIZE), freqs).transpose(1, 2)  # @rotated
         k = turn(k.view(bsz, time, SHARED, SIZE), freqs).transpose(1, 2)  # @rotated_key
-        v = v.view(bsz, time, SHARED, SIZE).transpose(1, 2)
+        v = v.view(bsz, time, SHARED, SIZE).transpose(1, 2)  # @value
         k, v = (one.repeat_interleave(GROUP, dim=1) for one in (k, v))  # @grouped
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)  # @scores @masked @soft @mixed @causal
         return self.wo(y.transpose(1, 2).reshape(bsz, time, -1))  # @laid @out
@@ -242,7 +242,7 @@ FAULTS = (
     Fault(
         "places counted from one", "places angles", "torch.arange(end)", "torch.arange(1, end + 1)", has_effect=False
     ),
-    Fault("keys and values exchanged", "parted key value", "q, k, v =", "q, v, k ="),
+    Fault("keys and values exchanged", "parted key value rotated_key", "q, k, v =", "q, v, k ="),
     Fault(
         "keys repeated as a whole",
         "grouped scores",

@@ -138,7 +138,7 @@ FAULTS = (
     Fault("order of another library", "order gates cell output", "i, f, g, o =", "i, f, o, g ="),
     Fault("forgets less, as another library", "cell gates", "f.sigmoid() * c", "(f + 1).sigmoid() * c"),
     Fault("output is not bent", "output", "new_c.tanh()", "new_c"),
-    Fault("state goes on after the last word", "kept_output kept", "torch.where(valid, new_h, h)", "new_h"),
+    Fault("state goes on after the last word", "kept_output kept repeated", "torch.where(valid, new_h, h)", "new_h"),
     Fault(
         "way back goes ahead",
         "entered repeated order gates cell output",

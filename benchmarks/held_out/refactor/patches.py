@@ -180,7 +180,7 @@ FAULTS = (
         ".transpose(1, 2)",
         ".reshape(len(images), COUNT, -1)",
     ),
-    Fault("class token has no place", "first", "self.class_token + self.class_place", "self.class_token"),
+    Fault("class token has no place", "first joined", "self.class_token + self.class_place", "self.class_token"),
     Fault(
         "class token at the end",
         "joined chosen",

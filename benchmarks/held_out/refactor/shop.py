@@ -193,10 +193,10 @@ FAULTS = (
         "mean of the neighbours", "normed spread", "root[:, None] * adjacent * root", "root[:, None] ** 2 * adjacent"
     ),
     Fault("largest is never below nothing", "most", ", include_self=False", ""),
-    Fault("another threshold's scale", "price", "delta=BETA) / BETA", "delta=BETA)"),
+    Fault("another threshold's scale", "price loss", "delta=BETA) / BETA", "delta=BETA)"),
     Fault(
         "fame of the other left out",
-        "famous other gap",
+        "famous other gap ranking",
         "fame[triples[:, 1]] - fame[triples[:, 2]]",
         "fame[triples[:, 1]]",
     ),
