@@ -2,12 +2,14 @@
 
     python benchmarks/held_out.py                          every pair and model in float32
     python benchmarks/held_out.py --pair graph --verbose   one of them, and what was said where it is not exact
-    python benchmarks/held_out.py --dtype bfloat16         the models in bfloat16 (the pairs are float32)
+    python benchmarks/held_out.py --dtype bfloat16         models and refactors in bfloat16 (other pairs are float32)
+    python benchmarks/held_out.py --dtype autocast         refactors in float32 under autocast to bfloat16
     python benchmarks/held_out.py --check                  that the corpus is right, by plain numbers: no comparison
     python benchmarks/held_out.py --list
 
-The pairs are networks in PyTorch and their ports to MindSpore (held_out/network), the models come from transformers
-and diffusers (held_out/third_party). What the outcomes mean: held_out/answer.py.
+The pairs are networks in PyTorch and their ports to MindSpore (held_out/network), the refactors networks in PyTorch
+that are written twice (held_out/refactor), the models come from transformers and diffusers (held_out/third_party).
+What the outcomes mean: held_out/answer.py.
 """
 
 from __future__ import annotations
@@ -27,10 +29,12 @@ from typing import Any
 os.environ.setdefault("GLOG_v", "3")
 
 from held_out.answer import LARGEST_GROUP, OUTCOMES, Line, Named, Saying, judge, path_of
-from held_out.record import PAIRS, Case, Recorder, Setting, list_cases, read_lines
+from held_out.record import PAIRS, REFACTORS, Case, Recorder, Setting, list_cases, read_lines
 from held_out.third_party import MODELS, find_installed
 
 import tensorprobe
+
+DTYPES = ("float32", "bfloat16", "float16", "autocast")
 
 
 @dataclass(frozen=True)
@@ -52,11 +56,11 @@ class Result:
 
 def main() -> None:
     options = make_parser().parse_args()
-    subjects = options.pair or [*PAIRS, *find_installed()]
-    if unknown := sorted(set(subjects) - {*PAIRS, *MODELS}):
-        sys.exit(f"--pair {unknown[0]}: there is none of this name. There are: {', '.join((*PAIRS, *MODELS))}")
-    if options.dtype != "float32":
-        subjects = [subject for subject in subjects if subject in MODELS]
+    known = (*PAIRS, *REFACTORS, *MODELS)
+    subjects = options.pair or [*PAIRS, *REFACTORS, *find_installed()]
+    if unknown := sorted(set(subjects) - set(known)):
+        sys.exit(f"--pair {unknown[0]}: there is none of this name. There are: {', '.join(known)}")
+    subjects = [subject for subject in subjects if options.dtype in list_dtypes(subject)]
     if options.list:
         print("\n".join(f"{subject}: {case.name}" for subject in subjects for case in list_cases(subject)))
         return
@@ -75,11 +79,17 @@ def main() -> None:
         options.json.write_text(json.dumps([asdict(result) for result in results], indent=1))
 
 
+def list_dtypes(subject: str) -> tuple[str, ...]:
+    if subject in PAIRS:
+        return ("float32",)
+    return DTYPES if subject in REFACTORS else ("float32", "bfloat16")
+
+
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pair", action="append", help="only this pair or model; may be given several times")
     parser.add_argument("--case", default="", help="only cases whose name contains this")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32")
     parser.add_argument("--level", choices=("L1", "mix"), default="L1")
     parser.add_argument("--task", choices=("tensor", "replay", "statistics"), default="tensor")
     parser.add_argument("--by", choices=("auto", "truth", "growth"), default="auto")
@@ -166,7 +176,7 @@ def build_table(results: list[Result]) -> list[str]:
     groups: list[tuple[str, list[Result]]] = [
         (subject, [one for one in results if one.subject == subject]) for subject in subjects
     ]
-    for kind, names in (("pairs", PAIRS), ("models", tuple(MODELS))):
+    for kind, names in (("pairs", PAIRS), ("refactors", REFACTORS), ("models", tuple(MODELS))):
         groups.append((f"all {kind}: right", [one for one in results if one.subject in names and one.is_right]))
         groups.append((f"all {kind}: faults", [one for one in results if one.subject in names and not one.is_right]))
     for name, group in groups:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from held_out import fault as pair_fault
 from held_out import patch
 from held_out.model import Training
-from held_out.record import PAIRS
+from held_out.record import PAIRS, REFACTORS
+from held_out.source import load_network
 from held_out.third_party import MODELS
 from held_out.variant import VARIANTS
 from held_out.weight import Step, measure_difference
@@ -19,10 +20,15 @@ ROUNDING_OF_VARIANT = 1e-4
 EFFECT = 1e-4
 """The least that a fault changes."""
 LEAST_STEPS = 2
+ROUNDING_OF_DOUBLE = 1e-10
+"""The most by which two right programs in PyTorch differ in float64 …"""
+ROUNDING_OF_LOSS = {"float32": 1e-5, "bfloat16": 0.02, "float16": 0.005, "autocast": 0.02}
+"""… and the most of their losses in other types: a wrong branch, as of a choice that is too close, is more."""
 
 
 def find_objections(subject: str) -> Iterator[str]:
-    yield from (check_pair(subject) if subject in PAIRS else check_model(subject))
+    check = check_pair if subject in PAIRS else check_refactor if subject in REFACTORS else check_model
+    yield from check(subject)
 
 
 def check_pair(name: str) -> Iterator[str]:
@@ -39,6 +45,30 @@ def check_pair(name: str) -> Iterator[str]:
         run, right = (pair.run_reference, reference) if fault.side == "reference" else (pair.run_candidate, candidate)
         faulty = list(run(pair.load_network(name, fault.side, fault), fault.steps))
         yield from object_to_fault(name, fault, faulty, right)
+
+
+def check_refactor(name: str) -> Iterator[str]:
+    """In float64, so that rounding hides nothing; in other types, that it runs and comes to about the same loss."""
+    from held_out.rewrite import run_candidate, run_reference
+
+    runs = {"reference": run_reference, "candidate": run_candidate}
+    faults = load_network(name, "reference").FAULTS
+    right = {
+        side: list(run(load_network(name, side, is_double=True), 3, dtype="float64")) for side, run in runs.items()
+    }
+    for number, both in enumerate(zip(right["candidate"], right["reference"], strict=True)):
+        difference = max(measure_difference(*both))
+        if difference > ROUNDING_OF_DOUBLE:
+            yield f"{name}: the two networks differ by {difference:.1e} in step {number}"
+    for fault in faults:
+        module = load_network(name, fault.side, fault, is_double=True)
+        faulty = list(runs[fault.side](module, fault.steps, dtype="float64"))
+        yield from object_to_fault(name, fault, faulty, right[fault.side])
+    for dtype, limit in ROUNDING_OF_LOSS.items():
+        sides = [list(run(load_network(name, side), 1, dtype=dtype)) for side, run in runs.items()]
+        difference, _ = measure_difference(sides[1][0], sides[0][0])
+        if not difference <= limit:
+            yield f"{name}: the losses differ by {difference:.1e} in {dtype}"
 
 
 def check_model(name: str) -> Iterator[str]:

@@ -64,10 +64,20 @@ def remove_marks(text: str) -> str:
     return re.sub(rf"  {_MARK.pattern}", "", text, flags=re.MULTILINE)
 
 
+def find_border(lines: list[str]) -> int:
+    """The first line of the candidate: a Cell, or in PyTorch alone what comes after the reference's loss and finish."""
+    for number, line in enumerate(lines):
+        if "(nn.Cell)" in line:
+            return number
+    ends = ("def compute_reference_loss", "def finish_reference")
+    last = max(number for number, line in enumerate(lines) if line.startswith(ends))
+    return next(number for number in range(last + 1, len(lines)) if lines[number].startswith(("class ", "def ", "@")))
+
+
 def plant(text: str, fault: Fault) -> str:
     """The text with the fault in it; no line moves."""
     lines = text.splitlines(keepends=True)
-    border = next(number for number, line in enumerate(lines) if "(nn.Cell)" in line)
+    border = find_border(lines)
     half = range(border) if fault.side == "reference" else range(border, len(lines))
     for mark, right, wrong in fault.edits:
         numbers = [number for number in half if mark in find_marks(lines[number]) and right in lines[number]]

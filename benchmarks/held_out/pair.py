@@ -7,9 +7,7 @@ way), `make_batch` of a step, and `FAULTS`. A loss may ask for the number of the
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -17,12 +15,10 @@ import mindspore
 import numpy as np
 import torch
 
-from held_out.fault import Fault, plant, remove_marks
+from held_out.source import LEARNING_RATE, bind_step, load_network
 from held_out.weight import Step, Weights, draw_weights
 
-FOLDER = Path(__file__).parent / "network"
-NAMES = tuple(sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "__init__"))
-LEARNING_RATE = 0.05
+__all__ = ["load_network"]
 
 
 def set_up() -> None:
@@ -31,30 +27,6 @@ def set_up() -> None:
     mindspore.runtime.launch_blocking()
     mindspore.device_context.cpu.op_tuning.threads_num(1)
     torch.set_num_threads(1)
-
-
-def load_network(name: str, side: str, fault: Fault | None = None, folder: Path | None = None) -> ModuleType:
-    """The module of a pair, without its marks: stacks show the text of lines, and no two programs share such comments.
-
-    With a folder its file is written there, so that stacks find the text; the sides are files of different names.
-    """
-    text = (FOLDER / f"{name}.py").read_text()
-    if fault is not None and fault.side == side:
-        text = plant(text, fault)
-    text = remove_marks(text)
-    path = Path(file_of(name, side))
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / path
-        path.write_text(text)
-    module = ModuleType(name)
-    module.__file__ = str(path)
-    exec(compile(text, str(path), "exec"), module.__dict__)
-    return module
-
-
-def file_of(name: str, side: str) -> str:
-    return f"{name}_{'pytorch' if side == 'reference' else 'mindspore'}.py"
 
 
 def make_reference(module: ModuleType) -> tuple[torch.nn.Module, Weights]:
@@ -86,12 +58,6 @@ def make_batch(module: ModuleType, step: int, side: str) -> list[Any]:
     if side == "reference":
         return [torch.from_numpy(array) for array in arrays]
     return [mindspore.Tensor(array.astype(np.int32) if array.dtype == np.int64 else array) for array in arrays]
-
-
-def bind_step(compute_loss: Callable[..., Any], step: int) -> Callable[..., Any]:
-    if "step" not in inspect.signature(compute_loss).parameters:
-        return compute_loss
-    return lambda *arguments: compute_loss(*arguments, step=step)
 
 
 def run_reference(module: ModuleType, steps: int, debugger: Any = None) -> Iterator[Step]:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,13 @@ from held_out import patch
 from held_out.answer import Answer, Line
 from held_out.fault import SIDES, find_lines
 from held_out.model import Training
+from held_out.source import NETWORKS, PAIRS, REFACTORS, files_of, load_network, path_of
 from held_out.third_party import MODELS
 from held_out.variant import PLAIN, VARIANTS, Variant
 from held_out.weight import Step
 from tensorprobe import pytorch as pytorch_face
 
-NETWORKS = Path(__file__).parent / "network"
-PAIRS = tuple(sorted(path.stem for path in NETWORKS.glob("*.py") if path.stem != "__init__"))
+__all__ = ["NETWORKS", "PAIRS", "REFACTORS"]
 _FRAME = re.compile(r"^File (.*), line (\d+), in ")
 
 
@@ -43,7 +44,7 @@ class Case:
 
     @property
     def is_pair(self) -> bool:
-        return self.subject in PAIRS
+        return self.subject in (*PAIRS, *REFACTORS)
 
     @property
     def files(self) -> str:
@@ -53,9 +54,7 @@ class Case:
 
 def list_cases(subject: str) -> list[Case]:
     """Right ones first: of a pair one step and three, of a model the same run twice and each other way to run it."""
-    if subject in PAIRS:
-        from held_out.pair import load_network
-
+    if subject in (*PAIRS, *REFACTORS):
         right = [Case(subject, "right"), Case(subject, "right, three steps", steps=3)]
         faults = load_network(subject, "reference").FAULTS
         return [*right, *(Case(subject, one.name, one, steps=one.steps) for one in faults)]
@@ -78,8 +77,14 @@ class Recorder:
         return self._record_model(case)
 
     def _record_pair(self, case: Case) -> tuple[Path, Path, Answer | None]:
-        from held_out import pair
+        if case.subject in REFACTORS:
+            from held_out import rewrite as pair
 
+            settings: dict[str, Any] = {"dtype": self.setting.dtype}
+        else:
+            from held_out import pair
+
+            settings = {}
         fault = case.fault
         assert fault is None or isinstance(fault, pair_fault.Fault)
         paths = []
@@ -88,8 +93,10 @@ class Recorder:
             key = (case.subject, side, case.steps, case.name if is_faulty else "")
             if key not in self._references:
                 path = self.folder / f"{len(self._references)}_{case.subject}_{side}"
-                module = pair.load_network(case.subject, side, fault, path.with_name(f"{path.name}_source"))
-                self._run(side, path, lambda debugger, run=run, module=module: run(module, case.steps, debugger))
+                module = load_network(case.subject, side, fault, path.with_name(f"{path.name}_source"))
+                framework = side if case.subject in PAIRS else "reference"
+                train = partial(run, module, case.steps, **settings)
+                self._run(framework, path, lambda debugger, train=train: train(debugger=debugger))
                 self._references[key] = path
             paths.append(self._references[key])
         return paths[0], paths[1], None if fault is None else find_pair_answer(case.subject, fault)
@@ -112,7 +119,7 @@ class Recorder:
         return self._references[key], path, answer
 
     def _run(self, side: str, path: Path, run: Callable[[Any], Iterable[Step]]) -> None:
-        """All steps, by the debugger of the framework of this side."""
+        """All steps, by the debugger of the framework of this side of a pair; that of a reference is PyTorch."""
         if side == "reference":
             face: Any = pytorch_face
         else:
@@ -127,8 +134,8 @@ class Recorder:
 
 
 def find_pair_answer(subject: str, fault: pair_fault.Fault) -> Answer:
-    text = (NETWORKS / f"{subject}.py").read_text()
-    files = [f"{subject}_{framework}.py" for framework in ("pytorch", "mindspore")]
+    text = path_of(subject).read_text()
+    files = files_of(subject)
     second = None
     if fault.second is not None:
         lines = find_lines(text, fault.second[0])
