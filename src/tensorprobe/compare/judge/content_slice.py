@@ -8,91 +8,21 @@ what comes out is in one. What is only written otherwise comes to values that bo
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
-from tensorprobe.compare.judge.step_result import STRICT, find_differing, find_loss, find_tolerance
+from tensorprobe.compare.judge.content import Contents
+from tensorprobe.compare.judge.step_result import STRICT, find_differing, find_lone_ends, find_loss, find_tolerance
 from tensorprobe.model.name import BACKWARD, FORWARD
 from tensorprobe.run.call import Call
 from tensorprobe.run.flow import Flow
 from tensorprobe.run.step import Run
 from tensorprobe.store.slot import TensorSlot
 
-
-class Content(NamedTuple):
-    """What is told of a tensor, and of the same numbers in another order, or each of them several times."""
-
-    kind: str
-    size: float
-    """The root of the mean of the squares; of a mask, how much of it is the rarer of its two numbers."""
-    mean: float = 0.0
-    largest: float = 0.0
-    smallest: float = 0.0
-
-
-_NUMBERS, _MASK, _INFINITE = "numbers", "mask", "infinite"
 _FEW = 4
 """Where rounding alone is seen, there are many places."""
-_FAR_BELOW = -1e4
-"""What is added to what is to vanish in a softmax."""
-
-
-def read_content(slot: TensorSlot) -> Content | None:
-    """None where statistics do not tell enough."""
-    numbers, count = (slot.norm, slot.mean, slot.max, slot.min), slot.element_count
-    if None in numbers or not count or slot.has_nan:
-        return None
-    norm, mean, largest, smallest = (float(number or 0.0) for number in numbers)
-    if slot.has_inf:
-        share = (slot.inf_count or 0) / count
-        is_mask = largest == 0.0
-        return Content(_MASK, min(share, 1 - share)) if is_mask else Content(_INFINITE, share, largest=largest)
-    square = norm**2 / count
-    if _is_mask(square, mean, largest, smallest):
-        share = (mean - smallest) / (largest - smallest)
-        return Content(_MASK, min(share, 1 - share))
-    return Content(_NUMBERS, math.sqrt(square), mean, largest, smallest)
-
-
-def _is_mask(square: float, mean: float, largest: float, smallest: float) -> bool:
-    """Are there two numbers in it only, one of which is 0 and the other true, or far below all others?"""
-    if (smallest, largest) == (0.0, 1.0):
-        return math.isclose(square, mean, rel_tol=1e-5)
-    return largest == 0.0 and smallest <= _FAR_BELOW and math.isclose(square, mean * smallest, rel_tol=1e-5)
-
-
-class Contents:
-    """The tensors of some calls, to be found by what is told of them."""
-
-    def __init__(self, slots: Iterable[TensorSlot], tolerance: float) -> None:
-        self._sorted = sorted({content for slot in slots if (content := read_content(slot)) is not None})
-        self._tolerance = tolerance
-
-    def has(self, slot: TensorSlot) -> bool:
-        wanted = read_content(slot)
-        if wanted is None:
-            return False
-        reach = self._tolerance * wanted.size
-        place = bisect_left(self._sorted, (wanted.kind, wanted.size - reach), key=lambda one: one[:2])
-        while place < len(self._sorted) and self._sorted[place][:2] <= (wanted.kind, wanted.size + reach):
-            if is_same_content(self._sorted[place], wanted, self._tolerance):
-                return True
-            place += 1
-        return False
-
-
-def is_same_content(first: Content, second: Content, tolerance: float) -> bool:
-    span = max(abs(first.largest), abs(first.smallest), abs(second.largest), abs(second.smallest))
-    size = max(first.size, second.size)
-    return (
-        abs(first.size - second.size) <= tolerance * size
-        and abs(first.mean - second.mean) <= tolerance * size
-        and abs(first.largest - second.largest) <= tolerance * span
-        and abs(first.smallest - second.smallest) <= tolerance * span
-    )
 
 
 @dataclass(frozen=True)
@@ -104,8 +34,6 @@ class Parting:
     because: str
     is_shared: bool = False
     """Are both calls given the same?"""
-    beginnings: frozenset[Call] = frozenset()
-    """All calls, of both runs, that make something else of the same."""
     is_given_other: bool = False
     """Is the candidate's given a tensor that no call made, and the reference has not?"""
 
@@ -116,6 +44,7 @@ class _Side:
     def __init__(self, run: Run, other: Run) -> None:
         self.run = run
         self.flow = Flow(run)
+        self.calls = set(run.calls)
         self.forward, self.backward = (list(_iter_own(run, direction)) for direction in (FORWARD, BACKWARD))
         self.other_values, self.other_gradients = (
             [slot for call in _iter_own(other, direction) for slot in call.tensors] for direction in (FORWARD, BACKWARD)
@@ -137,28 +66,60 @@ class ContentFinder:
     def find_parting(self) -> Parting | None:
         """The first call of the candidate, and of the reference, that makes what the other has not of what both
         have."""
-        losses = [find_loss(run) for run in self._runs]
-        if not all(side.forward for side in self._sides) or losses[0] is None or losses[1] is None:
+        if not all(side.forward for side in self._sides):
             return None
-        if Contents([losses[0]], self._tolerance / STRICT).has(losses[1]):
-            return self._part_backward()
-        is_same = Contents([losses[0]], self._tolerance).has(losses[1])
-        found = self._part_forward(losses, self._tolerance / STRICT)
-        if is_same or (found.parting is not None and found.parting.is_shared and found.most <= _FEW):
-            return found.parting
-        return self._part_forward(losses, self._tolerance).parting
-
-    def _part_forward(self, losses: Sequence[TensorSlot | None], tolerance: float) -> _Found:
-        beginnings = []
-        for side, loss in zip(self._sides, losses, strict=True):
-            last = [call for call in side.forward if any(slot is loss for slot in call.tensors)]
-            beginnings.append(_ForwardSlice(side, tolerance).find_beginnings(last))
-        return _Found(_pair(beginnings, tolerance), max(map(len, beginnings)))
-
-    def _part_backward(self) -> Parting | None:
-        differing = find_differing(*self._runs)
+        if not self._has_same_loss(self._tolerance / STRICT):
+            found = self._part_forward(self._tolerance / STRICT)
+            is_clear = found.parting is not None and found.parting.is_shared and found.most <= _FEW
+            is_certain = is_clear or self._has_same_loss(self._tolerance)
+            return found.parting if is_certain else self._part_forward(self._tolerance).parting
         slices = [_GradientSlice(side, self._tolerance) for side in self._sides]
-        return _pair([one.find_beginnings(last) for one, last in zip(slices, differing, strict=True)], self._tolerance)
+        parting = self._pair([one.find_beginnings(last) for one, last in zip(slices, self._differing, strict=True)])
+        return parting or self._part_forward(self._tolerance).parting
+
+    def is_beginning(self, call: Call) -> bool:
+        """Does it make what the other run has not of what both have, also by the order of numbers alone?"""
+        return call.name in self._beginnings[call in self._sides[1].calls]
+
+    @cached_property
+    def _beginnings(self) -> list[set[str]]:
+        found = []
+        for side, last, differing in zip(self._sides, self._last_calls, self._differing, strict=True):
+            forward = _ForwardSlice(side, self._tolerance / STRICT, sees_order=True).find_beginnings(last)
+            backward = _GradientSlice(side, self._tolerance, sees_order=True).find_beginnings(differing)
+            found.append({one.call.name for one in (*forward, *backward) if not one.is_of_leaves})
+        return found
+
+    @cached_property
+    def _losses(self) -> list[TensorSlot | None]:
+        return [find_loss(run) for run in self._runs]
+
+    @cached_property
+    def _differing(self) -> tuple[list[TensorSlot], list[TensorSlot]]:
+        return find_differing(*self._runs)
+
+    @cached_property
+    def _last_calls(self) -> list[list[Call]]:
+        """That make what is not the same in the end: the loss, else what nobody takes."""
+        wanted: list[Sequence[TensorSlot | None]] = [[loss] for loss in self._losses]
+        if self._has_same_loss(self._tolerance / STRICT):
+            wanted = list(find_lone_ends(*self._runs))
+        return [
+            [call for call in side.forward if any(slot is one for slot in call.tensors for one in slots)]
+            for side, slots in zip(self._sides, wanted, strict=True)
+        ]
+
+    def _has_same_loss(self, tolerance: float) -> bool:
+        first, second = self._losses
+        return first is None or second is None or Contents([first], tolerance).has(second)
+
+    def _part_forward(self, tolerance: float) -> _Found:
+        slices = [_ForwardSlice(side, tolerance) for side in self._sides]
+        beginnings = [one.find_beginnings(last) for one, last in zip(slices, self._last_calls, strict=True)]
+        return _Found(self._pair(beginnings), max(map(len, beginnings)))
+
+    def _pair(self, sides: Sequence[Sequence[_Beginning]]) -> Parting | None:
+        return _pair(sides, self._tolerance)
 
 
 class _Found(NamedTuple):
@@ -182,14 +143,13 @@ class _Beginning:
 class _ForwardSlice:
     """The way back from a value that the other run has not."""
 
-    def __init__(self, side: _Side, tolerance: float) -> None:
+    def __init__(self, side: _Side, tolerance: float, *, sees_order: bool = False) -> None:
         self._side = side
-        self._others = Contents(side.other_values, tolerance)
+        self._others = Contents(side.other_values, tolerance, sees_order=sees_order)
 
     def find_beginnings(self, last: Iterable[Call]) -> list[_Beginning]:
         """Of what these calls compute."""
-        waiting, seen = list(last), set[str]()
-        found: list[_Beginning] = []
+        waiting, seen, found = list(last), set[str](), list[_Beginning]()
         while waiting:
             call = waiting.pop()
             if call.name not in seen:
@@ -220,10 +180,10 @@ class _ForwardSlice:
 class _GradientSlice:
     """The way back from a gradient that the other run has not."""
 
-    def __init__(self, side: _Side, tolerance: float) -> None:
+    def __init__(self, side: _Side, tolerance: float, *, sees_order: bool = False) -> None:
         self._side = side
-        self._others = Contents(side.other_gradients, tolerance)
-        self._forward = _ForwardSlice(side, tolerance / STRICT)
+        self._others = Contents(side.other_gradients, tolerance, sees_order=sees_order)
+        self._forward = _ForwardSlice(side, tolerance / STRICT, sees_order=sees_order)
 
     def find_beginnings(self, differing: Sequence[TensorSlot]) -> list[_Beginning]:
         flow, wanted = self._side.flow, set(map(id, differing))
@@ -260,18 +220,17 @@ def _pair(sides: Sequence[Sequence[_Beginning]], tolerance: float) -> Parting | 
     """First those that are given the same in both runs; what is made of leaves alone may be a table."""
     sides = [sorted(beginnings, key=lambda one: one.call.position) for beginnings in sides]
     reference, candidate = sides
-    beginnings = frozenset(one.call for beginnings in sides for one in beginnings)
     pairs = [(one, other) for other in candidate for one in reference if _share(one, other, tolerance)]
     for is_of_leaves in (False, True):
         for one, other in pairs:
             if one.is_of_leaves <= is_of_leaves and other.is_of_leaves <= is_of_leaves:
-                return Parting(one.call, other.call, other.because, True, beginnings, other.is_given_other)
+                return Parting(one.call, other.call, other.because, True, other.is_given_other)
     first, second = map(_choose, sides)
     named = second or first
     if named is None:
         return None
     calls = [None if one is None else one.call for one in (first, second)]
-    return Parting(calls[0], calls[1], named.because, False, beginnings, named.is_given_other)
+    return Parting(calls[0], calls[1], named.because, False, named.is_given_other)
 
 
 def _choose(beginnings: Sequence[_Beginning]) -> _Beginning | None:

@@ -19,6 +19,8 @@ from tensorprobe.run.step import Run, word_lines
 _JUDGED: tuple[VerdictKind, ...] = (
     *("unequal start", "source", "entered", "discontinuity", "random", "drift", "missing", "incomplete", "unrelated"),
 )
+_FEW = 3
+"""So many calls more or less are an edit of one program, all others of which are still pairs."""
 _ADVICE = 'to have every call held against what it means, record both runs with task "replay" or "tensor"'
 
 
@@ -33,8 +35,11 @@ def heed_results(verdict: Verdict, finding: Finding, *, is_drawn: bool) -> Verdi
         for pair in finding.pairs:
             _clear(pair)
         return Verdict("agree", _word_agreement(agreement), (_word_programs(finding), _ADVICE))
-    parting = ContentFinder(*runs).find_parting()
-    if parting is None or _is_told(verdict, parting):
+    if _count_lone(finding) + _count_grouped(finding) <= _FEW:
+        return verdict
+    finder = ContentFinder(*runs)
+    parting = None if _names_beginning(verdict, finder) else finder.find_parting()
+    if parting is None or (verdict.kind == "unequal start" and parting.is_given_other):
         return replace(verdict, evidence=(*verdict.evidence, _word_programs(finding), _ADVICE))
     if is_drawn and not parting.is_shared:
         return verdict
@@ -44,12 +49,9 @@ def heed_results(verdict: Verdict, finding: Finding, *, is_drawn: bool) -> Verdi
     return _word_parting(parting, finding)
 
 
-def _is_told(verdict: Verdict, parting: Parting) -> bool:
-    """Does the verdict name one of the calls where they part, or what these are given?"""
-    if verdict.kind == "unequal start" and parting.is_given_other:
-        return True
+def _names_beginning(verdict: Verdict, finder: ContentFinder) -> bool:
     named = verdict.call
-    return named is not None and not parting.beginnings.isdisjoint((*named.reference, *named.candidate))
+    return named is not None and any(map(finder.is_beginning, (*named.reference, *named.candidate)))
 
 
 def _list_forward(run: Run) -> list[str]:
@@ -62,9 +64,18 @@ def _clear(pair: PairedCall) -> None:
         pair.role, pair.because, pair.suspects = "clean", "", ()
 
 
-def _word_programs(finding: Finding) -> str:
+def _count_lone(finding: Finding) -> int:
     lonely = (*finding.alignment.only_reference, *finding.alignment.only_candidate)
-    lone = sum(one.call.direction == FORWARD and one.call.caller is None and not one.is_idle for one in lonely)
+    return sum(one.call.direction == FORWARD and one.call.caller is None and not one.is_idle for one in lonely)
+
+
+def _count_grouped(finding: Finding) -> int:
+    groups = [match for match in finding.alignment.matches if match.is_group and match.reference[-1].caller is None]
+    return sum(call.direction == FORWARD for match in groups for call in (*match.reference, *match.candidate))
+
+
+def _word_programs(finding: Finding) -> str:
+    lone = _count_lone(finding)
     count = f": {count_noun(lone, 'call has', 'calls have')} no counterpart by name" if lone else ""
     return f"the programs are written differently{count}"
 

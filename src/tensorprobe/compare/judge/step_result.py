@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tensorprobe.compare.judge.content import Contents
 from tensorprobe.compare.judge.precision import unit_roundoff
 from tensorprobe.compare.measure.statistic_measure import sketched_distance
 from tensorprobe.model.name import BACKWARD, FORWARD
@@ -68,7 +69,7 @@ def find_agreement(reference: Run, candidate: Run, *, is_strict: bool = False) -
     tolerance = find_tolerance(reference, candidate) / (STRICT if is_strict else 1)
     numbers = [_number(slot.max) for slot in losses if slot is not None]
     loss_error = abs(numbers[0] - numbers[1]) / (max(map(abs, numbers)) or 1.0)
-    if not loss_error <= tolerance:
+    if not loss_error <= tolerance or any(find_lone_ends(reference, candidate)):
         return None
     return _compare_gradients(reference, candidate, tolerance).agree(loss_error)
 
@@ -79,18 +80,45 @@ def find_differing(reference: Run, candidate: Run) -> tuple[list[TensorSlot], li
     return _compare_gradients(reference, candidate, find_tolerance(reference, candidate)).find_differing()
 
 
+def find_lone_ends(reference: Run, candidate: Run) -> tuple[list[TensorSlot], list[TensorSlot]]:
+    """What no call takes and the other run has not, such as the results of an evaluation. What only one run computes
+    besides has no effect."""
+    tolerance = find_tolerance(reference, candidate)
+    lone = []
+    for run, other in ((reference, candidate), (candidate, reference)):
+        known = Contents(_iter_values(other), tolerance, sees_order=True)
+        lone.append([slot for slot in _find_ends(run) if not known.has(slot)])
+    counts = [{slot.element_count for slot in slots} for slots in lone]
+    first, second = ([slot for slot in slots if slot.element_count in counts[0] & counts[1]] for slots in lone)
+    return first, second
+
+
+def _iter_values(run: Run) -> Iterator[TensorSlot]:
+    return (slot for call in run.calls if _is_own(call, FORWARD) and call.kind == "api" for slot in call.tensors)
+
+
+def _find_ends(run: Run) -> list[TensorSlot]:
+    taken = {slot.source for slot in _iter_values(run) if slot.is_input}
+    calls = [call for call in run.calls if _is_own(call, FORWARD) and call.kind == "api" and call.name not in taken]
+    return [slot for call in calls for slot in call.tensors if not slot.is_input and _is_measured(slot)]
+
+
 def _compare_gradients(reference: Run, candidate: Run, tolerance: float) -> _Comparison:
-    return _Comparison(_find_gradients(reference), _find_gradients(candidate), tolerance)
+    found = _Comparison(_find_gradients(reference), _find_gradients(candidate), tolerance)
+    found.note_missing(_find_untrained(reference), _find_untrained(candidate))
+    return found
 
 
 # ---------------------------------------------------------------------------------------------- what was recorded
 
 
 def find_tolerance(reference: Run, candidate: Run) -> float:
-    """How far apart the same values of two runs may be, by the coarsest dtype in them."""
-    slots = (slot for run in (reference, candidate) for call in run.calls for slot in call.tensors)
-    unit = max((unit_roundoff(slot.dtype) or 0.0 for slot in slots if not slot.is_input), default=0.0)
-    return max(_UNITS_OF_FLOAT32 * 2.0**-24, _UNITS * unit)
+    """How far apart the same values of two runs may be, by the coarsest dtype that both have."""
+    units = []
+    for run in (reference, candidate):
+        slots = (slot for call in run.calls for slot in call.tensors if not slot.is_input)
+        units.append(max((unit_roundoff(slot.dtype) or 0.0 for slot in slots), default=0.0))
+    return max(_UNITS_OF_FLOAT32 * 2.0**-24, _UNITS * min(units))
 
 
 def find_loss(run: Run) -> TensorSlot | None:
@@ -121,6 +149,29 @@ def _key(leaf: TensorSlot) -> object:
     return leaf.parameter or (leaf.shape, leaf.max, leaf.min, leaf.norm, leaf.sketch)
 
 
+def _find_untrained(run: Run) -> list[TensorSlot]:
+    """The parameters to which nothing comes back, although it would be recorded: of other calls of these functions it
+    is."""
+    takers: dict[object, list[tuple[Call, TensorSlot]]] = {}
+    returned = set()
+    for call in run.calls:
+        if call.kind == "api" and _is_own(call, BACKWARD):
+            returned |= {(call.prefix, call.op, slot.slot) for slot in call.tensors if not slot.is_input}
+        for slot in call.tensors if call.kind == "api" and _is_own(call, FORWARD) else ():
+            if slot.is_input and slot.parameter:
+                takers.setdefault(_key(slot), []).append((call, slot))
+    return [
+        found[0][1]
+        for found in takers.values()
+        if not any(call.in_direction(BACKWARD) in run.by_name for call, _ in found)
+        and all((call.prefix, call.op, _place_of_gradient(slot)) in returned for call, slot in found)
+    ]
+
+
+def _place_of_gradient(slot: TensorSlot) -> str:
+    return slot.slot.replace("input", "output", 1) if slot.slot.startswith("input") else slot.slot
+
+
 def iter_shares(run: Run) -> Iterator[tuple[Call, TensorSlot, TensorSlot]]:
     """The calls that take a leaf that is trained, the leaf, and what comes back to it."""
     flow = Flow(run)
@@ -137,7 +188,7 @@ def iter_shares(run: Run) -> Iterator[tuple[Call, TensorSlot, TensorSlot]]:
                 and (leaf.parameter or taken.requires_grad)
                 and (leaf is taken or flow.producer(taken) is None)
             ):
-                place = taken.slot.replace("input", "output", 1) if taken.slot.startswith("input") else taken.slot
+                place = _place_of_gradient(taken)
                 yield from ((call, leaf, slot) for slot in call.tensors if not slot.is_input and slot.slot == place)
 
 
@@ -173,6 +224,17 @@ class _Comparison:
         lone, self._left = self._pair_alike()
         self._lone = [one for one in lone if not self._pair_by_leaf(one)]
 
+    def note_missing(self, reference: Sequence[TensorSlot], candidate: Sequence[TensorSlot]) -> None:
+        """Parameters to which nothing comes back, although something does in the other run."""
+        for one in self._lone:
+            leaf = next((leaf for leaf in candidate if _is_same_leaf(one.leaf, leaf)), None)
+            if leaf is not None:
+                self._differing.append((one, _Gradient(leaf, ())))
+        for one in self._left:
+            leaf = next((leaf for leaf in reference if _is_same_leaf(one.leaf, leaf)), None)
+            if leaf is not None:
+                self._differing.append((_Gradient(leaf, ()), one))
+
     def agree(self, loss_error: float) -> Agreement | None:
         same = len(self._errors)
         if self._differing or not same or same < _LEAST_SHARE * min(len(self._reference), len(self._candidate)):
@@ -180,10 +242,16 @@ class _Comparison:
         return Agreement(loss_error, max(self._errors), same, len(self._lone))
 
     def find_differing(self) -> tuple[list[TensorSlot], list[TensorSlot]]:
-        pairs = self._differing
-        found = [one for one, _ in pairs] or self._lone, [other for _, other in pairs] or self._left
-        first, second = ([share for one in gradients for share in one.shares] for gradients in found)
+        if not self._differing:
+            return _list_shares(self._lone), _list_shares(self._left)
+        first, second = list[TensorSlot](), list[TensorSlot]()
+        for one, other in self._differing:
+            first += self._list_other(one.shares, other.shares)
+            second += self._list_other(other.shares, one.shares)
         return first, second
+
+    def _list_other(self, shares: Sequence[TensorSlot], others: Sequence[TensorSlot]) -> list[TensorSlot]:
+        return [one for one in shares if not any(self._differ(one, each) <= self._tolerance for each in others)]
 
     def _pair_alike(self) -> tuple[list[_Gradient], list[_Gradient]]:
         """Those of the same size and extremes; the others of both runs are left."""
@@ -238,6 +306,10 @@ class _Comparison:
         sizes = [math.hypot(*(_number(share.norm) for share in each.shares)) for each in (one, other)]
         distance = estimate_distance(*(_add_sketches(each.shares) for each in (one, other)))
         return distance / (max(*sizes, self._least) or 1.0)
+
+
+def _list_shares(gradients: Sequence[_Gradient]) -> list[TensorSlot]:
+    return [share for one in gradients for share in one.shares]
 
 
 def _add_sketches(shares: Sequence[TensorSlot]) -> list[float]:
