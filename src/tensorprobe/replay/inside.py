@@ -191,6 +191,8 @@ class _Watch(DispatchMode):
                 return None
         calls = {name: _rename(call, numbers) for name, call in self._calls.items()}
         makers = {number: name for name, call in calls.items() for number in call.outputs.values()}
+        if not makers.keys() >= set(numbers.values()):
+            return None  # what it returns was there before, in memory that it only looked at
         values = [
             replace(value, maker=makers[value.number]) if value.number in numbers.values() else value
             for value in self._values

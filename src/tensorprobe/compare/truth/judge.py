@@ -22,6 +22,7 @@ from tensorprobe.compare.truth.loss_scale import find_loss_scale
 from tensorprobe.compare.truth.observable import Observables, observe
 from tensorprobe.compare.truth.replaying import Replaying
 from tensorprobe.compare.truth.start import Origins, pair_lone_leaves, pair_moved_leaves, pair_nearly_equal_leaves
+from tensorprobe.compare.truth.untaken import find_untaken
 from tensorprobe.compare.truth.update import find_left_alone, pair_states, pair_updates
 from tensorprobe.compare.truth.value_index import TOLERANCE, Counterparts
 from tensorprobe.replay.true_step import Array, LeafKey
@@ -73,6 +74,8 @@ class _TruthJudge:
             found.is_one_program = found.steps[SIDES[0]].has_same_calls(found.steps[SIDES[1]])
             if not found.is_one_program:  # which computes the same at every point
                 self._observe_moved(found)
+                if found.second_point is None:
+                    found.differences = find_untaken(found)
             if not found.differences and not found.unequal and not self._borrowers:
                 found.runs_alike = self._replaying
         return found

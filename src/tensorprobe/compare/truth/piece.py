@@ -3,8 +3,11 @@ table, gates in another order. Where the numbers of a piece are in the whole, th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from math import gcd
 
 import numpy as np
 
@@ -12,6 +15,9 @@ from tensorprobe.compare.truth.value_index import TOLERANCE
 from tensorprobe.replay.true_step import Array, TrueValue
 
 _MIN_SIZE = 4
+_SAME_GRADIENT = 1e-6
+_NO_GRADIENT = 1e-11
+"""Of the largest one: what is smaller is zero."""
 
 
 @dataclass(frozen=True)
@@ -28,16 +34,18 @@ def find_pieces(parts: Sequence[TrueValue], wholes: Sequence[TrueValue], bound: 
     """For each part the whole that it is cut from. `bound`: by how much of their size elements may differ. A few
     numbers are anywhere by chance: they are looked for where other parts have left a gap, and where such parts are all
     there is: the biases of single outputs."""
+    gradients = [one.gradient for one in (*parts, *wholes) if one.gradient is not None]
+    floor = _NO_GRADIENT * max((float(np.linalg.norm(one)) for one in gradients), default=0.0)
     floating = [part for part in parts if part.is_floating]
     is_left: dict[int, Array] = {}
-    for part in (one for one in floating if one.array.size >= _MIN_SIZE):
-        for whole in wholes:
-            if whole.array.size >= part.array.size and whole.is_floating:
-                places = _locate(part.array, whole.array, bound)
-                if places is not None:
-                    is_left.setdefault(whole.number, np.ones(whole.array.size, dtype=bool))[places] = False
-                    yield Piece(part, whole, places)
-                    break
+    choices = [(part, _list_choices(part, wholes, bound)) for part in floating if part.array.size >= _MIN_SIZE]
+    for part, found in sorted(choices, key=lambda one: len(one[1]) > 1):  # first those that lie in one place only
+        if found:
+            is_ambiguous = len(found) > 1
+            ranked = sorted(found, key=partial(_rank_choice, part, is_left, floor)) if is_ambiguous else found
+            whole, places = ranked[0]
+            is_left.setdefault(whole.number, np.ones(whole.array.size, dtype=bool))[places] = False
+            yield Piece(part, whole, places)
     small = [one for one in floating if 0 < one.array.size < _MIN_SIZE]
     for whole in wholes:
         if whole.number not in is_left and _is_covered(whole, small, bound):
@@ -51,6 +59,33 @@ def find_pieces(parts: Sequence[TrueValue], wholes: Sequence[TrueValue], bound: 
                 is_left[whole.number][places] = False
                 yield Piece(part, whole, places)
                 break
+
+
+def _list_choices(part: TrueValue, wholes: Sequence[TrueValue], bound: float) -> list[tuple[TrueValue, Array]]:
+    """Where it may lie: in the first whole that has its numbers, or, if these are all alike, as zeros are, in any."""
+    found: list[tuple[TrueValue, Array]] = []
+    is_constant = bool(np.all(part.array == part.array.flat[0]))
+    for whole in wholes:
+        if whole.array.size >= part.array.size and whole.is_floating:
+            found += ((whole, places) for places in _locate(part.array, whole.array, bound))
+            if found and not is_constant:
+                break
+    return found
+
+
+def _rank_choice(
+    part: TrueValue, is_left: Mapping[int, Array], floor: float, choice: tuple[TrueValue, Array]
+) -> tuple[bool, bool]:
+    """Those with the same gradient belong together; then what lies where no other does. `floor`: what is smaller in a
+    gradient is zero."""
+    whole, places = choice
+    gradients = [one.gradient for one in (part, whole)]
+    first = np.zeros(part.array.size) if gradients[0] is None else gradients[0].reshape(-1)
+    second = np.zeros(part.array.size) if gradients[1] is None else gradients[1].reshape(-1)[places]
+    with np.errstate(invalid="ignore", over="ignore"):
+        size = max(float(np.linalg.norm(one)) for one in (first, second))
+        is_same = float(np.linalg.norm(first - second)) <= max(_SAME_GRADIENT * size, floor)
+    return not is_same, not is_left.get(whole.number, np.ones(whole.array.size, dtype=bool))[places].all()
 
 
 def _is_covered(whole: TrueValue, parts: Sequence[TrueValue], bound: float) -> bool:
@@ -78,25 +113,33 @@ def pair_pieces(
         yield piece.whole, piece.part, piece
 
 
-def _locate(part: Array, whole: Array, bound: float) -> Array | None:
-    """One behind the other, also with the last two axes of the whole in the other order; else wherever they are, if no
-    two numbers of the whole are alike: every third head, gates in another order."""
+def _locate(part: Array, whole: Array, bound: float) -> list[Array]:
+    """One behind the other, also with the last two axes of either in the other order; else wherever they are, if no two
+    numbers of the whole are alike: every third head, gates in another order."""
     numbered = np.arange(whole.size).reshape(whole.shape)
-    for order in (numbered, numbered.swapaxes(-1, -2)) if whole.ndim > 1 else (numbered,):
-        flat_order = order.reshape(-1)
-        starts = _find_starts(part.reshape(-1), whole.reshape(-1)[flat_order], bound)
+    step = gcd(part.size, whole.size)  # parts of equal numbers lie beside each other
+    for order, turns in product(*(_turn(array) for array in (numbered, np.arange(part.size).reshape(part.shape)))):
+        flat_order, own_order = order.reshape(-1), turns.reshape(-1)
+        starts = _find_starts(part.reshape(-1)[own_order], whole.reshape(-1)[flat_order], bound)
+        starts = starts if len(starts) == 1 else [one for one in starts if not one % step] or starts[:1]
         if starts:
-            return flat_order[starts[0] : starts[0] + part.size]
+            back = np.argsort(own_order)
+            return [flat_order[start : start + part.size][back] for start in starts]
     flat = whole.reshape(-1)
     order = np.argsort(flat)
     if not np.all(np.diff(flat[order]) > 2 * bound * np.abs(flat[order][1:])):
-        return None
+        return []
     numbers = part.reshape(-1)
     behind = np.searchsorted(flat[order], numbers).clip(1, flat.size - 1)
     is_nearer = np.abs(flat[order[behind - 1]] - numbers) < np.abs(flat[order[behind]] - numbers)
     places: Array = order[behind - is_nearer]
     is_found = np.all(np.abs(flat[places] - numbers) <= bound * np.abs(numbers) + 1e-38)
-    return places if is_found and len(np.unique(places)) == part.size else None
+    return [places] if is_found and len(np.unique(places)) == part.size else []
+
+
+def _turn(array: Array) -> list[Array]:
+    """As it is, and with its last two axes in the other order."""
+    return [array, array.swapaxes(-1, -2)] if array.ndim > 1 else [array]
 
 
 def _find_starts(part: Array, whole: Array, bound: float) -> list[int]:
