@@ -84,7 +84,7 @@ class Replay:
 
     @property
     def roots(self) -> frozenset[int]:
-        """The tensors from which gradients are asked for."""
+        """The tensors from which gradients are asked for; not those whose gradients a loss is made of."""
         last = [one for one in self.passes if one.accumulates or not one.creates_graph]
         found = (root.tensor for one in last or self.passes for root in one.roots if root is not None)
         return frozenset(number for number in found if number is not None)

@@ -72,8 +72,10 @@ class ForwardExplainer:
 
     def explain(self, starts: Starts) -> list[Difference]:
         """The differences, the one that comes first. `starts`: the values of each side that differ, and shall not."""
+        lacking = {side: self._find_lacking(side, starts[side]) for side in self._steps}
         for side, step in self._steps.items():  # which may be taken apart since these were found
-            self._slices[side] = self._slicers[side].follow(step.values[value.number] for value in starts[side])
+            differing = lacking[side] if any(lacking.values()) else starts[side]
+            self._slices[side] = self._slicers[side].follow(step.values[value.number] for value in differing)
         beginnings = {side: found.beginnings for side, found in self._slices.items()}
         for side, found in self._slices.items():
             found.beginnings = self._pass_over_spellings(side, found) or found.beginnings
@@ -83,6 +85,12 @@ class ForwardExplainer:
                 found.beginnings = beginnings[side]
             differences = self._explain_forward(self._slices)
         return differences
+
+    def _find_lacking(self, side: str, starts: Sequence[TrueValue]) -> list[TrueValue]:
+        """Those that the other run has not. If a loss of one run is in the other, it is there that something is done to
+        it: a term is added, or is left out here."""
+        exists, is_plain = self._counterparts.exists, self._counterparts.is_plain
+        return [value for value in starts if is_plain(side, value) or not exists(side, value)]
 
     def _is_only_led_to(self, one: Difference) -> bool:
         """Is all that is wrong with the candidate's call that it is given what was passed over? Then that does not lead

@@ -17,6 +17,12 @@ from tensorprobe.compare.truth.difference import describe_call
 from tensorprobe.compare.truth.value_index import Counterparts, is_same
 from tensorprobe.replay.true_step import TrueCall, TrueValue
 
+_COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "logical_and", "logical_or", "eq", "ne"})
+
+
+def _is_commutative(call: TrueCall) -> bool:
+    return word_of(call) in _COMMUTATIVE and not any("alpha" in slot for slot in call.arguments)
+
 
 @dataclass(frozen=True)
 class Parting:
@@ -139,15 +145,15 @@ class Walker:
 
     def _find_operand(self, reference: TrueCall, candidate: TrueCall, slot: str) -> TrueValue | None:
         """What the reference's call is given in the place of the candidate's."""
-        operands = self._arguments.operands(reference, candidate)
+        operands = None if _is_commutative(reference) else self._arguments.operands(reference, candidate)
         if operands is None:
             operands = self._pair_by_content(reference, candidate)
         number = reference.inputs.get(operands.get(slot, ""))
         return None if number is None else self._value("reference", number)
 
     def _pair_by_content(self, reference: TrueCall, candidate: TrueCall) -> dict[str, str]:
-        """Operands of calls that are not both recorded, and have other names for them: the same values belong together,
-        and what is left in the order in which it is given."""
+        """Operands whose order says nothing, or of calls that are not both recorded, and have other names for them: the
+        same values belong together, and what is left in the order in which it is given."""
         left, found = dict(reference.inputs), dict[str, str]()
         for slot, number in candidate.inputs.items():
             value = self._value("candidate", number)
