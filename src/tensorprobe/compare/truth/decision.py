@@ -17,7 +17,7 @@ from tensorprobe.compare.match.pairing import PairedCall
 from tensorprobe.compare.match.proof import Proof
 from tensorprobe.compare.measure.statistic_measure import measure_statistics
 from tensorprobe.compare.option import CompareOptions
-from tensorprobe.compare.result import NO_ANSWER, CallResult, ValuePair, Verdict
+from tensorprobe.compare.result import CallResult, ValuePair, Verdict
 from tensorprobe.compare.step import RankPair
 from tensorprobe.compare.truth.call_match import match_calls
 from tensorprobe.compare.truth.judgement import SIDES, Judgement, find_obstacle
@@ -111,10 +111,10 @@ class TruthDecision:
 
     def decide(self, pair: RankPair, runs: tuple[Run, Run], finding: Finding, grown: Verdict) -> Verdict:
         """The verdict by what the runs mean, or `grown`, by how their error grows, where that is to stay."""
-        if not self._is_wanted or _is_beyond_truth(grown, finding):
+        if not self._is_wanted or _is_beyond_truth(finding):
             return grown
         is_judged = self._attempt is not None and self._attempt.pair is pair
-        if grown.kind == "unrelated" and not (is_judged and self._has_same_parameters()):
+        if grown.kind in ("unrelated", "not compared") and not (is_judged and self._has_same_parameters()):
             return grown
         if not is_judged and not _is_in_question(grown, finding):
             self._unjudged = pair
@@ -318,10 +318,8 @@ def _add_values(verdict: Verdict, finding: Finding) -> Verdict:
     return replace(verdict, call=result, evidence=(*verdict.evidence, *describe_values(pair)))
 
 
-def _is_beyond_truth(grown: Verdict, finding: Finding) -> bool:
-    """Is something missing, or contradicts its record? A replay does not see it."""
-    if grown.kind in NO_ANSWER and grown.kind not in ("incomplete", "unrelated"):
-        return True
+def _is_beyond_truth(finding: Finding) -> bool:
+    """Does a file contradict its record? A replay does not see it."""
     values = own_tensors(finding.pairs)
     return any(value.measurement is not None and value.measurement.fallback is not None for value in values)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tensorprobe.compare.truth.start import LeafPair, Origins
-from tensorprobe.replay.true_step import Array, TrueStep, TrueValue
+from tensorprobe.replay.true_step import UNITS, Array, TrueStep, TrueValue
 
 _LEAST_MOVE = 0.01
 _ROUNDING_MOVE = 8.0
@@ -103,7 +103,9 @@ def _find_movements(
             if one.parameter in earlier.unmoved:
                 is_told[one.put] = False
         way, apart = (pair.content - then).reshape(-1), pair.difference.reshape(-1)
-        growth = float(np.linalg.norm(apart[is_told])) - float(np.linalg.norm(before))
+        stored = 2 * UNITS.get(pair.candidate.dtype, 0.0) * np.abs(pair.content.reshape(-1))
+        more = np.maximum(np.abs(apart) - stored, 0.0)  # what is stored may be rounded to either side
+        growth = float(np.linalg.norm(more[is_told])) - float(np.linalg.norm(before))
         yield Movement(pair.name, float(np.linalg.norm(way)), way[is_told], (apart - before)[is_told], growth)
 
 

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 from math import ceil, log
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,6 +31,9 @@ _MAX_CHANCE = 0.2
 _AROUND = 512
 """How likely that is, is counted in a range so many times as wide as two equal numbers may be apart."""
 _MAX_HITS = 16
+_LEAST_WHOLE = 8
+"""So many whole numbers, half of them different, are no chance."""
+_MAX_OWNERS = 4
 _MAX_SCANS = 16
 """So many values are looked for one by one; for more it pays to sort all numbers of a step."""
 _STRAY = 3.0
@@ -52,9 +56,19 @@ class Scattered:
         `side` is whose value it is."""
         whole = self._counterparts.of(side, value)
         if whole or not value.is_floating or np.isnan(value.array).any():
-            return whole
+            return whole or self._find_longer(side, value)
         sources = [one for alike in self._sources(side, value) for one in alike]
         return sources or self._parts[side].get(value.number, [])
+
+    def _find_longer(self, side: str, value: TrueValue) -> list[TrueValue]:
+        """Of whole numbers, as the words of half a batch: those that hold them one behind the other."""
+        if value.array.dtype.kind not in "iu" or not _LEAST_WHOLE <= value.array.size <= _MAX_LOOKED_AT:
+            return []
+        numbers = value.array.reshape(-1)
+        if len(np.unique(numbers)) < _LEAST_WHOLE // 2:
+            return []
+        others = (one for one in self.steps[other_side(side)].values if one.array.dtype.kind in "iu")
+        return [one for one in others if _has_run(one.array.reshape(-1), numbers)]
 
     def _sources(self, side: str, value: TrueValue) -> list[list[TrueValue]]:
         """The values that together hold its numbers, each with those that hold the same of them."""
@@ -122,6 +136,13 @@ class Scattered:
         return self._counterparts.is_plain(side, value) and not (
             value.is_floating and telling_numbers(value.array).size
         )
+
+
+def _has_run(longer: Array, numbers: Array) -> bool:
+    if longer.size <= numbers.size:
+        return False
+    starts = np.flatnonzero(longer[: longer.size - numbers.size + 1] == numbers[0])
+    return any(np.array_equal(longer[start : start + numbers.size], numbers) for start in starts)
 
 
 class TrustedMoves(Scattered):
@@ -232,16 +253,31 @@ def _cover(hits: list[dict[int, list[int]]], strays: int | None) -> list[list[in
         counts = Counter(number for one in left for number in hits[one] if number not in used)
         if not counts or len(sources) == _MAX_SOURCES:
             return []
-        owner = counts.most_common(1)[0][0]
-        claimed = [one for one in left if owner in hits[one]]
-        alike = [number for number, count in counts.items() if count == len(claimed)]
-        is_any_order = strays is None
-        kept = list(range(len(claimed))) if is_any_order else find_rising([hits[one][owner] for one in claimed])
-        if strays is not None and len(claimed) - len(kept) > strays:
+        owners = (owner for owner, _ in counts.most_common(_MAX_OWNERS))
+        claims = (_claim(hits, left, owner, strays) for owner in owners)
+        found = next((one for one in claims if one is not None), None)
+        if found is None:
             return []
-        sources.append([number for number in alike if all(number in hits[one] for one in claimed)])
-        left = sorted({*left} - {claimed[one] for one in kept})
+        alike = [number for number, count in counts.items() if count == len(found.claimed)]
+        sources.append([number for number in alike if all(number in hits[one] for one in found.claimed)])
+        left = sorted({*left} - set(found.kept))
     return sources
+
+
+class _Claim(NamedTuple):
+    claimed: list[int]
+    """The numbers that one value holds."""
+    kept: list[int]
+    """Those of them that lie there in this order."""
+
+
+def _claim(hits: list[dict[int, list[int]]], left: list[int], owner: int, strays: int | None) -> _Claim | None:
+    """None where too many of them lie in another order."""
+    claimed = [one for one in left if owner in hits[one]]
+    if strays is None:
+        return _Claim(claimed, claimed)
+    kept = [claimed[one] for one in find_rising([hits[one][owner] for one in claimed])]
+    return None if len(claimed) - len(kept) > strays else _Claim(claimed, kept)
 
 
 def find_rising(places: Sequence[Sequence[int]]) -> list[int]:
