@@ -14,7 +14,15 @@ from functools import cached_property
 from typing import NamedTuple
 
 from tensorprobe.compare.judge.content import Contents
-from tensorprobe.compare.judge.step_result import STRICT, find_differing, find_lone_ends, find_loss, find_tolerance
+from tensorprobe.compare.judge.joined_run import join_parts
+from tensorprobe.compare.judge.step_result import (
+    STRICT,
+    find_differing,
+    find_lone_ends,
+    find_loss_error,
+    find_losses,
+    find_tolerance,
+)
 from tensorprobe.model.name import BACKWARD, FORWARD
 from tensorprobe.run.call import Call
 from tensorprobe.run.flow import Flow
@@ -44,11 +52,24 @@ class _Side:
     def __init__(self, run: Run, other: Run) -> None:
         self.run = run
         self.flow = Flow(run)
-        self.calls = set(run.calls)
         self.forward, self.backward = (list(_iter_own(run, direction)) for direction in (FORWARD, BACKWARD))
         self.other_values, self.other_gradients = (
             [slot for call in _iter_own(other, direction) for slot in call.tensors] for direction in (FORWARD, BACKWARD)
         )
+
+    def is_trained(self, call: Call) -> bool:
+        """Does it depend on a parameter?"""
+        return call.name in self._trained
+
+    @cached_property
+    def _trained(self) -> set[str]:
+        found: set[str] = set()
+        for call in self.forward:
+            given = [slot for slot in call.tensors if slot.is_input]
+            makers = (self.flow.producer(slot) for slot in given)
+            if any(slot.parameter for slot in given) or any(one is not None and one.name in found for one in makers):
+                found.add(call.name)
+        return found
 
 
 def _iter_own(run: Run, direction: str) -> Iterator[Call]:
@@ -60,7 +81,8 @@ class ContentFinder:
 
     def __init__(self, reference: Run, candidate: Run) -> None:
         self._runs = reference, candidate
-        self._sides = _Side(reference, candidate), _Side(candidate, reference)
+        joined = join_parts(reference), join_parts(candidate)
+        self._sides = _Side(joined[0], joined[1]), _Side(joined[1], joined[0])
         self._tolerance = find_tolerance(reference, candidate)
 
     def find_parting(self) -> Parting | None:
@@ -79,7 +101,7 @@ class ContentFinder:
 
     def is_beginning(self, call: Call) -> bool:
         """Does it make what the other run has not of what both have, also by the order of numbers alone?"""
-        return call.name in self._beginnings[call in self._sides[1].calls]
+        return call.name in self._beginnings[call in self._runs[1].calls]
 
     @cached_property
     def _beginnings(self) -> list[set[str]]:
@@ -87,12 +109,8 @@ class ContentFinder:
         for side, last, differing in zip(self._sides, self._last_calls, self._differing, strict=True):
             forward = _ForwardSlice(side, self._tolerance / STRICT, sees_order=True).find_beginnings(last)
             backward = _GradientSlice(side, self._tolerance, sees_order=True).find_beginnings(differing)
-            found.append({one.call.name for one in (*forward, *backward) if not one.is_of_leaves})
+            found.append({one.call.name for one in (*forward, *backward) if not one.is_table})
         return found
-
-    @cached_property
-    def _losses(self) -> list[TensorSlot | None]:
-        return [find_loss(run) for run in self._runs]
 
     @cached_property
     def _differing(self) -> tuple[list[TensorSlot], list[TensorSlot]]:
@@ -101,17 +119,17 @@ class ContentFinder:
     @cached_property
     def _last_calls(self) -> list[list[Call]]:
         """That make what is not the same in the end: the loss, else what nobody takes."""
-        wanted: list[Sequence[TensorSlot | None]] = [[loss] for loss in self._losses]
+        wanted = [find_losses(side.run) for side in self._sides]
         if self._has_same_loss(self._tolerance / STRICT):
-            wanted = list(find_lone_ends(*self._runs))
+            wanted = list(find_lone_ends(*(side.run for side in self._sides)))
         return [
             [call for call in side.forward if any(slot is one for slot in call.tensors for one in slots)]
             for side, slots in zip(self._sides, wanted, strict=True)
         ]
 
     def _has_same_loss(self, tolerance: float) -> bool:
-        first, second = self._losses
-        return first is None or second is None or Contents([first], tolerance).has(second)
+        error = find_loss_error(*self._runs)
+        return error is None or error <= tolerance
 
     def _part_forward(self, tolerance: float) -> _Found:
         slices = [_ForwardSlice(side, tolerance) for side in self._sides]
@@ -134,8 +152,8 @@ class _Beginning:
     given: tuple[TensorSlot, ...]
     """What goes in, and the other run has, too."""
     because: str
-    is_of_leaves: bool = False
-    """Only of what no call of the program made."""
+    is_table: bool = False
+    """Does it depend on no parameter? A table, a mask or the data may be made in another way."""
     is_given_other: bool = False
     """Of something that the other run has not."""
 
@@ -174,7 +192,7 @@ class _ForwardSlice:
             because = f"{unknown[0].slot} is not in the other run"
         given = [slot for slot in call.tensors if slot.is_input]
         known = tuple(slot for slot in given if all(slot is not one for one in unknown))
-        return _Beginning(call, known, because, not self.list_makers(given), bool(unknown))
+        return _Beginning(call, known, because, not self._side.is_trained(call), bool(unknown))
 
 
 class _GradientSlice:
@@ -221,9 +239,9 @@ def _pair(sides: Sequence[Sequence[_Beginning]], tolerance: float) -> Parting | 
     sides = [sorted(beginnings, key=lambda one: one.call.position) for beginnings in sides]
     reference, candidate = sides
     pairs = [(one, other) for other in candidate for one in reference if _share(one, other, tolerance)]
-    for is_of_leaves in (False, True):
+    for is_table in (False, True):
         for one, other in pairs:
-            if one.is_of_leaves <= is_of_leaves and other.is_of_leaves <= is_of_leaves:
+            if one.is_table <= is_table and other.is_table <= is_table:
                 return Parting(one.call, other.call, other.because, True, other.is_given_other)
     first, second = map(_choose, sides)
     named = second or first
@@ -234,7 +252,7 @@ def _pair(sides: Sequence[Sequence[_Beginning]], tolerance: float) -> Parting | 
 
 
 def _choose(beginnings: Sequence[_Beginning]) -> _Beginning | None:
-    return next(iter(sorted(beginnings, key=lambda one: one.is_of_leaves)), None)
+    return next(iter(sorted(beginnings, key=lambda one: one.is_table)), None)
 
 
 def _share(one: _Beginning, other: _Beginning, tolerance: float) -> bool:

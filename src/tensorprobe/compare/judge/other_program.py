@@ -8,7 +8,7 @@ from dataclasses import replace
 from tensorprobe.compare.judge.content_slice import ContentFinder, Parting
 from tensorprobe.compare.judge.dissolution import dissolve
 from tensorprobe.compare.judge.evidence import Finding
-from tensorprobe.compare.judge.step_result import Agreement, find_agreement, find_loss
+from tensorprobe.compare.judge.step_result import Agreement, add_losses, find_agreement
 from tensorprobe.compare.match.pairing import PairedCall
 from tensorprobe.compare.result import CallResult, Verdict, VerdictKind
 from tensorprobe.model.count import count_noun
@@ -93,9 +93,8 @@ def _word_parting(parting: Parting, finding: Finding) -> Verdict:
     sides = {"reference": finding.reference.run, "candidate": finding.candidate.run}
     calls = {"reference": parting.reference, "candidate": parting.candidate}
     named = {side: call for side, call in calls.items() if call is not None}
-    losses = [find_loss(run) for run in sides.values()]
-    numbers = [slot.max for slot in losses if slot is not None]
-    evidence = [f"the recorded loss is {numbers[0]!r} in the reference and {numbers[1]!r} in the candidate"]
+    losses = [add_losses(run) for run in sides.values()]
+    evidence = [f"the recorded loss is {losses[0]!r} in the reference and {losses[1]!r} in the candidate"]
     lines = {side: sides[side].describe_lines(call, _forward_of(sides[side], call)) for side, call in named.items()}
     evidence += word_lines({side: found for side, found in lines.items() if found})
     evidence += [f"{_word_programs(finding)}, so values were looked for by their statistics", _ADVICE]

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorprobe.compare.judge.content import Contents
+from tensorprobe.compare.judge.joined_run import join_parts
 from tensorprobe.compare.judge.precision import unit_roundoff
 from tensorprobe.compare.measure.statistic_measure import sketched_distance
 from tensorprobe.model.name import BACKWARD, FORWARD
@@ -63,15 +64,19 @@ class _Gradient:
 
 def find_agreement(reference: Run, candidate: Run, *, is_strict: bool = False) -> Agreement | None:
     """Have both the same loss and the same gradients, within rounding? None also where that is not recorded."""
-    losses = find_loss(reference), find_loss(candidate)
-    if losses[0] is None or losses[1] is None:
-        return None
     tolerance = find_tolerance(reference, candidate) / (STRICT if is_strict else 1)
-    numbers = [_number(slot.max) for slot in losses if slot is not None]
-    loss_error = abs(numbers[0] - numbers[1]) / (max(map(abs, numbers)) or 1.0)
-    if not loss_error <= tolerance or any(find_lone_ends(reference, candidate)):
+    loss_error = find_loss_error(reference, candidate)
+    if loss_error is None or not loss_error <= tolerance or any(find_lone_ends(reference, candidate)):
         return None
     return _compare_gradients(reference, candidate, tolerance).agree(loss_error)
+
+
+def find_loss_error(reference: Run, candidate: Run) -> float | None:
+    """Of the candidate's, relative to their size; None where one is not recorded."""
+    first, second = add_losses(reference), add_losses(candidate)
+    if first is None or second is None:
+        return None
+    return abs(first - second) / (max(abs(first), abs(second)) or 1.0)
 
 
 def find_differing(reference: Run, candidate: Run) -> tuple[list[TensorSlot], list[TensorSlot]]:
@@ -84,8 +89,9 @@ def find_lone_ends(reference: Run, candidate: Run) -> tuple[list[TensorSlot], li
     """What no call takes and the other run has not, such as the results of an evaluation. What only one run computes
     besides has no effect."""
     tolerance = find_tolerance(reference, candidate)
+    joined = join_parts(reference), join_parts(candidate)
     lone = []
-    for run, other in ((reference, candidate), (candidate, reference)):
+    for run, other in (joined, reversed(joined)):
         known = Contents(_iter_values(other), tolerance, sees_order=True)
         lone.append([slot for slot in _find_ends(run) if not known.has(slot)])
     counts = [{slot.element_count for slot in slots} for slots in lone]
@@ -99,8 +105,10 @@ def _iter_values(run: Run) -> Iterator[TensorSlot]:
 
 def _find_ends(run: Run) -> list[TensorSlot]:
     taken = {slot.source for slot in _iter_values(run) if slot.is_input}
+    losses = set(map(id, find_losses(run)))
     calls = [call for call in run.calls if _is_own(call, FORWARD) and call.kind == "api" and call.name not in taken]
-    return [slot for call in calls for slot in call.tensors if not slot.is_input and _is_measured(slot)]
+    results = [slot for call in calls for slot in call.tensors if not slot.is_input and id(slot) not in losses]
+    return [slot for slot in results if _is_measured(slot)]
 
 
 def _compare_gradients(reference: Run, candidate: Run, tolerance: float) -> _Comparison:
@@ -121,12 +129,19 @@ def find_tolerance(reference: Run, candidate: Run) -> float:
     return max(_UNITS_OF_FLOAT32 * 2.0**-24, _UNITS * min(units))
 
 
-def find_loss(run: Run) -> TensorSlot | None:
+def find_losses(run: Run) -> list[TensorSlot]:
     """What gradients were asked of; where that is not recorded, the last single number that was computed."""
-    sources = {root.source for one in read_passes(run.rank.run) for root in one.roots if root is not None}
+    passes = [one for one in read_passes(run.rank.run) if one.accumulates]
+    sources = {root.source for one in passes for root in one.roots if root is not None}
     computed = [slot for call in run.calls if _is_own(call, FORWARD) for slot in _iter_numbers(call)]
     asked = [slot for call in run.calls if call.name in sources for slot in _iter_numbers(call)]
-    return next(reversed(asked or computed), None)
+    return asked or computed[-1:]
+
+
+def add_losses(run: Run) -> float | None:
+    """The loss of the step: of a batch that is taken in parts, the sum of theirs."""
+    losses = find_losses(run)
+    return math.fsum(_number(slot.max) for slot in losses) if losses else None
 
 
 def _iter_numbers(call: Call) -> Iterator[TensorSlot]:
