@@ -41,7 +41,7 @@ def heed_results(verdict: Verdict, finding: Finding, *, is_drawn: bool) -> Verdi
     parting = None if _names_beginning(verdict, finder) else finder.find_parting()
     if parting is None or (verdict.kind == "unequal start" and parting.is_given_other):
         return replace(verdict, evidence=(*verdict.evidence, _word_programs(finding), _ADVICE))
-    if is_drawn and not parting.is_shared:
+    if is_drawn and parting.is_given_other:
         return verdict
     for pair in finding.pairs:
         if pair.role != "propagated":
