@@ -1,0 +1,287 @@
+"""Refactors of one program inside PyTorch, as people make them, and one mistake in some of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import tensorprobe
+from tensorprobe.compare.result import Verdict
+from tensorprobe.pytorch import PrecisionDebugger
+
+WIDTH = 8
+
+
+def compare(
+    tmp_path: Path,
+    reference: nn.Module,
+    candidate: nn.Module,
+    *,
+    steps: int = 1,
+    dtype: torch.dtype = torch.float32,
+) -> Verdict:
+    paths = []
+    for name, model in (("reference", reference), ("candidate", candidate)):
+        x = torch.randn(2, 6, WIDTH, generator=torch.Generator().manual_seed(3)).to(dtype)
+        PrecisionDebugger.reset()
+        debugger = PrecisionDebugger(dump_path=str(tmp_path / name), level="L1", task="tensor")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for _ in range(steps):
+            debugger.start(model)
+            optimizer.zero_grad()
+            model(x.clone().requires_grad_()).backward()
+            debugger.stop()
+            optimizer.step()
+            debugger.step()
+        PrecisionDebugger.reset()
+        paths.append(tmp_path / name)
+    return tensorprobe.compare(*paths, processes=1).verdict
+
+
+class Small(nn.Module):
+    """Two linear layers, and a program over them."""
+
+    def __init__(self, program: Callable[[Any, Tensor], Tensor], *, is_coarse: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+        self.norm, self.code = nn.LayerNorm(WIDTH), nn.Parameter(torch.randn(5, WIDTH))
+        if is_coarse:  # as from a checkpoint in bfloat16
+            for parameter in self.parameters():
+                parameter.data = parameter.data.bfloat16().float()
+        self.program = program
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.program(self, x)
+
+
+# -- weights in parts --------------------------------------------------------------------------------------------------
+
+
+class Library(nn.Module):
+    """Its biases are zero at the start."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.attention = nn.MultiheadAttention(WIDTH, 2, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attention(x, x, x, need_weights=False)[0].square().mean()  # type: ignore[no-any-return]
+
+
+class ByHand(nn.Module):
+    def __init__(self, other: Library, scale: float = 1.0) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.out = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        own, self.scale = other.attention, scale
+        with torch.no_grad():
+            for layer, weight, bias in zip(
+                (self.q, self.k, self.v), own.in_proj_weight.chunk(3), own.in_proj_bias.chunk(3), strict=True
+            ):
+                layer.weight.copy_(weight)
+                layer.bias.copy_(bias)
+            self.out.load_state_dict(own.out_proj.state_dict())
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (one(x).unflatten(-1, (2, -1)).transpose(1, 2) for one in (self.q, self.k, self.v))
+        chances = (q @ k.transpose(-1, -2) * self.scale / math.sqrt(WIDTH // 2)).softmax(-1)
+        return self.out((chances @ v).transpose(1, 2).flatten(-2)).square().mean()  # type: ignore[no-any-return]
+
+
+def test_biases_that_are_all_zero_are_told_from_each_other_by_their_gradients(tmp_path: Path) -> None:
+    library = Library()
+    verdict = compare(tmp_path, library, ByHand(library))
+    assert verdict.kind == "agree", verdict
+    assert any("q.bias, k.bias and v.bias" in line and "0–7, 8–15 and 16–23" in line for line in verdict.evidence)
+
+
+def test_a_mistake_beside_such_biases_is_named(tmp_path: Path) -> None:
+    library = Library()
+    verdict = compare(tmp_path, library, ByHand(library, scale=1.1))
+    assert verdict.call is not None and "multi_head_attention_forward" in verdict.call.name
+    assert "bias" not in verdict.headline
+
+
+class Split(nn.Module):
+    """The second layer as two, each for half of the columns."""
+
+    def __init__(self, other: Small) -> None:
+        super().__init__()
+        self.first = nn.Linear(WIDTH, 2 * WIDTH)
+        self.left, self.right = nn.Linear(WIDTH, WIDTH, bias=False), nn.Linear(WIDTH, WIDTH)
+        self.first.load_state_dict(other.first.state_dict())
+        with torch.no_grad():
+            for layer, columns in zip((self.left, self.right), other.second.weight.chunk(2, 1), strict=True):
+                layer.weight.copy_(columns)
+            self.right.bias.copy_(other.second.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second = F.gelu(self.first(x)).chunk(2, -1)
+        return (self.left(first) + self.right(second)).square().mean()  # type: ignore[no-any-return]
+
+
+def two_layers(model: Any, x: Tensor) -> Tensor:
+    return model.second(F.gelu(model.first(x))).square().mean()  # type: ignore[no-any-return]
+
+
+def test_columns_of_a_weight_in_which_numbers_repeat_are_found_at_later_steps_too(tmp_path: Path) -> None:
+    reference = Small(two_layers, is_coarse=True)
+    verdict = compare(tmp_path, reference, Split(reference), steps=2)
+    assert verdict.kind == "agree", verdict
+
+
+def test_parameters_of_a_coarse_dtype_may_be_rounded_to_either_side_in_an_update(tmp_path: Path) -> None:
+    reference = Small(two_layers).to(torch.bfloat16)
+    candidate = Split(Small(two_layers)).to(torch.bfloat16)
+    verdict = compare(tmp_path, reference, candidate, steps=3, dtype=torch.bfloat16)
+    assert verdict.kind == "agree", verdict
+
+
+# -- what a loss is ----------------------------------------------------------------------------------------------------
+
+
+def penalize(of: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
+    def program(model: Any, x: Tensor) -> Tensor:
+        score = torch.tanh(model.second(F.gelu(model.first(x)))).mean((1, 2))
+        penalty = (of(score, x).flatten(1).norm(dim=1) - 1).pow(2).mean()
+        return F.softplus(-score).mean() + penalty
+
+    return program
+
+
+def test_what_a_gradient_inside_the_loss_is_asked_of_is_no_loss(tmp_path: Path) -> None:
+    by_ones = penalize(lambda score, x: torch.autograd.grad(score, x, torch.ones_like(score), create_graph=True)[0])
+    by_sum = penalize(lambda score, x: torch.autograd.grad(score.sum(), x, create_graph=True)[0])
+    verdict = compare(tmp_path, Small(by_ones), Small(by_sum))
+    assert verdict.kind == "agree", verdict
+    assert "the loss and" in verdict.headline
+
+
+def quantize(has_term: bool) -> Callable[[Any, Tensor], Tensor]:
+    def program(model: Any, x: Tensor) -> Tensor:
+        z = model.norm(x)
+        q = model.code[(z.unsqueeze(-2) - model.code).pow(2).sum(-1).argmin(-1)]
+        term = F.mse_loss(q, z.detach()) + 0.25 * F.mse_loss(z, q.detach())
+        loss = ((z + (q - z).detach()) * x).sum()
+        return loss + term if has_term else loss
+
+    return program
+
+
+def test_a_term_of_the_loss_that_is_left_out_is_named_where_the_reference_adds_it(tmp_path: Path) -> None:
+    verdict = compare(tmp_path, Small(quantize(True)), Small(quantize(False)))
+    assert verdict.call is not None and "add" in verdict.call.reference[-1].name, verdict
+    assert any("return loss + term" in line for line in verdict.evidence)
+
+
+# -- single mistakes ---------------------------------------------------------------------------------------------------
+
+
+def choose(has_bias: bool) -> Callable[[Any, Tensor], Tensor]:
+    def program(model: Any, x: Tensor) -> Tensor:
+        x = F.layer_norm(x, (WIDTH,), model.norm.weight, model.norm.bias if has_bias else None)
+        y = model.first(x)
+        with torch.no_grad():
+            best = y[:, 1:].argmax(-1, keepdim=True)
+            target = 1.0 + 0.9 * y[:, 1:].gather(-1, best)
+        return F.mse_loss(y[:, :-1], target.expand(-1, -1, 2 * WIDTH))
+
+    return program
+
+
+def test_a_bias_of_zeros_that_is_forgotten_is_named_also_where_choices_are_made(tmp_path: Path) -> None:
+    verdict = compare(tmp_path, Small(choose(True)), Small(choose(False)))
+    assert verdict.call is not None and "layer_norm" in verdict.call.name, verdict
+    assert "it does not take norm.bias" in verdict.headline
+
+
+def add(turned: bool, factor: float) -> Callable[[Any, Tensor], Tensor]:
+    def program(model: Any, x: Tensor) -> Tensor:
+        h = model.second(F.gelu(model.first(x)))
+        h = h * factor if factor != 1 else h
+        return (h + x if turned else x + h).square().mean()
+
+    return program
+
+
+def test_operands_of_a_sum_in_another_order_are_the_same_operands(tmp_path: Path) -> None:
+    verdict = compare(tmp_path, Small(add(False, 1.05)), Small(add(True, 1.0)))
+    assert verdict.call is not None and "mul" in verdict.call.reference[-1].name, verdict
+    assert any("h = h * factor" in line for line in verdict.evidence)
+
+
+def place(is_wrong: bool, by_index: bool) -> Callable[[Any, Tensor], Tensor]:
+    def program(model: Any, x: Tensor) -> Tensor:
+        angles = torch.arange(6).unsqueeze(1) * torch.exp(torch.arange(0, WIDTH, 2) * -0.7)
+        if by_index:
+            table = torch.zeros(6, WIDTH)
+            table[:, 0::2], table[:, 1::2] = torch.sin(angles), torch.cos(angles)
+        elif is_wrong:
+            table = torch.cat([angles.sin(), angles.cos()], -1)
+        else:
+            table = torch.stack([angles.sin(), angles.cos()], -1).flatten(1)
+        return model.first(x + table).square().mean()  # type: ignore[no-any-return]
+
+    return program
+
+
+@pytest.mark.parametrize("is_wrong", [False, True])
+def test_a_table_that_is_written_into_by_slices(is_wrong: bool, tmp_path: Path) -> None:
+    verdict = compare(tmp_path, Small(place(False, True)), Small(place(is_wrong, False)))
+    assert verdict.kind == ("source" if is_wrong else "agree"), verdict
+    if is_wrong:
+        assert verdict.call is not None and "cat" in verdict.call.candidate[-1].name
+
+
+# -- a batch in halves -------------------------------------------------------------------------------------------------
+
+
+class Words(nn.Module):
+    def __init__(self, parts: int, *, scale: float = 1.0) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.first = nn.Embedding(17, WIDTH), nn.Linear(WIDTH, 2 * WIDTH)
+        self.norm, self.second = nn.LayerNorm(2 * WIDTH), nn.Linear(2 * WIDTH, 17)
+        self.parts, self.scale = parts, scale
+
+
+def record_words(path: Path, model: Words, task: str) -> Path:
+    tokens = torch.randint(0, 17, (4, 9), generator=torch.Generator().manual_seed(5))
+    PrecisionDebugger.reset()
+    debugger = PrecisionDebugger(dump_path=str(path), level="L1", task=task)
+    debugger.start(model)
+    parts = tokens.chunk(model.parts)
+    for part in parts:
+        x = model.table(part[:, :-1])
+        h = F.gelu(model.first(x)) * model.scale if model.scale != 1 else F.gelu(model.first(x))
+        loss = F.cross_entropy(model.second(model.norm(h)).flatten(0, 1), part[:, 1:].flatten())
+        (loss / len(parts) if len(parts) > 1 else loss).backward()
+    debugger.stop()
+    debugger.step()
+    PrecisionDebugger.reset()
+    return path
+
+
+@pytest.mark.parametrize("task", ["tensor", "statistics"])
+def test_a_batch_that_is_taken_in_halves_agrees(task: str, tmp_path: Path) -> None:
+    reference = record_words(tmp_path / "r", Words(1), task)
+    verdict = tensorprobe.compare(reference, record_words(tmp_path / "c", Words(2), task), processes=1).verdict
+    assert verdict.kind == "agree", verdict
+
+
+@pytest.mark.parametrize("task", ["tensor", "statistics"])
+def test_a_mistake_in_a_batch_that_is_taken_in_halves_is_named(task: str, tmp_path: Path) -> None:
+    reference = record_words(tmp_path / "r", Words(1), task)
+    candidate = record_words(tmp_path / "c", Words(2, scale=1.3), task)
+    verdict = tensorprobe.compare(reference, candidate, processes=1).verdict
+    assert verdict.call is not None, verdict
+    names = f"{verdict.headline} {verdict.call.reference[-1].name} {verdict.call.candidate[-1].name}"
+    assert any(word in names for word in ("mul", "gelu", "layer_norm")), verdict
