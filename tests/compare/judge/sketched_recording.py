@@ -39,7 +39,7 @@ class SketchedRecording(Recording):
 
     def ask(self, loss: Traced, accumulates: bool = True) -> None:
         """The engine is asked for the gradients of this."""
-        root = {"type": "torch.Tensor", "dtype": "torch.float32", "shape": [], "source": loss.source}
+        root: dict[str, Any] = {"type": "torch.Tensor", "dtype": "torch.float32", "shape": [], "source": loss.source}
         listed = {"roots": [root], "records": len(self.records), "accumulates": accumulates}
         self.run["backward_passes"].append(listed)
 

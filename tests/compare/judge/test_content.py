@@ -140,7 +140,10 @@ def test_of_what_statistics_do_not_tell_nothing_is_found(slot: TensorSlot) -> No
     assert not Contents([slot], TOLERANCE).has(slot)
 
 
-@pytest.mark.parametrize("norm", [1e160, np.inf])
+@pytest.mark.parametrize(
+    "norm",
+    [1e160, np.inf],
+)
 def test_numbers_too_large_to_be_squared_are_found_or_unknown_but_no_error(norm: float) -> None:
     slot = make_slot(shape=(3,), max=norm if norm < np.inf else 1e308, min=0.0, mean=1.0, norm=norm)
     Contents([slot], TOLERANCE).has(slot)

@@ -39,18 +39,19 @@ def read_content(slot: TensorSlot) -> Content | None:
         share = (slot.inf_count or 0) / count
         is_mask = largest == 0.0
         return Content(_MASK, min(share, 1 - share)) if is_mask else Content(_INFINITE, share, largest=largest)
-    square = norm**2 / count
-    if _is_mask(square, mean, largest, smallest):
+    size = norm / math.sqrt(count)
+    if _is_mask(size, mean, largest, smallest):
         share = (mean - smallest) / (largest - smallest)
         return Content(_MASK, min(share, 1 - share))
-    return Content(_NUMBERS, math.sqrt(square), mean, largest, smallest)
+    return Content(_NUMBERS, size, mean, largest, smallest)
 
 
-def _is_mask(square: float, mean: float, largest: float, smallest: float) -> bool:
+def _is_mask(size: float, mean: float, largest: float, smallest: float) -> bool:
     """Are there two numbers in it only, one of which is 0 and the other true, or far below all others?"""
     if (smallest, largest) == (0.0, 1.0):
-        return math.isclose(square, mean, rel_tol=1e-5)
-    return largest == 0.0 and smallest <= _FAR_BELOW and math.isclose(square, mean * smallest, rel_tol=1e-5)
+        return math.isclose(size, math.sqrt(mean), rel_tol=1e-5)
+    is_additive = largest == 0.0 and smallest <= _FAR_BELOW
+    return is_additive and math.isclose(size, math.sqrt(abs(mean)) * math.sqrt(-smallest), rel_tol=1e-5)
 
 
 class Contents:

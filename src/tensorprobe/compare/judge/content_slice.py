@@ -119,12 +119,12 @@ class ContentFinder:
     @cached_property
     def _last_calls(self) -> list[list[Call]]:
         """That make what is not the same in the end: the loss, else what nobody takes."""
-        wanted = [find_losses(side.run) for side in self._sides]
+        names = [{call.name for call, _ in find_losses(run)} for run in self._runs]
         if self._has_same_loss(self._tolerance / STRICT):
-            wanted = list(find_lone_ends(*(side.run for side in self._sides)))
+            names = list(find_lone_ends(*self._runs))
         return [
-            [call for call in side.forward if any(slot is one for slot in call.tensors for one in slots)]
-            for side, slots in zip(self._sides, wanted, strict=True)
+            [call for call in side.forward if call.name in wanted]
+            for side, wanted in zip(self._sides, names, strict=True)
         ]
 
     def _has_same_loss(self, tolerance: float) -> bool:

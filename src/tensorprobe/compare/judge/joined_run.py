@@ -43,7 +43,7 @@ def _add_up(slots: Sequence[TensorSlot]) -> TensorSlot:
     first = slots[0]
     counts = [slot.element_count or 0 for slot in slots]
     numbers = [number for slot in slots for number in (slot.max, slot.min, slot.mean, slot.norm)]
-    if None in numbers or not all(counts) or all(slot.sketch == first.sketch for slot in slots):
+    if None in numbers or not all(counts) or len({_tell(slot) for slot in slots}) == 1:
         return first
     total = sum(counts)
     mean = sum(float(slot.mean or 0.0) * count for slot, count in zip(slots, counts, strict=True)) / total
@@ -58,3 +58,7 @@ def _add_up(slots: Sequence[TensorSlot]) -> TensorSlot:
         nan_count=sum(slot.nan_count or 0 for slot in slots),
         sketch=None,
     )
+
+
+def _tell(slot: TensorSlot) -> object:
+    return slot.max, slot.min, slot.mean, slot.norm, slot.sketch

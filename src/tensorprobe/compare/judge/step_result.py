@@ -29,6 +29,8 @@ from tensorprobe.store.slot import TensorSlot
 _UNITS_OF_FLOAT32 = 512
 _UNITS = 4
 """Of the coarsest dtype: as a rule the rounding of a step's results is much less."""
+_UNITS_OF_GRADIENTS = 64
+"""Of a coarse dtype, of single gradients; of all together a quarter of it."""
 STRICT = 8
 """So much less is allowed where there is another reason to think that they differ."""
 _LEAST_SIZE = 1e-2
@@ -57,6 +59,11 @@ class _Gradient:
     shares: tuple[TensorSlot, ...]
 
     @property
+    def size(self) -> float:
+        """At most, where there are several."""
+        return math.hypot(*(_number(share.norm) for share in self.shares))
+
+    @property
     def norm(self) -> float | None:
         """None of a sum of several."""
         return _number(self.shares[0].norm) if len(self.shares) == 1 else None
@@ -64,11 +71,14 @@ class _Gradient:
 
 def find_agreement(reference: Run, candidate: Run, *, is_strict: bool = False) -> Agreement | None:
     """Have both the same loss and the same gradients, within rounding? None also where that is not recorded."""
-    tolerance = find_tolerance(reference, candidate) / (STRICT if is_strict else 1)
+    tolerance = find_tolerance(reference, candidate)
+    is_coarse = tolerance > _UNITS_OF_FLOAT32 * 2.0**-24
+    tolerance /= STRICT if is_strict and not is_coarse else 1
     loss_error = find_loss_error(reference, candidate)
     if loss_error is None or not loss_error <= tolerance or any(find_lone_ends(reference, candidate)):
         return None
-    return _compare_gradients(reference, candidate, tolerance).agree(loss_error)
+    allowed = tolerance * (_UNITS_OF_GRADIENTS / _UNITS if is_coarse else 1)
+    return _compare_gradients(reference, candidate, allowed).agree(loss_error, allowed / 4 if is_coarse else allowed)
 
 
 def find_loss_error(reference: Run, candidate: Run) -> float | None:
@@ -85,17 +95,17 @@ def find_differing(reference: Run, candidate: Run) -> tuple[list[TensorSlot], li
     return _compare_gradients(reference, candidate, find_tolerance(reference, candidate)).find_differing()
 
 
-def find_lone_ends(reference: Run, candidate: Run) -> tuple[list[TensorSlot], list[TensorSlot]]:
-    """What no call takes and the other run has not, such as the results of an evaluation. What only one run computes
-    besides has no effect."""
+def find_lone_ends(reference: Run, candidate: Run) -> tuple[set[str], set[str]]:
+    """The calls whose results no call takes and the other run has not, such as those of an evaluation. What only one
+    run computes besides has no effect."""
     tolerance = find_tolerance(reference, candidate)
     joined = join_parts(reference), join_parts(candidate)
     lone = []
     for run, other in (joined, reversed(joined)):
         known = Contents(_iter_values(other), tolerance, sees_order=True)
-        lone.append([slot for slot in _find_ends(run) if not known.has(slot)])
-    counts = [{slot.element_count for slot in slots} for slots in lone]
-    first, second = ([slot for slot in slots if slot.element_count in counts[0] & counts[1]] for slots in lone)
+        lone.append([(call.name, slot) for call, slot in _find_ends(run) if not known.has(slot)])
+    counts = [{slot.element_count for _, slot in ends} for ends in lone]
+    first, second = ({name for name, slot in ends if slot.element_count in counts[0] & counts[1]} for ends in lone)
     return first, second
 
 
@@ -103,12 +113,11 @@ def _iter_values(run: Run) -> Iterator[TensorSlot]:
     return (slot for call in run.calls if _is_own(call, FORWARD) and call.kind == "api" for slot in call.tensors)
 
 
-def _find_ends(run: Run) -> list[TensorSlot]:
-    taken = {slot.source for slot in _iter_values(run) if slot.is_input}
-    losses = set(map(id, find_losses(run)))
+def _find_ends(run: Run) -> list[tuple[Call, TensorSlot]]:
+    taken = {slot.source for slot in _iter_values(run) if slot.is_input} | _name_roots(run)
     calls = [call for call in run.calls if _is_own(call, FORWARD) and call.kind == "api" and call.name not in taken]
-    results = [slot for call in calls for slot in call.tensors if not slot.is_input and id(slot) not in losses]
-    return [slot for slot in results if _is_measured(slot)]
+    results = [(call, slot) for call in calls for slot in call.tensors if not slot.is_input]
+    return [(call, slot) for call, slot in results if _is_measured(slot)]
 
 
 def _compare_gradients(reference: Run, candidate: Run, tolerance: float) -> _Comparison:
@@ -129,19 +138,22 @@ def find_tolerance(reference: Run, candidate: Run) -> float:
     return max(_UNITS_OF_FLOAT32 * 2.0**-24, _UNITS * min(units))
 
 
-def find_losses(run: Run) -> list[TensorSlot]:
+def find_losses(run: Run) -> list[tuple[Call, TensorSlot]]:
     """What gradients were asked of; where that is not recorded, the last single number that was computed."""
+    sources = _name_roots(run)
+    numbers = [(call, slot) for call in run.calls if _is_own(call, FORWARD) for slot in _iter_numbers(call)]
+    return [(call, slot) for call, slot in numbers if call.name in sources] or numbers[-1:]
+
+
+def _name_roots(run: Run) -> set[str | None]:
     passes = [one for one in read_passes(run.rank.run) if one.accumulates]
-    sources = {root.source for one in passes for root in one.roots if root is not None}
-    computed = [slot for call in run.calls if _is_own(call, FORWARD) for slot in _iter_numbers(call)]
-    asked = [slot for call in run.calls if call.name in sources for slot in _iter_numbers(call)]
-    return asked or computed[-1:]
+    return {root.source for one in passes for root in one.roots if root is not None}
 
 
 def add_losses(run: Run) -> float | None:
     """The loss of the step: of a batch that is taken in parts, the sum of theirs."""
     losses = find_losses(run)
-    return math.fsum(_number(slot.max) for slot in losses) if losses else None
+    return math.fsum(_number(slot.max) for _, slot in losses) if losses else None
 
 
 def _iter_numbers(call: Call) -> Iterator[TensorSlot]:
@@ -234,7 +246,8 @@ class _Comparison:
         self._reference, self._candidate = reference, candidate
         self._tolerance = tolerance
         self._least = _LEAST_SIZE * math.hypot(*(one.norm or 0.0 for one in reference))
-        self._errors: list[float] = []
+        self._errors: list[tuple[float, float]] = []
+        """Of those that are the same, each with the size that it is relative to."""
         self._differing: list[tuple[_Gradient, _Gradient]] = []
         lone, self._left = self._pair_alike()
         self._lone = [one for one in lone if not self._pair_by_leaf(one)]
@@ -250,11 +263,15 @@ class _Comparison:
             if leaf is not None:
                 self._differing.append((_Gradient(leaf, ()), one))
 
-    def agree(self, loss_error: float) -> Agreement | None:
+    def agree(self, loss_error: float, together: float) -> Agreement | None:
+        """`together`: how far apart all gradients may be, taken as one."""
         same = len(self._errors)
         if self._differing or not same or same < _LEAST_SHARE * min(len(self._reference), len(self._candidate)):
             return None
-        return Agreement(loss_error, max(self._errors), same, len(self._lone))
+        distance = math.hypot(*(error * size for error, size in self._errors))
+        if distance > together * math.hypot(*(size for _, size in self._errors)):
+            return None
+        return Agreement(loss_error, max(error for error, _ in self._errors), same, len(self._lone))
 
     def find_differing(self) -> tuple[list[TensorSlot], list[TensorSlot]]:
         if not self._differing:
@@ -279,7 +296,7 @@ class _Comparison:
             near = [(self._differ(one.shares[0], left[place].shares[0]), place) for place in range(start, end)]
             error, place = min(near, default=(math.inf, 0))
             if one.norm is not None and error <= self._tolerance:
-                self._errors.append(error)
+                self._errors.append((error, max(_size(one), self._least)))
                 del left[place]
             else:
                 lone.append(one)
@@ -299,7 +316,7 @@ class _Comparison:
                 self._left.remove(other)
                 error = self._differ_in_sum(one, other)
                 if error <= self._tolerance:
-                    self._errors.append(error)
+                    self._errors.append((error, max(one.size, self._least)))
                 else:
                     self._differing.append((one, other))
                 return True
@@ -318,9 +335,8 @@ class _Comparison:
             return max(errors)
         if len({share.shape for share in (*one.shares, *other.shares)}) > 1:
             return math.inf
-        sizes = [math.hypot(*(_number(share.norm) for share in each.shares)) for each in (one, other)]
         distance = estimate_distance(*(_add_sketches(each.shares) for each in (one, other)))
-        return distance / (max(*sizes, self._least) or 1.0)
+        return distance / (max(one.size, other.size, self._least) or 1.0)
 
 
 def _list_shares(gradients: Sequence[_Gradient]) -> list[TensorSlot]:
