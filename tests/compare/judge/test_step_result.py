@@ -31,21 +31,21 @@ def agree(tmp_path: Path, fault: Fault = RIGHT, of_reference: Fault = RIGHT, **h
 def test_the_same_results_in_another_layout_and_order_agree(tmp_path: Path) -> None:
     found = agree(tmp_path)
     assert found is not None
-    assert (found.same, found.unknown) == (3, 0)
-    assert max(found.loss_error, found.gradient_error) < 1e-6
+    assert (found.gradients.count, found.gradients.unknown) == (3, 0)
+    assert max(found.loss_error, found.gradients.error) < 1e-6
 
 
 def test_a_gradient_in_pieces_is_said_to_be_unknown(tmp_path: Path) -> None:
     found = agree(tmp_path, pieces=2)
     assert found is not None
-    assert (found.same, found.unknown) == (2, 1)
+    assert (found.gradients.count, found.gradients.unknown) == (2, 1)
 
 
 @pytest.mark.parametrize("parts", [2, 3])
 def test_a_batch_in_parts_agrees_with_the_whole(tmp_path: Path, parts: int) -> None:
     found = agree(tmp_path, parts=parts)
     assert found is not None
-    assert found.same >= 2
+    assert found.gradients.count >= 2
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3])

@@ -8,13 +8,14 @@ what comes out is in one. What is only written otherwise comes to values that bo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 from tensorprobe.compare.judge.content import Contents
 from tensorprobe.compare.judge.joined_run import join_parts
+from tensorprobe.compare.judge.own_record import list_own
 from tensorprobe.compare.judge.step_result import (
     STRICT,
     find_differing,
@@ -52,9 +53,9 @@ class _Side:
     def __init__(self, run: Run, other: Run) -> None:
         self.run = run
         self.flow = Flow(run)
-        self.forward, self.backward = (list(_iter_own(run, direction)) for direction in (FORWARD, BACKWARD))
+        self.forward, self.backward = (list_own(run, direction) for direction in (FORWARD, BACKWARD))
         self.other_values, self.other_gradients = (
-            [slot for call in _iter_own(other, direction) for slot in call.tensors] for direction in (FORWARD, BACKWARD)
+            [slot for call in list_own(other, direction) for slot in call.tensors] for direction in (FORWARD, BACKWARD)
         )
 
     def is_trained(self, call: Call) -> bool:
@@ -70,10 +71,6 @@ class _Side:
             if any(slot.parameter for slot in given) or any(one is not None and one.name in found for one in makers):
                 found.add(call.name)
         return found
-
-
-def _iter_own(run: Run, direction: str) -> Iterator[Call]:
-    return (call for call in run.calls if call.direction == direction and call.kind == "api" and call.caller is None)
 
 
 class ContentFinder:

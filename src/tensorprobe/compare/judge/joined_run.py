@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise, takewhile
 
+from tensorprobe.compare.judge.own_record import list_own
 from tensorprobe.model.name import FORWARD
 from tensorprobe.run.backward_pass import read_passes
 from tensorprobe.run.call import Call
@@ -20,7 +21,7 @@ def join_parts(run: Run) -> Run:
     ends = [one.position for one in read_passes(run.rank.run) if one.accumulates]
     if len(ends) < 2:
         return run
-    own = [call for call in run.calls if call.direction == FORWARD and call.kind == "api" and call.caller is None]
+    own = list_own(run, FORWARD)
     parts = [[call for call in own if start <= call.position < end] for start, end in pairwise((0, *ends))]
     rows = list(takewhile(_do_the_same, zip(*(reversed(part) for part in parts), strict=False)))
     joined = {row[0].name: _join(row) for row in rows}

@@ -9,6 +9,7 @@ from tensorprobe.compare.judge.content_slice import ContentFinder, Parting
 from tensorprobe.compare.judge.dissolution import dissolve
 from tensorprobe.compare.judge.evidence import Finding
 from tensorprobe.compare.judge.step_result import Agreement, add_losses, find_agreement
+from tensorprobe.compare.judge.uncompared import is_unfinished
 from tensorprobe.compare.match.pairing import PairedCall
 from tensorprobe.compare.result import CallResult, Verdict, VerdictKind
 from tensorprobe.model.count import count_noun
@@ -28,25 +29,39 @@ def heed_results(verdict: Verdict, finding: Finding, *, is_drawn: bool) -> Verdi
     """The verdict; or that both have the same results, or where these part, if calls that are no pairs were held
     against each other, or numbers were drawn (`is_drawn`) that do not go together."""
     runs = finding.reference.run, finding.candidate.run
-    if verdict.kind not in _JUDGED or finding.is_cut_short or _list_forward(runs[0]) == _list_forward(runs[1]):
+    is_whole = not finding.is_cut_short and not any(is_unfinished(run.rank) for run in runs)
+    if verdict.kind not in _JUDGED or not is_whole or _contradicts(finding):
+        return verdict
+    if _list_forward(runs[0]) == _list_forward(runs[1]):
         return verdict
     agreement = find_agreement(*runs, is_strict=is_drawn)
     if agreement is not None:
         for pair in finding.pairs:
             _clear(pair)
-        return Verdict("agree", _word_agreement(agreement), (_word_programs(finding), _ADVICE))
+        return Verdict("agree", _word_agreement(agreement), (_word_programs(finding), *_advise(finding)))
     if _count_lone(finding) + _count_grouped(finding) <= _FEW:
         return verdict
     finder = ContentFinder(*runs)
     parting = None if _names_beginning(verdict, finder) else finder.find_parting()
     if parting is None or (verdict.kind == "unequal start" and parting.is_given_other):
-        return replace(verdict, evidence=(*verdict.evidence, _word_programs(finding), _ADVICE))
+        return replace(verdict, evidence=(*verdict.evidence, _word_programs(finding), *_advise(finding)))
     if is_drawn and parting.is_given_other:
         return verdict
     for pair in finding.pairs:
         if pair.role != "propagated":
             _clear(pair)
     return _word_parting(parting, finding)
+
+
+def _contradicts(finding: Finding) -> bool:
+    """Is a file lost, or does one contradict its record?"""
+    values = (value for pair in finding.pairs for value in pair.values)
+    return any(value.measurement is not None and value.measurement.fallback is not None for value in values)
+
+
+def _advise(finding: Finding) -> list[str]:
+    tasks = {side.run.rank.header.get("task") for side in (finding.reference, finding.candidate)}
+    return [] if tasks <= {"tensor", "replay"} else [_ADVICE]
 
 
 def _names_beginning(verdict: Verdict, finder: ContentFinder) -> bool:
@@ -81,11 +96,12 @@ def _word_programs(finding: Finding) -> str:
 
 
 def _word_agreement(agreement: Agreement) -> str:
-    gradients = count_noun(agreement.same, "gradient")
-    worst = max(agreement.loss_error, agreement.gradient_error)
+    same = agreement.gradients
+    gradients = count_noun(same.count, "gradient")
+    worst = max(agreement.loss_error, same.error)
     words = f"The runs have the same results: the loss and {gradients} agree to {worst:.1g}, by their statistics"
-    if agreement.unknown:
-        words += f"; {count_noun(agreement.unknown, 'other gradient')} of the reference could not be compared"
+    if same.unknown:
+        words += f"; {count_noun(same.unknown, 'other gradient')} of the reference could not be compared"
     return f"{words}."
 
 
@@ -97,7 +113,8 @@ def _word_parting(parting: Parting, finding: Finding) -> Verdict:
     evidence = [f"the recorded loss is {losses[0]!r} in the reference and {losses[1]!r} in the candidate"]
     lines = {side: sides[side].describe_lines(call, _forward_of(sides[side], call)) for side, call in named.items()}
     evidence += word_lines({side: found for side, found in lines.items() if found})
-    evidence += [f"{_word_programs(finding)}, so values were looked for by their statistics", _ADVICE]
+    evidence += [f"{_word_programs(finding)}, so values were looked for by their statistics"]
+    evidence += _advise(finding)
     shown = list(named.values())
     places = [sides[side].location(call) for side, call in calls.items() if call is not None]
     both = (shown[0],), (shown[-1],)

@@ -1,29 +1,21 @@
-"""What a step is for, by its statistics: its loss and the gradients of its parameters. Where two programs are written
-differently, their calls are paired by guesses; what they are for needs none.
-
-Names, shapes and the order of calls are another program's. So gradients of the same size and extremes are one, and two
-parameters of the same content are to have the same gradient. What only one run has recorded, or has in other pieces,
-says nothing.
-"""
+"""What a step is for, by its statistics: its loss, the gradients of its parameters, and what nobody takes. Where two
+programs are written differently, their calls are paired by guesses; what they are for needs none."""
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from tensorprobe.compare.judge.content import Contents
+from tensorprobe.compare.judge.gradient_comparison import SameGradients, compare_gradients
 from tensorprobe.compare.judge.joined_run import join_parts
+from tensorprobe.compare.judge.own_record import is_measured, list_own, read_number
 from tensorprobe.compare.judge.precision import unit_roundoff
-from tensorprobe.compare.measure.statistic_measure import sketched_distance
-from tensorprobe.model.name import BACKWARD, FORWARD
+from tensorprobe.model.name import FORWARD
 from tensorprobe.run.backward_pass import read_passes
 from tensorprobe.run.call import Call
-from tensorprobe.run.flow import Flow
 from tensorprobe.run.step import Run
-from tensorprobe.store.sketch import estimate_distance
 from tensorprobe.store.slot import TensorSlot
 
 _UNITS_OF_FLOAT32 = 512
@@ -33,10 +25,6 @@ _UNITS_OF_GRADIENTS = 64
 """Of a coarse dtype, of single gradients; of all together a quarter of it."""
 STRICT = 8
 """So much less is allowed where there is another reason to think that they differ."""
-_LEAST_SIZE = 1e-2
-"""Of all gradients together: what is smaller may be noise, where terms cancel."""
-_LEAST_SHARE = 0.5
-"""Of the gradients that either run has: so many are to be in the other."""
 
 
 @dataclass(frozen=True)
@@ -44,29 +32,7 @@ class Agreement:
     """Two steps have the same results, as far as these are recorded."""
 
     loss_error: float
-    gradient_error: float
-    same: int
-    """Gradients."""
-    unknown: int
-    """Gradients of the reference that are not in the candidate, or not in one piece."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Gradient:
-    """What comes back to one parameter, from each call that takes it."""
-
-    leaf: TensorSlot | None
-    shares: tuple[TensorSlot, ...]
-
-    @property
-    def size(self) -> float:
-        """At most, where there are several."""
-        return math.hypot(*(_number(share.norm) for share in self.shares))
-
-    @property
-    def norm(self) -> float | None:
-        """None of a sum of several."""
-        return _number(self.shares[0].norm) if len(self.shares) == 1 else None
+    gradients: SameGradients
 
 
 def find_agreement(reference: Run, candidate: Run, *, is_strict: bool = False) -> Agreement | None:
@@ -78,7 +44,8 @@ def find_agreement(reference: Run, candidate: Run, *, is_strict: bool = False) -
     if loss_error is None or not loss_error <= tolerance or any(find_lone_ends(reference, candidate)):
         return None
     allowed = tolerance * (_UNITS_OF_GRADIENTS / _UNITS if is_coarse else 1)
-    return _compare_gradients(reference, candidate, allowed).agree(loss_error, allowed / 4 if is_coarse else allowed)
+    same = compare_gradients(reference, candidate, allowed).agree(allowed / 4 if is_coarse else allowed)
+    return None if same is None else Agreement(loss_error, same)
 
 
 def find_loss_error(reference: Run, candidate: Run) -> float | None:
@@ -92,7 +59,7 @@ def find_loss_error(reference: Run, candidate: Run) -> float | None:
 def find_differing(reference: Run, candidate: Run) -> tuple[list[TensorSlot], list[TensorSlot]]:
     """The gradients of the same parameters that are not the same; where there are none, those that the other run has
     not."""
-    return _compare_gradients(reference, candidate, find_tolerance(reference, candidate)).find_differing()
+    return compare_gradients(reference, candidate, find_tolerance(reference, candidate)).find_differing()
 
 
 def find_lone_ends(reference: Run, candidate: Run) -> tuple[set[str], set[str]]:
@@ -110,23 +77,14 @@ def find_lone_ends(reference: Run, candidate: Run) -> tuple[set[str], set[str]]:
 
 
 def _iter_values(run: Run) -> Iterator[TensorSlot]:
-    return (slot for call in run.calls if _is_own(call, FORWARD) and call.kind == "api" for slot in call.tensors)
+    return (slot for call in list_own(run, FORWARD) for slot in call.tensors)
 
 
 def _find_ends(run: Run) -> list[tuple[Call, TensorSlot]]:
     taken = {slot.source for slot in _iter_values(run) if slot.is_input} | _name_roots(run)
-    calls = [call for call in run.calls if _is_own(call, FORWARD) and call.kind == "api" and call.name not in taken]
+    calls = [call for call in list_own(run, FORWARD) if call.name not in taken]
     results = [(call, slot) for call in calls for slot in call.tensors if not slot.is_input]
-    return [(call, slot) for call, slot in results if _is_measured(slot)]
-
-
-def _compare_gradients(reference: Run, candidate: Run, tolerance: float) -> _Comparison:
-    found = _Comparison(_find_gradients(reference), _find_gradients(candidate), tolerance)
-    found.note_missing(_find_untrained(reference), _find_untrained(candidate))
-    return found
-
-
-# ---------------------------------------------------------------------------------------------- what was recorded
+    return [(call, slot) for call, slot in results if is_measured(slot)]
 
 
 def find_tolerance(reference: Run, candidate: Run) -> float:
@@ -140,9 +98,10 @@ def find_tolerance(reference: Run, candidate: Run) -> float:
 
 def find_losses(run: Run) -> list[tuple[Call, TensorSlot]]:
     """What gradients were asked of; where that is not recorded, the last single number that was computed."""
-    sources = _name_roots(run)
-    numbers = [(call, slot) for call in run.calls if _is_own(call, FORWARD) for slot in _iter_numbers(call)]
-    return [(call, slot) for call, slot in numbers if call.name in sources] or numbers[-1:]
+    own = [call for call in run.calls if call.caller is None and call.direction == FORWARD]
+    numbers = [(call, slot) for call in own for slot in _iter_numbers(call)]
+    roots = _name_roots(run)
+    return [(call, slot) for call, slot in numbers if call.name in roots] or numbers[-1:]
 
 
 def _name_roots(run: Run) -> set[str | None]:
@@ -153,206 +112,8 @@ def _name_roots(run: Run) -> set[str | None]:
 def add_losses(run: Run) -> float | None:
     """The loss of the step: of a batch that is taken in parts, the sum of theirs."""
     losses = find_losses(run)
-    return math.fsum(_number(slot.max) for _, slot in losses) if losses else None
+    return math.fsum(read_number(slot.max) for _, slot in losses) if losses else None
 
 
 def _iter_numbers(call: Call) -> Iterator[TensorSlot]:
-    return (slot for slot in call.tensors if not slot.is_input and slot.element_count == 1 and _is_measured(slot))
-
-
-def _find_gradients(run: Run) -> list[_Gradient]:
-    whole = [slot for call in run.calls if call.kind == "parameters_grad" for slot in call.tensors]
-    if whole:
-        return [_Gradient(None, (slot,)) for slot in whole if _is_measured(slot)]
-    leaves: dict[object, TensorSlot] = {}
-    shares: dict[object, list[TensorSlot]] = {}
-    for _, leaf, slot in iter_shares(run):
-        leaves.setdefault(_key(leaf), leaf)
-        shares.setdefault(_key(leaf), []).append(slot)
-    return [_Gradient(leaf, tuple(shares[key])) for key, leaf in leaves.items() if all(map(_is_measured, shares[key]))]
-
-
-def _key(leaf: TensorSlot) -> object:
-    return leaf.parameter or (leaf.shape, leaf.max, leaf.min, leaf.norm, leaf.sketch)
-
-
-def _find_untrained(run: Run) -> list[TensorSlot]:
-    """The parameters to which nothing comes back, although it would be recorded: of other calls of these functions it
-    is."""
-    takers: dict[object, list[tuple[Call, TensorSlot]]] = {}
-    returned = set()
-    for call in run.calls:
-        if call.kind == "api" and _is_own(call, BACKWARD):
-            returned |= {(call.prefix, call.op, slot.slot) for slot in call.tensors if not slot.is_input}
-        for slot in call.tensors if call.kind == "api" and _is_own(call, FORWARD) else ():
-            if slot.is_input and slot.parameter:
-                takers.setdefault(_key(slot), []).append((call, slot))
-    return [
-        found[0][1]
-        for found in takers.values()
-        if not any(call.in_direction(BACKWARD) in run.by_name for call, _ in found)
-        and all((call.prefix, call.op, _place_of_gradient(slot)) in returned for call, slot in found)
-    ]
-
-
-def _place_of_gradient(slot: TensorSlot) -> str:
-    return slot.slot.replace("input", "output", 1) if slot.slot.startswith("input") else slot.slot
-
-
-def iter_shares(run: Run) -> Iterator[tuple[Call, TensorSlot, TensorSlot]]:
-    """The calls that take a leaf that is trained, the leaf, and what comes back to it."""
-    flow = Flow(run)
-    slots = [slot for call in run.calls for slot in call.tensors if slot.is_input]
-    named = {_extremes(slot): slot for slot in slots if slot.parameter}
-    for call in run.calls:
-        forward = flow.forward_of(call) if _is_own(call, BACKWARD) and call.kind == "api" else None
-        for taken in forward.tensors if forward is not None else ():
-            if not taken.is_input:
-                continue
-            leaf = taken if taken.parameter or not named else named.get(_extremes(taken))  # as `x.T`, which is no call
-            if (
-                leaf is not None
-                and (leaf.parameter or taken.requires_grad)
-                and (leaf is taken or flow.producer(taken) is None)
-            ):
-                place = _place_of_gradient(taken)
-                yield from ((call, leaf, slot) for slot in call.tensors if not slot.is_input and slot.slot == place)
-
-
-def _extremes(slot: TensorSlot) -> object:
-    return slot.element_count, slot.max, slot.min
-
-
-def _is_own(call: Call, direction: str) -> bool:
-    return call.caller is None and call.direction == direction
-
-
-def _is_measured(slot: TensorSlot) -> bool:
-    """Is it a tensor of real numbers, all of them finite?"""
-    numbers = slot.max, slot.min, slot.norm
-    is_real = unit_roundoff(slot.dtype) is not None
-    return is_real and all(isinstance(one, float) and math.isfinite(one) for one in numbers)
-
-
-def _number(value: Any) -> float:
-    return float(value or 0.0)
-
-
-# ---------------------------------------------------------------------------------------------- held against each other
-
-
-class _Comparison:
-    def __init__(self, reference: Sequence[_Gradient], candidate: Sequence[_Gradient], tolerance: float) -> None:
-        self._reference, self._candidate = reference, candidate
-        self._tolerance = tolerance
-        self._least = _LEAST_SIZE * math.hypot(*(one.norm or 0.0 for one in reference))
-        self._errors: list[tuple[float, float]] = []
-        """Of those that are the same, each with the size that it is relative to."""
-        self._differing: list[tuple[_Gradient, _Gradient]] = []
-        lone, self._left = self._pair_alike()
-        self._lone = [one for one in lone if not self._pair_by_leaf(one)]
-
-    def note_missing(self, reference: Sequence[TensorSlot], candidate: Sequence[TensorSlot]) -> None:
-        """Parameters to which nothing comes back, although something does in the other run."""
-        for one in self._lone:
-            leaf = next((leaf for leaf in candidate if _is_same_leaf(one.leaf, leaf)), None)
-            if leaf is not None:
-                self._differing.append((one, _Gradient(leaf, ())))
-        for one in self._left:
-            leaf = next((leaf for leaf in reference if _is_same_leaf(one.leaf, leaf)), None)
-            if leaf is not None:
-                self._differing.append((_Gradient(leaf, ()), one))
-
-    def agree(self, loss_error: float, together: float) -> Agreement | None:
-        """`together`: how far apart all gradients may be, taken as one."""
-        same = len(self._errors)
-        if self._differing or not same or same < _LEAST_SHARE * min(len(self._reference), len(self._candidate)):
-            return None
-        distance = math.hypot(*(error * size for error, size in self._errors))
-        if distance > together * math.hypot(*(size for _, size in self._errors)):
-            return None
-        return Agreement(loss_error, max(error for error, _ in self._errors), same, len(self._lone))
-
-    def find_differing(self) -> tuple[list[TensorSlot], list[TensorSlot]]:
-        if not self._differing:
-            return _list_shares(self._lone), _list_shares(self._left)
-        first, second = list[TensorSlot](), list[TensorSlot]()
-        for one, other in self._differing:
-            first += self._list_other(one.shares, other.shares)
-            second += self._list_other(other.shares, one.shares)
-        return first, second
-
-    def _list_other(self, shares: Sequence[TensorSlot], others: Sequence[TensorSlot]) -> list[TensorSlot]:
-        return [one for one in shares if not any(self._differ(one, each) <= self._tolerance for each in others)]
-
-    def _pair_alike(self) -> tuple[list[_Gradient], list[_Gradient]]:
-        """Those of the same size and extremes; the others of both runs are left."""
-        several = [one for one in self._candidate if one.norm is None]
-        left, lone = sorted((one for one in self._candidate if one.norm is not None), key=_size), []
-        for one in self._reference:
-            reach = self._tolerance * max(_size(one), self._least)
-            start = bisect_left(left, _size(one) - reach, key=_size)
-            end = bisect_right(left, _size(one) + reach, start, key=_size)
-            near = [(self._differ(one.shares[0], left[place].shares[0]), place) for place in range(start, end)]
-            error, place = min(near, default=(math.inf, 0))
-            if one.norm is not None and error <= self._tolerance:
-                self._errors.append((error, max(_size(one), self._least)))
-                del left[place]
-            else:
-                lone.append(one)
-        return lone, left + several
-
-    def _differ(self, first: TensorSlot, second: TensorSlot) -> float:
-        if first.element_count != second.element_count:
-            return math.inf
-        gaps = [abs(_number(getattr(first, name)) - _number(getattr(second, name))) for name in ("norm", "max", "min")]
-        distance = sketched_distance(first, second) if first.shape == second.shape else 0.0
-        return max(*gaps, distance) / (max(_number(first.norm), _number(second.norm), self._least) or 1.0)
-
-    def _pair_by_leaf(self, one: _Gradient) -> bool:
-        """With that of a parameter that has the same content."""
-        for other in self._left:
-            if _is_same_leaf(one.leaf, other.leaf):
-                self._left.remove(other)
-                error = self._differ_in_sum(one, other)
-                if error <= self._tolerance:
-                    self._errors.append((error, max(one.size, self._least)))
-                else:
-                    self._differing.append((one, other))
-                return True
-        return False
-
-    def _differ_in_sum(self, one: _Gradient, other: _Gradient) -> float:
-        """Share by share; or all together, as sketches add up as the tensors do."""
-        left, errors = list(other.shares), []
-        for share in one.shares:
-            error, place = min(
-                ((self._differ(share, each), place) for place, each in enumerate(left)), default=(math.inf, 0)
-            )
-            errors.append(error)
-            del left[place : place + 1]
-        if not left and max(errors) <= self._tolerance:
-            return max(errors)
-        if len({share.shape for share in (*one.shares, *other.shares)}) > 1:
-            return math.inf
-        distance = estimate_distance(*(_add_sketches(each.shares) for each in (one, other)))
-        return distance / (max(one.size, other.size, self._least) or 1.0)
-
-
-def _list_shares(gradients: Sequence[_Gradient]) -> list[TensorSlot]:
-    return [share for one in gradients for share in one.shares]
-
-
-def _add_sketches(shares: Sequence[TensorSlot]) -> list[float]:
-    return [sum(numbers) for numbers in zip(*(share.sketch or () for share in shares), strict=False)]
-
-
-def _size(gradient: _Gradient) -> float:
-    return gradient.norm or 0.0
-
-
-def _is_same_leaf(first: TensorSlot | None, second: TensorSlot | None) -> bool:
-    """Not where it is a constant, as others are, too."""
-    if first is None or second is None or first.shape != second.shape or first.max == first.min:
-        return False
-    return (first.max, first.min) == (second.max, second.min) and not sketched_distance(first, second)
+    return (slot for slot in call.tensors if not slot.is_input and slot.element_count == 1 and is_measured(slot))
