@@ -331,7 +331,10 @@ def _describe_other(one: Difference) -> str:
 
 def _word_effect(one: Difference) -> Iterator[str]:
     if one.effect is not None and one.effect < -_SLIGHT:
-        yield "with the reference's value in its place, the losses are further apart: other differences come behind it"
+        yield (
+            "with the reference's value in its place, the losses are further apart: there may be another difference "
+            "behind it"
+        )
     elif one.effect is not None:
         share = _describe_share(one.effect)
         yield f"with the reference's value in its place, {share} of the difference of the loss vanishes"
