@@ -49,7 +49,7 @@ def word_coverage(judgement: Judgement) -> Iterator[str]:
     unpaired = judgement.observables.unpaired_gradients
     if unpaired:
         names = list_names([value.parameter or value.slot for value in unpaired])
-        yield f"not compared: the gradient of {names} of the reference: nothing that the candidate takes has its numbers"
+        yield f"not compared: the gradient of {names} of the reference: nothing in the candidate has its numbers"
     for side, count in judgement.replaced.items():
         if count:
             values = count_noun(count, f"value of the {side} is", f"values of the {side} are")
