@@ -57,7 +57,8 @@ def test_where_numbers_occur_twice_only_a_piece_in_order_is_found() -> None:
     ones = np.ones((4, 4))
     ones[1:3] = WHOLE[:2, :4]
     assert locate(WHOLE[:2, :4], ones) is not None
-    assert locate(np.ascontiguousarray(WHOLE[:2, :4].T), ones) is None
+    assert locate(np.ascontiguousarray(WHOLE[:2, :4].T), ones) is not None
+    assert locate(np.ascontiguousarray(WHOLE[:2, 3::-1]), ones) is None
 
 
 def test_a_transposed_piece_is_found_although_numbers_in_the_whole_are_alike() -> None:

@@ -39,7 +39,7 @@ def heed_results(verdict: Verdict, finding: Finding, *, is_drawn: bool) -> Verdi
         for pair in finding.pairs:
             _clear(pair)
         return Verdict("agree", _word_agreement(agreement), (_word_programs(finding), *_advise(finding)))
-    if _count_lone(finding) + _count_grouped(finding) <= _FEW:
+    if verdict.kind == "unrelated" or _count_lone(finding) + _count_grouped(finding) <= _FEW:
         return verdict
     finder = ContentFinder(*runs)
     parting = None if _names_beginning(verdict, finder) else finder.find_parting()
@@ -48,8 +48,8 @@ def heed_results(verdict: Verdict, finding: Finding, *, is_drawn: bool) -> Verdi
     if is_drawn and parting.is_given_other:
         return verdict
     for pair in finding.pairs:
-        if pair.role != "propagated":
-            _clear(pair)
+        if pair.role in ("source", "entered", "drift") and not pair.is_framework_made:
+            pair.role, pair.because, pair.suspects = "propagated", "", ()
     return _word_parting(parting, finding)
 
 

@@ -30,7 +30,7 @@ def explain_forward(
     differences, counterparts = opening.explain()
     if _is_settled(differences, counterparts):
         return opening.name(differences), counterparts
-    multiples = _explain_multiples(counterparts, starts, arguments)
+    multiples = _explain_multiples(counterparts, starts, arguments, opening.beginnings)
     if _is_settled(multiples, counterparts):
         return multiples, counterparts
     scattered = Scattered(counterparts)
@@ -48,7 +48,9 @@ def explain_forward(
         others = explainer.explain(starts)
         computing = [one for one in others if _computes(one, trusting)]
         told = [one for one in computing if one.is_called_otherwise]
-        functions = _find_other_function(explainer, trusting) or _find_left_out(opening.beginnings, trusting)
+        functions = _find_other_function(explainer, trusting) or _find_left_out(
+            opening.beginnings["reference"], trusting
+        )
         told += [next((pair for pair in computing if _comes_before(pair, one)), one) for one in functions]
         told.sort(key=lambda one: one.reference.position if one.reference is not None else 0)
         found = told or found
@@ -69,12 +71,18 @@ def _is_settled(differences: Sequence[Difference], counterparts: Counterparts) -
     return sizes[0] == sizes[1]
 
 
-def _explain_multiples(counterparts: Counterparts, starts: Starts, arguments: Arguments) -> list[Difference]:
+def _explain_multiples(
+    counterparts: Counterparts, starts: Starts, arguments: Arguments, beginnings: Mapping[str, Sequence[TrueCall]]
+) -> list[Difference]:
     """The same where values are multiples of those of the other run: then the factor is what is wrong, if it is that
-    of the first difference."""
+    of the first difference. `beginnings`: where what differs begins, factors and all."""
     proportional = Proportional(counterparts)
     found = ForwardExplainer(counterparts, proportional, arguments).explain(starts)
-    return [*((proportional.explain(one) or one) for one in found[:1]), *found[1:]]
+    first = next(iter(found), None)
+    told = None if first is None else proportional.explain(first)
+    if first is not None and told is not None:
+        told = proportional.find_scaling(told, beginnings) or proportional.find_scaling(first, beginnings) or told
+    return [*([told or first] if first is not None else []), *found[1:]]
 
 
 def _rank(one: Difference, scattered: Scattered) -> tuple[bool, bool, int]:

@@ -104,9 +104,14 @@ def _find_movements(
                 is_told[one.put] = False
         way, apart = (pair.content - then).reshape(-1), pair.difference.reshape(-1)
         stored = 2 * UNITS.get(pair.candidate.dtype, 0.0) * np.abs(pair.content.reshape(-1))
-        more = np.maximum(np.abs(apart) - stored, 0.0)  # what is stored may be rounded to either side
+        more = apart if _is_way(apart, way) else np.maximum(np.abs(apart) - stored, 0.0)  # rounded to either side
         growth = float(np.linalg.norm(more[is_told])) - float(np.linalg.norm(before))
         yield Movement(pair.name, float(np.linalg.norm(way)), way[is_told], (apart - before)[is_told], growth)
+
+
+def _is_way(apart: Array, way: Array) -> bool:
+    """Is what the candidate did not go most of the way, and more than a few numbers of it?"""
+    return np.count_nonzero(way) >= _LEAST_COUNT and float(apart @ way) > 0.5 * float(way @ way)
 
 
 def _find_before(pair: LeafPair, candidate: TrueStep, earlier: EarlierStep) -> Array | None:

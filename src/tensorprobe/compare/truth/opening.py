@@ -37,14 +37,14 @@ class Opening:
         self._arguments, self._inside = arguments, inside
         self._rounds: list[Difference] = []
         """The first difference of each time that the steps were looked at."""
-        self.beginnings: list[TrueCall] = []
-        """Where what differs begins in the reference."""
+        self.beginnings: dict[str, list[TrueCall]] = {}
+        """Where what differs begins, in each run."""
 
     def explain(self) -> tuple[list[Difference], Counterparts]:
         for _ in range(_MAX_ROUNDS):
             explainer = ForwardExplainer(self._counterparts, self._counterparts, self._arguments)
             differences = explainer.explain(self._starts)
-            self.beginnings = explainer.beginnings("reference")
+            self.beginnings = {side: explainer.beginnings(side) for side in self._counterparts.steps}
             self._rounds += differences[:1]
             is_found = bool(differences) and differences[0].is_found
             if is_found and not differences[0].is_inside:

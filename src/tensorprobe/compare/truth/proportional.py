@@ -3,7 +3,7 @@ after it. Or not as it should: then the factor says what is wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from math import isclose, prod
 
 import numpy as np
@@ -83,6 +83,47 @@ class Proportional:
                     because = f"its result is {factor:.6g} times that of the reference"
                     return Difference("source", reference, candidate, because, is_clear=True)
         return None
+
+    def find_scaling(self, one: Difference, beginnings: Mapping[str, Sequence[TrueCall]]) -> Difference | None:
+        """The call that only one run makes, of those where what differs begins, and that multiplies what both have by
+        the factor of this difference: linear calls carry it on, and others may show it as its square."""
+        factor = self._find_factor(one)
+        for side in ("candidate", "reference") if factor is not None else ():
+            for call in beginnings[side]:
+                own = self._find_own_factor(side, call)
+                powers = [] if own is None else [own**power for power in (1, 2, 0.5, -1, -2, -0.5) if own > 0]
+                if factor is not None and any(isclose(factor, power, rel_tol=_CLOSE) for power in powers):
+                    because = f"it multiplies by {own:.6g}, which the {other_side(side)} does not"
+                    calls = (None, call) if side == "candidate" else (call, None)
+                    return Difference("source", calls[0], calls[1], because, is_clear=True)
+        return None
+
+    def _find_factor(self, one: Difference) -> float | None:
+        """Of what the candidate's call gives, to what the reference's does."""
+        if one.reference is None or one.candidate is None:
+            return None
+        given = {*one.reference.inputs.values(), *one.reference.outputs.values()}
+        for number in (*one.candidate.outputs.values(), *one.candidate.inputs.values()):
+            for other, factor in self.multiples("candidate", self.steps["candidate"].values[number]):
+                if other.number in given:
+                    return factor
+        return None
+
+    def _find_own_factor(self, side: str, call: TrueCall) -> float | None:
+        """By what it multiplies the one value that it takes, and the other run has, too."""
+        values = self.steps[side].values
+        given = [
+            values[number] for number in dict.fromkeys(call.inputs.values()) if values[number].array.size >= _LEAST
+        ]
+        made = [values[number] for number in call.outputs.values()]
+        if len(given) != 1 or len(made) != 1 or given[0].array.shape != made[0].array.shape:
+            return None
+        norm = float(np.linalg.norm(given[0].array))
+        if not self._is_telling(side, made[0]) or not self._counterparts.exists(side, given[0]) or not norm:
+            return None
+        factor = float(np.linalg.norm(made[0].array)) / norm
+        is_multiple = is_same(made[0].array, given[0].array * factor, self._counterparts.tolerance)
+        return factor if is_multiple and not isclose(factor, 1.0, rel_tol=_CLOSE) else None
 
     def _find_origin(self, side: str, value: TrueValue, factor: float) -> tuple[TrueCall | None, float]:
         """The first call on the way to a value whose result is wrong by this factor, or by a part of it: of a product
