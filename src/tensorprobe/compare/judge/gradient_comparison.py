@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tensorprobe.compare.judge.own_record import is_measured, is_own_api, read_number
+from tensorprobe.compare.judge.own_record import is_measured, is_own_api, list_own, read_number
 from tensorprobe.compare.measure.statistic_measure import sketched_distance
 from tensorprobe.model.name import BACKWARD, FORWARD
 from tensorprobe.run.call import Call
@@ -23,7 +23,7 @@ from tensorprobe.store.slot import TensorSlot
 
 _LEAST_SIZE = 1e-2
 """Of all gradients together: what is smaller may be noise, where terms cancel."""
-_LEAST_SHARE = 0.5
+_LEAST_SHARE = 0.25
 """Of the gradients that either run has: so many are to be in the other."""
 
 
@@ -104,19 +104,19 @@ def _place_of_gradient(slot: TensorSlot) -> str:
 def _iter_shares(run: Run) -> Iterator[tuple[Call, TensorSlot, TensorSlot]]:
     """The calls that take a leaf that is trained, the leaf, and what comes back to it."""
     flow = Flow(run)
-    slots = [slot for call in run.calls for slot in call.tensors if slot.is_input]
-    named = {_extremes(slot): slot for slot in slots if slot.parameter}
-    for call in run.calls:
-        forward = flow.forward_of(call) if is_own_api(call, BACKWARD) else None
+    own = [slot for direction in (FORWARD, BACKWARD) for call in list_own(run, direction) for slot in call.tensors]
+    named = {_extremes(slot): slot for slot in own if slot.is_input and slot.parameter}
+    made = {_extremes(slot) for slot in own if not slot.is_input}
+    for call in list_own(run, BACKWARD):
+        forward = flow.forward_of(call)
         for taken in forward.tensors if forward is not None else ():
-            if not taken.is_input:
-                continue
-            leaf = taken if taken.parameter or not named else named.get(_extremes(taken))  # as `x.T`, which is no call
-            if (
-                leaf is not None
-                and (leaf.parameter or taken.requires_grad)
-                and (leaf is taken or flow.producer(taken) is None)
-            ):
+            leaf: TensorSlot | None = taken
+            if not taken.parameter and named:  # as `x.T`, which is no call
+                is_seen = flow.producer(taken) is not None or _extremes(taken) in made
+                leaf = None if is_seen else named.get(_extremes(taken))
+            elif not taken.parameter and not (taken.requires_grad and flow.producer(taken) is None):
+                leaf = None
+            if taken.is_input and leaf is not None:
                 place = _place_of_gradient(taken)
                 yield from ((call, leaf, slot) for slot in call.tensors if not slot.is_input and slot.slot == place)
 

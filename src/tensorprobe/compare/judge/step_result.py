@@ -84,7 +84,8 @@ def _find_ends(run: Run) -> list[tuple[Call, TensorSlot]]:
     taken = {slot.source for slot in _iter_values(run) if slot.is_input} | _name_roots(run)
     calls = [call for call in list_own(run, FORWARD) if call.name not in taken]
     results = [(call, slot) for call in calls for slot in call.tensors if not slot.is_input]
-    return [(call, slot) for call, slot in results if is_measured(slot)]
+    is_passed_on = {id(slot) for call, slot in results if slot.source not in (None, call.name)}
+    return [(call, slot) for call, slot in results if is_measured(slot) and id(slot) not in is_passed_on]
 
 
 def find_tolerance(reference: Run, candidate: Run) -> float:
