@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from tensorprobe.compare.judge.own_record import is_measured, is_own_api, list_own, read_number
+from tensorprobe.compare.judge.own_record import is_measured, list_own, read_number
 from tensorprobe.compare.measure.statistic_measure import sketched_distance
 from tensorprobe.model.name import BACKWARD, FORWARD
 from tensorprobe.run.call import Call
@@ -58,7 +58,8 @@ class _Gradient:
 def compare_gradients(reference: Run, candidate: Run, tolerance: float) -> GradientComparison:
     """`tolerance`: how far apart two of the same may be, relative to their size."""
     found = GradientComparison(_find_gradients(reference), _find_gradients(candidate), tolerance)
-    found.note_missing(_find_untrained(reference), _find_untrained(candidate))
+    returned = _list_returned(reference) | _list_returned(candidate)
+    found.note_missing(_find_untrained(reference, returned), _find_untrained(candidate, returned))
     return found
 
 
@@ -78,15 +79,25 @@ def _key(leaf: TensorSlot) -> object:
     return leaf.parameter or (leaf.shape, leaf.max, leaf.min, leaf.norm, leaf.sketch)
 
 
-def _find_untrained(run: Run) -> list[TensorSlot]:
+_Place = tuple[str, str, str]
+"""A function, and a place of a result of its backward."""
+
+
+def _list_returned(run: Run) -> set[_Place]:
+    return {
+        (call.prefix, call.op, slot.slot)
+        for call in list_own(run, BACKWARD)
+        for slot in call.tensors
+        if not slot.is_input
+    }
+
+
+def _find_untrained(run: Run, returned: Collection[_Place]) -> list[TensorSlot]:
     """The parameters to which nothing comes back, although it would be recorded: of other calls of these functions it
-    is."""
+    is (`returned`)."""
     takers: dict[object, list[tuple[Call, TensorSlot]]] = {}
-    returned = set()
-    for call in run.calls:
-        if is_own_api(call, BACKWARD):
-            returned |= {(call.prefix, call.op, slot.slot) for slot in call.tensors if not slot.is_input}
-        for slot in call.tensors if is_own_api(call, FORWARD) else ():
+    for call in list_own(run, FORWARD):
+        for slot in call.tensors:
             if slot.is_input and slot.parameter:
                 takers.setdefault(_key(slot), []).append((call, slot))
     return [
