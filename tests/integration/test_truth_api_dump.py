@@ -164,7 +164,7 @@ def test_data_that_only_a_layer_takes_is_told_from_what_the_layer_computes(tmp_p
     reference = record(tmp_path / "r", Net())
     assert is_proved(tensorprobe.compare(reference, record(tmp_path / "same", Net(), shift), by="truth"))
     result = tensorprobe.compare(reference, record(tmp_path / "c", Net(), other), by="truth")
-    assert "Tensor_mul_0_forward of the candidate: its result is 1.1 times" in result.verdict.headline
+    assert "Tensor_mul_0_forward of the candidate: it multiplies by 1.1" in result.verdict.headline
 
 
 class Statistics(nn.Module):

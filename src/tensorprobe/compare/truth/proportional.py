@@ -89,7 +89,7 @@ class Proportional:
         the factor of this difference: linear calls carry it on, and others may show it as its square."""
         factor = self._find_factor(one)
         for side in ("candidate", "reference") if factor is not None else ():
-            for call in beginnings[side]:
+            for call in (one for one in beginnings[side] if one.inside is None):
                 own = self._find_own_factor(side, call)
                 powers = [] if own is None else [own**power for power in (1, 2, 0.5, -1, -2, -0.5) if own > 0]
                 if factor is not None and any(isclose(factor, power, rel_tol=_CLOSE) for power in powers):

@@ -18,9 +18,15 @@ def find_untaken(found: Judgement) -> list[Difference]:
     gradients = [one.gradient for step in found.steps.values() for one in step.leaves if one.gradient is not None]
     floor = ZERO * max((float(np.linalg.norm(one)) for one in gradients), default=0.0)
     others = [one.gradient for one in found.steps[SIDES[1]].leaves if one.gradient is not None]
-    lone = [one for one in found.observables.unpaired_gradients if not _has_same(one, others, floor)]
+    unpaired = found.observables.unpaired_gradients
+    lone = [one for one in unpaired if _is_constant(one) and not _has_same(one, others, floor)]
     differences = [one for value in lone if (one := _describe(value, found)) is not None]
     return sorted(differences, key=lambda one: 0 if one.reference is None else one.reference.position)
+
+
+def _is_constant(value: TrueValue) -> bool:
+    """Of any other the results would show that it is not taken; and it may be held in pieces."""
+    return bool(np.all(value.array == value.array.flat[0]))
 
 
 def _has_same(value: TrueValue, others: list[Array], floor: float) -> bool:
