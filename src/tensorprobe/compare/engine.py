@@ -240,10 +240,9 @@ def _compare_ranks(
     if not is_cut_short and not options.has_fixed_tolerance and dissolve_pairs(finding):
         course.forget_differences(finding.pairs)
     verdict = doubt_verdict(give_verdict(finding), relate_runs(pairs, alignment))
-    grown, verdict = verdict, history.truth.decide(pair, runs, finding, verdict)
-    is_drawn = history.truth.has_drawn(pair)
-    if not options.has_fixed_tolerance and (verdict is grown or is_drawn):
-        verdict = heed_results(verdict, finding, is_drawn=is_drawn)
+    verdict = history.truth.decide(pair, runs, finding, verdict)
+    if not options.has_fixed_tolerance and not history.truth.has_judged(pair):
+        verdict = heed_results(verdict, finding, is_drawn=history.truth.has_drawn(pair))
         if verdict.kind == "agree":
             course.forget_differences(finding.pairs)
     verdict = replace(note_same_run(verdict, pair), step=pair.step, rank_name=pair.reference.name)

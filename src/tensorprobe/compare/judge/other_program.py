@@ -16,6 +16,7 @@ from tensorprobe.model.count import count_noun
 from tensorprobe.model.name import FORWARD
 from tensorprobe.run.call import Call
 from tensorprobe.run.step import Run, word_lines
+from tensorprobe.store.slot import TensorSlot
 
 _JUDGED: tuple[VerdictKind, ...] = (
     *("unequal start", "source", "entered", "discontinuity", "random", "drift", "missing", "incomplete", "unrelated"),
@@ -30,7 +31,7 @@ def heed_results(verdict: Verdict, finding: Finding, *, is_drawn: bool) -> Verdi
     against each other, or numbers were drawn (`is_drawn`) that do not go together."""
     runs = finding.reference.run, finding.candidate.run
     is_whole = not finding.is_cut_short and not any(is_unfinished(run.rank) for run in runs)
-    if verdict.kind not in _JUDGED or not is_whole or _contradicts(finding):
+    if verdict.kind not in _JUDGED or not is_whole or _contradicts(finding) or _is_about_state(verdict, finding):
         return verdict
     if _list_forward(runs[0]) == _list_forward(runs[1]):
         return verdict
@@ -57,6 +58,18 @@ def _contradicts(finding: Finding) -> bool:
     """Is a file lost, or does one contradict its record?"""
     values = (value for pair in finding.pairs for value in pair.values)
     return any(value.measurement is not None and value.measurement.fallback is not None for value in values)
+
+
+def _is_about_state(verdict: Verdict, finding: Finding) -> bool:
+    """Is all that differs what an earlier step has left for this one, as running statistics? No result shows it."""
+    named = verdict.call.reference[-1].name if verdict.call is not None else None
+    pair = next((one for one in finding.pairs if one.reference.name == named), None)
+    if pair is None or finding.past.is_empty:
+        return False
+    differing = [value for value in pair.values if value.is_bad and value.is_tensor]
+    slots = [slot for value in differing for slot in (value.reference, value.candidate)]
+    is_left = all(isinstance(slot, TensorSlot) and slot.source is None and slot.is_input for slot in slots)
+    return bool(differing) and is_left
 
 
 def _advise(finding: Finding) -> list[str]:

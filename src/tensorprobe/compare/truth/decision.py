@@ -135,6 +135,12 @@ class TruthDecision:
         """Frees its memory: there may be many processes."""
         self._attempt = None
 
+    def has_judged(self, pair: RankPair) -> bool:
+        """Was this step judged with the numbers that were recorded?"""
+        attempt = self._attempt
+        is_judged = attempt is not None and attempt.pair is pair and attempt.judgement is not None
+        return is_judged and attempt is not None and not attempt.obstacle and not self.has_drawn(pair)
+
     def has_drawn(self, pair: RankPair) -> bool:
         """Was this step judged with numbers that no run has recorded?"""
         attempt = self._attempt
