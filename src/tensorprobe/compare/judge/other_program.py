@@ -67,9 +67,8 @@ def _is_about_state(verdict: Verdict, finding: Finding) -> bool:
     if pair is None or finding.past.is_empty:
         return False
     differing = [value for value in pair.values if value.is_bad and value.is_tensor]
-    slots = [slot for value in differing for slot in (value.reference, value.candidate)]
-    is_left = all(isinstance(slot, TensorSlot) and slot.source is None and slot.is_input for slot in slots)
-    return bool(differing) and is_left
+    slots = [slot for value in differing for slot in (value.reference, value.candidate) if isinstance(slot, TensorSlot)]
+    return bool(slots) and all(slot.source is None and slot.is_input for slot in slots)
 
 
 def _advise(finding: Finding) -> list[str]:
