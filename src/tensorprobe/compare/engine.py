@@ -241,8 +241,9 @@ def _compare_ranks(
         course.forget_differences(finding.pairs)
     verdict = doubt_verdict(give_verdict(finding), relate_runs(pairs, alignment))
     verdict = history.truth.decide(pair, runs, finding, verdict)
-    if not options.has_fixed_tolerance and not history.truth.has_judged(pair):
-        verdict = heed_results(verdict, finding, is_drawn=history.truth.has_drawn(pair))
+    judged_with = history.truth.judged_with(pair)
+    if not options.has_fixed_tolerance and judged_with != "recorded numbers":
+        verdict = heed_results(verdict, finding, is_drawn=judged_with == "drawn numbers")
         if verdict.kind == "agree":
             course.forget_differences(finding.pairs)
     verdict = replace(note_same_run(verdict, pair), step=pair.step, rank_name=pair.reference.name)

@@ -198,7 +198,7 @@ def test_updates_that_are_not_made_are_found_in_bfloat16_too(tmp_path: Path) -> 
         paths.append(record_steps(tmp_path / name, model, update, torch.randn(3, 6).bfloat16(), 2))
     verdict = tensorprobe.compare(*paths).verdict
     assert verdict.kind == "drift" and verdict.step == 1, verdict.headline
-    assert "were updated otherwise" in verdict.headline
+    assert "others were updated otherwise" in verdict.headline
 
 
 def test_parameters_that_rounding_moved_before_the_recording_are_no_other_update(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -60,7 +60,7 @@ class Contents:
     def __init__(self, slots: Iterable[TensorSlot], tolerance: float, *, sees_order: bool = False) -> None:
         read = ((read_content(slot), slot) for slot in slots)
         known = [(content, slot) for content, slot in read if content is not None]
-        self._sorted = sorted(known, key=lambda one: one[0])
+        self._sorted = sorted(known if sees_order else dict(known).items(), key=_by_content)
         self._tolerance = tolerance
         self._sees_order = sees_order
 
@@ -69,17 +69,25 @@ class Contents:
         if wanted is None:
             return False
         reach = self._tolerance * wanted.size
-        place = bisect_left(self._sorted, (wanted.kind, wanted.size - reach), key=lambda one: one[0][:2])
-        for content, found in self._sorted[place:]:
-            if content[:2] > (wanted.kind, wanted.size + reach):
-                break
-            if _is_same(content, wanted, self._tolerance) and not (self._sees_order and self._is_turned(slot, found)):
-                return True
-        return False
+        start = bisect_left(self._sorted, (wanted.kind, wanted.size - reach), key=_by_size)
+        end = bisect_right(self._sorted, (wanted.kind, wanted.size + reach), start, key=_by_size)
+        near = (self._sorted[place] for place in range(start, end))
+        return any(
+            _is_same(content, wanted, self._tolerance) and not (self._sees_order and self._is_turned(slot, found))
+            for content, found in near
+        )
 
     def _is_turned(self, slot: TensorSlot, other: TensorSlot) -> bool:
         allowed = _SKETCHED * self._tolerance * abs(float(slot.norm or 0.0))
         return slot.shape == other.shape and sketched_distance(slot, other) > allowed
+
+
+def _by_content(known: tuple[Content, TensorSlot]) -> Content:
+    return known[0]
+
+
+def _by_size(known: tuple[Content, TensorSlot]) -> tuple[str, float]:
+    return known[0].kind, known[0].size
 
 
 def _is_same(first: Content, second: Content, tolerance: float) -> bool:

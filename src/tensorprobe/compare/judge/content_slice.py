@@ -124,9 +124,12 @@ class ContentFinder:
             for side, wanted in zip(self._sides, names, strict=True)
         ]
 
+    @cached_property
+    def _loss_error(self) -> float:
+        return find_loss_error(*self._runs) or 0.0
+
     def _has_same_loss(self, tolerance: float) -> bool:
-        error = find_loss_error(*self._runs)
-        return error is None or error <= tolerance
+        return self._loss_error <= tolerance
 
     def _part_forward(self, tolerance: float) -> _Found:
         slices = [_ForwardSlice(side, tolerance) for side in self._sides]
@@ -235,7 +238,13 @@ def _pair(sides: Sequence[Sequence[_Beginning]], tolerance: float) -> Parting | 
     """First those that are given the same in both runs; what is made of leaves alone may be a table."""
     sides = [sorted(beginnings, key=lambda one: one.call.position) for beginnings in sides]
     reference, candidate = sides
-    pairs = [(one, other) for other in candidate for one in reference if _share(one, other, tolerance)]
+    given = [Contents(one.given, tolerance) for one in reference]
+    pairs = [
+        (one, other)
+        for other in candidate
+        for one, known in zip(reference, given, strict=True)
+        if any(map(known.has, other.given))
+    ]
     for is_table in (False, True):
         for one, other in pairs:
             if one.is_table <= is_table and other.is_table <= is_table:
@@ -250,8 +259,3 @@ def _pair(sides: Sequence[Sequence[_Beginning]], tolerance: float) -> Parting | 
 
 def _choose(beginnings: Sequence[_Beginning]) -> _Beginning | None:
     return next(iter(sorted(beginnings, key=lambda one: one.is_table)), None)
-
-
-def _share(one: _Beginning, other: _Beginning, tolerance: float) -> bool:
-    known = Contents(one.given, tolerance)
-    return any(map(known.has, other.given))

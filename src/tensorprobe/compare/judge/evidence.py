@@ -40,21 +40,33 @@ class Finding:
 
 def describe_place(pair: PairedCall) -> str:
     """By its name on both sides, and the module around it."""
-    names = pair.reference.name
-    if pair.candidate.name != names:
-        names += f" (candidate: {pair.candidate.name})"
-    path = pair.reference.module_path
-    return f"{names} in module {path}" if path and pair.reference.kind == "api" else names
+    return describe_calls(pair.reference, pair.candidate)
+
+
+def describe_calls(reference: Call | None, candidate: Call | None) -> str:
+    """Two calls that stand against each other, or one that stands against none; the module around the first."""
+    first = reference or candidate
+    if first is None:
+        return "a call that is in neither record"
+    names = first.name
+    if reference is None or candidate is None:
+        names += f" of the {'reference' if candidate is None else 'candidate'}"
+    elif candidate.name != reference.name:
+        names += f" (candidate: {candidate.name})"
+    return f"{names} in module {first.module_path}" if first.module_path and first.kind == "api" else names
 
 
 def describe_lines(pair: PairedCall, finding: Finding) -> list[str]:
     """Its source line, of both sides where they differ."""
+    return describe_call_lines({"reference": pair.reference, "candidate": pair.candidate}, finding)
+
+
+def describe_call_lines(calls: Mapping[str, Call | None], finding: Finding) -> list[str]:
+    """The source lines of the calls of each side."""
     found = {}
-    for word, side, call in (
-        ("reference", finding.reference, pair.reference),
-        ("candidate", finding.candidate, pair.candidate),
-    ):
-        lines = side.run.describe_lines(call, side.flow.forward_of(call))
+    for word, side in (("reference", finding.reference), ("candidate", finding.candidate)):
+        call = calls[word]
+        lines = () if call is None else side.run.describe_lines(call, side.flow.forward_of(call))
         if lines:
             found[word] = lines
     return word_lines(found)

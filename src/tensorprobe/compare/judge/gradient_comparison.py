@@ -69,7 +69,7 @@ def _find_gradients(run: Run) -> list[_Gradient]:
         return [_Gradient(None, (slot,)) for slot in whole if is_measured(slot)]
     leaves: dict[object, TensorSlot] = {}
     shares: dict[object, list[TensorSlot]] = {}
-    for _, leaf, slot in _iter_shares(run):
+    for leaf, slot in _iter_shares(run):
         leaves.setdefault(_key(leaf), leaf)
         shares.setdefault(_key(leaf), []).append(slot)
     return [_Gradient(leaf, tuple(shares[key])) for key, leaf in leaves.items() if all(map(is_measured, shares[key]))]
@@ -112,8 +112,8 @@ def _place_of_gradient(slot: TensorSlot) -> str:
     return slot.slot.replace("input", "output", 1) if slot.slot.startswith("input") else slot.slot
 
 
-def _iter_shares(run: Run) -> Iterator[tuple[Call, TensorSlot, TensorSlot]]:
-    """The calls that take a leaf that is trained, the leaf, and what comes back to it."""
+def _iter_shares(run: Run) -> Iterator[tuple[TensorSlot, TensorSlot]]:
+    """The leaves that are trained, and what comes back to each from each call that takes it."""
     flow = Flow(run)
     own = [slot for direction in (FORWARD, BACKWARD) for call in list_own(run, direction) for slot in call.tensors]
     named = {_extremes(slot): slot for slot in own if slot.is_input and slot.parameter}
@@ -129,7 +129,7 @@ def _iter_shares(run: Run) -> Iterator[tuple[Call, TensorSlot, TensorSlot]]:
                 leaf = None
             if taken.is_input and leaf is not None:
                 place = _place_of_gradient(taken)
-                yield from ((call, leaf, slot) for slot in call.tensors if not slot.is_input and slot.slot == place)
+                yield from ((leaf, slot) for slot in call.tensors if not slot.is_input and slot.slot == place)
 
 
 def _extremes(slot: TensorSlot) -> object:

@@ -7,16 +7,14 @@ from dataclasses import replace
 
 from tensorprobe.compare.judge.content_slice import ContentFinder, Parting
 from tensorprobe.compare.judge.dissolution import dissolve
-from tensorprobe.compare.judge.evidence import Finding
+from tensorprobe.compare.judge.evidence import Finding, describe_call_lines, describe_calls
 from tensorprobe.compare.judge.step_result import Agreement, add_losses, find_agreement
-from tensorprobe.compare.judge.uncompared import is_unfinished
+from tensorprobe.compare.judge.uncompared import contradicts_record, is_unfinished
 from tensorprobe.compare.match.pairing import PairedCall
 from tensorprobe.compare.result import CallResult, Verdict, VerdictKind
 from tensorprobe.model.count import count_noun
 from tensorprobe.model.name import FORWARD
-from tensorprobe.run.call import Call
-from tensorprobe.run.step import Run, word_lines
-from tensorprobe.store.slot import TensorSlot
+from tensorprobe.run.step import Run
 
 _JUDGED: tuple[VerdictKind, ...] = (
     *("unequal start", "source", "entered", "discontinuity", "random", "drift", "missing", "incomplete", "unrelated"),
@@ -31,7 +29,7 @@ def heed_results(verdict: Verdict, finding: Finding, *, is_drawn: bool) -> Verdi
     against each other, or numbers were drawn (`is_drawn`) that do not go together."""
     runs = finding.reference.run, finding.candidate.run
     is_whole = not finding.is_cut_short and not any(is_unfinished(run.rank) for run in runs)
-    if verdict.kind not in _JUDGED or not is_whole or _contradicts(finding) or _is_about_state(verdict, finding):
+    if verdict.kind not in _JUDGED or not is_whole or contradicts_record(finding):
         return verdict
     if _list_forward(runs[0]) == _list_forward(runs[1]):
         return verdict
@@ -52,23 +50,6 @@ def heed_results(verdict: Verdict, finding: Finding, *, is_drawn: bool) -> Verdi
         if pair.role in ("source", "entered", "drift") and not pair.is_framework_made:
             pair.role, pair.because, pair.suspects = "propagated", "", ()
     return _word_parting(parting, finding)
-
-
-def _contradicts(finding: Finding) -> bool:
-    """Is a file lost, or does one contradict its record?"""
-    values = (value for pair in finding.pairs for value in pair.values)
-    return any(value.measurement is not None and value.measurement.fallback is not None for value in values)
-
-
-def _is_about_state(verdict: Verdict, finding: Finding) -> bool:
-    """Is all that differs what an earlier step has left for this one, as running statistics? No result shows it."""
-    named = verdict.call.reference[-1].name if verdict.call is not None else None
-    pair = next((one for one in finding.pairs if one.reference.name == named), None)
-    if pair is None or finding.past.is_empty:
-        return False
-    differing = [value for value in pair.values if value.is_bad and value.is_tensor]
-    slots = [slot for value in differing for slot in (value.reference, value.candidate) if isinstance(slot, TensorSlot)]
-    return bool(slots) and all(slot.source is None and slot.is_input for slot in slots)
 
 
 def _advise(finding: Finding) -> list[str]:
@@ -118,33 +99,23 @@ def _word_agreement(agreement: Agreement) -> str:
 
 
 def _word_parting(parting: Parting, finding: Finding) -> Verdict:
-    sides = {"reference": finding.reference.run, "candidate": finding.candidate.run}
+    sides = {"reference": finding.reference, "candidate": finding.candidate}
     calls = {"reference": parting.reference, "candidate": parting.candidate}
     named = {side: call for side, call in calls.items() if call is not None}
-    losses = [add_losses(run) for run in sides.values()]
+    losses = [add_losses(side.run) for side in sides.values()]
     evidence = [f"the recorded loss is {losses[0]!r} in the reference and {losses[1]!r} in the candidate"]
-    lines = {side: sides[side].describe_lines(call, _forward_of(sides[side], call)) for side, call in named.items()}
-    evidence += word_lines({side: found for side, found in lines.items() if found})
+    evidence += describe_call_lines(calls, finding)
     evidence += [f"{_word_programs(finding)}, so values were looked for by their statistics"]
     evidence += _advise(finding)
     shown = list(named.values())
-    places = [sides[side].location(call) for side, call in calls.items() if call is not None]
+    places = [sides[side].run.location(call) for side, call in named.items()]
     both = (shown[0],), (shown[-1],)
     result = CallResult(*both, "statistics", (), "source", parting.because, places[0], places[-1])
-    return Verdict("source", _word_place(parting, named), tuple(evidence), call=result)
+    return Verdict("source", _word_place(parting), tuple(evidence), call=result)
 
 
-def _forward_of(run: Run, call: Call) -> Call | None:
-    return run.by_name.get(call.in_direction(FORWARD))
-
-
-def _word_place(parting: Parting, named: dict[str, Call]) -> str:
-    if parting.is_shared and parting.reference is not None and parting.candidate is not None:
-        place = f"{_describe(parting.reference)} (candidate: {_describe(parting.candidate)})"
+def _word_place(parting: Parting) -> str:
+    place = describe_calls(parting.reference, parting.candidate)
+    if parting.is_shared or None in (parting.reference, parting.candidate):
         return f"The runs first differ at {place}: {parting.because}."
-    places = " and at ".join(f"{_describe(call)} of the {side}" for side, call in named.items())
-    return f"The runs part at {places}: {parting.because}."
-
-
-def _describe(call: Call) -> str:
-    return f"{call.name} in module {call.module_path}" if call.module_path else call.name
+    return f"The runs part at {place}, which are not given the same: {parting.because}."

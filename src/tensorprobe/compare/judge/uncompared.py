@@ -98,3 +98,9 @@ def is_filtered(rank: RankDump) -> bool:
     """Was the capture told to leave calls out? Then a backward may have run unrecorded."""
     coverage = rank.run.get("coverage")
     return not isinstance(coverage, dict) or bool(coverage.get("filtered"))
+
+
+def contradicts_record(finding: Finding) -> bool:
+    """Is a file lost, or does one contradict its record? Neither a replay nor a statistic shows it."""
+    values = (value for pair in finding.pairs if not pair.is_framework_made for value in pair.values)
+    return any(value.measurement is not None and value.measurement.fallback is not None for value in values)

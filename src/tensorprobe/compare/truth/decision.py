@@ -6,12 +6,14 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
 from tensorprobe.compare.filtered_run import filter_alike
 from tensorprobe.compare.judge.evidence import Finding, describe_values
 from tensorprobe.compare.judge.precision import unit_roundoff
+from tensorprobe.compare.judge.uncompared import contradicts_record
 from tensorprobe.compare.judge.verdict import make_result, own_tensors
 from tensorprobe.compare.match.pairing import PairedCall
 from tensorprobe.compare.match.proof import Proof
@@ -111,7 +113,7 @@ class TruthDecision:
 
     def decide(self, pair: RankPair, runs: tuple[Run, Run], finding: Finding, grown: Verdict) -> Verdict:
         """The verdict by what the runs mean, or `grown`, by how their error grows, where that is to stay."""
-        if not self._is_wanted or _is_beyond_truth(finding):
+        if not self._is_wanted or contradicts_record(finding):
             return grown
         is_judged = self._attempt is not None and self._attempt.pair is pair
         if grown.kind in ("unrelated", "not compared") and not (is_judged and self._has_same_parameters()):
@@ -135,17 +137,12 @@ class TruthDecision:
         """Frees its memory: there may be many processes."""
         self._attempt = None
 
-    def has_judged(self, pair: RankPair) -> bool:
-        """Was this step judged with the numbers that were recorded?"""
+    def judged_with(self, pair: RankPair) -> Literal["nothing", "recorded numbers", "drawn numbers"]:
+        """What this step was executed again with."""
         attempt = self._attempt
-        is_judged = attempt is not None and attempt.pair is pair and attempt.judgement is not None
-        return is_judged and attempt is not None and not attempt.obstacle and not self.has_drawn(pair)
-
-    def has_drawn(self, pair: RankPair) -> bool:
-        """Was this step judged with numbers that no run has recorded?"""
-        attempt = self._attempt
-        judgement = None if attempt is None or attempt.pair is not pair else attempt.judgement
-        return judgement is not None and judgement.is_drawn
+        if attempt is None or attempt.pair is not pair or attempt.judgement is None or attempt.obstacle:
+            return "nothing"
+        return "drawn numbers" if attempt.judgement.is_drawn else "recorded numbers"
 
     def find_errors(self, pair: RankPair, runs: tuple[Run, Run]) -> Mapping[str, Mapping[str, float]]:
         """For each side, how far the results of its calls are from their truth, by the calls' names; nothing where the
@@ -322,12 +319,6 @@ def _add_values(verdict: Verdict, finding: Finding) -> Verdict:
     pair.role, pair.because = named.role, named.because
     result = make_result(pair, finding.reference.run, finding.candidate.run)
     return replace(verdict, call=result, evidence=(*verdict.evidence, *describe_values(pair)))
-
-
-def _is_beyond_truth(finding: Finding) -> bool:
-    """Does a file contradict its record? A replay does not see it."""
-    values = own_tensors(finding.pairs)
-    return any(value.measurement is not None and value.measurement.fallback is not None for value in values)
 
 
 def _is_in_question(grown: Verdict, finding: Finding) -> bool:

@@ -72,9 +72,9 @@ class ForwardExplainer:
 
     def explain(self, starts: Starts) -> list[Difference]:
         """The differences, the one that comes first. `starts`: the values of each side that differ, and shall not."""
-        lacking = {side: self._find_lacking(side, starts[side]) for side in self._steps}
+        unshared = {side: self._find_unshared(side, starts[side]) for side in self._steps}
         for side, step in self._steps.items():  # which may be taken apart since these were found
-            differing = lacking[side] if any(lacking.values()) else starts[side]
+            differing = unshared[side] if any(unshared.values()) else starts[side]
             self._slices[side] = self._slicers[side].follow(step.values[value.number] for value in differing)
         beginnings = {side: found.beginnings for side, found in self._slices.items()}
         for side, found in self._slices.items():
@@ -86,7 +86,7 @@ class ForwardExplainer:
             differences = self._explain_forward(self._slices)
         return differences
 
-    def _find_lacking(self, side: str, starts: Sequence[TrueValue]) -> list[TrueValue]:
+    def _find_unshared(self, side: str, starts: Sequence[TrueValue]) -> list[TrueValue]:
         """Those that the other run has not. If a loss of one run is in the other, it is there that something is done to
         it: a term is added, or is left out here."""
         exists, is_plain = self._counterparts.exists, self._counterparts.is_plain

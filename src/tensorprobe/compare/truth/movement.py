@@ -7,7 +7,7 @@ that shows.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -24,6 +24,8 @@ _LEAST_FACTOR = 5e-4
 """Settings that were rounded, and an epsilon in another place, make all numbers move by less."""
 _UNIFORM = 0.2
 """So much of a difference that is one factor may be something else."""
+_MOST = 0.5
+"""So much of the way of all parameters together is not left out by rounding, which goes to either side."""
 _LEAST_COUNT = 8
 """Fewer numbers are multiples of others by chance."""
 _FINE = 1e-6
@@ -58,6 +60,8 @@ class Movement:
     """How much of it the candidate did not go."""
     growth: float
     """How much further apart the parameters are than before."""
+    unrounded: float = 0.0
+    """The same without what storing each number may have rounded to the other side."""
 
     @property
     def share(self) -> float:
@@ -86,6 +90,10 @@ def find_moved_otherwise(
     """The parameters that went another way in the last update, or not as far."""
     most = max(_LEAST_MOVE, _ROUNDING_MOVE * unit**0.5)
     movements = list(_find_movements(pairs, steps, earlier))
+    if sum(float(one.apart @ one.way) for one in movements) < _MOST * sum(
+        float(one.way @ one.way) for one in movements
+    ):
+        movements = [replace(one, growth=one.unrounded) for one in movements]
     return [one for one in movements if one.share > most or (unit < _FINE and one.factor is not None)]
 
 
@@ -104,14 +112,9 @@ def _find_movements(
                 is_told[one.put] = False
         way, apart = (pair.content - then).reshape(-1), pair.difference.reshape(-1)
         stored = 2 * UNITS.get(pair.candidate.dtype, 0.0) * np.abs(pair.content.reshape(-1))
-        more = apart if _is_way(apart, way) else np.maximum(np.abs(apart) - stored, 0.0)  # rounded to either side
-        growth = float(np.linalg.norm(more[is_told])) - float(np.linalg.norm(before))
-        yield Movement(pair.name, float(np.linalg.norm(way)), way[is_told], (apart - before)[is_told], growth)
-
-
-def _is_way(apart: Array, way: Array) -> bool:
-    """Is what the candidate did not go most of the way, and more than a few numbers of it?"""
-    return np.count_nonzero(way) >= _LEAST_COUNT and float(apart @ way) > 0.5 * float(way @ way)
+        more = np.maximum(np.abs(apart) - stored, 0.0)
+        growths = [float(np.linalg.norm(one[is_told])) - float(np.linalg.norm(before)) for one in (apart, more)]
+        yield Movement(pair.name, float(np.linalg.norm(way)), way[is_told], (apart - before)[is_told], *growths)
 
 
 def _find_before(pair: LeafPair, candidate: TrueStep, earlier: EarlierStep) -> Array | None:

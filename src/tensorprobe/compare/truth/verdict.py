@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TypeGuard
 
+from tensorprobe.compare.judge.evidence import describe_calls
 from tensorprobe.compare.result import CallResult, OtherDifference, Role, Verdict, VerdictKind
 from tensorprobe.compare.truth.difference import Difference, describe_call
 from tensorprobe.compare.truth.finding import describe_finding, word_finding, word_numbers
@@ -288,17 +289,8 @@ def _role_of(one: Difference) -> Role:
 
 
 def _describe_place(calls: dict[str, tuple[Call, ...]]) -> str:
-    reference = calls[SIDES[0]][0] if calls[SIDES[0]] else None
-    candidate = calls[SIDES[1]][0] if calls[SIDES[1]] else None
-    first = reference or candidate
-    if first is None:
-        return "a call that is in neither record"
-    names = first.name
-    if reference is not None and candidate is not None and candidate.name != reference.name:
-        names += f" (candidate: {candidate.name})"
-    elif reference is None or candidate is None:
-        names += f" of the {SIDES[0] if candidate is None else SIDES[1]}"
-    return f"{names} in module {first.module_path}" if first.module_path and first.kind == "api" else names
+    reference, candidate = (next(iter(calls[side]), None) for side in SIDES)
+    return describe_calls(reference, candidate)
 
 
 def _describe_region(one: Difference) -> str:
