@@ -16,8 +16,8 @@ import numpy as np
 from tensorprobe.compare.truth.call_likeness import unlikeness
 from tensorprobe.compare.truth.difference import Difference
 from tensorprobe.compare.truth.gradient_stop import find_going_on, find_stop
-from tensorprobe.compare.truth.observable import ZERO, GradientPair, arrange
-from tensorprobe.compare.truth.value_index import Counterparts, other_side
+from tensorprobe.compare.truth.observable import GradientPair, arrange
+from tensorprobe.compare.truth.value_index import ZERO, Counterparts, other_side
 from tensorprobe.replay.true_step import Array, TrueCall, TrueStep, TrueValue
 
 _SLACK = 10.0

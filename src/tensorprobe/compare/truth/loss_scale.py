@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tensorprobe.compare.truth.observable import ZERO, Observables
-from tensorprobe.compare.truth.value_index import Counterparts
+from tensorprobe.compare.truth.observable import Observables
+from tensorprobe.compare.truth.value_index import ZERO, Counterparts
 
 
 def find_loss_scale(counterparts: Counterparts, observed: Observables) -> float | None:

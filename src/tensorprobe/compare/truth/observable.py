@@ -10,11 +10,8 @@ import numpy as np
 
 from tensorprobe.compare.truth.piece import Piece, pair_pieces
 from tensorprobe.compare.truth.start import Origin
-from tensorprobe.compare.truth.value_index import TOLERANCE, Counterparts, is_same, permutations
+from tensorprobe.compare.truth.value_index import TOLERANCE, ZERO, Counterparts, is_same, permutations
 from tensorprobe.replay.true_step import Array, TrueValue
-
-ZERO = 1e-11
-"""A gradient that is smaller than this part of the largest one of the run is zero in exact arithmetic."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,10 +208,7 @@ def _norm_of(gradient: Array | None) -> float:
 
 
 def _piece_error(piece: Piece, largest: float) -> float:
-    size, whole, part = piece.part.array.size, piece.whole.gradient, piece.part.gradient
-    first = np.zeros(size) if part is None else part.reshape(-1)
-    second = np.zeros(size) if whole is None else whole.reshape(-1)[piece.places]
-    return _distance_of(first, second, ZERO * largest)
+    return _distance_of(*piece.gradients, ZERO * largest)
 
 
 def _distance(value: TrueValue, other: TrueValue) -> tuple[bool, bool, bool, int]:

@@ -11,13 +11,11 @@ from math import gcd
 
 import numpy as np
 
-from tensorprobe.compare.truth.value_index import TOLERANCE
+from tensorprobe.compare.truth.value_index import TOLERANCE, ZERO
 from tensorprobe.replay.true_step import Array, TrueValue
 
 _MIN_SIZE = 4
 _SAME_GRADIENT = 1e-6
-_NO_GRADIENT = 1e-11
-"""Of the largest one: what is smaller is zero."""
 
 
 @dataclass(frozen=True)
@@ -29,23 +27,29 @@ class Piece:
     places: Array
     """Where its elements are, in the flat whole."""
 
+    @property
+    def gradients(self) -> tuple[Array, Array]:
+        """Of the part, and of its place in the whole; zeros where there is none."""
+        part, whole = self.part.gradient, self.whole.gradient
+        nothing = np.zeros(self.part.array.size)
+        first = nothing if part is None else part.reshape(-1)
+        return first, nothing if whole is None else whole.reshape(-1)[self.places]
+
 
 def find_pieces(parts: Sequence[TrueValue], wholes: Sequence[TrueValue], bound: float = TOLERANCE) -> Iterator[Piece]:
     """For each part the whole that it is cut from. `bound`: by how much of their size elements may differ. A few
     numbers are anywhere by chance: they are looked for where other parts have left a gap, and where such parts are all
     there is: the biases of single outputs."""
     gradients = [one.gradient for one in (*parts, *wholes) if one.gradient is not None]
-    floor = _NO_GRADIENT * max((float(np.linalg.norm(one)) for one in gradients), default=0.0)
+    floor = ZERO * max((float(np.linalg.norm(one)) for one in gradients), default=0.0)
     floating = [part for part in parts if part.is_floating]
     is_left: dict[int, Array] = {}
-    choices = [(part, _list_choices(part, wholes, bound)) for part in floating if part.array.size >= _MIN_SIZE]
-    for part, found in sorted(choices, key=lambda one: len(one[1]) > 1):  # first those that lie in one place only
-        if found:
-            is_ambiguous = len(found) > 1
-            ranked = sorted(found, key=partial(_rank_choice, part, is_left, floor)) if is_ambiguous else found
-            whole, places = ranked[0]
-            is_left.setdefault(whole.number, np.ones(whole.array.size, dtype=bool))[places] = False
-            yield Piece(part, whole, places)
+    choices = [list(_iter_choices(part, wholes, bound)) for part in floating if part.array.size >= _MIN_SIZE]
+    for found in sorted(filter(None, choices), key=lambda pieces: len(pieces) > 1):  # first what lies in one place only
+        piece = min(found, key=partial(_rank_choice, is_left, floor)) if len(found) > 1 else found[0]
+        whole = piece.whole
+        is_left.setdefault(whole.number, np.ones(whole.array.size, dtype=bool))[piece.places] = False
+        yield piece
     small = [one for one in floating if 0 < one.array.size < _MIN_SIZE]
     for whole in wholes:
         if whole.number not in is_left and _is_covered(whole, small, bound):
@@ -61,31 +65,26 @@ def find_pieces(parts: Sequence[TrueValue], wholes: Sequence[TrueValue], bound: 
                 break
 
 
-def _list_choices(part: TrueValue, wholes: Sequence[TrueValue], bound: float) -> list[tuple[TrueValue, Array]]:
+def _iter_choices(part: TrueValue, wholes: Sequence[TrueValue], bound: float) -> Iterator[Piece]:
     """Where it may lie: in the first whole that has its numbers, or, if these are all alike, as zeros are, in any."""
-    found: list[tuple[TrueValue, Array]] = []
     is_constant = bool(np.all(part.array == part.array.flat[0]))
     for whole in wholes:
         if whole.array.size >= part.array.size and whole.is_floating:
-            found += ((whole, places) for places in _locate(part.array, whole.array, bound))
+            found = [Piece(part, whole, places) for places in _locate(part.array, whole.array, bound)]
+            yield from found
             if found and not is_constant:
-                break
-    return found
+                return
 
 
-def _rank_choice(
-    part: TrueValue, is_left: Mapping[int, Array], floor: float, choice: tuple[TrueValue, Array]
-) -> tuple[bool, bool]:
+def _rank_choice(is_left: Mapping[int, Array], floor: float, piece: Piece) -> tuple[bool, bool]:
     """Those with the same gradient belong together; then what lies where no other does. `floor`: what is smaller in a
     gradient is zero."""
-    whole, places = choice
-    gradients = [one.gradient for one in (part, whole)]
-    first = np.zeros(part.array.size) if gradients[0] is None else gradients[0].reshape(-1)
-    second = np.zeros(part.array.size) if gradients[1] is None else gradients[1].reshape(-1)[places]
+    first, second = piece.gradients
     with np.errstate(invalid="ignore", over="ignore"):
         size = max(float(np.linalg.norm(one)) for one in (first, second))
         is_same = float(np.linalg.norm(first - second)) <= max(_SAME_GRADIENT * size, floor)
-    return not is_same, not is_left.get(whole.number, np.ones(whole.array.size, dtype=bool))[places].all()
+    left = is_left.get(piece.whole.number)
+    return not is_same, left is not None and not left[piece.places].all()
 
 
 def _is_covered(whole: TrueValue, parts: Sequence[TrueValue], bound: float) -> bool:

@@ -7,8 +7,7 @@ import numpy as np
 
 from tensorprobe.compare.truth.difference import Difference
 from tensorprobe.compare.truth.judgement import SIDES, Judgement
-from tensorprobe.compare.truth.observable import ZERO
-from tensorprobe.compare.truth.value_index import is_laid_out, is_same
+from tensorprobe.compare.truth.value_index import ZERO, is_laid_out, is_same
 from tensorprobe.replay.true_step import Array, TrueValue
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tensorprobe.compare.truth.difference import Difference
-from tensorprobe.compare.truth.observable import ZERO, GradientPair
+from tensorprobe.compare.truth.observable import GradientPair
 from tensorprobe.compare.truth.start import LeafPair, pair_leaves
-from tensorprobe.compare.truth.value_index import TOLERANCE, Counterparts
+from tensorprobe.compare.truth.value_index import TOLERANCE, ZERO, Counterparts
 from tensorprobe.model.count import count_noun
 from tensorprobe.replay.true_step import Array, TrueStep, TrueValue
 

@@ -21,6 +21,8 @@ from tensorprobe.replay.true_step import UNITS, Array, TrueStep, TrueValue
 
 TOLERANCE = 1e-9
 """Between what two truths of one value differ by (1e-12) and what the smallest fault does (1e-7)."""
+ZERO = 1e-11
+"""A gradient that is smaller than this part of the largest one of the run is zero in exact arithmetic."""
 _ROUNDED_UNITS = 64.0
 """Where recorded results or rounded constants had to be taken, truths differ by so many of their roundings."""
 _FINE = 1e-6
