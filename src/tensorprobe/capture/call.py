@@ -129,7 +129,7 @@ class GradientRecord:
         self.outputs: Any = None
         """Slots of the gradients of its positional arguments."""
         self.outputs_by_keyword: Any = None
-        self.watched: tuple[list[Any], list[Any]] = ([], [])
+        self.watched: tuple[list[Any], list[Any]] | None = None
         """With `on_nonfinite`, the gradients that came in and that go on, until all are there."""
         self._slots: list[Slot] = []
         """Those for which gradients come."""

@@ -176,8 +176,8 @@ def describe_plain(value: Any) -> dict[str, Any] | TensorLeaf:
         return {"type": "str", "value": value if len(value) <= _MAX_TEXT else value[:_MAX_TEXT] + "…"}
     if kind in _PLAIN:
         return {"type": kind.__name__, "value": value}
-    if kind is slice:
-        return {"type": "slice", "value": [_index(part) for part in (value.start, value.stop, value.step)]}
+    if kind is slice or kind is range:
+        return {"type": kind.__name__, "value": [_index(part) for part in (value.start, value.stop, value.step)]}
     if isinstance(value, (list, tuple)):
         return {"type": kind.__name__, "length": len(value), "value": [_first_of(item) for item in value[:8]]}
     if kind is complex:

@@ -224,9 +224,10 @@ class Recorder(CallFields):
             call.tell_place(fields)
             if record.is_repeated:
                 self.coverage.add_unseen(EARLIER_PASS)
-            given = fields.get("input")
-            finding = self._watch.find(call.backward_name, *record.watched, None if given is None else [given])
-            record.watched = ([], [])
+            finding, given = None, fields.get("input")
+            if record.watched is not None:
+                finding = self._watch.find(call.backward_name, *record.watched, None if given is None else [given])
+                record.watched = None
             self._emit(call.backward_name, fields, call.parent.backward_name if call.parent is not None else None, None)
             self._watch.act(finding, call.stack)
         self.selector.end(call.backward_name)
@@ -251,6 +252,8 @@ class Recorder(CallFields):
         name = self._slot(call.backward_name, slot.path, record)
         leaf = self._describer.describe_tensor(slot.share, name, None if is_input else call.backward_name, stores)
         self._undefined.note(call, leaf)
+        if record.watched is None:
+            record.watched = ([], [])
         listen = self._watch.listen(record.watched[0 if is_input else 1])
         if listen is not None:
             listen(leaf, name, self.reader.hold(slot.share))

@@ -13,6 +13,7 @@ from typing import Any
 from tensorprobe.capture import process
 from tensorprobe.capture.circumstances import describe_circumstances
 from tensorprobe.capture.clock import Clock
+from tensorprobe.capture.collector import collector
 from tensorprobe.capture.deferral import Deferral
 from tensorprobe.capture.describe import Describer
 from tensorprobe.capture.destination import Destination
@@ -116,6 +117,7 @@ class Session:
         with self._work:
             undo, self._undo = self._undo, None
             self._attempt("what this window had installed", undo)
+            collector.restore()
             if not self._attempt("the end of this window", self.recorder.end_backward_pass):
                 self._after_backward_pass()
             self._clock.stop()

@@ -17,6 +17,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
+from tensorprobe.capture.collector import collector
 from tensorprobe.capture.deferral import Deferral
 from tensorprobe.capture.failure import Failures
 from tensorprobe.capture.stack import Stack
@@ -199,6 +200,7 @@ class Sink:
                     self._attempt(partial(observe, records))
                 self._write_calls(records)
                 self._records.remove(len(records))
+                collector.restore()
             if debug:
                 saved = [(point.name, point.fields) for point in debug]
                 if not self._attempt(lambda: self._append(self.writer.append_debug, saved), len(debug)):

@@ -12,7 +12,7 @@ from tensorprobe.model.record import TensorLeaf
 _MAX_TEXT = 1000
 _REBUILT = frozenset(
     {
-        *("int", "float", "str", "bool", "complex", "slice", "ellipsis"),
+        *("int", "float", "str", "bool", "complex", "slice", "range", "ellipsis"),
         *("torch.dtype", "torch.device", "torch.Size", "torch.memory_format", "torch.layout"),
     }
 )

@@ -419,3 +419,46 @@ def test_a_large_tensor_comes_to_its_file_in_pieces(
         TorchFiles().write_copy(copy, file)
     read = torch.load(tmp_path / "tensor.pt", weights_only=True)
     assert read.stride() == copy.kind[2] and torch.equal(read, copy.to_host())
+
+
+@pytest.mark.parametrize("has_hash", [False, True])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        *(torch.bool, torch.int8, torch.int16, torch.int32, torch.int64),
+        *(torch.uint8, torch.uint16, torch.uint32, torch.uint64),
+    ],
+)
+def test_the_kernel_knows_integers_exactly_whatever_the_size_and_the_place(dtype: torch.dtype, has_hash: bool) -> None:
+    """Up to the ends of each dtype, which float64 does not tell from their neighbours."""
+    from tensorprobe.capture.torch.digest import hash_digest
+    from tensorprobe.capture.torch.reducer import Reducer
+    from tensorprobe.model.record import Value
+
+    torch.manual_seed(4)
+    numbers = torch.randint(-(1 << 63), (1 << 63) - 1, ((1 << 20) + 64,))
+    memory = (numbers % 2).to(torch.bool) if dtype is torch.bool else numbers.view(dtype)[: len(numbers)]
+    tensors = [
+        memory[start : start + size] for start in (0, 1, 8) for size in (1, 5, 2031, 2032, 2033, 100_003, 1 << 20)
+    ]
+    tensors += [memory[: 1 << 20].view(1024, 1024).t(), memory[: 1 << 18].view(512, 512)[:, 16:80], memory[::3]]
+    tensors.append(memory[:3].expand(5, 3))
+    reducer = Reducer()
+    whole = memory.cuda()
+    on_device = [whole.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()) for tensor in tensors]
+    values = [Value(None) for _ in tensors]
+    for tensor, value in zip(on_device, values, strict=True):
+        value.stats = reducer.reduce(tensor, 0, value if has_hash else None)
+        assert reducer._buffers == {}, "not by the kernel"
+    reducer.fetch()
+    for tensor, value in zip(tensors, values, strict=True):
+        host = Reducer().reduce(tensor)
+        exact = [int(number) for number in tensor.reshape(-1).tolist()]
+        stats = value.stats
+        assert stats is not None and (stats.max, stats.min) == (max(exact), min(exact))
+        assert type(stats.max) is (bool if dtype is torch.bool else int)
+        assert (stats.nan_count, stats.inf_count) == (host.nan_count, host.inf_count)
+        assert stats.norm == pytest.approx(host.norm, rel=1e-12)
+        assert stats.mean == pytest.approx(host.mean, abs=1e-12 * (host.norm or 0))
+        assert stats.sketch == pytest.approx(host.sketch, abs=1e-9 * (host.norm or 0))
+        assert not has_hash or value.digest == hash_digest(tensor)

@@ -23,7 +23,7 @@ def row(largest: float, smallest: float, infs: int) -> list[float]:
 
 
 def test_the_norm_is_the_root_of_the_sum_of_squares() -> None:
-    first, second = finish_rows(np.array([row(3.0, -4.0, 0), row(5.0, 5.0, 0)]))
+    first, second = finish_rows(np.array([row(3.0, -4.0, 0), row(5.0, 5.0, 0)]), [False, False])
     assert first == [3.0, -4.0, 6.0, math.sqrt(8.0), 1.0, 0.0, 1.0, 2.0, 3.0, 4.0]
     assert second == [5.0, 5.0, 6.0, math.sqrt(8.0), 1.0, 0.0, 1.0, 2.0, 3.0, 4.0]
 
@@ -33,10 +33,15 @@ def test_the_norm_is_the_root_of_the_sum_of_squares() -> None:
     ("ends", "total"), [((INF, -1.0), INF), ((1.0, -INF), -INF), ((INF, -INF), math.nan)], ids=["plus", "minus", "both"]
 )
 def test_an_infinity_is_in_the_sum_and_the_norm_and_not_in_the_sketch(ends: tuple[float, float], total: float) -> None:
-    (merged,) = finish_rows(np.array([row(*ends, 1)]))
+    (merged,) = finish_rows(np.array([row(*ends, 1)]), [False])
     assert merged[2] == pytest.approx(total, nan_ok=True)
     assert (merged[3], merged[5]) == (INF, 1.0)
     assert merged[6:] == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_the_extremes_of_integers_are_bits_and_no_numbers() -> None:
+    (merged,) = finish_rows(np.array([row(INF, math.nan, 0)]), [True])  # as the bits of 0x7FF0000000000000 look
+    assert merged[:4] == [0.0, 0.0, 6.0, math.sqrt(8.0)]
 
 
 class FakeBatch(Batch):

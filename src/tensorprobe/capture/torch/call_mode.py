@@ -15,6 +15,7 @@ import torch.utils.checkpoint
 from torch.overrides import TorchFunctionMode
 
 from tensorprobe.capture.call import Call
+from tensorprobe.capture.collector import collector
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.recursion import note_full_stack, room
 from tensorprobe.capture.torch.api_name import Api, ApiNames
@@ -109,7 +110,9 @@ class CallRunner:
             return self._run_unseen(api, function, args, kwargs, None if is_checkpointing(frame) else reason)
         is_concerned = self.memory.is_concerned(api.effect)
         given = self.begin_memory(api, args, kwargs) if is_concerned else None
+        before = collector.begin()
         call, span = self.begin(api, args, kwargs, frame)
+        collector.end(before)
         function_call = call if api.is_function else None
         if function_call is not None:
             self.recorder.recomputation.open_function(function_call)
@@ -127,7 +130,9 @@ class CallRunner:
         if is_concerned:
             self.end_memory(api, given, function, output, call)
         result = find_result(api, args, kwargs) if output is None else output
+        before = collector.begin()
         self.end(api, call, span, result, given=(args, kwargs))
+        collector.end(before)
         if api.exposes_memory or not self.recorder.describes_every_call:
             self._note_writes(api, args, kwargs)
         return output

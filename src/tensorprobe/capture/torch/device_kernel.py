@@ -16,13 +16,15 @@ from tensorprobe.store import sketch
 
 COLUMNS = 6 + sketch.COUNT
 """max, min, sum, sum of squares, NaN count, Inf count, and the four numbers of the sketch"""
-FIELDS = 2
-"""What a table says of each tensor for `merge_listed`: its first row, and how many rows it has."""
+FIELDS = 3
+"""What a table says of each tensor for `merge_listed`: its first row, how many rows it has, and whether it is of
+integers, whose extremes are put down as such: float64 ends at 2**53."""
 _A = tl.constexpr(0x9E3779B97F4A7C15)
 _B = tl.constexpr(0xD6E8FEB86659FD93)
 _WIDTH = tl.constexpr(sketch.BLOCK)
 _LANES = tl.constexpr(1 << (sketch.BLOCK - 1).bit_length())
 _COLUMNS = tl.constexpr(COLUMNS)
+_FIELDS = tl.constexpr(FIELDS)
 _AT_ONCE = tl.constexpr(4)
 """How many rows of the sketch a program reads at once: so many bytes must be on their way for all of the bandwidth."""
 _LARGEST_SQUARES = tl.constexpr(3e38)
@@ -78,10 +80,14 @@ def _add_six(a, b, c, d, e, f, other_a, other_b, other_c, other_d, other_e, othe
 @triton.jit  # type: ignore[untyped-decorator]
 def _hash(value, index, BITS: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
     """The share of each element: its bits, by its position."""
-    if BITS == 16:
+    if BITS == 8:
+        word = value.to(tl.uint8, bitcast=True).to(tl.uint64)
+    elif BITS == 16:
         word = value.to(tl.uint16, bitcast=True).to(tl.uint64)
-    else:
+    elif BITS == 32:
         word = value.to(tl.uint32, bitcast=True).to(tl.uint64)
+    else:
+        word = value.to(tl.uint64, bitcast=True)
     mixed = word * _A
     mixed = mixed ^ (mixed >> 32)
     weight = (2 * index + 1).to(tl.uint64) * _B
@@ -305,6 +311,61 @@ def _reduce(  # type: ignore[no-untyped-def]
         tl.store(hashes, (word + tl.sum(hashed, 0)).to(tl.int64, bitcast=True))
 
 
+@triton.jit  # type: ignore[untyped-decorator]
+def _reduce_integers(  # type: ignore[no-untyped-def]
+    values,
+    form,
+    count,
+    program,
+    programs,
+    row,
+    hashes,
+    BITS: tl.constexpr,  # noqa: N803
+    IS_SHIFTED: tl.constexpr,  # noqa: N803
+    IS_TRUTH: tl.constexpr,  # noqa: N803
+    DIMENSIONS: tl.constexpr,  # noqa: N803
+    HAS_HASH: tl.constexpr,  # noqa: N803
+):
+    """The share of one program of integers or truths. `IS_SHIFTED`: they may not fit int64, and their extremes are put
+    down less 2**63."""
+    lane = tl.arange(0, _LANES)
+    largest = tl.full((_LANES,), -0x8000000000000000, tl.int64)
+    smallest = tl.full((_LANES,), 0x7FFFFFFFFFFFFFFF, tl.int64)
+    total, squares = tl.zeros((_LANES,), tl.float64), tl.zeros((_LANES,), tl.float64)
+    folded, hashed = tl.zeros((_LANES,), tl.float64), tl.zeros((_LANES,), tl.uint64)
+    for line in range(program, count // _WIDTH + 1, programs):
+        index = lane + line * _WIDTH
+        inside = (lane < _WIDTH) & (index < count)
+        value = tl.load(values + _offset(index, form, DIMENSIONS), mask=inside, other=0)
+        whole = value.to(tl.int64)
+        number = value.to(tl.float64)
+        if IS_TRUTH:
+            whole = (value != 0).to(tl.int64)
+            number = whole.to(tl.float64)
+        if IS_SHIFTED:
+            whole = whole ^ -0x8000000000000000
+        largest = tl.maximum(largest, tl.where(inside, whole, -0x8000000000000000))
+        smallest = tl.minimum(smallest, tl.where(inside, whole, 0x7FFFFFFFFFFFFFFF))
+        total += number
+        squares += number * number
+        folded += number * _row_sign(line).to(tl.float64)
+        if HAS_HASH:
+            hashed += _hash(value, index, BITS)
+    none = tl.zeros((_LANES,), tl.int32)
+    _store_counts(row, folded, lane.to(tl.uint32), none, none)
+    most, least = tl.max(largest, 0), tl.min(smallest, 0)
+    if IS_TRUTH:
+        tl.store(row, most.to(tl.float64))
+        tl.store(row + 1, least.to(tl.float64))
+    else:
+        tl.store(row, most.to(tl.float64, bitcast=True))
+        tl.store(row + 1, least.to(tl.float64, bitcast=True))
+    tl.store(row + 2, tl.sum(total, 0))
+    tl.store(row + 3, tl.sum(squares, 0))
+    if HAS_HASH:
+        tl.store(hashes, tl.sum(hashed, 0).to(tl.int64, bitcast=True))
+
+
 UNSPECIALIZED = ("address", "count", "row", "programs", "size_1", "size_2", "size_3", "step_0", "step_1", "step_2")
 """A kernel of them is right for all numbers, not only for those that it was compiled with."""
 
@@ -333,14 +394,33 @@ def reduce_tensor(  # type: ignore[no-untyped-def]
     and steps say (`kernel_launch.Strides`)."""
     program = tl.program_id(0).to(tl.int64)
     if program < programs:
-        values = address.to(tl.pointer_type(DTYPE))
-        if IS_ALIGNED:
-            values = tl.multiple_of(values, 16)
-        bits: tl.constexpr = DTYPE.primitive_bitwidth
         form = (size_1, size_2, size_3, step_0, step_1, step_2)
         place = rows + (row + program) * _COLUMNS
         hash_place = hashes + row + program
-        _reduce(values, form, count, program, programs, place, hash_place, bits, IS_ALIGNED, DIMENSIONS, HAS_HASH)
+        is_truth: tl.constexpr = tl.int1 == DTYPE
+        kind: tl.constexpr = tl.int8 if is_truth else DTYPE
+        bits: tl.constexpr = kind.primitive_bitwidth
+        values = address.to(tl.pointer_type(kind))
+        if IS_ALIGNED:
+            values = tl.multiple_of(values, 16)
+        if kind.is_floating():
+            _reduce(values, form, count, program, programs, place, hash_place, bits, IS_ALIGNED, DIMENSIONS, HAS_HASH)
+        else:
+            is_shifted: tl.constexpr = tl.uint64 == DTYPE
+            _reduce_integers(
+                values,
+                form,
+                count,
+                program,
+                programs,
+                place,
+                hash_place,
+                bits,
+                is_shifted,
+                is_truth,
+                DIMENSIONS,
+                HAS_HASH,
+            )
 
 
 _MERGED_ROWS = tl.constexpr(512)
@@ -351,17 +431,28 @@ def merge_listed(table, rows, hashes, merged, merged_hashes, HAS_HASH: tl.conste
     """The rows of each tensor of the table as one: its largest, its smallest, and the sums of all other columns, always
     in the same order."""
     value = tl.program_id(0).to(tl.int64)
-    first = tl.load(table + 2 * value)
-    count = tl.load(table + 2 * value + 1)
+    first = tl.load(table + _FIELDS * value)
+    count = tl.load(table + _FIELDS * value + 1)
     lane = tl.arange(0, _MERGED_ROWS)
-    largest = tl.full((_MERGED_ROWS,), float("-inf"), tl.float64)
-    smallest = tl.full((_MERGED_ROWS,), float("inf"), tl.float64)
-    for start in range(0, count, _MERGED_ROWS):
-        place = rows + (first + start + lane) * _COLUMNS
-        largest = tl.maximum(largest, tl.load(place, mask=start + lane < count, other=float("-inf")))
-        smallest = tl.minimum(smallest, tl.load(place + 1, mask=start + lane < count, other=float("inf")))
-    tl.store(merged + value * _COLUMNS, tl.max(largest, 0))
-    tl.store(merged + value * _COLUMNS + 1, tl.min(smallest, 0))
+    if tl.load(table + _FIELDS * value + 2) == 0:
+        largest = tl.full((_MERGED_ROWS,), float("-inf"), tl.float64)
+        smallest = tl.full((_MERGED_ROWS,), float("inf"), tl.float64)
+        for start in range(0, count, _MERGED_ROWS):
+            place = rows + (first + start + lane) * _COLUMNS
+            largest = tl.maximum(largest, tl.load(place, mask=start + lane < count, other=float("-inf")))
+            smallest = tl.minimum(smallest, tl.load(place + 1, mask=start + lane < count, other=float("inf")))
+        tl.store(merged + value * _COLUMNS, tl.max(largest, 0))
+        tl.store(merged + value * _COLUMNS + 1, tl.min(smallest, 0))
+    else:
+        most = tl.full((_MERGED_ROWS,), -0x8000000000000000, tl.int64)
+        least = tl.full((_MERGED_ROWS,), 0x7FFFFFFFFFFFFFFF, tl.int64)
+        integers = rows.to(tl.pointer_type(tl.int64), bitcast=True)
+        for start in range(0, count, _MERGED_ROWS):
+            place = integers + (first + start + lane) * _COLUMNS
+            most = tl.maximum(most, tl.load(place, mask=start + lane < count, other=-0x8000000000000000))
+            least = tl.minimum(least, tl.load(place + 1, mask=start + lane < count, other=0x7FFFFFFFFFFFFFFF))
+        tl.store(merged + value * _COLUMNS, tl.max(most, 0).to(tl.float64, bitcast=True))
+        tl.store(merged + value * _COLUMNS + 1, tl.min(least, 0).to(tl.float64, bitcast=True))
     for column in tl.static_range(2, _COLUMNS):
         sums = tl.zeros((_MERGED_ROWS,), tl.float64)
         for start in range(0, count, _MERGED_ROWS):
@@ -375,5 +466,18 @@ def merge_listed(table, rows, hashes, merged, merged_hashes, HAS_HASH: tl.conste
         tl.store(merged_hashes + value, tl.sum(hashed, 0))
 
 
-DTYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
+DTYPES = {
+    torch.float16: tl.float16,
+    torch.bfloat16: tl.bfloat16,
+    torch.float32: tl.float32,
+    torch.bool: tl.int1,
+    torch.int8: tl.int8,
+    torch.int16: tl.int16,
+    torch.int32: tl.int32,
+    torch.int64: tl.int64,
+    torch.uint8: tl.uint8,
+    torch.uint16: tl.uint16,
+    torch.uint32: tl.uint32,
+    torch.uint64: tl.uint64,
+}
 """Squares of these stay inside float64."""

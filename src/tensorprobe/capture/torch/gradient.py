@@ -13,12 +13,14 @@ import threading
 import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch.autograd import Variable
 
 from tensorprobe.capture.call import Call, GradientRecord, Slot, iter_slots
+from tensorprobe.capture.collector import collector
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.torch.gradient_slot import make_slots
 from tensorprobe.capture.torch.hiding import hidden
@@ -180,9 +182,9 @@ class GradientTracer:
             return False
         node, arriving, departing = plan
         record.outputs, record.outputs_by_keyword = span.slots, span.keyword_slots
-        node.register_prehook(self._make_prehook(record, arriving))
+        node.register_prehook(partial(self._deliver, record, arriving))
         if departing:
-            node.register_hook(self._make_posthook(record, departing))
+            node.register_hook(partial(self._deliver, record, departing))
         return True
 
     def _hook(
@@ -196,25 +198,14 @@ class GradientTracer:
             plan.add_output(span, slot, tensor, leaving)
         plan.add_inputs(span, leaving)
         for node, wanted in plan.arriving.items():
-            node.register_prehook(self._make_prehook(record, wanted))
+            node.register_prehook(partial(self._deliver, record, wanted))
         for node, wanted in plan.departing.items():
-            node.register_hook(self._make_posthook(record, wanted))
+            node.register_hook(partial(self._deliver, record, wanted))
 
-    def _make_prehook(self, record: GradientRecord, wanted: list[Wanted]) -> Callable[[Any], None]:
-        def receive_output_gradients(gradients: Any) -> None:
-            if record.is_live:
-                self._deliver(record, gradients, wanted)
-
-        return receive_output_gradients
-
-    def _make_posthook(self, record: GradientRecord, wanted: list[Wanted]) -> Callable[[Any, Any], None]:
-        def receive_input_gradients(gradients: Any, _: Any) -> None:
-            if record.is_live:
-                self._deliver(record, gradients, wanted)
-
-        return receive_input_gradients
-
-    def _deliver(self, record: GradientRecord, gradients: Any, wanted: list[Wanted]) -> None:
+    def _deliver(self, record: GradientRecord, wanted: list[Wanted], gradients: Any, _: Any = None) -> None:
+        """A node is about to run, with the gradients of its outputs; or has run, and gives on those of its inputs."""
+        if record.generation != self._recorder.generation:
+            return  # the graph still runs after `step()`: its gradients belong to no step that is being recorded
         try:
             task = self.note_backward_pass()
             if not record.is_begun:
@@ -272,6 +263,7 @@ class GradientTracer:
         task = _graph_task()
         if task != -1 and task not in self._tasks:
             self._tasks.add(task)
+            collector.restore()
             Variable._execution_engine.queue_callback(lambda: self._end_backward_pass(task))
         return task
 

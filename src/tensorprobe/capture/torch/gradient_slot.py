@@ -3,6 +3,7 @@ them has none."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,16 +16,8 @@ _ATOMS = (torch.Tensor, torch.Size)
 
 def make_slots(tree: Any, role: str, tensors: list[tuple[Slot, torch.Tensor]]) -> Any:
     """The same nesting, with a slot for each tensor that has a gradient; both are added to `tensors`."""
-
-    def make(value: Any, path: str) -> Slot | None:
-        if not isinstance(value, torch.Tensor) or not value.requires_grad:
-            return None
-        slot = Slot(path)
-        tensors.append((slot, value))
-        return slot
-
     if type(tree) not in (tuple, list) or len(tree) > MAX_PLAIN_ITEMS:
-        return map_tree(tree, role, make, _ATOMS)
+        return map_tree(tree, role, partial(_make_slot, tensors), _ATOMS)
     slots: list[Any] = []
     above = (id(tree),)
     for index, item in enumerate(tree):
@@ -34,6 +27,16 @@ def make_slots(tree: Any, role: str, tensors: list[tuple[Slot, torch.Tensor]]) -
             slots.append(slot)
             if slot is not None:
                 tensors.append((slot, item))
+        elif kind in PLAIN_ENDS:
+            slots.append(None)
         else:
-            slots.append(None if kind in PLAIN_ENDS else map_tree(item, f"{role}.{index}", make, _ATOMS, above))
+            slots.append(map_tree(item, f"{role}.{index}", partial(_make_slot, tensors), _ATOMS, above))
     return slots
+
+
+def _make_slot(tensors: list[tuple[Slot, torch.Tensor]], value: Any, path: str) -> Slot | None:
+    if not isinstance(value, torch.Tensor) or not value.requires_grad:
+        return None
+    slot = Slot(path)
+    tensors.append((slot, value))
+    return slot

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from tensorprobe.capture.torch.statistics import Extent, describe_failure, fill_stats
+from tensorprobe.capture.torch.statistics import Extent, describe_failure, fill_stats, is_integer, read_row
 from tensorprobe.model.record import Stats, Value
 
 if TYPE_CHECKING:
@@ -186,9 +186,10 @@ class Batch:
         finally:
             self.waiting, self.used = [], 0
             self._is_free.set()
-        numbers = finish_rows(rows)
+        numbers = finish_rows(rows, [is_integer(entry[1].dtype) for entry in waiting])
+        bits = rows[:, :2].copy().view(np.int64).tolist()
         for index, (stats, extent, value, *_) in enumerate(waiting):
-            fill_stats(stats, extent, numbers[index])
+            fill_stats(stats, extent, read_row(extent.dtype, numbers[index], bits[index]))
             if value is not None:
                 value.digest = f"{int(hashes[index]):016x}"
 
@@ -200,15 +201,16 @@ class Batch:
         for event in events:
             event.synchronize()
         with torch.inference_mode(False), torch.cuda.stream(self._side):
-            places = torch.tensor([entry[3:] for entry in self.waiting], dtype=torch.int64)
-            merged, hashes = self.launcher.merge(places, has_hashes)
+            places = [(first, rows, is_integer(extent.dtype)) for _, extent, _, first, rows in self.waiting]
+            merged, hashes = self.launcher.merge(torch.tensor(places, dtype=torch.int64), has_hashes)
             return merged.cpu().numpy(), hashes.cpu().numpy().view(np.uint64)
 
 
-def finish_rows(rows: np.ndarray[Any, Any]) -> list[list[float]]:
+def finish_rows(rows: np.ndarray[Any, Any], are_integers: list[bool]) -> list[list[float]]:
     """A row of each value: max, min, sum, norm, NaN count, Inf count, sketch. The kernel leaves infinities out of its
-    sums, and gives the sum of squares."""
+    sums, and gives the sum of squares. The extremes of integers are in the bits of `rows`, not here."""
     largest, smallest, total, squares, *others = rows.T
+    largest, smallest = np.where(are_integers, 0.0, largest), np.where(are_integers, 0.0, smallest)
     ends = np.where(np.isposinf(largest), largest, 0.0), np.where(np.isneginf(smallest), smallest, 0.0)
     with np.errstate(invalid="ignore"):  # the sum of both infinities is NaN
         total = total + ends[0] + ends[1]

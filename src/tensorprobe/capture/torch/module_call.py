@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from tensorprobe.capture.call import Call
+from tensorprobe.capture.collector import collector
 from tensorprobe.capture.framework import Undo
 from tensorprobe.capture.patch import nothing
 from tensorprobe.capture.recursion import room
@@ -113,7 +114,7 @@ class ModuleNames:
         """Each parameter by its address: the stem of its module, its name there, and itself. Without those whose
         gradients are reduced over ranks."""
         found: dict[int, tuple[str, str, Any]] = {}
-        for named in self._known.values():
+        for named in list(self._known.values()):
             if named.is_reduced:
                 continue
             for name, parameter in present(named.owner._parameters).items():
@@ -123,14 +124,14 @@ class ModuleNames:
     def parameter_names(self) -> dict[int, str]:
         """Each parameter by its address: its dotted name in the model."""
         found: dict[int, str] = {}
-        for named in self._known.values():
+        for named in list(self._known.values()):
             for name, parameter in present(named.owner._parameters).items():
                 found.setdefault(id(parameter), f"{named.path}.{name}" if named.path else name)
         return found
 
     def reduced(self) -> list[NamedModule]:
         """The modules whose gradients are reduced over ranks."""
-        return [named for named in self._known.values() if named.is_reduced]
+        return [named for named in list(self._known.values()) if named.is_reduced]
 
     def _add(self, model: torch.nn.Module, index: str) -> None:
         for path, module, class_name, is_reduced in walk_modules(model, self._note_failure):
@@ -229,7 +230,7 @@ class ModuleRunner:
     ) -> tuple[Call | None, Span | None]:
         call: Call | None = None
         span: Span | None = None
-        recorder = self.recorder
+        recorder, young = self.recorder, collector.begin()
         try:
             self._warn_of_fast_path(named)
             call = recorder.begin_module(named.stem, named.path, sys._getframe(2), named.layer)
@@ -243,6 +244,7 @@ class ModuleRunner:
                     span = self.gradients.begin(args, kwargs, wants_slots=call.keeps_backward)
         except Exception as error:
             recorder.note_failure(named.stem, error)
+        collector.end(young)
         return call, span
 
     def cannot_look(self) -> bool:
@@ -283,6 +285,7 @@ class ModuleRunner:
     def after(self, named: NamedModule, call: Call | None, span: Span | None, output: Any) -> None:
         if call is None:
             return
+        young = collector.begin()
         try:
             self.recorder.end_module(call)
             if call.is_recorded:
@@ -291,6 +294,7 @@ class ModuleRunner:
                     self.gradients.end(call, span, output)
         except Exception as error:
             self.recorder.note_failure(named.stem, error)
+        collector.end(young)
 
     def after_failure(self, named: NamedModule, call: Call | None, span: Span | None, failure: BaseException) -> None:
         if call is None:

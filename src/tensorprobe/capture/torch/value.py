@@ -182,14 +182,14 @@ class ValueTable:
             for address, known in list(self._storages.items())
             if known.is_exposed and not known.reference.expired()
         }
-        for known in self._storages.values():
+        for known in list(self._storages.values()):
             known.restart(known.version, None)
         self._sees_calls = False
         forget_written()
 
     def doubt(self) -> None:
         """Something may have written anywhere: know no value any more, but remember who made it."""
-        for known in self._storages.values():
+        for known in list(self._storages.values()):
             known.forget()
 
     def _observe(self, tensor: torch.Tensor, produced_by: str | None) -> tuple[KnownStorage, Layout]:

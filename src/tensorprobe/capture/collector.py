@@ -1,0 +1,67 @@
+"""Python's garbage collector. It runs after so many new objects, looks at all of them, and now and then at every object
+of the process, which takes a tenth of a second and more. What a capture notes of a forward are thousands of new
+objects, and none of them is garbage: they are not to count, so that the collector runs as often as without a capture.
+
+What is noted is counted, and the threshold raised by as much. As soon as some of it may be gone (records were written,
+a backward pass frees its graph, the window is closed) it is put back: nobody's garbage waits longer than it would.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections import deque
+
+_AT_ONCE = 256
+_MOST = 1 << 16
+
+
+class Collector:
+    """Lets the collector pass over objects that are ours. There is one for the process, as there is one collector."""
+
+    def __init__(self) -> None:
+        self._own = 0
+        """After how many new objects the program wants it to run."""
+        self._raised: deque[int] = deque(maxlen=256)
+        """What was set here: a program may put back later what it found in a window."""
+        self._made = 0
+        """Ours that it was not told of."""
+        self._passed = 0
+        """Ours that it passes over."""
+        self._lock = threading.RLock()  # the collector itself may run anything in this thread
+
+    def begin(self) -> int:
+        """Something is about to be noted: how many new objects there are."""
+        return gc.get_count()[0]
+
+    def end(self, before: int) -> None:
+        """It is noted: what there is more than `before` is ours."""
+        made = gc.get_count()[0] - before
+        if made > 0:
+            self._made += made
+            if self._made >= _AT_ONCE:
+                self._pass_over()
+
+    def _pass_over(self) -> None:
+        with self._lock:
+            first, *others = gc.get_threshold()
+            if first not in self._raised:  # the program's
+                self._own, self._passed = first, 0
+            made, self._made = self._made, 0
+            if first:  # or else the program has switched it off
+                self._passed = min(self._passed + made, gc.get_count()[0], _MOST)  # it has run since, if there are less
+                raised = self._own + -(-self._passed // _AT_ONCE) * _AT_ONCE  # one of few numbers: what is kept stays small
+                if raised not in self._raised:
+                    self._raised.append(raised)
+                gc.set_threshold(raised, *others)
+
+    def restore(self) -> None:
+        """Ours may be gone."""
+        with self._lock:
+            first, *others = gc.get_threshold()
+            if first in self._raised:
+                gc.set_threshold(self._own, *others)
+            self._made = self._passed = 0
+
+
+collector = Collector()
