@@ -129,6 +129,9 @@ ELEMENTWISE: Cases = {
     "Tensor.where": [call(X, MASK, Y)],
     "select": [call(MASK, X, Y), call(MASK, X, 0.5)],
     "Select": [call(MASK, X, Y)],
+    **{name: [call(X.astype(float), Y.astype(float))] for name in ("assign", "assign_value", "Assign")},
+    **{f"assign_{name}": [call(X.astype(float), Y.astype(float))] for name in ("add", "sub")},
+    **{f"Assign{name}": [call(X.astype(float), Y.astype(float))] for name in ("Add", "Sub")},
     "isclose": [call(X, X + 1e-4, 1e-3, 1e-3), call(X, X + 1e-4)],
     "IsClose": [made(X, X + 1e-4, rtol=1e-3, atol=1e-3), made(X, X + 1e-4)],
     "gelu": [call(X), call(X, approximate="tanh")],
@@ -254,7 +257,7 @@ LAYOUT: Cases = {
         for name in ("unsorted_segment_sum", "UnsortedSegmentSum")
     },
     **{
-        name: [call(X, np.array([1, 0, 1], np.int32), 2)]
+        name: [call(X, np.array([1, 0, 1], np.int32), 2), call(X, np.array([1, 0, 1], np.int32), 3)]
         for name in ("unsorted_segment_max", "unsorted_segment_min", "UnsortedSegmentMax", "UnsortedSegmentMin")
     },
     "Tensor.astype": [call(X, "float32"), call(MASK, "float32"), call(X, "int32"), call(X, Dtype("float16"))],

@@ -6,14 +6,18 @@ the few gradients that MindSpore itself gets wrong there: they are held against 
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
-from tensorprobe.replay.meaning.mindspore import TABLE
+from tensorprobe.replay.meaning.mindspore import TABLE, find_entry
+from tensorprobe.replay.meaning.mindspore.call import drop_repeated
 from tests.both.meaning_case import ELEMENTWISE, LAYOUT, REDUCTION, Case
 from tests.both.meaning_layer_case import LAYER, LOSS, NAMED
+from tests.both.meaning_part_case import PARTS
 from tests.both.meaning_run import (
     find_mindspore,
     is_close,
@@ -24,7 +28,7 @@ from tests.both.meaning_run import (
 )
 from tests.both.vocabulary_run import NO_KERNEL
 
-CASES = {**ELEMENTWISE, **LAYOUT, **REDUCTION, **LAYER, **LOSS, **NAMED}
+CASES = {**ELEMENTWISE, **LAYOUT, **REDUCTION, **LAYER, **LOSS, **NAMED, **PARTS}
 NOT_ON_CPU = {
     "Functional": ("einsum", "layer_norm", "roll"),
     "Mint": (
@@ -47,8 +51,12 @@ NOT_ON_CPU = {
 """No kernel of these on a CPU, in MindSpore 2.10."""
 PARTLY_ON_CPU = {("Mint", "floor_divide"), ("Tensor", "floor_divide"), ("MintFunctional", "dropout")}
 """With one form of their arguments only."""
-NO_DERIVATIVE = {("Mint", "select"), ("Primitive", "Rint"), ("Mint", "unbind"), ("Primitive", "SelectExtView")} | {
-    ("MintFunctional", "softplus")
+NO_DERIVATIVE = {
+    *(("Functional", name) for name in ("channel_shuffle", "cholesky", "cummax", "cummin", "hinge_embedding_loss")),
+    *(("Mint", name) for name in ("cummax", "select", "unbind")),
+    ("MintFunctional", "softplus"),
+    *(("Primitive", name) for name in ("Rint", "SelectExtView")),
+    *(("Tensor", name) for name in ("cummax", "cummin", "select")),
 }
 """MindSpore cannot differentiate these on a CPU."""
 WRONG_IN_MINDSPORE = {
@@ -58,9 +66,10 @@ WRONG_IN_MINDSPORE = {
     ("Functional", "strided_slice"): (1,),
     ("Primitive", "SliceExt"): (0,),
     ("Primitive", "L2Normalize"): (2,),
+    ("Primitive", "MatrixInverse"): (1,),
 }
 """Cases whose gradient MindSpore 2.10 gets wrong on a CPU: of negative elements, of slices with a mask or by their
-kernel, of norms below epsilon."""
+kernel, of norms below epsilon, of the inverse of what is turned over."""
 LOW_PRECISION = {"bfloat16": 2.0**-7 / np.finfo(np.float32).eps}
 """So many epsilons of float32 are one rounding."""
 
@@ -130,3 +139,25 @@ def test_a_wrong_meaning_would_be_seen() -> None:
     recorded = run_mindspore("Primitive", "LayerNorm", case)
     assert is_close(recorded.results[0], run_meaning("Primitive", "LayerNorm", case, recorded).results[0])
     assert not is_close(recorded.results[0], run_meaning("Primitive", "LayerNorm", other, recorded).results[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "settings"),
+    [
+        ("LayerNorm", 3, {"begin_norm_axis": -1, "begin_params_axis": -1, "epsilon": 1e-3}),
+        ("BatchNorm", 5, {"is_training": True, "epsilon": 1e-5, "momentum": 0.1, "data_format": "NCHW"}),
+        ("Gather", 3, {"batch_dims": 0}),
+        ("ReduceMean", 2, {"keepdim": True}),
+        ("AvgPool", 1, {"kernel_size": 2, "strides": 2, "pad_mode": "VALID", "data_format": "NCHW"}),
+        ("BiasAdd", 2, {"data_format": "NCHW"}),
+    ],
+)
+def test_what_a_kernel_was_given_behind_its_arguments_is_known_by_name(
+    name: str, own: int, settings: dict[str, object]
+) -> None:
+    entry = find_entry("Primitive", name)
+    assert entry is not None
+    function = partial(entry.function, None) if entry.needs_context else entry.function
+    args = tuple(f"argument {place}" for place in range(own))
+    for given in ((*args, *settings.values()), args):
+        assert drop_repeated(function, given, settings) == args

@@ -133,6 +133,17 @@ def test_a_backward_that_is_the_derivative_is_executed_again(tmp_path: Path) -> 
     assert not any("is not the derivative" in one for one in verdict.evidence)
 
 
+def test_a_backward_is_the_derivative_also_of_a_gradient_that_came_off(tmp_path: Path) -> None:
+    """Behind it a part of the program computes in bfloat16; it does not."""
+
+    def go_coarse(x: torch.Tensor) -> torch.Tensor:
+        return (x.bfloat16() * 1.3).softmax(-1).square().float()
+
+    verdict = compare(tmp_path, lambda x, _: go_coarse(F.tanh(x)), lambda x, _: go_coarse(Tanh.apply(x)))
+    assert verdict.kind == "agree", verdict.headline
+    assert not any("is not the derivative" in one for one in verdict.evidence), verdict.evidence
+
+
 class Scaled(torch.autograd.Function):  # type: ignore[misc]
     """Half of the gradient goes to the scale."""
 

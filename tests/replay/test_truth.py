@@ -145,6 +145,7 @@ def test_a_decision_that_truth_makes_otherwise_is_told_with_its_margin(
     decision = run.coverage.decisions[place]
     assert 0 < decision.count < decision.total
     assert decision.margin is not None and 0 < decision.margin <= margin
+    assert decision.is_explained
     done = run_here(capsys, "truth", tmp_path)
     assert done.returncode == 0
     assert f"{place} would decide otherwise without rounding, in {decision.count} of {decision.total}" in done.stdout

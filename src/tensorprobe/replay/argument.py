@@ -61,6 +61,8 @@ def build_plain(leaf: Any, make_object: MakeObject) -> Any:
             return value
     if kind == "slice" and isinstance(value, list) and len(value) == 3 and all(map(_is_index, value)):
         return slice(*value)
+    if kind == "range" and isinstance(value, list) and len(value) == 3 and None not in value and value[2]:
+        return range(*value) if all(map(_is_index, value)) else make_object(kind, value)
     if kind == "ellipsis":
         return Ellipsis
     if kind == "complex" and isinstance(value, str):

@@ -122,7 +122,9 @@ class BackwardPasses:
         found = []
         for gradient in one.all_leaves if request.roots else ():
             tensor = self._find(gradient.leaf)
-            if tensor is not None and tensor.grad is not None and gradient.after is not None:
+            if tensor is None or gradient.after is None or not (tensor.is_leaf or tensor.retains_grad):
+                continue
+            if tensor.grad is not None:
                 self._workspace.add(gradient.after, tensor.grad, one.name)
                 found.append((gradient, tensor.grad))
         self._workspace.release(one.used_tensors())

@@ -54,8 +54,11 @@ class Replay:
         advance: Callable[[], None] = lambda: None,
         limit: float = math.inf,
         replace_leaf: ReplaceLeaf | None = None,
+        *,
+        chooses_anew: bool = False,
     ) -> None:
-        """`limit`: the position of the last record that is wanted. `replace_leaf` gives a leaf another content."""
+        """`limit`: the position of the last record that is wanted. `replace_leaf` gives a leaf another content.
+        `chooses_anew`: choices are made by what is compared now, and are not those recorded."""
         self.program = program
         self._limit = limit
         self.precision, self.device = precision, device
@@ -65,7 +68,7 @@ class Replay:
         self.coverage = Coverage()
         self.onlooker = onlooker or Onlooker()
         self._advance = advance
-        self.recorded = RecordedTensors(program.rank, device, program.kept)
+        self.recorded = RecordedTensors(program.rank, device, program.kept, chooses_anew=chooses_anew)
         self.invoker = Invoker(self.recorded, precision, device, program.limit_bytes, program.checked)
         self.gradients = Gradients(program, self._see_recorded_gradient, ReducedGradients(program, self.rank))
         self.passes = program.backward_passes
@@ -146,10 +149,10 @@ class Replay:
             self.gradients.give_up(around.span)
 
     def _may_be_followed_otherwise(self, operation: Operation) -> bool:
-        """Can what its own backward gave back stand for the derivative? Not where gradients of gradients are asked for,
-        nor where other ranks take part."""
+        """Can what its own backward gave back stand for the derivative? Not where other ranks take part, nor in a pass
+        inside another one."""
         is_told = operation.has_backward and self.precision.is_wide and not self.board.is_joint
-        return is_told and not any(one.creates_graph or one.nested for one in self.passes)
+        return is_told and not any(one.nested for one in self.passes)
 
     def _run_module(self, operation: Operation) -> Steps:
         """A module call owns no values: what goes in and comes out are those of the calls around and inside of it."""

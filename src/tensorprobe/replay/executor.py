@@ -5,7 +5,7 @@ What cannot be made again keeps what was recorded."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -157,7 +157,26 @@ class Executor:
         output, found = self._invoker.invoke(operation, args, kwargs)
         output, found = self._tell_apart(operation, given, output, found)
         self._gradients.end(operation, span, output)
-        return self._add_results(operation, found, (args, kwargs))
+        results = self._add_results(operation, found, (args, kwargs))
+        if operation.name in self._coverage.decisions:
+            decision = self._coverage.decisions[operation.name]
+            self._coverage.decisions[operation.name] = replace(
+                decision, error=self._find_error(operation, args, kwargs)
+            )
+        return results
+
+    def _find_error(self, operation: Operation, args: Any, kwargs: Any) -> float | None:
+        """How far the numbers that a call was given are from their truth, all together, at most."""
+        given = dict(tensors_by_slot(args, "input")) | dict(tensors_by_slot(kwargs, "kwargs"))
+        error = 0.0
+        for leaf in operation.inputs:
+            if leaf.is_floating and leaf.slot in given:
+                try:
+                    distance = (self._recorded.load(leaf) - given[leaf.slot].detach()).abs()
+                except MissingContentError:
+                    return None
+                error += float(distance.nan_to_num(0.0, 0.0).max()) if distance.numel() else 0.0
+        return error
 
     def _tell_apart(
         self, operation: Operation, given: Mapping[int, Leaf], output: Any, found: Tensors
@@ -190,6 +209,8 @@ class Executor:
 
     def _decide(self, operation: Operation, leaf: Leaf, tensor: torch.Tensor, given: Given) -> torch.Tensor:
         """A choice, a mask, an index: the program went on with the one that was recorded."""
+        if self._recorded.chooses_anew:
+            return tensor
         try:
             recorded = self._recorded.load(leaf)
         except MissingContentError:

@@ -161,7 +161,7 @@ class Invoker:
             partial(self.note_choice, operation) if self.note_choice is not None else None,
             self._make_draw(operation),
             self._drops,
-            self.recorded.is_lent,
+            self.recorded.chooses_anew,
         )
 
     def _load_result(self, leaf: Leaf) -> torch.Tensor:

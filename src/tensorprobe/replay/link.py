@@ -8,27 +8,27 @@ only close to another value is another value.
 from __future__ import annotations
 
 import hashlib
-from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from tensorprobe.model.undefined import UNDEFINED_MEMORY
+from tensorprobe.replay.linked_pass import Key, find_passes
 from tensorprobe.replay.meaning.mindspore import OWN_RESULTS
 from tensorprobe.replay.meaning.mindspore.call import GIVEN_BACK
 from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors, bits_of
-from tensorprobe.run.backward_pass import BackwardPass
-from tensorprobe.run.leaf import LENT, STATE_ROLES, Leaf, is_tensor, iter_leaves, read_leaf
+from tensorprobe.run.leaf import LENT, STATE_ROLES, UPDATED, Leaf, change_leaves, is_tensor, iter_leaves
 
-Key = tuple[str, tuple[int, ...], bytes]
-"""Equal for tensors of the same bits."""
 WRITTEN_COUNT = "written_count"
 """The field that says how many of the last results of a call are what it wrote into its arguments."""
-_MAX_DEPTH = 64
-_IN_PLACE = ("__setitem__", "assign", "assign_add", "assign_sub", "Assign", "AssignAdd", "AssignSub")
+_ASSIGNING = ("assign", "assign_value", "assign_add", "assign_sub", "Assign", "AssignAdd", "AssignSub")
+_IN_PLACE = (
+    *("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ifloordiv__", "__imod__", "__ipow__"),
+    *_ASSIGNING,
+)
 _DROPOUTS = ("dropout", "Dropout")
 _STATISTICS = {"BatchNorm": (3, 4), "batch_norm": (1, 2)}
 """Calls that write into arguments besides what they return: into which."""
@@ -40,7 +40,7 @@ def link_program(program: Program) -> None:
     for operation in program.operations:
         linker.link(operation)
     program.unclear = frozenset(linker.unclear)
-    program.passes = find_passes(program)
+    program.passes = find_passes(program, linker)
 
 
 @dataclass(slots=True)
@@ -49,6 +49,8 @@ class _Parameter:
 
     number: int
     key: Key | None
+    first: int
+    """The number that it had at first."""
     writer: str | None = None
     """A call that has been given it since, and may have written to it."""
 
@@ -67,14 +69,17 @@ class _Linker:
     """Results of which several have the same bits, where that had to decide."""
 
     def __post_init__(self) -> None:
-        self._recorded = RecordedTensors(self.program.rank, torch.device("cpu"), self.program.kept)
+        self.recorded = RecordedTensors(self.program.rank, torch.device("cpu"), self.program.kept)
         self._count = 0
         self._keys: dict[Any, Key] = {}
         self._is_plain: dict[Key, bool] = {}
         self._results: dict[str, list[_Result]] = {}
         self._by_content: dict[Key, list[int]] = {}
-        self._leaves: dict[Key, int] = {}
+        self.leaves: dict[Key, int] = {}
+        """What no call was seen to make, and is no parameter."""
         self._parameters: dict[str, _Parameter] = {}
+        self._about: dict[int, dict[str, Any]] = {}
+        """What is known of parameters, by the numbers of their tensors: a kernel does not know their names."""
         self._names = self._find_names()
         self._looks = _find_looks(self.program)
 
@@ -90,7 +95,7 @@ class _Linker:
             return {**found, "requires_grad": True} if leaf.slot in departing else found
 
         for name, slot in (("input_args", "input"), ("input_kwargs", "kwargs")):
-            fields[name] = _change_leaves(fields.get(name), slot, describe_input)
+            fields[name] = change_leaves(fields.get(name), slot, describe_input)
         if operation.is_module or operation.is_layer:
             operation.describe(fields)
             link_inside = self._link_module if operation.is_module else self._link_layer
@@ -101,13 +106,15 @@ class _Linker:
         fields[WRITTEN_COUNT] = len(written)
         made: list[_Result] = []
         own = {f"output.{place}" for place in OWN_RESULTS.get(_class_name(operation), ())}
+        variable = _find_assigned(operation)
 
         def describe_result(leaf: Leaf) -> dict[str, Any]:
             """What a kernel keeps for its own backward means nothing to anybody else."""
             note = {"note": UNDEFINED_MEMORY} if leaf.slot in own else {}
-            return {"tensor": self._number_result(leaf, made), **note}
+            note |= {"parameter": variable} if variable is not None and leaf.slot == "output.0" else {}
+            return {"tensor": self._number_result(leaf, made, note.get("parameter")), **note}
 
-        fields["output"] = _change_leaves(fields["output"], "output", describe_result)
+        fields["output"] = change_leaves(fields["output"], "output", describe_result)
         self._results[operation.name] = made
         for result in made:
             if result.key is not None and result.leaf.slot not in own:
@@ -120,21 +127,21 @@ class _Linker:
     def _link_module(self, operation: Operation, fields: dict[str, Any]) -> None:
         for child in operation.children:
             self.link(child)
-        fields["output"] = _change_leaves(fields.get("output"), "output", self._describe_input)
+        fields["output"] = change_leaves(fields.get("output"), "output", self._describe_input)
 
     def _link_layer(self, operation: Operation, fields: dict[str, Any]) -> None:
         """The calls inside it make its results, or it passes on what it was given: a dropout that is switched off."""
         for role in STATE_ROLES:
-            fields[role] = _change_leaves(fields.get(role), role, self._describe_input)
+            fields[role] = change_leaves(fields.get(role), role, self._describe_input)
         inside = self._results.setdefault(operation.name, [])
         for child in operation.children:
             self.link(child, operation if len(operation.children) == 1 else None)
             inside += self._results[child.name]
-        known = {self._key(leaf): leaf.tensor for leaf in operation.inputs}
+        known = {self.key(leaf): leaf.tensor for leaf in operation.inputs}
         known |= {result.key: result.number for result in inside}
 
         def describe_result(leaf: Leaf) -> dict[str, Any]:
-            key = self._key(leaf)
+            key = self.key(leaf)
             found = known.get(key) if key is not None else None
             if found is None:  # nobody saw how it was made
                 found = self._number_result(leaf, inside)
@@ -142,28 +149,33 @@ class _Linker:
                     self._by_content.setdefault(key, []).append(found)
             return {"tensor": found}
 
-        fields["output"] = _change_leaves(fields.get("output"), "output", describe_result)
+        fields["output"] = change_leaves(fields.get("output"), "output", describe_result)
 
     # -- inputs --------------------------------------------------------------------------------------------------------
 
     def _describe_input(self, leaf: Leaf) -> dict[str, Any]:
         number = self._number_input(leaf)
-        return {} if number is None else {"tensor": number}
+        if number is None:
+            return {}
+        return {"tensor": number, **self._about.get(number, {})}
 
     def _number_input(self, leaf: Leaf) -> int | None:
-        key = self._key(leaf)
+        key = self.key(leaf)
         name = leaf.parameter
         if name is None:
             number = self._find_result(leaf, key)
             if number is not None or key is None:
                 return number
             name = self._names.get(key)
+            known = self._parameters.get(name) if name is not None else None
+            if known is not None and known.key != key:  # a copy of what the parameter was at first
+                return known.first
         if name is not None:
             return self._number_parameter(name, key)
         assert key is not None
-        if key not in self._leaves:
-            self._leaves[key] = self._next()
-        return self._leaves[key]
+        if key not in self.leaves:
+            self.leaves[key] = self._next()
+        return self.leaves[key]
 
     def _find_result(self, leaf: Leaf, key: Key | None) -> int | None:
         made = self._results.get(leaf.source or "", [])
@@ -171,7 +183,7 @@ class _Linker:
             alike = [result for result in made if (result.leaf.shape, result.leaf.dtype) == (leaf.shape, leaf.dtype)]
             return alike[0].number if len(alike) == 1 else None
         same = [result.number for result in made if result.key == key] or self._by_content.get(key, [])
-        if leaf.source is None and len(same) > 1 and self._says_nothing(leaf, key):
+        if leaf.source is None and len(same) > 1 and self.says_nothing(leaf, key):
             return None
         if len(same) > 1:
             self.unclear.update(same)
@@ -180,19 +192,27 @@ class _Linker:
     def _number_parameter(self, name: str, key: Key | None) -> int:
         known = self._parameters.get(name)
         if known is None:
-            known = self._parameters[name] = _Parameter(self._next(), key)
+            number = self._next()
+            known = self._parameters[name] = _Parameter(number, key, number)
+            self._about[known.number] = {"parameter": name}
         elif key is not None and known.key is not None and known.key != key and known.writer is not None:
-            known.number, known.writer = self._next(), None  # written by a call whose writing is not replayed
+            known.number = self._next()
+            self._about[known.number] = {"parameter": None, UPDATED: {"parameter": name, "by": known.writer}}
+            known.writer = None
         known.key = key
         return known.number
 
     # -- results -------------------------------------------------------------------------------------------------------
 
-    def _number_result(self, leaf: Leaf, made: list[_Result]) -> int:
-        result = _Result(self._next(), self._key(leaf), leaf)
+    def _number_result(self, leaf: Leaf, made: list[_Result], variable: str | None = None) -> int:
+        """`variable`: the parameter that it is from now on."""
+        result = _Result(self._next(), self.key(leaf), leaf)
         made.append(result)
-        if leaf.parameter is not None:
-            self._parameters[leaf.parameter] = _Parameter(result.number, result.key)
+        name = leaf.parameter or variable
+        if name is not None:
+            known = self._parameters.get(name)
+            first = result.number if known is None else known.first
+            self._parameters[name] = _Parameter(result.number, result.key, first)
         return result.number
 
     def _find_written(self, operation: Operation) -> list[Any]:
@@ -211,8 +231,11 @@ class _Linker:
         return found
 
     def _note_writer(self, operation: Operation) -> None:
-        op = operation.op.rpartition(".")[2]
-        is_writing = operation.fields.get("caller") == "optimizer" or op in _IN_PLACE or op.endswith("_")
+        op, is_optimizer = operation.op.rpartition(".")[2], operation.fields.get("caller") == "optimizer"
+        if is_optimizer and operation.prefix == "Jit":  # which holds the parameters itself
+            for known in self._parameters.values():
+                known.writer = operation.name
+        is_writing = is_optimizer or op in _IN_PLACE or (op.endswith("_") and not op.endswith("__"))
         if not is_writing and not is_gathering(operation):
             return
         made = {leaf.parameter for leaf in operation.outputs}
@@ -222,27 +245,27 @@ class _Linker:
 
     # -- content -------------------------------------------------------------------------------------------------------
 
-    def _key(self, leaf: Leaf) -> Key | None:
-        file_id = self._recorded.file_id(leaf)
+    def key(self, leaf: Leaf) -> Key | None:
+        file_id = self.recorded.file_id(leaf)
         if file_id is None or LENT in leaf.fields:
             return _statistics_key(leaf)
         known = self._keys.get((file_id, leaf.dtype, leaf.shape))
         if known is None:
             try:
-                content = bits_of(self._recorded.load(leaf)).numpy()
+                content = bits_of(self.recorded.load(leaf)).numpy()
             except MissingContentError:
                 return None
             known = leaf.dtype, leaf.shape, hashlib.blake2b(content.tobytes(), digest_size=16).digest()
             self._keys[file_id, leaf.dtype, leaf.shape] = known
         return known
 
-    def _says_nothing(self, leaf: Leaf, key: Key) -> bool:
+    def says_nothing(self, leaf: Leaf, key: Key) -> bool:
         """Zeros, ones, one whole number everywhere: equal to others by chance."""
         if key not in self._is_plain and (leaf.data_name is None or LENT in leaf.fields):
             number = leaf.fields.get("Max")
             self._is_plain[key] = number == leaf.fields.get("Min") and number == int(number or 0)
         elif key not in self._is_plain:
-            content = self._recorded.load(leaf).reshape(-1)
+            content = self.recorded.load(leaf).reshape(-1)
             first = content[:1]
             is_constant = bool((content == first).all()) if content.numel() else True
             self._is_plain[key] = is_constant and bool((first == first.to(torch.int64)).all())
@@ -258,7 +281,7 @@ class _Linker:
                 if leaf.parameter is None or leaf.parameter in seen:
                     continue
                 seen.add(leaf.parameter)
-                key = self._key(leaf)
+                key = self.key(leaf)
                 if key is not None and found.setdefault(key, leaf.parameter) != leaf.parameter:
                     ambiguous.add(key)
         return {key: name for key, name in found.items() if key not in ambiguous}
@@ -286,6 +309,12 @@ def is_gathering(operation: Operation) -> bool:
     return given is True or (isinstance(given, dict) and given.get("value") is True)
 
 
+def _find_assigned(operation: Operation) -> str | None:
+    """The parameter that a call gives other numbers."""
+    first = next(iter(operation.inputs), None) if _class_name(operation) in _ASSIGNING else None
+    return None if first is None else first.parameter
+
+
 def _class_name(operation: Operation) -> str:
     return operation.op.rpartition(".")[2]
 
@@ -298,69 +327,3 @@ def _find_looks(program: Program) -> dict[str, list[tuple[int, Mapping[str, Any]
             if leaf.parameter is not None:
                 found.setdefault(leaf.parameter, []).append((operation.position, leaf.fields))
     return found
-
-
-def _change_leaves(tree: Any, slot: str, change: Callable[[Leaf], dict[str, Any]], depth: int = 0) -> Any:
-    """The same tree with other fields of its tensors. What is nested too deep is built into no call."""
-    if depth > _MAX_DEPTH:
-        return tree
-    if isinstance(tree, list):
-        return [_change_leaves(item, f"{slot}.{index}", change, depth + 1) for index, item in enumerate(tree)]
-    if is_tensor(tree):
-        return {**tree, **change(read_leaf(tree, slot))}
-    if isinstance(tree, dict) and not isinstance(tree.get("type"), str):
-        return {key: _change_leaves(item, f"{slot}.{key}", change, depth + 1) for key, item in tree.items()}
-    return tree
-
-
-# -- where gradients begin ---------------------------------------------------------------------------------------------
-
-
-def find_passes(program: Program) -> list[BackwardPass]:
-    """A gradient that comes back to a result, and that none of its users has given, is where a pass began. (What a call
-    that nobody saw gives back is such a beginning, too.)"""
-    given_back = _find_given_back(program)
-    found: list[BackwardPass] = []
-    for first, last in _runs(program):
-        roots: dict[int, tuple[Leaf, Leaf]] = {}
-        for operation in program.calls():
-            if not first <= program.gradient_position(operation.backward_name) <= last:
-                continue
-            arriving = program.gradients_of(operation)[0]
-            for leaf in operation.outputs:
-                if leaf.tensor is not None and leaf.slot in arriving and leaf.tensor not in given_back:
-                    roots[leaf.tensor] = leaf, arriving[leaf.slot]
-        if roots:
-            tensors, gradients = zip(*roots.values(), strict=True)
-            name = f"backward_pass.{len(found)}"
-            found.append(BackwardPass(name, first, tensors, gradients, begins_anew=True))
-    return found
-
-
-def _find_given_back(program: Program) -> set[int]:
-    """The tensors whose gradient some call gave back; also where MindSpore has no backward of it to record, as of a
-    squeeze, and its results have got a gradient."""
-    calls = list(program.calls())
-    found = {number for operation in calls for number in _numbers_given_back(program, operation)}
-    for operation in reversed(calls):
-        if not any(program.gradients_of(operation)) and any(leaf.tensor in found for leaf in operation.outputs):
-            found.update(leaf.tensor for leaf in operation.inputs if leaf.is_floating and leaf.tensor is not None)
-    return found
-
-
-def _numbers_given_back(program: Program, operation: Operation) -> Iterator[int]:
-    """The tensors to which a call gave a gradient back."""
-    departing = program.gradients_of(operation)[1]
-    for leaf in operation.inputs:
-        if leaf.slot in departing and leaf.tensor is not None:
-            yield leaf.tensor
-
-
-def _runs(program: Program) -> list[tuple[int, int]]:
-    """Where backward records follow each other without a forward call between them."""
-    forward = sorted(operation.position for operation in program.calls())
-    found: dict[int, tuple[int, int]] = {}
-    for position in sorted(map(program.gradient_position, program.gradients)):
-        place = bisect_left(forward, position)
-        found[place] = found.get(place, (position, position))[0], position
-    return list(found.values())

@@ -7,6 +7,7 @@ of the calls inside the Function, a replay goes on with that.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -25,6 +26,8 @@ _ROUNDED_UNITS = 32.0
 """A backward that is the derivative is so many units of rounding off, or by no more than this in any dtype …"""
 _FACTOR_UNITS = 6.0
 """… and all of it together by less."""
+_GIVEN_ERRORS = 2.0
+"""What is off by more than rounding already when it comes is off by as much when it goes on, or by a little more."""
 
 
 def original_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -41,6 +44,8 @@ class OwnBackward:
         self._arriving, self._departing = gradients
         self._true: torch.Tensor | None = None
         """The gradient of its only result."""
+        self._is_differentiated = False
+        """Were gradients of its gradients asked for? What it gave back is no longer the derivative of anything."""
 
     @contextmanager
     def around_calls(self, workspace: Workspace, recorded: RecordedTensors, coverage: Coverage) -> Iterator[None]:
@@ -57,6 +62,8 @@ class OwnBackward:
                 workspace.exchange(leaf, inner)
                 exchanged.append((leaf, tensor))
         yield
+        for leaf in self._operation.outputs:
+            workspace.find(leaf)  # one that lies in the memory of an argument is a view of what these calls were given
         for leaf, tensor in exchanged:
             workspace.exchange(leaf, tensor)
 
@@ -73,14 +80,31 @@ class OwnBackward:
     def _choose(
         self, slot: str, recorded: RecordedTensors, coverage: Coverage, derivative: torch.Tensor
     ) -> torch.Tensor | None:
+        self._is_differentiated = self._is_differentiated or torch.is_grad_enabled()
+        if self._is_differentiated:
+            return None
         leaf, load = self._departing[slot], partial(_load, recorded, derivative)
         unit, own = UNITS.get(leaf.dtype), load(leaf)
-        if unit is None or own is None or own.shape != derivative.shape or _is_near(own, derivative, unit):
+        if unit is None or own is None or own.shape != derivative.shape:
             return None
-        straight = self._pass_straight(own, unit, load)
-        rounding = self._find_rounding(slot, own, unit, load) if straight is None else 0.0
+        if _is_near(own, derivative, unit, self._find_arriving_error(load)):
+            return None
+        factor = self._find_factor(own, unit, load)
+        rounding = self._find_rounding(slot, own, unit, load) if factor != 1 else 0.0
         coverage.own_backwards.setdefault(self._operation.name, {})[slot] = rounding
-        return own if straight is None else straight
+        return own if factor is None or self._true is None else factor * self._true * (own != 0)
+
+    def _find_arriving_error(self, load: Callable[[Leaf], torch.Tensor | None]) -> float:
+        """How far the gradient that came was from its truth, relative to its size: so far what it gave back may be from
+        the derivative, which is that of the truth."""
+        came = self._load_arriving(load)
+        if came is None or self._true is None or came.shape != self._true.shape:
+            return 0.0
+        return float((came - self._true).norm()) / (float(self._true.norm()) or math.inf)
+
+    def _load_arriving(self, load: Callable[[Leaf], torch.Tensor | None]) -> torch.Tensor | None:
+        """The gradient of its only result."""
+        return load(self._arriving["output.0"]) if list(self._arriving) == ["output.0"] else None
 
     def _find_rounding(
         self, slot: str, own: torch.Tensor, unit: float, load: Callable[[Leaf], torch.Tensor | None]
@@ -97,16 +121,17 @@ class OwnBackward:
             size = max(size, max(factors, default=1.0) * max(float(gradient.norm()) for gradient in came))
         return unit * size
 
-    def _pass_straight(
-        self, own: torch.Tensor, unit: float, load: Callable[[Leaf], torch.Tensor | None]
-    ) -> torch.Tensor | None:
-        """The gradient that came, where it is passed on as it is, and nothing elsewhere."""
-        came = load(self._arriving["output.0"]) if list(self._arriving) == ["output.0"] else None
+    def _find_factor(self, own: torch.Tensor, unit: float, load: Callable[[Leaf], torch.Tensor | None]) -> float | None:
+        """What the gradient that came is multiplied by, where it is passed on; None if it is not one number: 1 where it
+        goes straight through, -1 where it is reversed."""
+        came = self._load_arriving(load)
         if came is None or self._true is None or came.shape != own.shape or self._true.shape != own.shape:
             return None
         is_passed = own != 0
-        if bool(((own - came).abs() <= 2 * unit * came.abs())[is_passed].all()):
-            return self._true * is_passed
+        nearest = float((own * came).sum() / (came * came * is_passed).sum())
+        for factor in (1.0, nearest):
+            if bool(((own - factor * came).abs() <= 2 * unit * (factor * came).abs())[is_passed].all()):
+                return factor
         return None
 
 
@@ -122,9 +147,10 @@ def _is_as_recorded(tensor: torch.Tensor, leaf: Leaf, recorded: RecordedTensors)
     return content is None or unit is None or _is_near(content, tensor.detach(), unit)
 
 
-def _is_near(own: torch.Tensor, derivative: torch.Tensor, unit: float) -> bool:
-    """Element by element, and all together: rounding makes no number of them larger than the others."""
+def _is_near(own: torch.Tensor, derivative: torch.Tensor, unit: float, given: float = 0.0) -> bool:
+    """Element by element, and all together: rounding makes no number of them larger than the others. `given`: how far
+    off what it was made of is."""
     largest = max(float(own.norm()), float(derivative.norm()))
-    off = own - derivative
-    is_same_size = float((off * derivative).sum().abs()) <= max(_LEAST_ERROR, _FACTOR_UNITS * unit) * largest**2
-    return is_same_size and float(off.norm()) <= max(_LEAST_ERROR, _ROUNDED_UNITS * unit) * largest
+    off, least = own - derivative, max(_LEAST_ERROR, _GIVEN_ERRORS * given)
+    is_same_size = float((off * derivative).sum().abs()) <= max(least, _FACTOR_UNITS * unit) * largest**2
+    return is_same_size and float(off.norm()) <= max(least, _ROUNDED_UNITS * unit) * largest

@@ -24,9 +24,13 @@ class MissingContentError(Exception):
 class RecordedTensors:
     """What was recorded, as tensors. Who reads with the same `kept` reads no file twice."""
 
-    def __init__(self, rank: RankDump, device: torch.device, kept: KeptTensors | None = None) -> None:
+    def __init__(
+        self, rank: RankDump, device: torch.device, kept: KeptTensors | None = None, *, chooses_anew: bool = False
+    ) -> None:
         self._rank = rank
         self.device = device
+        self.chooses_anew = chooses_anew or self.is_lent
+        """Are choices, masks and indices not taken from here, but made again?"""
         self._kept = KeptTensors() if kept is None else kept
         self._came_later: dict[Any, Leaf] = {}
 

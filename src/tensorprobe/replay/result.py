@@ -80,6 +80,13 @@ class Decision:
     total: int
     margin: float | None
     """How far the chosen values lie from those that would be chosen, at most; None where that is not known."""
+    error: float | None = None
+    """How far what was compared was from its truth, at most."""
+
+    @property
+    def is_explained(self) -> bool:
+        """May rounding have made the choice, as far as one knows? Both of two values may be off."""
+        return self.margin is None or self.error is None or self.margin <= 2 * self.error
 
 
 @dataclass

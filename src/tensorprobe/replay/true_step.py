@@ -22,6 +22,14 @@ UNITS = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat1
 """What one rounding does at most, relative to the number."""
 
 
+@dataclass(frozen=True)
+class Update:
+    """A parameter was changed by a call that was not executed again."""
+
+    parameter: str
+    by: str
+
+
 @dataclass(eq=False)
 class TrueValue:
     """One content of one tensor."""
@@ -39,6 +47,8 @@ class TrueValue:
     """The dotted name of the parameter that it is."""
     key: LeafKey | None = None
     """What a leaf is known by, whoever looks at it first."""
+    updated: Update | None = None
+    """What became of a parameter, of a leaf that it is afterwards."""
     is_pinned: bool = False
     """It is what was recorded: its maker could not be executed again, or drew it at random."""
     is_root: bool = False
@@ -134,6 +144,11 @@ class TrueStep:
         results that got their gradient from a call that nobody saw."""
         found = [value for value in self.values if value.is_root]
         return [value for value in found if value.array.size == 1] or found
+
+    @cached_property
+    def updates_unseen(self) -> bool:
+        """Is its optimizer one compiled call?"""
+        return any(call.prefix == "Jit" and call.caller is not None for call in self.calls.values())
 
     @cached_property
     def coarseness(self) -> float:

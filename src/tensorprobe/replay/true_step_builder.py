@@ -19,8 +19,8 @@ from tensorprobe.replay.own_backward import original_of
 from tensorprobe.replay.precision import Precision
 from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.result import Coverage
-from tensorprobe.replay.true_step import Array, LeafKey, TrueCall, TrueStep, TrueValue
-from tensorprobe.run.leaf import WRITTEN, Leaf, is_tensor
+from tensorprobe.replay.true_step import Array, LeafKey, TrueCall, TrueStep, TrueValue, Update
+from tensorprobe.run.leaf import UPDATED, WRITTEN, Leaf, is_tensor
 
 ReplaceLeaf = Callable[[Leaf, torch.Tensor], torch.Tensor]
 
@@ -46,12 +46,22 @@ def build_true_step(
     replace_leaf: ReplaceLeaf | None = None,
     *onlookers: Onlooker,
     keeping: Keeping = KEEP_VALUES,
+    chooses_anew: bool = False,
 ) -> TrueStep:
-    """Replay a step in float64. `replace_leaf`: gives the content of a leaf another value."""
+    """Replay a step in float64. `replace_leaf`: gives the content of a leaf another value. `chooses_anew`: what is
+    chosen without rounding is taken, and not what was recorded."""
     builder = TrueStepBuilder(program, keeping)
     limit = math.inf if keeping.last is None else program.position_of(keeping.last)
     everybody = Onlookers(*onlookers, builder)
-    replay = Replay(program, Precision("float64"), device, everybody, limit=limit, replace_leaf=replace_leaf)
+    replay = Replay(
+        program,
+        Precision("float64"),
+        device,
+        everybody,
+        limit=limit,
+        replace_leaf=replace_leaf,
+        chooses_anew=chooses_anew,
+    )
     builder.roots = replay.roots
     replay.run()
     step = builder.finish(replay.coverage)
@@ -96,6 +106,9 @@ class TrueStepBuilder(Onlooker):
         self._by_backward: dict[str, TrueCall] = {}
         self._functions: dict[str, tuple[TrueCall, dict[str, int]]] = {}
         """Autograd Functions, each with the values that it returns."""
+        self._owners: dict[str, TrueValue] = {}
+        """Each parameter as it was seen first."""
+        self._followed: dict[int, weakref.ref[torch.Tensor]] = {}
         self._last: dict[int, int] = {}
         """The value that each tensor of the program held last."""
 
@@ -201,12 +214,17 @@ class TrueStepBuilder(Onlooker):
         tensor = original_of(tensor)
         known = self._known.get(id(tensor))
         version = int(tensor._version)
-        if known is not None and known[1] == version and known[0]() is tensor:
-            return known[2]
+        is_known = known is not None and known[1] == version and known[0]() is tensor
+        number = known[2] if known is not None and is_known else self._add_value(tensor, leaf, maker)
+        self._known[id(tensor)] = (weakref.ref(tensor), version, number)
+        if tensor.requires_grad and tensor.grad_fn is None:  # else a view: its base has the gradient
+            self._follow(tensor, self._values[number])
+        return number
+
+    def _add_value(self, tensor: torch.Tensor, leaf: Leaf, maker: str | None) -> int:
         number = len(self._values)
         if leaf.tensor is not None:
             self._last[leaf.tensor] = number
-        self._known[id(tensor)] = (weakref.ref(tensor), version, number)
         is_kept = self._keeping.numbers is None or number in self._keeping.numbers
         content = to_array(tensor if is_kept else tensor.reshape(-1)[:0])
         parameter = self._find_parameter(leaf, maker)
@@ -215,10 +233,24 @@ class TrueStepBuilder(Onlooker):
         value.is_trained = leaf.requires_grad if not self._names_parameters else parameter is not None
         value.is_followed = tensor.requires_grad
         value.is_gradient = leaf.tensor in self._given_back
+        value.updated = _read_update(leaf)
         self._values.append(value)
-        if value.is_leaf and tensor.requires_grad and tensor.grad_fn is None:  # else a view: its base has the gradient
-            tensor.register_hook(partial(_add_gradient, value))
         return number
+
+    def _follow(self, tensor: torch.Tensor, value: TrueValue) -> None:
+        """The gradients of a leaf are added up; those of a parameter also where the program has changed it between two
+        passes, in the same tensor or in another one."""
+        owner = value if value.parameter is None else self._owners.setdefault(value.parameter, value)
+        known = self._followed.get(id(tensor))
+        if (known is None or known() is not tensor) and owner.is_leaf:
+            self._followed[id(tensor)] = weakref.ref(tensor)
+            tensor.register_hook(partial(_add_gradient, owner))
+
+
+def _read_update(leaf: Leaf) -> Update | None:
+    found = leaf.fields.get(UPDATED)
+    parameter, by = (found.get("parameter"), found.get("by")) if isinstance(found, dict) else (None, None)
+    return Update(parameter, by) if isinstance(parameter, str) and isinstance(by, str) else None
 
 
 def _iter_rewritten(replay: Replay) -> Iterator[str]:

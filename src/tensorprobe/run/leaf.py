@@ -6,7 +6,7 @@ Their statistics are in the slots of a call. A record may come from anyone.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +14,14 @@ from tensorprobe.model.record import Sharding
 from tensorprobe.model.undefined import is_undefined
 
 _MAX_DIMENSIONS = 64
+_MAX_DEPTH = 64
 _MAX_COUNT = 2**63
 STATE_ROLES = ("parameters", "buffers")
 """What a module call finds beside its arguments."""
 LENT = "lent"
 """The field of a tensor whose file is that of another run."""
+UPDATED = "updated"
+"""The field of a tensor that a parameter became, by a call that says nothing of it: which, and by what."""
 WRITTEN = "written"
 """The name of the places of what a call wrote to: `written.input.1` is its second argument afterwards."""
 _SLOT_OF_FIELD = {
@@ -112,6 +115,19 @@ def iter_leaves(tree: Any, slot: str) -> Iterator[Leaf]:
             yield read_leaf(node, place)
         elif isinstance(node, dict) and not isinstance(node.get("type"), str):
             waiting.extend((f"{place}.{key}", node[key]) for key in reversed(node))
+
+
+def change_leaves(tree: Any, slot: str, change: Callable[[Leaf], dict[str, Any]], depth: int = 0) -> Any:
+    """The same tree with other fields of its tensors. What is nested too deep is built into no call."""
+    if depth > _MAX_DEPTH:
+        return tree
+    if isinstance(tree, list):
+        return [change_leaves(item, f"{slot}.{index}", change, depth + 1) for index, item in enumerate(tree)]
+    if is_tensor(tree):
+        return {**tree, **change(read_leaf(tree, slot))}
+    if isinstance(tree, dict) and not isinstance(tree.get("type"), str):
+        return {key: change_leaves(item, f"{slot}.{key}", change, depth + 1) for key, item in tree.items()}
+    return tree
 
 
 def iter_named_leaves(fields: Mapping[str, Any]) -> Iterator[tuple[str, Leaf]]:

@@ -25,6 +25,7 @@ Arguments have PyTorch's names too (their order and names are in signature.json,
     common_argument(call, "input.1")        "kwargs.dim", for torch.softmax(x, -1) and for ops.softmax(x, axis=-1)
     common_value(call, "kwargs.momentum", 0.9)    0.1, where MindSpore keeps what PyTorch replaces
     default_value(call, "dim")              what the function takes when it is not given
+    name_buffer(call, "input.1")            "running_mean", for torch.nn.functional.batch_norm(x, mean, variance)
     is_silent("kwargs.inplace", True)       an argument that changes nothing; `is_made_with`: that no record can have
     differing_defaults(call)                what to look at when two calls without arguments differ
 """
@@ -147,6 +148,13 @@ def default_value(call: Spoken, name: str) -> Any:
     if argument is None or argument.default is MISSING:
         return MISSING
     return _common_value(argument, argument.default) if call.framework == MINDSPORE else argument.default
+
+
+def name_buffer(call: Spoken, slot: str) -> str | None:
+    """The name of an argument that is a buffer of the layer that makes the call, such as a running mean; else None."""
+    part, _, name = common_argument(call, slot).partition(".")
+    is_buffer = part == "kwargs" and name in vocabulary()[MINDSPORE]["buffers"].values()
+    return name if is_buffer else None
 
 
 def is_dimension(slot: str) -> bool:

@@ -39,17 +39,18 @@ class Context:
     """Calls a function with the random generator as it was before the recorded call; None where that is not known."""
     drops: bool = True
     """False where the run had its dropouts removed: they hand on what they are given."""
-    is_lent: bool = False
-    """Do only the leaves of the run have files? Then choices are made anew."""
+    chooses_anew: bool = False
+    """Are choices made again, by what is compared now?"""
 
     def recorded_places(self, number: int, choose: Callable[[], torch.Tensor]) -> torch.Tensor:
         """What was chosen, which is one of the results."""
         try:
-            return self.recorded_results(number)
+            places = self.recorded_results(number)
         except MissingContentError:
-            if not self.is_lent:
+            if not self.chooses_anew:
                 raise
             return choose()
+        return choose() if self.chooses_anew else places
 
 
 Meaning = Callable[..., Any]
@@ -120,10 +121,12 @@ def _choose(op: str, dim_of: Callable[..., int]) -> Meaning:
         dim = dim_of(*args, **kwargs)
         if dim is None or not isinstance(dim, int):
             raise LookupError("not by a dimension")
+        if context.chooses_anew:
+            raise LookupError("what was chosen does not matter")
         try:
             places = context.recorded_results(1)
         except MissingContentError:
-            if tensor.is_floating_point() and not context.is_lent:
+            if tensor.is_floating_point():
                 raise
             raise LookupError("nothing is rounded, and so nothing is chosen otherwise") from None
         keeps = places.dim() == tensor.dim()

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from tensorprobe.replay.meaning.mindspore import (
+    arrange,
+    choice,
     creation,
     elementwise,
     image,
     index,
     layer,
     layout,
+    linear_algebra,
     loss,
     named,
+    pooling,
     product,
     recurrent,
     reduction,
+    scatter,
+    special,
 )
-from tensorprobe.replay.meaning.mindspore.table import OWN_RESULTS, TABLE, Entry, common_keywords, find_entry
+from tensorprobe.replay.meaning.mindspore.table import OWN_RESULTS, PRIMITIVE, TABLE, Entry, common_keywords, find_entry
 
-__all__ = ["OWN_RESULTS", "TABLE", "Entry", "common_keywords", "find_entry"]
+__all__ = ["OWN_RESULTS", "PRIMITIVE", "TABLE", "Entry", "common_keywords", "find_entry"]
 
-_FILLED_BY = (creation, elementwise, image, index, layer, layout, loss, named, product, recurrent, reduction)
+_FILLED_BY = (
+    *(arrange, choice, creation, elementwise, image, index, layer, layout, linear_algebra, loss, named, pooling),
+    *(product, recurrent, reduction, scatter, special),
+)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 
 from tensorprobe.capture.torch.function import UnknownFunctionError
-from tensorprobe.replay.meaning.mindspore import common_keywords, find_entry
+from tensorprobe.replay.meaning.mindspore import PRIMITIVE, common_keywords, find_entry
 from tensorprobe.replay.meaning.torch import Context
 from tensorprobe.replay.program import Operation
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
@@ -27,7 +28,10 @@ def find_mindspore_function(operation: Operation, context: Context) -> Callable[
     function = partial(entry.function, context) if entry.needs_context else entry.function
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        output = function(*args, **common_keywords(kwargs))
+        named = common_keywords(kwargs)
+        if operation.prefix == PRIMITIVE and named:
+            args = drop_repeated(function, args, named)
+        output = function(*args, **named)
         output = tuple(output) if isinstance(output, list) else output
         for leaf, tensor in zip(operation.outputs, output if isinstance(output, tuple) else (output,), strict=False):
             if leaf.is_floating != (tensor.is_floating_point() or tensor.is_complex()):
@@ -35,6 +39,20 @@ def find_mindspore_function(operation: Operation, context: Context) -> Callable[
         return output
 
     return call
+
+
+def drop_repeated(function: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The arguments without those that a primitive was made with: a kernel is seen with them behind its own, also where
+    they are known by name. There a text has become a number."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:  # one of torch's own, which has no settings
+        return tuple(args)
+    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
+        return tuple(args)
+    places = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
+    own = next((place for place, name in enumerate(places) if name in named), len(places))
+    return tuple(args[:own])
 
 
 def is_mindspore_random(operation: Operation) -> bool:

@@ -149,7 +149,7 @@ for _name, _class, _function in _BINARY:
         add(_prefix, _name, _meaning)
     add(PRIMITIVE, _class, _meaning)
     for _alias in (alias for alias, known in _BINARY_ALIASES.items() if known == _name):
-        for _prefix in (OPS, METHOD):
+        for _prefix in (OPS, METHOD) if _alias == "equal" else FUNCTIONS:
             add(_prefix, _alias, _meaning)
 add(OPS, "floor_div", _floor_divide)
 add(OPS, "floor_mod", _remainder)
@@ -213,6 +213,23 @@ def clip_by_value(input: Tensor, clip_value_min: Any = None, clip_value_max: Any
 @means("lerp Lerp", *FUNCTIONS)
 def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
     return torch.lerp(input, end, weight)
+
+
+@means("assign_value", METHOD)
+@means("assign Assign", OPS)
+def assign(input: Tensor, value: Any) -> Tensor:
+    """What the variable is afterwards. What it was before is another tensor to whoever took it."""
+    return _tensor(value, input).to(input.dtype).expand(input.shape).clone()
+
+
+@means("assign_add AssignAdd", OPS)
+def assign_add(input: Tensor, value: Any) -> Tensor:
+    return input + value
+
+
+@means("assign_sub AssignSub", OPS)
+def assign_sub(input: Tensor, value: Any) -> Tensor:
+    return input - value
 
 
 @means("masked_fill MaskedFill", OPS, METHOD)

@@ -19,6 +19,7 @@ from tensorprobe.replay.meaning.mindspore.table import (
     add,
     means,
 )
+from tensorprobe.replay.meaning.torch import Context
 
 Sizes = Sequence[int]
 
@@ -83,7 +84,16 @@ def masked_select(input: Tensor, mask: Tensor) -> Tensor:
     return torch.masked_select(input, mask)
 
 
-@means("tensor_scatter_elements TensorScatterElements", OPS)
+@means("TensorScatterElements")
+def tensor_scatter_elements_primitive(
+    input: Tensor, index: Tensor, updates: Tensor, dim: int = 0, reduce: Any = "none", reduction: str = "none"
+) -> Tensor:
+    """What it is made with is called `reduction`, and recorded as `reduce`; a kernel has a number for it."""
+    is_sum = "add" in (reduce, reduction) or reduce == 1
+    return tensor_scatter_elements(input, index, updates, dim, "add" if is_sum else "none")
+
+
+@means("tensor_scatter_elements", OPS)
 def tensor_scatter_elements(
     input: Tensor, index: Tensor, updates: Tensor, dim: int = 0, reduction: str = "none"
 ) -> Tensor:
@@ -92,7 +102,7 @@ def tensor_scatter_elements(
     return input.scatter(dim, index.long(), updates)
 
 
-@means("scatter", OPS, METHOD)
+@means("scatter", *FUNCTIONS)
 def scatter(input: Tensor, dim: int, index: Tensor, src: Any) -> Tensor:
     return input.scatter(dim, index.long(), src)
 
@@ -105,15 +115,21 @@ def unsorted_segment_sum(input: Tensor, segment_ids: Tensor, num_segments: Any) 
 
 
 def _find_extreme(reduce: str) -> Any:
-    def call(input: Tensor, segment_ids: Tensor, num_segments: Any) -> Tensor:
+    def call(context: Context, input: Tensor, segment_ids: Tensor, num_segments: Any) -> Tensor:
+        """An empty segment has the last number that the recorded dtype can hold."""
         parts, index = _find_segments(input, segment_ids)
-        if len(torch.unique(index)) < int(num_segments):
-            raise NotImplementedError("what an empty segment is given depends on the dtype")
+        has_empty = len(torch.unique(index)) < int(num_segments)
+        last = _find_last(context.recorded_inputs(0).dtype, reduce) if has_empty else 0
         places = index.reshape(-1, *[1] * (parts.dim() - 1)).expand_as(parts)
-        empty = parts.new_zeros(int(num_segments), *parts.shape[1:])
+        empty = parts.new_full((int(num_segments), *parts.shape[1:]), last)
         return empty.scatter_reduce(0, places, parts, reduce, include_self=False)
 
     return call
+
+
+def _find_last(dtype: torch.dtype, reduce: str) -> float:
+    limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+    return float(limits.min if reduce == "amax" else limits.max)
 
 
 def _find_segments(input: Tensor, segment_ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -123,13 +139,19 @@ def _find_segments(input: Tensor, segment_ids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 for _name, _reduce in (("max", "amax"), ("min", "amin")):
-    add(OPS, f"unsorted_segment_{_name}", _find_extreme(_reduce))
-    add(PRIMITIVE, f"UnsortedSegment{_name.capitalize()}", _find_extreme(_reduce))
+    add(OPS, f"unsorted_segment_{_name}", _find_extreme(_reduce), needs_context=True)
+    add(PRIMITIVE, f"UnsortedSegment{_name.capitalize()}", _find_extreme(_reduce), needs_context=True)
+add(METHOD, "gather_elements", gather_elements)
 
 
 @means("index_add", MINT)
 def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Tensor:
     return input.index_add(dim, index.long(), source, alpha=alpha)
+
+
+@means("index_add", OPS, METHOD)
+def index_add_old(input: Tensor, index: Tensor, y: Tensor, dim: int, *_: Any, **__: Any) -> Tensor:
+    return input.index_add(dim, index.long(), y)
 
 
 @means("embedding", MINT_F)

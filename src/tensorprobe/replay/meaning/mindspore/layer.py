@@ -99,7 +99,7 @@ def convolve_primitive(
     return convolve(input, weight, None, stride, pad_mode, pad, dilation, group)
 
 
-@means("Conv2DTranspose")
+@means("Conv2DTranspose Conv2DBackpropInput")
 def convolve_back(
     input: Tensor,
     weight: Tensor,

@@ -12,6 +12,7 @@ from tensorprobe.replay.meaning.mindspore.table import (
     FUNCTIONS,
     METHOD,
     MINT,
+    MINT_F,
     OPS,
     add,
     as_tuple,
@@ -48,7 +49,7 @@ def flatten_primitive(input: Tensor) -> Tensor:
     return input.reshape(input.shape[0], -1)
 
 
-@means("flatten", MINT)
+@means("flatten", MINT, MINT_F)
 def flatten_mint(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     return torch.flatten(input, start_dim, end_dim)
 
@@ -60,7 +61,7 @@ def flatten_method(input: Tensor, order: Any = "C", *rest: int, start_dim: int =
     return flatten(input, order, start_dim=start_dim, end_dim=end_dim)
 
 
-@means("ravel", OPS, METHOD)
+@means("ravel", *FUNCTIONS)
 def ravel(input: Tensor) -> Tensor:
     return input.reshape(-1)
 
@@ -235,6 +236,7 @@ def reverse(input: Tensor, dim: Any) -> Tensor:
 
 
 add(OPS, "reverse", reverse)
+add(METHOD, "reverse", reverse)
 
 
 @means("roll", *FUNCTIONS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -9,6 +10,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tensorprobe.replay.meaning.mindspore.table import MINT_F, OPS, means
+from tensorprobe.replay.meaning.torch import Context
+
+_REDUCTIONS = {0: "sum", 1: "mean", 2: "none"}
+"""As kernels are given them."""
+
+
+def _name(reduction: Any) -> str:
+    return str(_REDUCTIONS.get(reduction, reduction))
 
 
 def reduce(losses: Tensor, reduction: str) -> Tensor:
@@ -105,12 +114,12 @@ def nll_loss_mint(
 
 @means("NLLLoss")
 def nll_loss_primitive(
-    input: Tensor, target: Tensor, weight: Tensor, *, reduction: str = "mean", ignore_index: int = -100
+    input: Tensor, target: Tensor, weight: Tensor, reduction: Any = "mean", ignore_index: int = -100
 ) -> tuple[Tensor, Tensor]:
     """The loss, and the sum of the weights."""
     target = target.long()
     counted = torch.where(target == ignore_index, weight.new_zeros(()), weight[target.clamp(min=0)])
-    loss = F.nll_loss(input, target, weight.detach(), ignore_index=ignore_index, reduction=reduction)
+    loss = F.nll_loss(input, target, weight.detach(), ignore_index=ignore_index, reduction=_name(reduction))
     return loss, counted.sum().detach()
 
 
@@ -130,8 +139,8 @@ def smooth_l1_loss(input: Tensor, target: Tensor, beta: float = 1.0, reduction: 
 
 
 @means("SmoothL1Loss")
-def smooth_l1_primitive(input: Tensor, target: Tensor, beta: float = 1.0, reduction: str = "none") -> Tensor:
-    return F.smooth_l1_loss(input, target, reduction=reduction, beta=beta)
+def smooth_l1_primitive(input: Tensor, target: Tensor, beta: float = 1.0, reduction: Any = "none") -> Tensor:
+    return F.smooth_l1_loss(input, target, reduction=_name(reduction), beta=beta)
 
 
 @means("huber_loss", OPS)
@@ -145,15 +154,15 @@ def kl_div(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
 
 
 @means("KLDivLoss")
-def kl_div_primitive(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    return F.kl_div(input, target.detach(), reduction=reduction)
+def kl_div_primitive(input: Tensor, target: Tensor, reduction: Any = "mean") -> Tensor:
+    return F.kl_div(input, target.detach(), reduction=_name(reduction))
 
 
 @means("binary_cross_entropy BinaryCrossEntropy", OPS, MINT_F)
 def binary_cross_entropy(
-    input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean"
+    input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: Any = "mean"
 ) -> Tensor:
-    return F.binary_cross_entropy(input, target, _fixed(weight), reduction=reduction)
+    return F.binary_cross_entropy(input, target, _fixed(weight), reduction=_name(reduction))
 
 
 @means("binary_cross_entropy_with_logits BCEWithLogitsLoss", OPS)
@@ -162,10 +171,10 @@ def binary_cross_entropy_with_logits(
     target: Tensor,
     weight: Tensor | None = None,
     pos_weight: Tensor | None = None,
-    reduction: str = "mean",
+    reduction: Any = "mean",
 ) -> Tensor:
     return F.binary_cross_entropy_with_logits(
-        input, target, _fixed(weight), reduction=reduction, pos_weight=_fixed(pos_weight)
+        input, target, _fixed(weight), reduction=_name(reduction), pos_weight=_fixed(pos_weight)
     )
 
 
@@ -213,3 +222,54 @@ def margin_ranking_loss(
     input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
 ) -> Any:
     return F.margin_ranking_loss(input1, input2, target, margin, reduction=reduction)
+
+
+@means("multilabel_soft_margin_loss", OPS)
+def multilabel_soft_margin_loss(
+    input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean"
+) -> Tensor:
+    losses = -(target * F.logsigmoid(input) + (1 - target) * F.logsigmoid(-input))
+    losses = losses if weight is None else losses * weight
+    return reduce(losses.mean(-1), reduction)
+
+
+@means("hinge_embedding_loss", OPS)
+def hinge_embedding_loss(inputs: Tensor, targets: Tensor, margin: Any = 1.0, reduction: str = "mean") -> Tensor:
+    """Where the target is zero, so is the loss."""
+    losses = torch.where(targets > 0, inputs, (margin - inputs).clamp(min=0))
+    return reduce(torch.where(targets == 0, torch.zeros_like(losses), losses), reduction)
+
+
+@means("gaussian_nll_loss", OPS)
+def gaussian_nll_loss(
+    input: Tensor, target: Tensor, var: Tensor, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
+) -> Tensor:
+    """A gradient comes back to the variance where it is above epsilon."""
+    var = var.unsqueeze(-1) if input.shape != var.shape and input.shape[:-1] == var.shape else var
+    var = torch.maximum(var, torch.full_like(var, eps))
+    losses = 0.5 * (var.log() + (input - target).square() / var) + (0.5 * math.log(2 * math.pi) if full else 0)
+    return reduce(losses, reduction)
+
+
+@means("multi_margin_loss", OPS)
+def multi_margin_loss(
+    input: Tensor, target: Tensor, p: int = 1, margin: Any = 1, weight: Tensor | None = None, reduction: str = "mean"
+) -> Tensor:
+    return F.multi_margin_loss(input, target.long(), p, float(margin), _fixed(weight), reduction=reduction)
+
+
+@means("ctc_loss", OPS, needs_context=True)
+def ctc_loss(
+    context: Context,
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Tensor,
+    target_lengths: Tensor,
+    blank: int = 0,
+    reduction: str = "mean",
+    zero_infinity: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """The loss, and what its backward keeps."""
+    lengths = (input_lengths.long(), target_lengths.long())
+    loss = F.ctc_loss(log_probs, targets.long(), *lengths, blank, reduction, zero_infinity)
+    return loss, context.precision.convert(context.recorded_results(1))

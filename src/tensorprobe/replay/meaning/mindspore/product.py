@@ -45,7 +45,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 @means("outer", OPS, METHOD)
 def outer(input: Tensor, vec2: Tensor) -> Tensor:
-    return torch.outer(input, vec2)
+    return torch.outer(input.reshape(-1), vec2.reshape(-1))
 
 
 @means("einsum", OPS, MINT)
@@ -65,7 +65,7 @@ def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Any = 1, alpha: An
 
 
 @means("BiasAdd")
-def bias_add(input: Tensor, bias: Tensor, data_format: str = "NCHW") -> Tensor:
+def bias_add(input: Tensor, bias: Tensor, *, data_format: str = "NCHW") -> Tensor:
     place = 1 if data_format.startswith("NC") else input.dim() - 1
     shape = [1] * input.dim()
     shape[place] = -1

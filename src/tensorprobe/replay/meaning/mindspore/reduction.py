@@ -10,6 +10,7 @@ from torch import Tensor
 from tensorprobe.replay.meaning.mindspore.table import (
     FUNCTIONS,
     METHOD,
+    MINT,
     MINT_F,
     OPS,
     PRIMITIVE,
@@ -144,10 +145,16 @@ def logsumexp(input: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
     return torch.logsumexp(input, as_tuple(dim), keepdim)
 
 
-@means("cumsum CumSum", *FUNCTIONS)
-def cumsum(input: Tensor, dim: int, dtype: Any = None, exclusive: bool = False, reverse: bool = False) -> Tensor:
-    result = torch.cumsum(input.flip(dim) if reverse else input, dim, dtype=dtype)
-    result = result - (input.flip(dim) if reverse else input) if exclusive else result
+@means("cumsum", *FUNCTIONS)
+def cumsum(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
+    return torch.cumsum(input, dim, dtype=dtype)
+
+
+@means("CumSum")
+def cumsum_primitive(input: Tensor, dim: int, exclusive: bool = False, reverse: bool = False) -> Tensor:
+    turned = input.flip(dim) if reverse else input
+    result = torch.cumsum(turned, dim)
+    result = result - turned if exclusive else result
     return result.flip(dim) if reverse else result
 
 
@@ -270,7 +277,7 @@ def softmax(input: Tensor, dim: int = -1, *, dtype: Any = None) -> Tensor:
     return torch.softmax(input, dim, dtype=dtype)
 
 
-@means("softmax", MINT_F)
+@means("softmax", MINT, MINT_F)
 def softmax_mint(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
     return torch.softmax(input, dim, dtype=dtype)
 

@@ -17,6 +17,7 @@ _KEYWORDS = {
     "axis": "dim",
     "axis0": "dim0",
     "axis1": "dim1",
+    "axis2": "dim2",
     "indices": "index",
     "input_x": "input",
     "keep_dims": "keepdim",
