@@ -3,6 +3,10 @@
 A file of `network` has: `Reference` and `Candidate`, `compute_reference_loss` and `compute_candidate_loss` of a network
 and a batch, `convert` (weights of the reference by the names and in the layout of the candidate; gradients go the same
 way), `make_batch` of a step, and `FAULTS`. A loss may ask for the number of the step by the name `step`.
+
+A file that trains in a way of its own has `ReferenceTrainer` and `CandidateTrainer` of a network in the place of the
+two losses. `step` of them takes a batch, goes back and updates, all of which is recorded, and returns the loss; the
+candidate's also the gradients as they were given to the optimizer, in the order of the trainable parameters.
 """
 
 from __future__ import annotations
@@ -63,6 +67,10 @@ def make_batch(module: ModuleType, step: int, side: str) -> list[Any]:
 def run_reference(module: ModuleType, steps: int, debugger: Any = None) -> Iterator[Step]:
     """Trains it, and yields each step."""
     network, _ = make_reference(module)
+    if hasattr(module, "ReferenceTrainer"):
+        for loss in _run_trainer(module, "reference", network, steps, debugger):
+            yield Step(loss.item(), _convert_gradients(module, network, _take_gradients(network)))
+        return
     optimizer = torch.optim.SGD(network.parameters(), lr=LEARNING_RATE)
     for step in range(steps):
         batch = make_batch(module, step, "reference")
@@ -74,14 +82,32 @@ def run_reference(module: ModuleType, steps: int, debugger: Any = None) -> Itera
         loss.backward()
         if debugger is not None:
             debugger.stop()
-        gradients = {
-            name: np.zeros(tuple(one.shape), np.float32) if one.grad is None else one.grad.numpy().copy()
-            for name, one in network.named_parameters()
-        }
+        gradients = _take_gradients(network)
         optimizer.step()
         if debugger is not None:
             debugger.step()
         yield Step(loss.item(), _convert_gradients(module, network, gradients))
+
+
+def _run_trainer(module: ModuleType, side: str, network: Any, steps: int, debugger: Any) -> Iterator[Any]:
+    """What each step of the file's own trainer returns; its update is recorded, too."""
+    trainer = getattr(module, f"{side.capitalize()}Trainer")(network)
+    for step in range(steps):
+        batch = make_batch(module, step, side)
+        if debugger is not None:
+            debugger.start(network)
+        result = trainer.step(*batch)
+        if debugger is not None:
+            debugger.stop()
+            debugger.step()
+        yield result
+
+
+def _take_gradients(network: torch.nn.Module) -> Weights:
+    return {
+        name: np.zeros(tuple(one.shape), np.float32) if one.grad is None else one.grad.numpy().copy()
+        for name, one in network.named_parameters()
+    }
 
 
 def _convert_gradients(module: ModuleType, network: torch.nn.Module, gradients: Weights) -> Weights:
@@ -94,6 +120,13 @@ def run_candidate(module: ModuleType, steps: int, debugger: Any = None) -> Itera
     network = make_candidate(module, make_reference(module)[1])
     names = {id(parameter): name for name, parameter in network.parameters_and_names()}
     parameters = list(network.trainable_params())
+    if hasattr(module, "CandidateTrainer"):
+        frozen = [one for one in network.get_parameters() if not one.requires_grad]
+        zeros = {names[id(one)]: np.zeros(one.shape, np.float32) for one in frozen}
+        for loss, gradients in _run_trainer(module, "candidate", network, steps, debugger):
+            arrays = {names[id(one)]: value.asnumpy() for one, value in zip(parameters, gradients, strict=True)}
+            yield Step(float(loss.asnumpy()), zeros | arrays)
+        return
     optimizer = mindspore.nn.SGD(parameters, learning_rate=LEARNING_RATE)
     for step in range(steps):
         batch = make_batch(module, step, "candidate")
