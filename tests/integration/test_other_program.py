@@ -70,14 +70,43 @@ class Model(nn.Module):
         return result
 
 
-def record(path: Path, mixer: nn.Module, level: str, dtype: torch.dtype) -> Path:
-    model = Model(mixer).to(dtype)
+class ByHand(nn.Module):
+    """The same without any layer: no call looks like one of the others."""
+
+    def __init__(self, other: Model) -> None:
+        super().__init__()
+        self.other = other
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def project(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
+            return torch.einsum("btd,od->bto", x, layer.weight) + layer.bias
+
+        mixer, norm = self.other.mixer, self.other.norm
+        x = project(self.other.first, x)
+        x = 0.5 * x * (1 + torch.erf(x / 2**0.5))
+        centred = x - x.mean(-1, keepdim=True)
+        normed = centred * torch.rsqrt(centred.pow(2).mean(-1, keepdim=True) + norm.eps) * norm.weight + norm.bias
+        q, k, v = (project(one, normed).unflatten(-1, (HEADS, -1)) for one in (mixer.q, mixer.k, mixer.v))
+        powers = torch.exp(torch.einsum("bthd,bshd->bhts", q, k) / (WIDTH // HEADS) ** 0.5)
+        chances = powers / powers.sum(-1, keepdim=True)
+        if mixer.fault == "scale":
+            chances = chances * 1.05
+        mixed = torch.einsum("bhts,bshd->bthd", chances, v).flatten(-2)
+        return project(self.other.last, x + project(mixer.out, mixed))
+
+
+def record(path: Path, mixer: nn.Module, level: str, dtype: torch.dtype, *, by_hand: bool = False) -> Path:
+    """`by_hand`: also half of the batch at a time."""
+    model: nn.Module = Model(mixer).to(dtype)
+    model = ByHand(model) if by_hand else model
     torch.manual_seed(2)
-    x, target = torch.randn(3, 7, WIDTH, dtype=dtype), torch.randint(0, 5, (3, 7))
+    x, target = torch.randn(4, 7, WIDTH, dtype=dtype), torch.randint(0, 5, (4, 7))
     PrecisionDebugger.reset()
     debugger = PrecisionDebugger(dump_path=str(path), level=level, task="statistics")
     debugger.start(model)
-    F.cross_entropy(model(x).float().flatten(0, 1), target.flatten()).backward()
+    parts = 2 if by_hand else 1
+    for some, theirs in zip(x.chunk(parts), target.chunk(parts), strict=True):
+        (F.cross_entropy(model(some).float().flatten(0, 1), theirs.flatten()) / parts).backward()
     debugger.stop()
     debugger.step()
     PrecisionDebugger.reset()
@@ -128,6 +157,20 @@ def test_where_they_part_is_found_by_what_was_computed(tmp_path: Path) -> None:
     assert any(line.startswith("the recorded loss is ") for line in verdict.evidence)
     assert any("scores = scores * 1.05" in line or "scores = q @ k" in line for line in verdict.evidence)
     assert any('task "replay" or "tensor"' in line for line in verdict.evidence)
+
+
+@pytest.mark.parametrize("fault", ["", "scale"])
+def test_no_call_need_look_like_one_of_the_other_program(fault: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    separate = Separate(fault)
+    reference = record(tmp_path / "reference", Joint(separate), "L1", torch.float32)
+    candidate = record(tmp_path / "candidate", separate, "L1", torch.float32, by_hand=True)
+    verdict = tensorprobe.compare(reference, candidate, by="growth").verdict
+    if not fault:
+        assert verdict.kind == "agree", verdict
+        return
+    assert verdict.kind == "source", verdict
+    assert verdict.call is not None and verdict.call.reference[-1].op == "scaled_dot_product_attention"
 
 
 def test_a_gradient_that_does_not_come_back_is_found_by_the_gradients_that_do(tmp_path: Path) -> None:

@@ -11,12 +11,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import tensorprobe
 from tensorprobe.compare.result import Verdict
 from tensorprobe.pytorch import PrecisionDebugger
 
 WIDTH = 8
+
+
+def draw_data(seed: int) -> Tensor:
+    return torch.randn(2, 6, WIDTH, generator=torch.Generator().manual_seed(seed))
 
 
 def compare(
@@ -26,10 +31,11 @@ def compare(
     *,
     steps: int = 1,
     dtype: torch.dtype = torch.float32,
+    seed: int = 3,
 ) -> Verdict:
     paths = []
     for name, model in (("reference", reference), ("candidate", candidate)):
-        x = torch.randn(2, 6, WIDTH, generator=torch.Generator().manual_seed(3)).to(dtype)
+        x = draw_data(seed).to(dtype)
         PrecisionDebugger.reset()
         debugger = PrecisionDebugger(dump_path=str(tmp_path / name), level="L1", task="tensor")
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -108,6 +114,57 @@ def test_a_mistake_beside_such_biases_is_named(tmp_path: Path) -> None:
     verdict = compare(tmp_path, library, ByHand(library, scale=1.1))
     assert verdict.call is not None and "multi_head_attention_forward" in verdict.call.name
     assert "bias" not in verdict.headline
+
+
+class Recurrent(nn.Module):
+    """Its cell adds two biases; that of the layer behind it is zero."""
+
+    def __init__(self, is_bias_zero: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.cell, self.out = nn.RNN(WIDTH, 4, batch_first=True), nn.Linear(4, WIDTH)
+        nn.init.zeros_(self.out.bias)
+        if is_bias_zero:
+            nn.init.zeros_(self.cell.bias_hh_l0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.cell(x)[0]).square().mean()  # type: ignore[no-any-return]
+
+
+class RecurrentByHand(nn.Module):
+    """With their sum, and that layer in halves."""
+
+    def __init__(self, other: Recurrent, scale: float) -> None:
+        super().__init__()
+        self.into, self.on, self.scale = nn.Linear(WIDTH, 4), nn.Linear(4, 4, bias=False), scale
+        with torch.no_grad():
+            self.into.weight.copy_(other.cell.weight_ih_l0)
+            self.on.weight.copy_(other.cell.weight_hh_l0)
+            self.into.bias.copy_(other.cell.bias_ih_l0 + other.cell.bias_hh_l0)
+            self.left, self.right = nn.Linear(4, WIDTH // 2), nn.Linear(4, WIDTH // 2)
+            for half, weight in zip((self.left, self.right), other.out.weight.chunk(2), strict=True):
+                half.weight.copy_(weight)
+                half.bias.zero_()
+
+    def forward(self, x: Tensor) -> Tensor:
+        state, states = torch.zeros(2, 4), []
+        for given in self.into(x).unbind(1):
+            state = torch.tanh(given + self.on(state) * self.scale)
+            states.append(state)
+        rows = torch.stack(states, 1)
+        return torch.cat([self.left(rows), self.right(rows)], -1).square().mean()
+
+
+@pytest.mark.parametrize("is_bias_zero", [False, True])
+@pytest.mark.parametrize("is_turned", [False, True])
+@pytest.mark.parametrize("scale", [1.0, 1.1])
+def test_two_biases_that_are_one_in_the_other_run(
+    is_bias_zero: bool, is_turned: bool, scale: float, tmp_path: Path
+) -> None:
+    library = Recurrent(is_bias_zero)
+    models = (RecurrentByHand(library, scale), library) if is_turned else (library, RecurrentByHand(library, scale))
+    verdict = compare(tmp_path, *models)
+    assert (verdict.kind == "agree") == (scale == 1), verdict
 
 
 class Split(nn.Module):
@@ -203,6 +260,12 @@ def test_a_bias_of_zeros_that_is_forgotten_is_named_also_where_choices_are_made(
     assert "it does not take norm.bias" in verdict.headline
 
 
+def test_a_bias_of_zeros_that_is_put_in_is_named_also_where_choices_are_made(tmp_path: Path) -> None:
+    verdict = compare(tmp_path, Small(choose(False)), Small(choose(True)))
+    assert verdict.call is not None and "layer_norm" in verdict.call.name, verdict
+    assert "it takes norm.bias, and the reference does not" in verdict.headline
+
+
 def add(turned: bool, factor: float) -> Callable[[Any, Tensor], Tensor]:
     def program(model: Any, x: Tensor) -> Tensor:
         h = model.second(F.gelu(model.first(x)))
@@ -239,6 +302,216 @@ def test_a_table_that_is_written_into_by_slices(is_wrong: bool, tmp_path: Path) 
     assert verdict.kind == ("source" if is_wrong else "agree"), verdict
     if is_wrong:
         assert verdict.call is not None and "cat" in verdict.call.candidate[-1].name
+
+
+# -- choices that rounding makes ---------------------------------------------------------------------------------------
+
+
+def order_rows(z: Tensor, by_sort: bool) -> Tensor:
+    if by_sort:
+        squares = z.detach().pow(2)
+        return torch.sort((squares[..., :3].sum(-1) + squares[..., 3:].sum(-1)).sqrt(), dim=1).indices
+    return z.detach().norm(dim=-1).argsort(1)
+
+
+def rank(by_sort: bool, factor: float = 1.0) -> Callable[[Any, Tensor], Tensor]:
+    """Rows in the order of their lengths, which a normalisation makes all but equal."""
+
+    def program(model: Any, x: Tensor) -> Tensor:
+        z = F.layer_norm(x, (WIDTH,), eps=1e-8)
+        rows = z.gather(1, order_rows(z, by_sort).unsqueeze(-1).expand_as(z))
+        h = torch.tanh(model.first(rows * torch.arange(1, 7).unsqueeze(1)))
+        return (h * factor if factor != 1 else h).square().mean()
+
+    return program
+
+
+def find_flipped_seed() -> int:
+    """Of data whose rows both ways put in another order: how a kernel rounds depends on the processor."""
+    for seed in range(200):
+        z = F.layer_norm(draw_data(seed), (WIDTH,), eps=1e-8)
+        if not torch.equal(order_rows(z, by_sort=True), order_rows(z, by_sort=False)):
+            return seed
+    raise AssertionError("on this processor both ways round alike")
+
+
+def test_a_choice_that_rounding_flips_in_another_call_is_no_mistake(tmp_path: Path) -> None:
+    verdict = compare(tmp_path, Small(rank(False)), Small(rank(True)), seed=find_flipped_seed())
+    assert verdict.kind == "discontinuity", verdict
+    assert verdict.call is not None and "argsort" in verdict.call.reference[-1].name
+
+
+def test_a_mistake_behind_a_choice_that_rounding_flips_is_named(tmp_path: Path) -> None:
+    verdict = compare(tmp_path, Small(rank(False)), Small(rank(True, factor=1.1)), seed=find_flipped_seed())
+    assert verdict.call is not None and "mul" in verdict.call.candidate[-1].name, verdict
+
+
+def damp_twice(by_function: bool, is_stopped: bool) -> Callable[[Any, Tensor], Tensor]:
+    def program(model: Any, x: Tensor) -> Tensor:
+        x = model.norm(x)
+        for _ in range(2):
+            h = model.first(x.detach() if is_stopped else x)
+            h = Damp.apply(h) if by_function else 0.1 * h + 0.9 * h.detach()
+            x = x + model.second(torch.tanh(h))
+        return x.square().mean()
+
+    return program
+
+
+def test_a_gradient_that_is_stopped_before_a_function_with_a_backward_of_its_own_is_named(tmp_path: Path) -> None:
+    verdict = compare(tmp_path, Small(damp_twice(False, False)), Small(damp_twice(True, True)))
+    assert verdict.call is not None and "detach" in verdict.call.candidate[-1].name, verdict
+
+
+def dampen(has_bias: bool) -> Callable[[Any, Tensor], Tensor]:
+    def program(model: Any, x: Tensor) -> Tensor:
+        x = F.layer_norm(x, (WIDTH,), model.norm.weight, model.norm.bias if has_bias else None)
+        return model.second(torch.tanh(Damp.apply(model.first(x)))).square().mean()  # type: ignore[no-any-return]
+
+    return program
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_a_bias_of_zeros_is_missed_also_where_what_was_recorded_is_taken(has_bias: bool, tmp_path: Path) -> None:
+    verdict = compare(tmp_path, Small(dampen(has_bias)), Small(dampen(not has_bias)))
+    assert verdict.call is not None and "layer_norm" in verdict.call.name, verdict
+
+
+class Step(torch.autograd.Function):
+    """Straight through a rounding."""
+
+    @staticmethod
+    def forward(_: Any, x: Tensor) -> Tensor:
+        return (4 * x).round() / 4
+
+    @staticmethod
+    def backward(_: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        return gradient
+
+
+def rank_and_round(by_sort: bool, is_half: bool) -> Callable[[Any, Tensor], Tensor]:
+    def program(model: Any, x: Tensor) -> Tensor:
+        z = F.layer_norm(model.second(F.gelu(model.first(x))), (WIDTH,), eps=1e-8)
+        lengths = z.detach().pow(2).sum(-1).sqrt() if by_sort else z.detach().norm(dim=-1)
+        order = torch.sort(lengths, dim=1).indices
+        z = 0.5 * z + 0.5 * z.detach() if is_half else z
+        rows = z.gather(1, order.unsqueeze(-1).expand_as(z)) * torch.arange(1, 7).unsqueeze(1)
+        return Step.apply(rows @ model.code.t()).square().mean()  # type: ignore[no-any-return, no-untyped-call]
+
+    return program
+
+
+def test_what_a_backward_of_its_own_gave_back_is_not_known_for_other_choices(tmp_path: Path) -> None:
+    verdict = compare(tmp_path, Small(rank_and_round(False, False)), Small(rank_and_round(True, True)))
+    assert verdict.kind == "source", verdict
+
+
+def test_a_choice_that_no_rounding_explains_is_a_mistake(tmp_path: Path) -> None:
+    verdict = compare(tmp_path, Small(choose(True)), Small(choose(True)))
+    assert verdict.kind == "agree", verdict
+    (wrong,) = (tmp_path / "candidate").glob("**/Tensor.argmax.0.forward.output.0.*")
+    torch.save(torch.load(wrong).flip(1), wrong)
+    verdict = tensorprobe.compare(tmp_path / "reference", tmp_path / "candidate", processes=1).verdict
+    assert verdict.kind == "source", verdict
+    assert verdict.call is not None and "argmax" in verdict.call.name
+
+
+def leak(by_mask: bool) -> Callable[[Any, Tensor], Tensor]:
+    def program(model: Any, x: Tensor) -> Tensor:
+        h = (0.001 * model.first(x) + 1) - 1  # nothing is left of it in bfloat16, nor of its sign
+        h = torch.where(h > 0, h, 0.1 * h) if by_mask else torch.maximum(h, 0.1 * h)
+        return h.square().mean()
+
+    return program
+
+
+def test_a_mask_that_rounding_flips_stands_against_a_call_that_chooses_nothing(tmp_path: Path) -> None:
+    reference, candidate = (Small(leak(by_mask)).to(torch.bfloat16) for by_mask in (True, False))
+    verdict = compare(tmp_path, reference, candidate, dtype=torch.bfloat16)
+    assert verdict.kind == "discontinuity", verdict
+    assert verdict.call is not None and "gt" in verdict.call.reference[-1].name
+
+
+# -- the backward of the program's own functions -----------------------------------------------------------------------
+
+
+class Damp(torch.autograd.Function):
+    """As gradients are reversed, or made smaller: it gives on what it is given."""
+
+    @staticmethod
+    def forward(_: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(_: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        return gradient * 0.1
+
+
+def damp(how: Callable[[Tensor], Tensor], has_penalty: bool) -> Callable[[Any, Tensor], Tensor]:
+    def program(model: Any, x: Tensor) -> Tensor:
+        h = how(model.first(x))
+        y = model.second(torch.tanh(h))
+        if not has_penalty:
+            return y.square().mean()  # type: ignore[no-any-return]
+        slope = torch.autograd.grad(y.square().sum(), h, create_graph=True)[0]
+        return y.square().mean() + slope.square().mean()  # type: ignore[no-any-return]
+
+    return program
+
+
+@pytest.mark.parametrize("has_penalty", [False, True])
+@pytest.mark.parametrize("share", [0.1, 0.2])
+def test_a_function_that_gives_on_a_view_of_what_it_is_given_has_its_own_backward(
+    share: float, has_penalty: bool, tmp_path: Path
+) -> None:
+    by_share = damp(lambda h: share * h + (1 - share) * h.detach(), has_penalty)
+    verdict = compare(tmp_path, Small(damp(Damp.apply, has_penalty)), Small(by_share))
+    assert verdict.kind == ("agree" if share == 0.1 else "source"), verdict
+
+
+# -- what goes wrong in both -------------------------------------------------------------------------------------------
+
+
+def recompute(is_shifted: bool, amount: float) -> Callable[[Any, Tensor], Tensor]:
+    """A region that finds other numbers when it is computed again, so that its gradients are not the derivative."""
+
+    def program(model: Any, x: Tensor) -> Tensor:
+        scales = iter((1.0, 1.0 + amount, 1.0 + amount))
+        x = F.linear(x, torch.eye(WIDTH)) if is_shifted else x
+        h = checkpoint(lambda z: torch.tanh(model.first(z * next(scales))), x, use_reentrant=False)
+        if is_shifted:
+            return (h @ model.second.weight.t() + model.second.bias).pow(2).sum() / x.numel()  # type: ignore[no-any-return]
+        return model.second(h).square().mean()  # type: ignore[no-any-return]
+
+    return program
+
+
+@pytest.mark.parametrize("amount", [0.5, 0.0])
+def test_what_goes_wrong_in_both_runs_is_no_difference(amount: float, tmp_path: Path) -> None:
+    verdict = compare(tmp_path, Small(recompute(False, 0.5)), Small(recompute(True, amount)))
+    assert (verdict.kind == "agree") == (amount == 0.5), verdict
+
+
+# -- gradients ---------------------------------------------------------------------------------------------------------
+
+
+def halve(is_half: bool, by_angle: bool) -> Callable[[Any, Tensor], Tensor]:
+    """Of unit vectors, distances and angles are the same, and their gradients are not, until they are projected."""
+
+    def program(model: Any, x: Tensor) -> Tensor:
+        z = model.norm(model.second(F.gelu(model.first(x))))
+        z = 0.5 * z.detach() + 0.5 * z if is_half else z
+        e = F.normalize(z, dim=-1)
+        near, far = e[:, 0], e[:, 1]
+        return (2 - 2 * (near * far).sum(-1)).mean() if by_angle else (near - far).square().sum(-1).mean()
+
+    return program
+
+
+def test_a_gradient_that_is_halved_is_named_where_that_is_done(tmp_path: Path) -> None:
+    verdict = compare(tmp_path, Small(halve(True, True)), Small(halve(False, False)))
+    assert verdict.call is not None and "mul" in verdict.call.reference[-1].name, verdict
+    assert any("z = 0.5 * z.detach() + 0.5 * z" in line for line in verdict.evidence)
 
 
 # -- a batch in halves -------------------------------------------------------------------------------------------------

@@ -36,6 +36,36 @@ def test_two_ways_to_write_one_program_agree(tasks: tuple[str, str], dtype: torc
     assert not [call.name for rank in result for call in rank.calls if call.role in ("source", "entered", "drift")]
 
 
+OTHER_PRECISION = [({}, {"dtype": torch.bfloat16}), ({"dtype": torch.bfloat16}, {"how": "fused"})]
+
+
+@pytest.mark.parametrize("tasks", TASKS, ids=" and ".join)
+@pytest.mark.parametrize(("reference", "candidate"), OTHER_PRECISION, ids=["one program", "two programs"])
+def test_bfloat16_and_float32_agree(
+    reference: dict[str, Any], candidate: dict[str, Any], tasks: tuple[str, str], tmp_path: Path
+) -> None:
+    result = compare(tmp_path, tasks, reference, candidate)
+    assert result.verdict.kind == "agree", result.verdict
+    assert "executed again in float64" in result.verdict.headline
+
+
+def test_bfloat16_and_float32_agree_without_being_executed_again(tmp_path: Path) -> None:
+    folders = [
+        record(tmp_path / str(dtype), dtype=dtype, task="statistics") for dtype in (torch.float32, torch.bfloat16)
+    ]
+    result = tensorprobe.compare(*folders, by="growth")
+    assert result.verdict.kind == "agree", result.verdict
+    assert "the candidate computes in bfloat16, and the reference in float32" in result.verdict.headline
+
+
+@pytest.mark.parametrize("how", ["eager", "fused"])
+def test_an_argument_that_rounding_hides_is_named_in_another_precision(how: str, tmp_path: Path) -> None:
+    result = compare(
+        tmp_path, ("statistics", "statistics"), {}, {"how": how, "fault": "activation", "dtype": torch.bfloat16}
+    )
+    assert "called with approximate='tanh'" in result.verdict.headline, result.verdict
+
+
 @pytest.mark.parametrize("tasks", TASKS, ids=" and ".join)
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.some(3)

@@ -154,6 +154,28 @@ def test_a_mistake_in_the_port_is_named(recorded: Recorded, fault: Fault, level:
         assert score(found, fault, level) == "exact", (task, found.verdict.headline)
 
 
+@pytest.mark.parametrize(("fault", "level"), FAULTY)
+@pytest.mark.some(3)
+def test_a_mistake_in_the_port_is_named_when_the_whole_run_was_looked_at(
+    recorded: Recorded, fault: Fault, level: str
+) -> None:
+    found = compared(recorded.pair(fault.network, level, "tensor", fault))
+
+    assert score(found, fault, level) == "exact", found.verdict.headline
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_mistake_that_shows_only_in_running_statistics_is_named_within_one_framework(
+    recorded: Recorded, level: str
+) -> None:
+    fault = next(fault for fault in FAULTS if fault.kind == "momentum of BatchNorm")
+    runs = recorded.mindspore("cnn", level), recorded.mindspore("cnn", level, fault)
+    for paths in (runs, (_strip(runs[0]), _strip(runs[1]))):
+        found = compared(paths)
+
+        assert score(found, fault, level) == "exact", found.verdict.headline
+
+
 def test_the_command_says_agree_or_names_the_line(recorded: Recorded, capsys: pytest.CaptureFixture[str]) -> None:
     fault = next(fault for fault in FAULTS if (fault.kind, fault.network) == ("epsilon", "mlp"))
     agreeing = run_here(capsys, "compare", *recorded.pair("mlp", "mix", "statistics"))

@@ -23,6 +23,7 @@ from tensorprobe.compare.judge.course import Course, Past
 from tensorprobe.compare.judge.dissolution import dissolve_pairs
 from tensorprobe.compare.judge.evidence import Finding
 from tensorprobe.compare.judge.judge import Judge
+from tensorprobe.compare.judge.other_precision import find_other_precision
 from tensorprobe.compare.judge.other_program import heed_results
 from tensorprobe.compare.judge.relation import doubt_verdict, relate_runs
 from tensorprobe.compare.judge.status import is_unknown
@@ -233,21 +234,26 @@ def _compare_ranks(
     for paired in pairs:
         calls = paired.reference, paired.candidate
         paired.hold(make_values(pair_match_slots(paired.match, alignment), calls))
+    precision = find_other_precision(*runs)
+    options = replace(options, other_dtype=options.other_dtype or precision is not None)
     course = Course(reference, candidate, options, history.past)
     judged = _measure_and_judge(pairs, pair, Judge(course), options, work)
     is_cut_short = len(judged) < len(pairs)
-    finding = Finding(judged, alignment, reference, candidate, history.past, is_cut_short, options.allow_uncompared)
+    finding = Finding(
+        judged, alignment, reference, candidate, history.past, precision, is_cut_short, options.allow_uncompared
+    )
     if not is_cut_short and not options.has_fixed_tolerance and dissolve_pairs(finding):
         course.forget_differences(finding.pairs)
     verdict = doubt_verdict(give_verdict(finding), relate_runs(pairs, alignment))
     verdict = history.truth.decide(pair, runs, finding, verdict)
     judged_with = history.truth.judged_with(pair)
     if not options.has_fixed_tolerance and judged_with != "recorded numbers":
-        verdict = heed_results(verdict, finding, is_drawn=judged_with == "drawn numbers")
+        is_drawn, is_told = judged_with == "drawn numbers", history.truth.names_argument(pair)
+        verdict = heed_results(verdict, finding, is_drawn=is_drawn, is_told=is_told)
         if verdict.kind == "agree":
             course.forget_differences(finding.pairs)
     verdict = replace(note_same_run(verdict, pair), step=pair.step, rank_name=pair.reference.name)
-    history.past = course.end()
+    history.past = course.end(finding.pairs)
     errors = history.truth.find_errors(pair, runs) if options.own_errors else {}
     history.truth.end_step()
     return replace(_make_result(pair, finding, verdict), truth_errors=errors)

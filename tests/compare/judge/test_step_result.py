@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from tensorprobe.compare.judge.step_result import Agreement, add_losses, find_agreement, find_lone_ends
-from tests.compare.judge.small_step import RIGHT, Fault, by_columns, by_rows
+from tensorprobe.compare.judge.step_result import Agreement, add_losses, find_agreement, find_lone_ends, find_losses
+from tensorprobe.run.step import Run
+from tests.compare.judge.sketched_recording import Parameter, SketchedRecording
+from tests.compare.judge.small_step import RIGHT, Fault, W, X, by_columns, by_rows
 
 FAULTS = pytest.mark.parametrize(
     "fault",
@@ -86,3 +89,25 @@ def test_the_end_that_differs_is_named_in_both_runs(tmp_path: Path) -> None:
     runs = by_rows(tmp_path / "reference"), by_columns(tmp_path / "candidate", Fault(end=1.01))
     ends = [{call.name for call in run.calls if call.op == "sigmoid"} for run in runs]
     assert list(find_lone_ends(*runs)) == ends
+
+
+def clip_and_update(folder: Path, is_written_out: bool) -> Run:
+    """Clipping makes single numbers, of which none is a loss; and an update is written out in one run alone."""
+    run = SketchedRecording()
+    x, w = run.data(X), run.parameter("first.weight", W)
+    z = run.api("Functional.linear", x, w, output=X @ W.T)
+    run.api("Torch.mean", z, output=z.array.mean())
+    g = run.backward("Torch.mean.0", run.data(np.float32(1)), np.full_like(z.array, 1 / z.array.size))
+    _, g = run.backward("Functional.linear.0", g, [None, g.array.T @ X])
+    norm = run.api("Torch.norm", g, output=np.float32(np.linalg.norm(g.array)))
+    run.api("Torch.div", g, norm, output=g.array / norm.array)
+    updated = Parameter(W * np.float32(1.5 if is_written_out else 1.25), None, True, "first.weight")
+    run.api("Tensor.add_", w, output=updated)
+    return run.read(folder)
+
+
+def test_what_clipping_makes_is_no_loss_and_what_an_update_leaves_no_result(tmp_path: Path) -> None:
+    runs = clip_and_update(tmp_path / "r", True), clip_and_update(tmp_path / "c", False)
+    assert [call.op for call, _ in find_losses(runs[0])] == ["mean"]
+    assert add_losses(runs[0]) == add_losses(runs[1])
+    assert find_lone_ends(*runs) == (set(), set())

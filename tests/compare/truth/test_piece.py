@@ -68,6 +68,20 @@ def test_a_transposed_piece_is_found_although_numbers_in_the_whole_are_alike() -
     assert places is not None and np.array_equal(whole.reshape(-1)[places], part.reshape(-1))
 
 
+@pytest.mark.parametrize("is_turned", [False, True])
+def test_rows_in_another_order_are_found_although_their_numbers_repeat(is_turned: bool) -> None:
+    whole = np.round(np.random.default_rng(0).normal(size=(24, 8)), 1)
+    part = whole[[0, 4, 1, 5, 2, 6, 3, 7]]
+    whole, part = (np.ascontiguousarray(array.T if is_turned else array) for array in (whole, part))
+    places = locate(part, whole)
+    assert places is not None and np.array_equal(whole.reshape(-1)[places], part.reshape(-1))
+
+
+def test_rows_of_which_two_are_alike_are_no_piece_in_another_order() -> None:
+    whole = np.round(WHOLE, 1)[[0, 1, 2, 3, 0]]
+    assert locate(whole[[3, 0, 2]], whole) is None
+
+
 def test_a_few_numbers_are_found_in_the_gap_that_other_pieces_leave() -> None:
     joined = np.concatenate([WHOLE[0], [0.25, 0.5], WHOLE[1], [0.75]])
     parts = [make_leaf(array) for array in (np.array([0.75]), WHOLE[0], np.array([0.25, 0.5]), WHOLE[1])]

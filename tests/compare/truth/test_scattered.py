@@ -156,3 +156,23 @@ def _rising_choices(places: list[list[int]]) -> list[list[list[int]]]:
     choices = product([False, True], repeat=len(places))
     listed = [[one for one, is_in in zip(places, chosen, strict=True) if is_in] for chosen in choices]
     return [one for one in listed if _rises(one)]
+
+
+@pytest.mark.parametrize("is_turned_round", [False, True])
+def test_halves_of_a_batch_are_found_where_rows_repeat_in_both(is_turned_round: bool) -> None:
+    """The same word at the same place; the value is so large that not all of its numbers are looked at."""
+    whole = np.random.default_rng(1).standard_normal((6, 9, 20))
+    whole[4, 2], whole[5, 7], whole[3, 1] = whole[0, 2], whole[1, 7], whole[2, 1]
+    taken = whole[:, ::-1].copy() if is_turned_round else whole
+    found, (value,) = scatter({"exp": whole[:3], "sin": whole[3:]}, exp=taken)
+    assert found.exists("candidate", value) == (not is_turned_round)
+
+
+@pytest.mark.parametrize("is_forgotten", [False, True])
+def test_halves_of_a_batch_are_found_where_their_axes_are_in_another_order(is_forgotten: bool) -> None:
+    """Not where somebody has only given them the shape."""
+    whole = np.random.default_rng(1).standard_normal((4, 9, 3, 5))
+    turned = whole.transpose(0, 2, 1, 3)
+    taken = np.roll(whole.reshape(4, 3, 9, 5).transpose(0, 2, 1, 3), 1, axis=1) if is_forgotten else whole
+    found, (value,) = scatter({"exp": turned[:2].copy(), "sin": turned[2:].copy()}, exp=taken.copy())
+    assert found.exists("candidate", value) == (not is_forgotten)

@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorprobe.compare.truth.lending import Drawer
-from tensorprobe.compare.truth.shared_leaf import JointLeaf, has_same_numbers, join_leaves
+from tensorprobe.compare.truth.shared_leaf import (
+    JointLeaf,
+    has_same_numbers,
+    join_leaves,
+    lies_alike,
+    list_extremes,
+)
+from tensorprobe.store.tensor_layout import numpy_dtype
 from tests.compare.truth.test_drawing import describe
 
 Array = np.ndarray[Any, Any]
@@ -86,3 +93,34 @@ def test_what_is_drawn_for_a_stack_is_what_is_drawn_for_its_experts_transposed(i
     drawn = [np.load(drawer.provide(path)) for path in paths if path is not None]
     stacked, experts = (drawn[0], drawn[1:]) if is_whole_first else (drawn[-1], drawn[:-1])
     assert np.array_equal(stacked, np.stack([one.T for one in experts]))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_numbers_that_are_rounded_to_a_coarser_dtype_are_the_same(dtype: str) -> None:
+    whole = RANDOM.normal(size=(6, 5)).astype(np.float32)
+    fine, coarse = describe(whole), describe(whole.astype(numpy_dtype(dtype)), dtype)
+    assert set(list_extremes(fine)) & set(list_extremes(coarse))
+    assert has_same_numbers(fine, coarse) and has_same_numbers(coarse, fine)
+    assert lies_alike(fine, coarse)
+
+
+def test_other_numbers_are_not_the_same_in_a_coarser_dtype() -> None:
+    whole, other = RANDOM.normal(size=(2, 6, 5)).astype(np.float32)
+    other[0, 0], other[0, 1] = whole.max(), whole.min()  # with the same extremes
+    fine, coarse = describe(np.clip(whole, -1, 1)), describe(np.clip(other, -1, 1).astype(np.float16), "float16")
+    assert set(list_extremes(fine)) & set(list_extremes(coarse))
+    assert not (has_same_numbers(fine, coarse) and lies_alike(fine, coarse))
+    assert not lies_alike(fine, describe(np.clip(whole, -1, 1)[::-1].astype(np.float16), "float16"))
+
+
+def test_a_mask_of_infinities_is_the_same_as_itself() -> None:
+    mask = describe(np.triu(np.full((4, 4), -np.inf, np.float32), 1))
+    assert has_same_numbers(mask, mask) and lies_alike(mask, mask)
+
+
+def test_two_weights_of_one_distribution_are_not_the_same_in_a_coarser_dtype() -> None:
+    """Their extremes, their norms and their means are, once they are rounded."""
+    query, key = np.random.default_rng(2).uniform(-1 / 32, 1 / 32, size=(2, 256, 256)).astype(np.float32)
+    coarse = describe(key.astype(numpy_dtype("bfloat16")), "bfloat16")
+    assert has_same_numbers(describe(key), coarse)
+    assert not has_same_numbers(describe(query), coarse)

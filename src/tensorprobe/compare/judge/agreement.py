@@ -31,6 +31,7 @@ def word_agreement(finding: Finding) -> Verdict:
         reasons = sorted({value.reason for value in values if value.reason})[:MAX_NAMES]
         return Verdict("not compared", f"Nothing could be compared: {'; '.join(reasons) or 'no value has a partner'}.")
     words = f"{count_noun(len(own), 'call is', 'calls are')} paired, and {_word_values(values, compared)}"
+    words += f"; {finding.precision}" if finding.precision is not None else ""
     sides = {"reference": finding.reference, "candidate": finding.candidate}
     cut = " and ".join(f"the {word}" for word, side in sides.items() if is_unfinished(side.run.rank))
     how_far = f" as far as {cut} {'go' if ' and ' in cut else 'goes'}, which ended early" if cut else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import NamedTuple
 
 from tensorprobe.compare.measure.statistic_measure import sketched_distance
@@ -27,6 +28,8 @@ _FAR_BELOW = -1e4
 """What is added to what is to vanish in a softmax."""
 _SKETCHED = 4
 """A sketch may tell of so many times the distance."""
+_AMPLE = 1.5
+"""What is near is looked for a little farther off: the other one may be larger, and allows more."""
 
 
 def read_content(slot: TensorSlot) -> Content | None:
@@ -60,38 +63,51 @@ class Contents:
     def __init__(self, slots: Iterable[TensorSlot], tolerance: float, *, sees_order: bool = False) -> None:
         read = ((read_content(slot), slot) for slot in slots)
         known = [(content, slot) for content, slot in read if content is not None]
-        self._sorted = sorted(known if sees_order else dict(known).items(), key=_by_content)
+        found = known if sees_order else list(dict(known).items())
+        self._orders = [(key, sorted(found, key=key)) for key in (_by_size, _by_largest)]
+        """Norms leave all that they give of one size, and a softmax all of one largest number: but not both."""
         self._tolerance = tolerance
         self._sees_order = sees_order
 
     def has(self, slot: TensorSlot) -> bool:
         wanted = read_content(slot)
-        if wanted is None:
-            return False
-        reach = self._tolerance * wanted.size
-        start = bisect_left(self._sorted, (wanted.kind, wanted.size - reach), key=_by_size)
-        end = bisect_right(self._sorted, (wanted.kind, wanted.size + reach), start, key=_by_size)
-        near = (self._sorted[place] for place in range(start, end))
-        return any(
+        return wanted is not None and any(
             _is_same(content, wanted, self._tolerance) and not (self._sees_order and self._is_turned(slot, found))
-            for content, found in near
+            for content, found in self._list_near(wanted)
         )
+
+    def _list_near(self, wanted: Content) -> list[tuple[Content, TensorSlot]]:
+        """Those among which it is, if it is there."""
+        reaches = wanted.size, _span(wanted)
+        ranges = []
+        for (key, known), size in zip(self._orders, reaches, strict=True):
+            kind, middle = key((wanted, None))
+            reach = _AMPLE * self._tolerance * size
+            start = bisect_left(known, (kind, middle - reach), key=key)
+            end = bisect_right(known, (kind, middle + reach), start, key=key)
+            ranges.append((end - start, start, known))
+        count, start, known = min(ranges, key=itemgetter(0))
+        return known[start : start + count]
 
     def _is_turned(self, slot: TensorSlot, other: TensorSlot) -> bool:
         allowed = _SKETCHED * self._tolerance * abs(float(slot.norm or 0.0))
         return slot.shape == other.shape and sketched_distance(slot, other) > allowed
 
 
-def _by_content(known: tuple[Content, TensorSlot]) -> Content:
-    return known[0]
-
-
-def _by_size(known: tuple[Content, TensorSlot]) -> tuple[str, float]:
+def _by_size(known: tuple[Content, TensorSlot | None]) -> tuple[str, float]:
     return known[0].kind, known[0].size
 
 
+def _by_largest(known: tuple[Content, TensorSlot | None]) -> tuple[str, float]:
+    return known[0].kind, known[0].largest
+
+
+def _span(content: Content) -> float:
+    return max(abs(content.largest), abs(content.smallest))
+
+
 def _is_same(first: Content, second: Content, tolerance: float) -> bool:
-    span = max(abs(first.largest), abs(first.smallest), abs(second.largest), abs(second.smallest))
+    span = max(_span(first), _span(second))
     size = max(first.size, second.size)
     return (
         abs(first.size - second.size) <= tolerance * size

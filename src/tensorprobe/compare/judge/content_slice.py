@@ -32,6 +32,8 @@ from tensorprobe.store.slot import TensorSlot
 
 _FEW = 4
 """Where rounding alone is seen, there are many places."""
+_LEAST_SHARE = 0.25
+"""Of the parameters of one model: those that are joined in one run are in other tensors in the other."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,14 @@ class _Side:
         self.other_values, self.other_gradients = (
             [slot for call in list_own(other, direction) for slot in call.tensors] for direction in (FORWARD, BACKWARD)
         )
+
+    def find_shared_parameters(self, tolerance: float) -> float:
+        """How many of its parameters the other run has, as a share. Not by those that are all zeros or ones, as others
+        are, too."""
+        others = Contents(self.other_values, tolerance)
+        taken = [slot for call in self.forward for slot in call.tensors if slot.is_input and slot.max != slot.min]
+        own = [slot for slot in taken if slot.parameter or (slot.requires_grad and self.flow.producer(slot) is None)]
+        return sum(map(others.has, own)) / len(own) if own else 0.0
 
     def is_trained(self, call: Call) -> bool:
         """Does it depend on a parameter?"""
@@ -95,6 +105,11 @@ class ContentFinder:
         slices = [_GradientSlice(side, self._tolerance) for side in self._sides]
         parting = self._pair([one.find_beginnings(last) for one, last in zip(slices, self._differing, strict=True)])
         return parting or self._part_forward(self._tolerance).parting
+
+    @property
+    def is_one_model(self) -> bool:
+        """Are parameters of each run in the other?"""
+        return all(side.find_shared_parameters(self._tolerance) >= _LEAST_SHARE for side in self._sides)
 
     def is_beginning(self, call: Call) -> bool:
         """Does it make what the other run has not of what both have, also by the order of numbers alone?"""
@@ -206,7 +221,7 @@ class _GradientSlice:
     def find_beginnings(self, differing: Sequence[TensorSlot]) -> list[_Beginning]:
         flow, wanted = self._side.flow, set(map(id, differing))
         waiting = [call for call in self._side.backward if any(id(slot) in wanted for slot in call.tensors)]
-        seen, found = set[str](), list[_Beginning]()
+        seen, found, makers = set[str](), list[_Beginning](), list[Call]()
         while waiting:
             call = waiting.pop()
             if call.name in seen:
@@ -214,7 +229,11 @@ class _GradientSlice:
             seen.add(call.name)
             arriving = [slot for slot in call.tensors if slot.is_input]
             if all(map(self._others.has, arriving)):
-                found += self._begin(call, arriving)
+                given_otherwise = self._list_makers(call)
+                makers += given_otherwise
+                if not given_otherwise:
+                    because = "the gradient that arrives is the same, and the one that it gives back is not"
+                    found.append(_Beginning(call, tuple(arriving), because))
                 continue
             shares = flow.contributions(call)
             unknown = [maker for maker, slot in shares if not self._others.has(slot)]
@@ -222,16 +241,12 @@ class _GradientSlice:
             if not unknown:
                 given = tuple(slot for _, slot in shares)
                 found.append(_Beginning(call, given, "other gradients arrive at it than in the other run"))
-        return found
+        return found + self._forward.find_beginnings(makers)
 
-    def _begin(self, call: Call, arriving: Sequence[TensorSlot]) -> list[_Beginning]:
-        """A gradient is made of what the forward was given, too."""
+    def _list_makers(self, call: Call) -> list[Call]:
+        """A gradient is made of what the forward was given, too: who made what the other run has not."""
         forward = self._side.flow.forward_of(call)
-        makers = [] if forward is None else self._forward.list_makers(self._forward.list_unknown(forward))
-        if makers:
-            return self._forward.find_beginnings(makers)
-        because = "the gradient that arrives is the same, and the one that it gives back is not"
-        return [_Beginning(call, tuple(arriving), because)]
+        return [] if forward is None else self._forward.list_makers(self._forward.list_unknown(forward))
 
 
 def _pair(sides: Sequence[Sequence[_Beginning]], tolerance: float) -> Parting | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tensorprobe.compare.judge.kept_state import Kept, find_kept
 from tensorprobe.compare.judge.precision import unit_roundoff
 from tensorprobe.compare.match.pairing import PairedCall, RunSide
 from tensorprobe.compare.measure.noise import SILENCE, Noise, loudest
@@ -21,6 +22,8 @@ class Past:
     has_parted: bool = False
     """Something differed: that parameters differ now needs no other reason."""
     is_empty: bool = True
+    kept: Kept = frozenset()
+    """What calls keep from step to step and found to be the same in the step before this one."""
 
 
 class Course:
@@ -39,9 +42,10 @@ class Course:
         self.has_apis = all(map(_has_apis, (reference, candidate)))
         """False at level L0 of either run, where only modules are recorded."""
 
-    def end(self) -> Past:
+    def end(self, pairs: Iterable[PairedCall]) -> Past:
         """What the next step finds."""
-        return Past(self.worst_noise, self.past.has_parted or self.is_any_bad, is_empty=False)
+        has_parted = self.past.has_parted or self.is_any_bad
+        return Past(self.worst_noise, has_parted, is_empty=False, kept=find_kept(pairs))
 
     def forget_differences(self, pairs: Iterable[PairedCall]) -> None:
         """Some that were judged to differ do not count: the next step finds only what these pairs leave."""

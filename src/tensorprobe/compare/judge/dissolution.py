@@ -3,7 +3,8 @@
 A difference is followed from call to call, in both runs and into their backward passes, for as long as results differ
 or are not known. Where it reaches what a step is for (what a module returns that is inside no other, a gradient of a
 parameter, what was saved, what no recorded call takes) it has an effect, and is judged. Where it ends before, nothing
-depends on it: the two values only had the same name, or a later call takes back what was done to one of them.
+depends on it: the two values only had the same name, or a later call takes back what was done to one of them. What the
+step before has written for this one to find, such as running statistics, is something that a step is for by itself.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from tensorprobe.compare.judge.evidence import Finding
+from tensorprobe.compare.judge.kept_state import keeps_otherwise
 from tensorprobe.compare.judge.status import DISSOLVED, leave_out
 from tensorprobe.compare.match.pairing import PairedCall, RunSide
 from tensorprobe.compare.result import ValuePair
@@ -27,7 +29,8 @@ _ENDS = ("parameters_grad", "saved")
 
 def dissolve_pairs(finding: Finding) -> bool:
     """Leave out what differs without an effect; True if there was any."""
-    differing = [pair for pair in finding.pairs if _differs(pair) and not pair.is_framework_made]
+    own = [pair for pair in finding.pairs if _differs(pair) and not pair.is_framework_made]
+    differing = [pair for pair in own if not keeps_otherwise(pair, finding.past.kept)]
     if not differing:
         return False
     effects = Effects(finding)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorprobe.compare.judge.course import Past
+from tensorprobe.compare.judge.other_precision import OtherPrecision
 from tensorprobe.compare.match.alignment import Alignment
 from tensorprobe.compare.match.pairing import PairedCall, RunSide
 from tensorprobe.compare.result import ValuePair
@@ -33,6 +34,8 @@ class Finding:
     candidate: RunSide
     past: Past
     """What the steps before this one explain."""
+    precision: OtherPrecision | None = None
+    """That of the candidate, if it is another one as a whole."""
     is_cut_short: bool = False
     allows_uncompared: bool = False
     """Is it an agreement, too, if something could not be compared?"""

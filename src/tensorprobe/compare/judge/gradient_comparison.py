@@ -146,8 +146,7 @@ class GradientComparison:
         self._errors: list[tuple[float, float]] = []
         """Of those that are the same, each with the size that it is relative to."""
         self._differing: list[tuple[_Gradient, _Gradient]] = []
-        lone, self._left = self._pair_alike()
-        self._lone = [one for one in lone if not self._pair_by_leaf(one)]
+        self._lone, self._left = self._pair_by_leaf(*self._pair_alike())
 
     def note_missing(self, reference: Sequence[TensorSlot], candidate: Sequence[TensorSlot]) -> None:
         """Parameters to which nothing comes back, although something does in the other run."""
@@ -163,12 +162,26 @@ class GradientComparison:
     def agree(self, together: float) -> SameGradients | None:
         """`together`: how far apart all gradients may be, taken as one."""
         same = len(self._errors)
-        if self._differing or not same or same < _LEAST_SHARE * min(len(self._reference), len(self._candidate)):
+        if (
+            self._differing
+            or self._has_others_of_same_sizes()
+            or not same
+            or same < _LEAST_SHARE * min(len(self._reference), len(self._candidate))
+        ):
             return None
         distance = math.hypot(*(error * size for error, size in self._errors))
         if distance > together * math.hypot(*(size for _, size in self._errors)):
             return None
         return SameGradients(max(error for error, _ in self._errors), same, len(self._lone))
+
+    def _has_others_of_same_sizes(self) -> bool:
+        """Has each run as many gradients of each size that the other has not? Where parameters are joined in one run,
+        they have other sizes there: these are of the same parameters, and differ. Of a gradient that is a sum of
+        parts, only its parts are known."""
+        if any(one.norm is None for one in (*self._lone, *self._left)):
+            return False
+        sizes = [sorted(one.shares[0].element_count or 0 for one in side) for side in (self._lone, self._left)]
+        return bool(sizes[0]) and sizes[0] == sizes[1]
 
     def find_differing(self) -> tuple[list[TensorSlot], list[TensorSlot]]:
         if not self._differing:
@@ -209,18 +222,28 @@ class GradientComparison:
         distance = sketched_distance(first, second) if first.shape == second.shape else 0.0
         return max(*gaps, distance) / (max(read_number(first.norm), read_number(second.norm), self._least) or 1.0)
 
-    def _pair_by_leaf(self, one: _Gradient) -> bool:
-        """With that of a parameter that has the same content."""
-        for other in self._left:
-            if _is_same_leaf(one.leaf, other.leaf):
-                self._left.remove(other)
-                error = self._differ_in_sum(one, other)
-                if error <= self._tolerance:
-                    self._errors.append((error, max(one.size, self._least)))
-                else:
-                    self._differing.append((one, other))
-                return True
-        return False
+    def _pair_by_leaf(
+        self, lone: Sequence[_Gradient], left: Sequence[_Gradient]
+    ) -> tuple[list[_Gradient], list[_Gradient]]:
+        """With those of parameters that have the same content; what then is left of both."""
+        by_leaf: dict[object, list[_Gradient]] = {}
+        for other in left:
+            by_leaf.setdefault(_look_of_leaf(other.leaf), []).append(other)
+        unpaired = []
+        for one in lone:
+            alike = by_leaf.get(_look_of_leaf(one.leaf), [])
+            found = next((other for other in alike if _is_same_leaf(one.leaf, other.leaf)), None)
+            if found is None:
+                unpaired.append(one)
+                continue
+            alike.remove(found)
+            error = self._differ_in_sum(one, found)
+            if error <= self._tolerance:
+                self._errors.append((error, max(one.size, self._least)))
+            else:
+                self._differing.append((one, found))
+        remaining = {id(other) for alike in by_leaf.values() for other in alike}
+        return unpaired, [other for other in left if id(other) in remaining]
 
     def _differ_in_sum(self, one: _Gradient, other: _Gradient) -> float:
         """Share by share; or all together, as sketches add up as the tensors do."""
@@ -251,8 +274,13 @@ def _size(gradient: _Gradient) -> float:
     return gradient.norm or 0.0
 
 
+def _look_of_leaf(leaf: TensorSlot | None) -> object:
+    """What those have in common that may be the same."""
+    return None if leaf is None else (leaf.shape, leaf.max, leaf.min)
+
+
 def _is_same_leaf(first: TensorSlot | None, second: TensorSlot | None) -> bool:
     """Not where it is a constant, as others are, too."""
-    if first is None or second is None or first.shape != second.shape or first.max == first.min:
+    if first is None or second is None or first.max == first.min:
         return False
-    return (first.max, first.min) == (second.max, second.min) and not sketched_distance(first, second)
+    return _look_of_leaf(first) == _look_of_leaf(second) and not sketched_distance(first, second)

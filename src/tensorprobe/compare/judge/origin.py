@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from tensorprobe.compare.judge import tolerance
 from tensorprobe.compare.judge.course import Course
+from tensorprobe.compare.judge.kept_state import is_kept
 from tensorprobe.compare.judge.status import is_same_value
 from tensorprobe.compare.match.pairing import PairedCall
 from tensorprobe.compare.measure.noise import GAIN, SILENCE, Noise, loudest
@@ -115,6 +116,8 @@ class OriginFinder:
             blame = f"{what} was not the same before the call"
             past = self._course.past
             return Origin(past.noise, past.has_parted, gain=STEP_GAIN, is_external=True, blame=blame)
+        if is_kept(pair, value):
+            return self._kept()
         gathered = self._accumulated(pair) if pair.reference.kind == "api" else None
         if gathered is not None:
             return gathered
@@ -131,6 +134,17 @@ class OriginFinder:
             is_bad=self._course.is_any_bad or (is_leaf and self._course.past.has_parted),
             is_external=True,
             blame=f"it comes from code that was not recorded: {what} differs",
+        )
+
+    def _kept(self) -> Origin:
+        """An argument that the call finds where an earlier one has left it, in this step or before."""
+        past = self._course.past
+        return Origin(
+            noise=self._course.worst_noise,
+            is_bad=past.has_parted,
+            gain=GAIN if past.is_empty else STEP_GAIN,
+            is_external=True,
+            blame="what the call keeps from step to step was not the same before it",
         )
 
     def _own_code(self, outer: PairedCall) -> Origin:

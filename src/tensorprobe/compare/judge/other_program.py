@@ -8,8 +8,10 @@ from dataclasses import replace
 from tensorprobe.compare.judge.content_slice import ContentFinder, Parting
 from tensorprobe.compare.judge.dissolution import dissolve
 from tensorprobe.compare.judge.evidence import Finding, describe_call_lines, describe_calls
+from tensorprobe.compare.judge.kept_state import keeps_otherwise
 from tensorprobe.compare.judge.step_result import Agreement, add_losses, find_agreement
 from tensorprobe.compare.judge.uncompared import contradicts_record, is_unfinished
+from tensorprobe.compare.judge.verdict import find_sources, give_verdict
 from tensorprobe.compare.match.pairing import PairedCall
 from tensorprobe.compare.result import CallResult, Verdict, VerdictKind
 from tensorprobe.model.count import count_noun
@@ -24,9 +26,11 @@ _FEW = 3
 _ADVICE = 'to have every call held against what it means, record both runs with task "replay" or "tensor"'
 
 
-def heed_results(verdict: Verdict, finding: Finding, *, is_drawn: bool) -> Verdict:
+def heed_results(verdict: Verdict, finding: Finding, *, is_drawn: bool, is_told: bool = False) -> Verdict:
     """The verdict; or that both have the same results, or where these part, if calls that are no pairs were held
-    against each other, or numbers were drawn (`is_drawn`) that do not go together."""
+    against each other, or numbers were drawn (`is_drawn`) that do not go together. What both keep from step to step is
+    in no result: where it differs, that is the verdict. `is_told`: it names a call by its arguments, which the results
+    of a coarse dtype do not refute."""
     runs = finding.reference.run, finding.candidate.run
     is_whole = not finding.is_cut_short and not any(is_unfinished(run.rank) for run in runs)
     if verdict.kind not in _JUDGED or not is_whole or contradicts_record(finding):
@@ -34,13 +38,21 @@ def heed_results(verdict: Verdict, finding: Finding, *, is_drawn: bool) -> Verdi
     if _list_forward(runs[0]) == _list_forward(runs[1]):
         return verdict
     agreement = find_agreement(*runs, is_strict=is_drawn)
+    if agreement is not None and agreement.is_coarse and is_told:
+        return verdict
     if agreement is not None:
+        kept = {pair for pair in finding.pairs if keeps_otherwise(pair, finding.past.kept)}
         for pair in finding.pairs:
-            _clear(pair)
+            if pair not in kept:
+                _clear(pair)
+        if find_sources(kept):
+            return give_verdict(finding)
         return Verdict("agree", _word_agreement(agreement), (_word_programs(finding), *_advise(finding)))
-    if verdict.kind == "unrelated" or _count_lone(finding) + _count_grouped(finding) <= _FEW:
+    if _count_lone(finding) + _count_grouped(finding) <= _FEW:
         return verdict
     finder = ContentFinder(*runs)
+    if verdict.kind == "unrelated" and not finder.is_one_model:
+        return verdict
     parting = None if _names_beginning(verdict, finder) else finder.find_parting()
     if parting is None or (verdict.kind == "unequal start" and parting.is_given_other):
         return replace(verdict, evidence=(*verdict.evidence, _word_programs(finding), *_advise(finding)))

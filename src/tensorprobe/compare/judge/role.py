@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from tensorprobe.compare.judge.course import Course
+from tensorprobe.compare.judge.kept_state import keeps_otherwise
 from tensorprobe.compare.judge.precision import unit_roundoff
 from tensorprobe.compare.judge.status import MADE_ELSEWHERE, is_explained_but_large
 from tensorprobe.compare.match.argument import describe_arguments, find_changed, is_size
@@ -31,8 +32,9 @@ class RoleGiver:
         """`is_context_bad`: what else goes into it, such as the forward of a backward call, differs."""
         bad_outputs = [value for value in pair.outputs if value.is_bad]
         results = [value for value in pair.outputs if value.measurement is not None]
-        if pair.role == "entered" and not bad_outputs and any(value.status == "equal" for value in results):
-            pair.role, pair.because = "clean", ""  # what differs had no effect here
+        has_no_effect = not bad_outputs and any(value.status == "equal" for value in results)
+        if pair.role == "entered" and has_no_effect and not keeps_otherwise(pair, self._course.past.kept):
+            pair.role, pair.because = "clean", ""
         if pair.role == "entered":
             return
         failed = {bool(pair.reference.failed), bool(pair.candidate.failed)}

@@ -89,7 +89,8 @@ def _note_dtypes(value: ValuePair, options: CompareOptions) -> None:
         return
     reason = f"{dtypes[1]} where the reference has {dtypes[0]}"
     value.reason = f"{reason}; {value.reason}" if value.reason else reason
-    if not options.has_fixed_tolerance and not options.other_dtype:
+    is_asked = options.other_dtype and all(unit_roundoff(dtype) is not None for dtype in dtypes)
+    if not options.has_fixed_tolerance and not is_asked:
         value.status = "different"
 
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from tensorprobe.compare.judge.content import Contents
 from tensorprobe.compare.judge.gradient_comparison import SameGradients, compare_gradients
 from tensorprobe.compare.judge.joined_run import join_parts
+from tensorprobe.compare.judge.other_precision import find_other_precision
 from tensorprobe.compare.judge.own_record import is_measured, list_own, read_number
 from tensorprobe.compare.judge.precision import unit_roundoff
-from tensorprobe.model.name import FORWARD
+from tensorprobe.model.name import BACKWARD, FORWARD
 from tensorprobe.run.backward_pass import read_passes
 from tensorprobe.run.call import Call
 from tensorprobe.run.step import Run
@@ -33,6 +34,8 @@ class Agreement:
 
     loss_error: float
     gradients: SameGradients
+    is_coarse: bool
+    """By no more than what a coarse dtype can tell."""
 
 
 def find_agreement(reference: Run, candidate: Run, *, is_strict: bool = False) -> Agreement | None:
@@ -45,7 +48,7 @@ def find_agreement(reference: Run, candidate: Run, *, is_strict: bool = False) -
         return None
     allowed = tolerance * (_UNITS_OF_GRADIENTS / _UNITS if is_coarse else 1)
     same = compare_gradients(reference, candidate, allowed).agree(allowed / 4 if is_coarse else allowed)
-    return None if same is None else Agreement(loss_error, same)
+    return None if same is None else Agreement(loss_error, same, is_coarse)
 
 
 def find_loss_error(reference: Run, candidate: Run) -> float | None:
@@ -81,28 +84,33 @@ def _iter_values(run: Run) -> Iterator[TensorSlot]:
 
 
 def _find_ends(run: Run) -> list[tuple[Call, TensorSlot]]:
-    taken = {slot.source for slot in _iter_values(run) if slot.is_input} | _name_roots(run)
+    taken = {slot.source for call in run.calls for slot in call.tensors if slot.is_input} | _name_roots(run)
     calls = [call for call in list_own(run, FORWARD) if call.name not in taken]
     results = [(call, slot) for call in calls for slot in call.tensors if not slot.is_input]
     is_passed_on = {id(slot) for call, slot in results if slot.source not in (None, call.name)}
-    return [(call, slot) for call, slot in results if is_measured(slot) and id(slot) not in is_passed_on]
+    found = [(call, slot) for call, slot in results if is_measured(slot) and id(slot) not in is_passed_on]
+    return [(call, slot) for call, slot in found if slot.parameter is None]  # what an update leaves
 
 
 def find_tolerance(reference: Run, candidate: Run) -> float:
-    """How far apart the same values of two runs may be, by the coarsest dtype that both have."""
+    """How far apart the same values of two runs may be, by the coarsest dtype that both have, or that one is in."""
     units = []
     for run in (reference, candidate):
         slots = (slot for call in run.calls for slot in call.tensors if not slot.is_input)
         units.append(max((unit_roundoff(slot.dtype) or 0.0 for slot in slots), default=0.0))
-    return max(_UNITS_OF_FLOAT32 * 2.0**-24, _UNITS * min(units))
+    precision = find_other_precision(reference, candidate)
+    return max(_UNITS_OF_FLOAT32 * 2.0**-24, _UNITS * (min(units) if precision is None else precision.unit))
 
 
 def find_losses(run: Run) -> list[tuple[Call, TensorSlot]]:
-    """What gradients were asked of; where that is not recorded, the last single number that was computed."""
+    """What gradients were asked of; where that is not recorded, the last single number that was computed before they
+    came: clipping makes others of them."""
     own = [call for call in run.calls if call.caller is None and call.direction == FORWARD]
     numbers = [(call, slot) for call in own for slot in _iter_numbers(call)]
     roots = _name_roots(run)
-    return [(call, slot) for call, slot in numbers if call.name in roots] or numbers[-1:]
+    last = max((call.position for call in run.calls if call.direction == BACKWARD), default=math.inf)
+    before = [(call, slot) for call, slot in numbers if call.position < last]
+    return [(call, slot) for call, slot in numbers if call.name in roots] or before[-1:] or numbers[-1:]
 
 
 def _name_roots(run: Run) -> set[str | None]:

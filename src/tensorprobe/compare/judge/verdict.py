@@ -20,6 +20,7 @@ from tensorprobe.compare.judge.evidence import (
 from tensorprobe.compare.judge.uncompared import is_filtered, is_unfinished
 from tensorprobe.compare.match.pairing import PairedCall
 from tensorprobe.compare.result import CallResult, ValuePair, Verdict, VerdictKind
+from tensorprobe.model.count import count_noun
 from tensorprobe.model.name import BACKWARD, FORWARD
 from tensorprobe.run.call import Call
 from tensorprobe.run.step import Run
@@ -48,6 +49,9 @@ def give_verdict(finding: Finding) -> Verdict:
     if start and not (sources and is_consequence):
         return _word_unequal_start(start, finding)
     if sources and not (missing and missing[0][0] < sources[0].event_place):
+        updated = [] if finding.past.is_empty or is_consequence else _find_unequal_parameters(finding)
+        if updated and updated[0][0] is sources[0] and _is_named(updated[0][1]):
+            return _word_other_update(updated, finding)
         return _word_source(sources[0], finding)
     if missing:
         return _word_missing(missing[0][1], finding)
@@ -100,7 +104,8 @@ def _find_framework_source(pairs: Iterable[PairedCall]) -> PairedCall | None:
 
 
 def _parameter_name(pair: PairedCall, value: ValuePair, finding: Finding) -> str | None:
-    """`blocks.0.norm.weight` for a slot that holds a parameter: at level L1, a leaf that requires a gradient.
+    """`blocks.0.norm.weight` for a slot that holds a parameter: at level L1, one that the model names, or a leaf that
+    requires a gradient.
 
     What a call works on, `input.0`, looks like one where the call that computed it was not recorded; a table that is
     looked into is one.
@@ -108,15 +113,23 @@ def _parameter_name(pair: PairedCall, value: ValuePair, finding: Finding) -> str
     if value.slot.startswith("parameters."):
         return ".".join(filter(None, (pair.reference.path, value.slot.removeprefix("parameters."))))
     sides = ((finding.reference, value.reference), (finding.candidate, value.candidate))
+    if pair.reference.kind != "api" or pair.reference.parent is not None:
+        return None
+    if not all(isinstance(slot, TensorSlot) and side.flow.producer(slot) is None for side, slot in sides):
+        return None
+    known = value.reference.parameter if isinstance(value.reference, TensorSlot) else None
     may_be_one = value.slot != "input.0" or is_a(word_of(pair.reference), "lookup")
-    is_leaf = may_be_one and all(
-        isinstance(slot, TensorSlot) and slot.requires_grad is True and side.flow.producer(slot) is None
-        for side, slot in sides
-    )
-    if is_leaf and pair.reference.kind == "api" and pair.reference.parent is None:
-        name = f"{value.slot} of {pair.reference.name}"
-        return f"{name} in module {pair.reference.module_path}" if pair.reference.module_path else name
-    return None
+    is_trained = all(isinstance(slot, TensorSlot) and slot.requires_grad is True for _, slot in sides)
+    if known is not None or not may_be_one or not is_trained:
+        return known
+    name = f"{value.slot} of {pair.reference.name}"
+    return f"{name} in module {pair.reference.module_path}" if pair.reference.module_path else name
+
+
+def _is_named(value: ValuePair) -> bool:
+    """Is it a parameter for certain, and no intermediate result of code that was not recorded?"""
+    is_known = isinstance(value.reference, TensorSlot) and value.reference.parameter is not None
+    return is_known or value.slot.startswith("parameters.")
 
 
 def _find_missing_gradients(finding: Finding) -> list[tuple[int, Call]]:
@@ -163,6 +176,24 @@ def _word_unequal_start(start: list[tuple[PairedCall, ValuePair]], finding: Find
     if sources:
         evidence.append(f"the first other difference arises in {describe_place(sources[0])}: {sources[0].because}")
     return _verdict("unequal start", headline, evidence, pair, finding)
+
+
+def _word_other_update(updated: list[tuple[PairedCall, ValuePair]], finding: Finding) -> Verdict:
+    """All that was recorded of the steps before agrees, and yet parameters are not the same now."""
+    pair = updated[0][0]
+    names = [_parameter_name(*one, finding) or one[1].slot for one in updated]
+    others = f" and {count_noun(len(names) - 1, 'other')} were" if len(names) > 1 else " was"
+    headline = (
+        f"The runs part between the steps: {names[0]}{others} updated otherwise after the step before, whose recorded "
+        f"calls agree. It is first used at {describe_place(pair)}."
+    )
+    evidence = [
+        f"{name}: {describe_difference(one[1])}" for name, one in zip(names, updated[:MAX_VALUES], strict=False)
+    ]
+    evidence.append(
+        "the learning rate, clipping and the optimizer act there: call stop after the optimizer's step to record them"
+    )
+    return _verdict("entered", headline, [*describe_lines(pair, finding), *evidence], pair, finding)
 
 
 def _word_source(pair: PairedCall, finding: Finding) -> Verdict:

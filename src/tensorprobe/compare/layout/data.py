@@ -9,7 +9,7 @@ import numpy as np
 
 from tensorprobe.compare.layout.part import Part, locate
 from tensorprobe.compare.layout.pool import Ranks, Steps
-from tensorprobe.compare.truth.value_index import is_plain
+from tensorprobe.compare.truth.same_array import is_plain
 from tensorprobe.replay.true_step import Array, TrueValue
 
 

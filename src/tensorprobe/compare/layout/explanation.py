@@ -17,7 +17,7 @@ from tensorprobe.compare.layout.relation import Relation
 from tensorprobe.compare.layout.way import Way
 from tensorprobe.compare.result import VerdictKind
 from tensorprobe.compare.truth.call_likeness import word_of
-from tensorprobe.compare.truth.value_index import is_same
+from tensorprobe.compare.truth.same_array import is_same
 from tensorprobe.replay.communication import Communication
 from tensorprobe.replay.true_step import Array, TrueCall, TrueStep, TrueValue
 

@@ -14,7 +14,7 @@ from tensorprobe.compare.layout.pool import Steps
 from tensorprobe.compare.layout.relation import Relations
 from tensorprobe.compare.layout.rounding import Rounded, count_rounded, find_rounded
 from tensorprobe.compare.layout.weight import Holdings, match_weights
-from tensorprobe.compare.truth.value_index import TOLERANCE
+from tensorprobe.compare.truth.same_array import TOLERANCE
 from tensorprobe.errors import DumpError
 from tensorprobe.replay import MemoryLimit, find_device, limit_memory
 from tensorprobe.replay.joint_step import build_joint_steps

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from tensorprobe.compare.truth.value_index import is_same
+from tensorprobe.compare.truth.same_array import is_same
 from tensorprobe.replay.true_step import Array
 
 _MOST_STARTS = 8

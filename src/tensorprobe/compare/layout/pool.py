@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from tensorprobe.compare.truth.call_likeness import word_of
-from tensorprobe.compare.truth.value_index import is_same
+from tensorprobe.compare.truth.same_array import is_same
 from tensorprobe.replay.rank_step import RankStep
 from tensorprobe.replay.true_step import Array, TrueCall
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from tensorprobe.compare.layout.part import Part, locate
 from tensorprobe.compare.layout.pool import Known, Pool, Ranks, Steps, find_arrays, find_groups
-from tensorprobe.compare.truth.value_index import is_plain, is_same
+from tensorprobe.compare.truth.same_array import is_plain, is_same
 from tensorprobe.replay.true_step import Array, TrueValue
 
 _MOST_TRIALS = 400

@@ -10,7 +10,7 @@ import numpy as np
 
 from tensorprobe.compare.layout.part import Part, locate
 from tensorprobe.compare.layout.pool import Ranks, Steps, find_groups
-from tensorprobe.compare.truth.value_index import is_same
+from tensorprobe.compare.truth.same_array import is_same
 from tensorprobe.replay.true_step import Array
 
 _EXACT = 1e-12

@@ -11,7 +11,8 @@ from functools import partial
 
 from tensorprobe.compare.match.proof import EqualRegion, Proof
 from tensorprobe.compare.truth.call_likeness import word_of
-from tensorprobe.compare.truth.value_index import Counterparts, is_same, other_side
+from tensorprobe.compare.truth.same_array import is_same
+from tensorprobe.compare.truth.value_index import Counterparts, other_side
 from tensorprobe.replay.true_step import TrueCall, TrueValue
 
 _Node = tuple[str, str]

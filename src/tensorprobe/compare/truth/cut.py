@@ -14,7 +14,8 @@ import numpy as np
 from tensorprobe.compare.truth.difference import Difference
 from tensorprobe.compare.truth.effect import Trial, find_place
 from tensorprobe.compare.truth.observable import Observables
-from tensorprobe.compare.truth.value_index import Counterparts, permutations
+from tensorprobe.compare.truth.same_array import permutations
+from tensorprobe.compare.truth.value_index import Counterparts
 from tensorprobe.replay.true_step import Array, TrueStep, TrueValue
 
 _MAX_TRIED = 4
@@ -78,7 +79,7 @@ def _find_behind(value: TrueValue, step: TrueStep) -> list[int]:
 
 def _comes_nearer(counterparts: Counterparts, again: TrueStep, behind: Sequence[int], unshared: Set[int]) -> bool:
     """Is something of the reference computed now that the candidate had nowhere, on a way to the loss on which nothing
-    is shared (`unshared`), and all that it had before?"""
+    is shared (`unshared`), and all that it had before? What is put in and then only moved is what the reference has."""
     reference, before = counterparts.steps["reference"], counterparts.steps["candidate"]
     after = Counterparts(reference, again, tolerance=counterparts.tolerance)
     has_gained = False
@@ -87,10 +88,15 @@ def _comes_nearer(counterparts: Counterparts, again: TrueStep, behind: Sequence[
         has = _has(after, again.values[number])
         if had and not has:
             return False
-        if has and not had and number in unshared:
+        if has and not had and number in unshared and not _is_moved(before, number):
             found = after.of("candidate", again.values[number])
             has_gained = has_gained or not any(counterparts.exists("reference", one) for one in found)
     return has_gained
+
+
+def _is_moved(step: TrueStep, number: int) -> bool:
+    maker = step.maker(step.values[number])
+    return maker is not None and step.only_moves(maker)
 
 
 def _find_unshared(counterparts: Counterparts) -> Set[int]:

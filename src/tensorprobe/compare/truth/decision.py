@@ -12,6 +12,7 @@ import numpy as np
 
 from tensorprobe.compare.filtered_run import filter_alike
 from tensorprobe.compare.judge.evidence import Finding, describe_values
+from tensorprobe.compare.judge.kept_state import keeps_otherwise
 from tensorprobe.compare.judge.precision import unit_roundoff
 from tensorprobe.compare.judge.uncompared import contradicts_record
 from tensorprobe.compare.judge.verdict import make_result, own_tensors
@@ -29,6 +30,7 @@ from tensorprobe.compare.truth.recorded_error import find_recorded_errors
 from tensorprobe.compare.truth.saved_value import has_unseen_difference
 from tensorprobe.compare.truth.settlement import is_same_value, settle_pairs
 from tensorprobe.compare.truth.start import Origins
+from tensorprobe.compare.truth.update_call import find_update_calls
 from tensorprobe.compare.truth.verdict import TruthWords
 from tensorprobe.errors import DumpError, UsageError
 from tensorprobe.model.count import count_noun
@@ -139,18 +141,26 @@ class TruthDecision:
 
     def judged_with(self, pair: RankPair) -> Literal["nothing", "recorded numbers", "drawn numbers"]:
         """What this step was executed again with."""
-        attempt = self._attempt
-        if attempt is None or attempt.pair is not pair or attempt.judgement is None or attempt.obstacle:
+        judgement = self._find_judgement(pair)
+        if judgement is None:
             return "nothing"
-        return "drawn numbers" if attempt.judgement.is_drawn else "recorded numbers"
+        return "drawn numbers" if judgement.is_drawn else "recorded numbers"
+
+    def names_argument(self, pair: RankPair) -> bool:
+        """Was this step judged by truth, and is the first difference that a call has other arguments?"""
+        judgement = self._find_judgement(pair)
+        return judgement is not None and _calls_otherwise(judgement)
+
+    def _find_judgement(self, pair: RankPair) -> Judgement | None:
+        """That of this step; None where it was not executed again, or that says nothing."""
+        attempt = self._attempt
+        return None if attempt is None or attempt.pair is not pair or attempt.obstacle else attempt.judgement
 
     def find_errors(self, pair: RankPair, runs: tuple[Run, Run]) -> Mapping[str, Mapping[str, float]]:
         """For each side, how far the results of its calls are from their truth, by the calls' names; nothing where the
         step was not executed again."""
-        attempt = self._attempt
-        if attempt is None or attempt.pair is not pair or attempt.judgement is None or attempt.obstacle:
-            return {}
-        return find_recorded_errors(attempt.judgement, dict(zip(SIDES, runs, strict=True)))
+        judgement = self._find_judgement(pair)
+        return {} if judgement is None else find_recorded_errors(judgement, dict(zip(SIDES, runs, strict=True)))
 
     def _has_same_parameters(self) -> bool:
         """Two programs that start from the same parameters are one, however differently they are written."""
@@ -170,19 +180,21 @@ class TruthDecision:
             is_unclear = True  # the results that nobody takes are what was recorded
         if is_unclear:
             return grown
-        if judgement.is_equal and grown.kind == "framework" and not _is_refuted(grown, judgement):
+        is_silent = judgement.is_equal and not judgement.differences
+        if is_silent and grown.kind == "framework" and not _is_refuted(grown, judgement):
             return grown  # what an optimizer does is no observable of this step
-        if judgement.is_equal and grown.kind == "entered" and _writes_otherwise(grown, judgement):
-            return grown  # nor is what a call writes, such as running statistics
+        is_state = grown.kind == "entered" and (_writes_otherwise(grown, judgement) or _finds_otherwise(grown, finding))
+        if judgement.is_equal and is_state:
+            return grown  # nor is what a call writes for the next step, such as running statistics
         if grown.kind == "incomplete" and (judgement.gaps or not (judgement.is_equal or judgement.updates)):
             return grown
         is_alarm = judgement.is_equal and grown.kind in ("source", "entered")
         if is_alarm and has_unseen_difference(finding.pairs, judgement):
             return grown
         if judgement.unequal and judgement.is_equal and self._earlier is not None:
-            moved = self._find_moved(judgement, finding)
+            moved = find_moved_otherwise(judgement.unequal, judgement.steps, self._earlier, judgement.coarsest)
             if moved:
-                return _word_moved(moved, self._earlier)
+                return _word_moved(moved, self._earlier, dict(zip(SIDES, runs, strict=True)))
         verdict = TruthWords(judgement, *runs).give_verdict()
         calls = (*verdict.call.reference, *verdict.call.candidate) if verdict.call is not None else ()
         settle_pairs(finding.pairs, judgement, {call.name for call in calls})
@@ -194,14 +206,8 @@ class TruthDecision:
         is_inside = any(one.is_inside for one in judgement.differences[:1])
         return verdict if is_inside else _add_values(verdict, finding)
 
-    def _find_moved(self, judgement: Judgement, finding: Finding) -> list[Movement]:
-        assert self._earlier is not None
-        values = [value for one in finding.pairs for value in one.values if value.is_tensor]
-        coarsest = max((value.coarsest or 0.0 for value in values), default=0.0)
-        return find_moved_otherwise(judgement.unequal, judgement.steps, self._earlier, coarsest)
 
-
-def _word_moved(moved: Sequence[Movement], earlier: EarlierStep) -> Verdict:
+def _word_moved(moved: Sequence[Movement], earlier: EarlierStep, runs: Mapping[str, Run]) -> Verdict:
     others = f" and {count_noun(len(moved) - 1, 'other')} were" if len(moved) > 1 else " was"
     headline = (
         f"The runs part between the steps: {moved[0].name}{others} updated otherwise. The program of this step is the "
@@ -220,7 +226,10 @@ def _word_moved(moved: Sequence[Movement], earlier: EarlierStep) -> Verdict:
             "without rounding, both runs make the same update in the step before: in one of them a call does not "
             "compute what it means (`tensorprobe truth` of that step names it), or the parameters are changed unseen"
         )
-    return Verdict("drift", headline, tuple(evidence))
+    origins = earlier.origins.get(moved[0].name, ())
+    names = (next((one.parameter for one in origins), None), moved[0].name)
+    update = find_update_calls(runs, dict(zip(SIDES, names, strict=True)))
+    return Verdict("drift", headline, (*update.lines, *evidence), call=update.result)
 
 
 def _remember(judgement: Judgement, origins: Origins) -> EarlierStep:
@@ -247,10 +256,18 @@ def _writes_otherwise(grown: Verdict, judgement: Judgement) -> bool:
     return False
 
 
+def _finds_otherwise(grown: Verdict, finding: Finding) -> bool:
+    """Does the named call find something else where the step before has written to it?"""
+    name = None if grown.call is None else grown.call.name
+    return any(pair.reference.name == name and keeps_otherwise(pair, finding.past.kept) for pair in finding.pairs)
+
+
 def _is_refuted(grown: Verdict, judgement: Judgement) -> bool:
     """Has all that the named call gives the same truth in both runs? Or is it given something else, as where parameters
-    are joined, and all of them are updated alike?"""
+    are joined, and all of them are updated alike? Calls with other shapes are no pair."""
     states = [] if grown.call is None else _compare_truths(grown.call, judgement)
+    if not all(_is_in_order(value) for value, _ in states):
+        return True
     results = [is_same for value, is_same in states if not value.is_input]
     if results and all(results):
         return True
@@ -259,9 +276,10 @@ def _is_refuted(grown: Verdict, judgement: Judgement) -> bool:
 
 def _is_told_by_statistics(grown: Verdict, judgement: Judgement, finding: Finding) -> bool:
     """Of a run that has statistics only: is the growth of its error all that there is to say? It is where both programs
-    mean the same, and recorded values that mean the same are far apart; or where only numbers that were drawn part."""
+    mean the same, and recorded values that mean the same are far apart; or where only numbers that were drawn part, and
+    nobody called anything otherwise."""
     if not judgement.is_equal:
-        return grown.kind == "agree" and judgement.is_drawn
+        return grown.kind == "agree" and judgement.is_drawn and not _calls_otherwise(judgement)
     if grown.kind not in ("source", "entered", "unequal start"):  # rounding may grow in an optimizer
         return False
     named = [] if grown.call is None else _compare_truths(grown.call, judgement)
@@ -272,6 +290,10 @@ def _is_told_by_statistics(grown: Verdict, judgement: Judgement, finding: Findin
         for pair in finding.pairs
         for value, is_same in _compare_truths(pair, judgement)
     )
+
+
+def _calls_otherwise(judgement: Judgement) -> bool:
+    return any(one.is_called_otherwise for one in judgement.differences[:1])
 
 
 def _has_lost_digits(value: ValuePair) -> bool:

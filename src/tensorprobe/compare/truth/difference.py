@@ -9,8 +9,8 @@ from typing import Literal
 import numpy as np
 
 from tensorprobe.compare.truth.call_likeness import word_of
+from tensorprobe.compare.truth.same_array import TOLERANCE
 from tensorprobe.compare.truth.start import LeafPair
-from tensorprobe.compare.truth.value_index import TOLERANCE
 from tensorprobe.replay.true_step import TrueCall, TrueStep, TrueValue
 
 Kind = Literal["source", "entered", "unequal start", "random", "discontinuity"]

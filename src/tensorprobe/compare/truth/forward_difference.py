@@ -10,6 +10,7 @@ from typing import Protocol
 from tensorprobe.compare.truth.argument import Arguments
 from tensorprobe.compare.truth.call_likeness import count_alike, find_alike, is_alike, unlikeness, word_of
 from tensorprobe.compare.truth.difference import Difference, describe_call, describe_start
+from tensorprobe.compare.truth.flipped_choice import FLIPPED, is_explained_by_rounding
 from tensorprobe.compare.truth.observable import Observables
 from tensorprobe.compare.truth.partial_sum import PartialSums
 from tensorprobe.compare.truth.slice import Slice, Slicer
@@ -30,12 +31,11 @@ def find_starts(counterparts: Counterparts, observed: Observables) -> Starts:
     return {side: _find_observed(side, counterparts, observed) for side in counterparts.steps}
 
 
-def _find_observed(side: str, counterparts: Counterparts, observed: Observables) -> list[TrueValue]:
+def _find_observed(side: str, counterparts: Counterparts, observed: Observables) -> Sequence[TrueValue]:
     step = counterparts.steps[side]
     if step.roots and not observed.has_same_loss:
         return step.roots
-    ends = (value for value in step.values if step.is_end(value) and not value.is_leaf)
-    return [value for value in ends if not counterparts.exists(side, value)]
+    return observed.ends.get(side, ())
 
 
 def find_lacking(one: Difference, counterparts: Counterparts) -> Starts:
@@ -280,9 +280,10 @@ class ForwardExplainer:
         values = self._steps["candidate"].values
         is_choice = not any(values[number].is_floating for number in candidate.outputs.values())
         is_rounded = any(values[number].is_floating for number in candidate.inputs.values())
-        if candidate.outputs and is_choice and is_rounded:
-            because = "what goes in has the same truth, and its result is a choice that rounding changed"
-            return Difference("discontinuity", reference, candidate, because)
+        chosen = reference.name, candidate.name
+        is_explained = all(is_explained_by_rounding(step, chosen) for step in self._steps.values())
+        if candidate.outputs and is_choice and is_rounded and is_explained:
+            return Difference("discontinuity", reference, candidate, FLIPPED)
         return Difference("source", reference, candidate, "what goes in is the same, and it computes something else")
 
     def _is_same_operand(self, reference: TrueCall, candidate: TrueCall, slot: str) -> bool:

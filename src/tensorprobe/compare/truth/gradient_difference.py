@@ -87,18 +87,20 @@ class GradientExplainer:
 
     def _find_differing(self, step: TrueStep) -> list[TrueValue]:
         """The values with another gradient that shows in that of a leaf. Where all gradients that are computed from it
-        agree again, it is the same value used for something else: one run computes twice what the other uses twice."""
-        shared = [value for value in step.values if value.is_floating and self._counterparts.exists("candidate", value)]
-        differing = {value.number for value in shared if self._differs(value)}
-        agreeing = {value.number for value in shared if value.number not in differing and self._agrees(value)}
-        leading: set[int] = set()
+        agree again, it is the same value used for something else: one run computes twice what the other uses twice. Of
+        zeros nobody knows which are the same."""
+        exists, is_plain = self._counterparts.exists, self._counterparts.is_plain
+        told = [value for value in step.values if value.is_floating and not is_plain("candidate", value)]
+        shared = [value for value in told if exists("candidate", value)]
+        agreeing = {value.number for value in shared if self._agrees(value)}
+        shown, leading = set[int](), set[int]()
         for value in sorted(step.values, key=lambda one: _position(one, step)):
             maker = step.maker(value)
-            is_shown = maker is None or not leading.isdisjoint(_find_given_back(maker))
-            if is_shown and value.number not in agreeing:
-                leading.add(value.number)
-        found = [value for value in shared if value.number in differing]
-        return [value for value in found if value.number in leading] or found
+            if maker is None or not leading.isdisjoint(_find_given_back(maker)):
+                shown.add(value.number)
+                leading |= {value.number} - agreeing
+        found = [value for value in shared if self._differs(value)]
+        return [value for value in found if value.number in shown] or found
 
     def _differs(self, value: TrueValue) -> bool:
         """Is its gradient not that of the same value in the reference? One run may compute a value twice that the other
@@ -142,8 +144,8 @@ class GradientExplainer:
             maker = step.maker(waiting.pop())
             if maker is None or maker.position < earliest:
                 continue
-            for slot, number in maker.inputs.items():
-                if number in seen or slot not in maker.departing:
+            for number in _find_given_back(maker):
+                if number in seen:
                     continue
                 if number in numbers:
                     return True

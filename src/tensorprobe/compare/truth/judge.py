@@ -13,19 +13,22 @@ from tensorprobe.compare.truth.cut import find_cut
 from tensorprobe.compare.truth.difference import Difference, describe_start
 from tensorprobe.compare.truth.effect import Trial, add_effects, find_exchanged
 from tensorprobe.compare.truth.explanation import explain_forward
+from tensorprobe.compare.truth.flipped_choice import find_flipped, is_explained_by_rounding
 from tensorprobe.compare.truth.forward_difference import Starts, find_lacking, find_starts
 from tensorprobe.compare.truth.gradient_difference import GradientExplainer
+from tensorprobe.compare.truth.hidden_update import describe_hidden_updates, find_hidden_updates, find_untouched
 from tensorprobe.compare.truth.judgement import SIDES, Judgement
 from tensorprobe.compare.truth.leaf import find_movable, find_replacements, pair_near_leaves
 from tensorprobe.compare.truth.lending import find_borrowers
 from tensorprobe.compare.truth.loss_scale import find_loss_scale
 from tensorprobe.compare.truth.observable import Observables, observe
 from tensorprobe.compare.truth.replaying import Replaying
+from tensorprobe.compare.truth.same_array import TOLERANCE
 from tensorprobe.compare.truth.start import Origins, pair_lone_leaves, pair_moved_leaves, pair_nearly_equal_leaves
 from tensorprobe.compare.truth.untaken import find_untaken
 from tensorprobe.compare.truth.update import find_left_alone, pair_states, pair_updates
-from tensorprobe.compare.truth.value_index import TOLERANCE, Counterparts
-from tensorprobe.replay.true_step import Array, LeafKey
+from tensorprobe.compare.truth.value_index import Counterparts
+from tensorprobe.replay.true_step import Array, LeafKey, TrueStep
 from tensorprobe.replay.true_step_builder import KEEP_VALUES, Keeping
 from tensorprobe.run.step import Run
 
@@ -56,29 +59,45 @@ class _TruthJudge:
         found = self._observe()
         if found.obstacle is not None:
             return found
+        if not found.observables.is_equal and any(step.coverage.decisions for step in found.steps.values()):
+            self._choose_anew(found)
+            if found.differences:
+                return found
         if not found.observables.is_equal:
             self._take_loss_scale_back(found)
-        if not found.observables.is_equal or self._origins is not None:
+        if found.observables.has_same_gradients and self._origins is None:
+            self._take_hidden_updates(found)
+        if (not found.observables.is_equal and not found.differences) or self._origins is not None:
             self._try_other_start(found)
         if not found.observables.is_equal and self._origins is not None:
             self._take_loss_scale_back(found)
-        if found.observables.is_equal and (self._origins is not None or not found.unequal):
+        if found.observables.has_same_gradients and self._origins is not None:
+            self._take_hidden_updates(found)
+        if found.observables.is_equal and not found.differences and (self._origins is not None or not found.unequal):
             self._compare_updates(found)
-        if not found.observables.is_equal:
+        if not found.observables.is_equal and not found.differences:
             self._explain_difference(found)
         elif found.differences:
             return found
         elif found.unequal and self._origins is None:
             found.differences = [describe_start(pair, found.steps) for pair in found.unequal]
-        elif not any(step.is_bound for step in found.steps.values()):
-            found.is_one_program = found.steps[SIDES[0]].has_same_calls(found.steps[SIDES[1]])
-            if not found.is_one_program:  # which computes the same at every point
-                self._observe_moved(found)
-                if found.second_point is None:
-                    found.differences = find_untaken(found)
-            if not found.differences and not found.unequal and not self._borrowers:
-                found.runs_alike = self._replaying
+        else:
+            self._look_elsewhere(found)
         return found
+
+    def _look_elsewhere(self, found: Judgement) -> None:
+        """They compute the same: do they with other parameters? Not asked where other choices might be made of them
+        than those that the recorded programs can go on with."""
+        chooses = any(one.chooses_anew for one in self._replaying.values())
+        is_bound = chooses or any(step.is_bound for step in found.steps.values())
+        if not is_bound:
+            found.is_one_program = found.steps[SIDES[0]].has_same_calls(found.steps[SIDES[1]])
+        if not is_bound and not found.is_one_program:  # which computes the same at every point
+            self._observe_moved(found)
+        if found.second_point is None and not found.is_one_program and not found.gaps:
+            found.differences = find_untaken(found)
+        if not is_bound and not found.differences and not found.unequal and not self._borrowers:
+            found.runs_alike = self._replaying
 
     def _observe(self) -> Judgement:
         """With the finer value of each leaf on both sides."""
@@ -88,6 +107,27 @@ class _TruthJudge:
             counterparts = self._replay()
         replaced = {side: len(one) for side, one in self._replacements.items()}
         return Judgement(observe(counterparts), counterparts, replaced=replaced, borrowers=self._borrowers)
+
+    def _choose_anew(self, found: Judgement) -> None:
+        """What rounding has chosen in one run, and otherwise in the other, is no mistake, and hides what is: both are
+        held against each other with what they would have chosen without it. Not where a choice is wrong, or where the
+        recorded program cannot go on with another one."""
+        flipped = find_flipped(found.counterparts)
+        if not flipped or not all(map(is_explained_by_rounding, found.steps.values())):
+            return
+        self._set_choosing(anew=True)
+        counterparts = self._replay()
+        observed = observe(counterparts)
+        is_whole = all(_is_as_whole(again, found.steps[side]) for side, again in counterparts.steps.items())
+        if is_whole and observed.is_equal:
+            found.differences = flipped
+        if is_whole and not found.differences:
+            found.counterparts, found.observables = counterparts, observed
+        self._set_choosing(anew=is_whole)
+
+    def _set_choosing(self, *, anew: bool) -> None:
+        for one in self._replaying.values():
+            one.chooses_anew = anew
 
     def _try_other_start(self, found: Judgement) -> None:
         """Do both compute the same if the candidate's leaves are those of the reference? At a later step rounding has
@@ -124,6 +164,20 @@ class _TruthJudge:
             found.counterparts, found.observables = counterparts, observed
         else:
             replaying.loss_scale = 1.0
+
+    def _take_hidden_updates(self, found: Judgement) -> None:
+        """What an optimizer made of parameters unseen is the rounding of what the other run's made of them."""
+        found.differences = find_untouched(found.counterparts)
+        if found.differences:
+            return
+        hidden = list(find_hidden_updates(found.counterparts, found.observables.gradients))
+        found.differences = describe_hidden_updates([one for one in hidden if not one.is_near], found.steps)
+        for one in hidden:
+            if one.is_near and one.leaf.key is not None:
+                self._replacements[one.side][one.leaf.key] = one.content
+        if hidden and not found.differences:
+            found.counterparts = self._replay()
+            found.observables = observe(found.counterparts)
 
     def _compare_updates(self, found: Judgement) -> None:
         """What becomes of the parameters?"""
@@ -186,10 +240,13 @@ class _TruthJudge:
 
     def _observe_moved(self, found: Judgement) -> None:
         """The same with all parameters moved."""
-        movable, wanted = find_movable(found.counterparts), found.counterparts.find_observed()
+        counterparts = found.counterparts
+        movable, wanted = find_movable(counterparts, found.observables), counterparts.find_observed()
         moved = self._replay(movable, {side: Keeping(numbers) for side, numbers in wanted.items()})
         second = observe(moved)  # where a root of a negative number is nobody's mistake
         second = replace(second, gradients=tuple(pair for pair in second.gradients if np.isfinite(pair.error)))
+        if any(step.updates_unseen for step in moved.steps.values()):  # what comes of it does not move along
+            second = replace(second, ends={})
         makes_choices = any(step.coverage.decisions for step in moved.steps.values())  # and others would be right there
         if not second.is_finite or makes_choices:
             return
@@ -203,7 +260,7 @@ class _TruthJudge:
         """Where they part: in the forward, and if that is the same, in the gradients. A loss may be the same only as
         far as it is known: then what the first of these calls takes and gives says whether it is the forward after all.
         Besides, both steps with those calls taken apart that had to be."""
-        if not observed.has_same_loss or observed.ends:
+        if not observed.has_same_loss or any(observed.ends.values()):
             found, opened = self._explain_forward(counterparts, find_starts(counterparts, observed))
             if found:
                 return found, opened
@@ -230,6 +287,12 @@ class _TruthJudge:
             for side, one in self._replaying.items()
         ]
         return Counterparts(steps[0], steps[1])
+
+
+def _is_as_whole(again: TrueStep, before: TrueStep) -> bool:
+    """Could all of its calls be executed again that could before, and have all Functions the backward of their own?"""
+    has_backwards = again.coverage.own_backwards.keys() >= before.coverage.own_backwards.keys()
+    return has_backwards and again.coverage.gaps.keys() <= before.coverage.gaps.keys()
 
 
 def _is_new(one: Difference, named: Collection[str]) -> bool:

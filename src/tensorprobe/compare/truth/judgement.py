@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -9,14 +10,15 @@ from typing import TYPE_CHECKING
 from tensorprobe.compare.truth.difference import Difference
 from tensorprobe.compare.truth.observable import Observables
 from tensorprobe.compare.truth.precision import PrecisionLoss, find_precision_loss
+from tensorprobe.compare.truth.same_array import is_laid_out, is_same
 from tensorprobe.compare.truth.start import LeafPair, Origin
 from tensorprobe.compare.truth.update import UpdatePair, find_updated
-from tensorprobe.compare.truth.value_index import Counterparts, is_laid_out, is_same
+from tensorprobe.compare.truth.value_index import Counterparts
 from tensorprobe.errors import DumpError, UsageError
 from tensorprobe.model.count import count_noun
 from tensorprobe.replay import check_replayable, find_device, find_untold_layer, tells_tensors_apart
 from tensorprobe.replay.result import Finding, Truth
-from tensorprobe.replay.true_step import TrueStep
+from tensorprobe.replay.true_step import UNITS, TrueStep
 from tensorprobe.run.step import Run
 
 if TYPE_CHECKING:
@@ -29,6 +31,10 @@ _COARSE = 1e-3
 """… if what it gives is off by no more than this: gradients of parameters are not always recorded."""
 _LEAST_TELLING = 1e-3
 """Where recorded results of coarse precision had to be taken, truth says nothing."""
+
+
+_SAME_NUMBERS = 1e-3
+"""What goes wrong in both runs does so with numbers that rounding alone keeps apart."""
 
 
 @dataclass
@@ -64,6 +70,11 @@ class Judgement:
     @property
     def steps(self) -> dict[str, TrueStep]:
         return self.counterparts.steps
+
+    @property
+    def coarsest(self) -> float:
+        """The unit of rounding of the coarsest dtype in either run: that of bfloat16 under autocast."""
+        return max((UNITS.get(value.dtype, 0.0) for step in self.steps.values() for value in step.values), default=0.0)
 
     @property
     def is_equal(self) -> bool:
@@ -155,9 +166,8 @@ class Judgement:
     def _own_findings(self, side: str) -> Iterator[Finding]:
         if side not in self.truths:
             return iter(())
-        other = self.truths[SIDES[side == SIDES[0]]]
-        known = {(finding.kind, finding.record) for finding in other.findings}
-        return (one for one in self.truths[side].findings if (one.kind, one.record) not in known)
+        known = self.truths[SIDES[side == SIDES[0]]].findings
+        return (one for one in self.truths[side].findings if not any(_is_same_finding(one, other) for other in known))
 
     def _is_only_coarse(self, side: str, finding: Finding) -> bool:
         if finding.kind not in ("kernel", "derivative") or finding.judgement is None:
@@ -165,6 +175,17 @@ class Judgement:
         truth = self.truths[side]
         own = (row.accumulated for row in truth.rows if (row.record, row.slot) == (finding.record, finding.slot))
         return truth.worst_error <= _RIGHT and all(error is not None and error.relative <= _COARSE for error in own)
+
+
+def _is_same_finding(one: Finding, other: Finding) -> bool:
+    """Does the same go wrong in both runs, in calls of one name, or with the same numbers?"""
+    if one.kind != other.kind or one.record == other.record:
+        return one.kind == other.kind
+    if one.judgement is None or other.judgement is None:
+        return False
+    first, second = one.judgement, other.judgement
+    pairs = ((first.recorded, second.recorded), (first.true, second.true))
+    return all(math.isclose(*pair, rel_tol=_SAME_NUMBERS) for pair in pairs)
 
 
 def _is_whole(step: TrueStep) -> bool:

@@ -10,14 +10,15 @@ from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
-from tensorprobe.compare.truth.piece import find_pieces
+from tensorprobe.compare.truth.observable import Observables, find_held_otherwise
+from tensorprobe.compare.truth.piece import find_pieces, turn
 from tensorprobe.compare.truth.start import LeafPair
 from tensorprobe.compare.truth.value_index import Counterparts, other_side
 from tensorprobe.replay.true_step import UNITS, Array, LeafKey, TrueValue
 
 _SLACK = 2.0
 _FEW = 8
-_MOVED_UNITS = 1024.0
+_MOVED_UNITS = (8.0, 64.0, 1024.0)
 _MOST_MOVED = 0.05
 """By so many roundings, and by no more than this in any dtype, updates move the numbers of two states of one value
 apart; those that are nearly zero more than others."""
@@ -48,17 +49,25 @@ def find_replacements(counterparts: Counterparts) -> dict[str, dict[LeafKey, Arr
     return found
 
 
-def find_movable(counterparts: Counterparts) -> dict[str, set[LeafKey]]:
+def find_movable(counterparts: Counterparts, observed: Observables) -> dict[str, set[LeafKey]]:
     """For each side, the leaves that stand for other numbers at a second point: parameters, unless something that is no
-    parameter has the same content in either run, and the loss depends on it."""
-    fixed: dict[str, set[int]] = {"reference": set(), "candidate": set()}
+    parameter has the same content in either run, and the loss depends on it, or unless the other run holds them in
+    another form, which would not move as they do."""
+    held = find_held_otherwise(counterparts, observed)
+    fixed = {side: {value.number for value in values} for side, values in held.items()}
     for side, step in counterparts.steps.items():
         data = [leaf for leaf in step.leaves if not leaf.is_trained and step.leads_to_loss(leaf)]
+        contents = {leaf.array.tobytes() for leaf in data}  # a slow copy of the weights
+        fixed[side].update(leaf.number for leaf in step.leaves if leaf.is_trained and leaf.array.tobytes() in contents)
         others = {one.number: one for leaf in data for one in counterparts.of(side, leaf)}
         fixed[other_side(side)].update(others)
         for other in others.values():
             if other.is_leaf:
                 fixed[side].update(one.number for one in counterparts.of(other_side(side), other))
+    for pair in observed.gradients:  # also of pieces
+        if pair.reference.number in fixed["reference"] or pair.candidate.number in fixed["candidate"]:
+            fixed["reference"].add(pair.reference.number)
+            fixed["candidate"].add(pair.candidate.number)
     return {
         side: {leaf.key for leaf in step.leaves if leaf.key and leaf.is_trained and leaf.number not in fixed[side]}
         for side, step in counterparts.steps.items()
@@ -72,10 +81,15 @@ def pair_near_leaves(counterparts: Counterparts, known: Collection[TrueValue]) -
     others = [one for one in reference.leaves if one.is_floating and not counterparts.exists("reference", one)]
     for leaf in candidate.leaves:
         unit = UNITS.get(leaf.dtype)
-        if unit is None or leaf in known or leaf.is_gradient or counterparts.exists("candidate", leaf):
+        is_known = leaf in known or leaf.is_gradient or leaf.updated is not None
+        if unit is None or is_known or counterparts.exists("candidate", leaf):
             continue
-        content = _assemble(leaf, others, min(_MOVED_UNITS * unit, _MOST_MOVED))
-        if content is not None:
+        bounds = [min(units * unit, _MOST_MOVED) for units in (0.0, *_MOVED_UNITS)]  # a copy may be near as well
+        found = (_assemble(leaf, others, bound) for bound in bounds)
+        content = next((one for one in found if one is not None), None)
+        if content is None:
+            content = _find_nearest(leaf, others, bounds[-1])
+        if content is not None and not np.array_equal(content, leaf.array):
             yield LeafPair(others[0], leaf, content, tuple(others))
 
 
@@ -95,6 +109,16 @@ def _assemble(leaf: TrueValue, others: Sequence[TrueValue], bound: float) -> Arr
         content[piece.places] = piece.part.array.reshape(-1)
         is_known[piece.places] = True
     return content.reshape(leaf.array.shape) if is_known.all() else _collect(leaf, others, bound)
+
+
+def _find_nearest(leaf: TrueValue, others: Sequence[TrueValue], bound: float) -> Array | None:
+    """A result of the step before, as a whole: in a sum, what is nearly zero keeps none of its digits."""
+    shaped = [one.array for one in others if one.array.size == leaf.array.size]
+    contents = [order.reshape(leaf.array.shape) for array in shaped for order in turn(array)]
+    distances = [float(np.linalg.norm(one - leaf.array)) for one in contents]
+    nearest = min(range(len(distances)), key=distances.__getitem__, default=None)
+    is_found = nearest is not None and distances[nearest] <= bound * float(np.linalg.norm(leaf.array))
+    return contents[nearest] if nearest is not None and is_found else None
 
 
 def _collect(leaf: TrueValue, others: Sequence[TrueValue], bound: float) -> Array | None:

@@ -25,6 +25,8 @@ from tensorprobe.compare.truth.shared_leaf import (
     count_leaves,
     extremes,
     has_same_numbers,
+    lies_alike,
+    list_extremes,
     share_leaves,
     turn,
 )
@@ -36,6 +38,7 @@ from tensorprobe.store.reader import RankDump, Record
 from tensorprobe.store.sketch import sketch_array
 from tensorprobe.store.slot import TensorSlot, iter_slots
 from tensorprobe.store.tensor_file import open_tensor
+from tensorprobe.store.tensor_layout import numpy_dtype
 
 Array = np.ndarray[Any, Any]
 _BORROWING = ("input_args", "input_kwargs", "parameters", "buffers", "calls")
@@ -92,7 +95,8 @@ class Lender:
             return None
         wanted = replace(wanted, slot="")
         if wanted not in self._lent:
-            found = (self._lend(*both, wanted) for both in self._slots.get(extremes(wanted), ()))
+            known = (both for key in list_extremes(wanted) for both in self._slots.get(key, ()))
+            found = (self._lend(*both, wanted) for both in known)
             path = next((path for path in found if path is not None), None)
             self._lent[wanted] = self._join(wanted) or self._cut(wanted) if path is None else path
         return self._lent[wanted]
@@ -105,8 +109,8 @@ class Lender:
         return path
 
     def _add(self, slot: TensorSlot, path: Path) -> None:
-        if slot.sketch is not None:
-            self._slots.setdefault(extremes(slot), []).append((slot, path))
+        for key in list_extremes(slot) if slot.sketch is not None else ():
+            self._slots.setdefault(key, []).append((slot, path))
 
     def _expect(self, make: Callable[[], Array]) -> Path:
         path = Path(self._folder.name) / f"{next(self._numbers)}.npy"
@@ -119,12 +123,10 @@ class Lender:
     def _lend(self, slot: TensorSlot, path: Path, wanted: TensorSlot) -> Path | None:
         if not has_same_numbers(slot, wanted):
             return None
-        dtypes = short_dtype(slot.dtype), short_dtype(wanted.dtype)
-        is_in_order, is_same_dtype = not sketched_distance(slot, wanted), dtypes[0] == dtypes[1]
+        is_in_order = lies_alike(slot, wanted)
+        is_same_dtype = short_dtype(slot.dtype) == short_dtype(wanted.dtype)
         if is_in_order and slot.shape == wanted.shape and is_same_dtype:
             return path
-        if not is_same_dtype and not all(dtype.startswith(("int", "uint")) for dtype in dtypes):
-            return None  # the same numbers in another precision are others
         try:
             content = self._read(path, slot.dtype)
         except DumpError:
@@ -132,14 +134,14 @@ class Lender:
         turned = content if is_in_order else self._turn(content, wanted)
         if turned is None:
             return None
-        shaped = turned.reshape(wanted.shape or ())
-        return self._expect(lambda: shaped if is_same_dtype else shaped.astype(dtypes[1]))
+        shaped, dtype = turned.reshape(wanted.shape or ()), numpy_dtype(short_dtype(wanted.dtype))
+        return self._expect(lambda: shaped if is_same_dtype else shaped.astype(dtype))
 
     def _turn(self, content: Array, wanted: TensorSlot) -> Array | None:
         """With its dimensions in the order in which it has the wanted sketch."""
         for turned in _iter_turned(content, wanted):
             sketch = sketch_array(np.ascontiguousarray(turned))
-            if sketch is not None and not sketched_distance(replace(wanted, sketch=tuple(sketch)), wanted):
+            if sketch is not None and lies_alike(replace(wanted, sketch=tuple(sketch)), wanted):
                 return turned
         return None
 

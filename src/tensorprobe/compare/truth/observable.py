@@ -3,15 +3,20 @@ mean the same, whatever happens in between."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
 
-from tensorprobe.compare.truth.piece import Piece, pair_pieces
+from tensorprobe.compare.truth.piece import Piece, find_pieces, pair_pieces
+from tensorprobe.compare.truth.same_array import TOLERANCE, is_constant, is_laid_out, is_same, permutations
 from tensorprobe.compare.truth.start import Origin
-from tensorprobe.compare.truth.value_index import TOLERANCE, ZERO, Counterparts, is_same, permutations
-from tensorprobe.replay.true_step import Array, TrueValue
+from tensorprobe.compare.truth.value_index import ZERO, Counterparts, other_side
+from tensorprobe.replay.true_step import Array, TrueStep, TrueValue
+
+GUARD = 1e-5
+"""Clipped gradients are the same to so many of their digits: what clips them adds 1e-6 to their norm in one framework,
+so that nothing is divided by zero, and nothing in another."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,14 +63,19 @@ class Observables:
 
     losses: tuple[tuple[TrueValue, TrueValue], ...]
     gradients: tuple[GradientPair, ...]
-    unpaired_gradients: tuple[TrueValue, ...]
-    """Of the reference: parameters that the candidate has not, or not as one."""
-    ends: tuple[TrueValue, ...]
-    """Values of the candidate that nobody takes and that the reference has not."""
+    unpaired: Mapping[str, Sequence[TrueValue]]
+    """Of each side: parameters that the other has not, or not as one."""
+    ends: Mapping[str, Sequence[TrueValue]]
+    """Of each side: values that nobody takes and that the other has not."""
     reference_total: float
     candidate_total: float
     """The sum over all losses."""
     tolerance: float = TOLERANCE
+
+    @property
+    def unpaired_gradients(self) -> list[TrueValue]:
+        """Such parameters of the reference, as far as they get a gradient."""
+        return [value for value in self.unpaired["reference"] if value.gradient is not None]
 
     @property
     def loss_error(self) -> float:
@@ -92,7 +102,11 @@ class Observables:
 
     @property
     def is_equal(self) -> bool:
-        return self.has_same_loss and all(pair.is_equal for pair in self.gradients) and not self.ends
+        return self.has_same_gradients and not any(self.ends.values())
+
+    @property
+    def has_same_gradients(self) -> bool:
+        return self.has_same_loss and all(pair.is_equal for pair in self.gradients)
 
 
 def observe(counterparts: Counterparts) -> Observables:
@@ -103,48 +117,116 @@ def observe(counterparts: Counterparts) -> Observables:
         float(sum(value.array.sum() for value in step.roots)) / step.loss_scale for step in (reference, candidate)
     ]
     pairs, unpaired = pair_gradients(counterparts)
-    ends = tuple(_find_lone_ends("candidate", counterparts))
-    if roots[0] and roots[1]:  # what one side computes besides has no effect; what both do, and otherwise, may have one
-        sizes = {value.array.size for value in _find_lone_ends("reference", counterparts)}
-        ends = tuple(value for value in ends if value.array.size in sizes)
+    ends = _find_ends(counterparts, is_training=bool(roots[0] and roots[1]))
+    if all(pair.is_equal for pair in pairs):  # of other gradients all that is made of them is another
+        given = _find_given(counterparts)
+        ends = given if any(given.values()) else ends
     losses = tuple(zip(*roots, strict=False))
     tolerance = counterparts.tolerance
-    return Observables(losses, tuple(pairs), tuple(unpaired), ends, totals[0], totals[1], tolerance)
+    return Observables(losses, tuple(pairs), unpaired, ends, totals[0], totals[1], tolerance)
+
+
+def _find_ends(counterparts: Counterparts, *, is_training: bool) -> dict[str, list[TrueValue]]:
+    """In a training step, what one side computes besides has no effect; what both do, and otherwise, may have one. What
+    is kept for the next step may be kept in another order: that step shows whether it is right."""
+    ends = {side: list(_find_lone_ends(side, counterparts)) for side in counterparts.steps}
+    if not is_training:
+        return {**ends, "reference": ends["reference"] if ends["candidate"] else []}
+    kept = {side: [one for one in values if _is_kept(one, counterparts.steps[side])] for side, values in ends.items()}
+    for piece in find_pieces(kept["candidate"], kept["reference"], counterparts.tolerance):
+        if piece.part.array.size == piece.whole.array.size:
+            ends["candidate"].remove(piece.part)
+            ends["reference"].remove(piece.whole)
+    sizes = {value.array.size for value in ends["reference"]} & {value.array.size for value in ends["candidate"]}
+    return {side: [value for value in values if value.array.size in sizes] for side, values in ends.items()}
+
+
+def _find_given(counterparts: Counterparts) -> dict[str, list[TrueValue]]:
+    """What an optimizer that is one compiled call is given, such as clipped gradients, if the other run makes no such
+    thing of its gradients."""
+    found: dict[str, list[TrueValue]] = {side: [] for side in counterparts.steps}
+    for side, step in counterparts.steps.items():
+        others = find_made_of_gradients(counterparts.steps[other_side(side)]) if step.updates_unseen else []
+        given = find_given_to_optimizers(step) if others else []
+        lone = [one for one in given if not one.is_leaf and not counterparts.exists(side, one)]
+        sizes = [(other, _norm_of(other.array)) for other in others if lone]
+        lone = [one for one in lone if not _is_nearly_among(one, sizes)]
+        known = {piece.part for piece in find_pieces(lone, others, max(counterparts.tolerance, GUARD))}
+        found[side] += [one for one in lone if one not in known]
+    return found
+
+
+def find_given_to_optimizers(step: TrueStep) -> list[TrueValue]:
+    """Of gradients, and what is made of them."""
+    taken = {number for call in step.calls.values() if call.caller is not None for number in call.inputs.values()}
+    return [one for one in find_made_of_gradients(step) if one.number in taken]
+
+
+def find_made_of_gradients(step: TrueStep) -> list[TrueValue]:
+    """The gradients that later calls take, and what comes of them."""
+    come = {value.number for value in step.leaves if value.is_gradient}
+    for call in step.calls.values():
+        if not come.isdisjoint(call.inputs.values()):
+            come.update(call.outputs.values())
+    return [step.values[number] for number in sorted(come) if step.values[number].is_floating]
+
+
+def _is_nearly_among(value: TrueValue, others: Sequence[tuple[TrueValue, float]]) -> bool:
+    """`others`: with their norms."""
+    own = _norm_of(value.array)
+    near = (other.array for other, norm in others if abs(norm - own) <= 2 * GUARD * own)
+    return any(
+        is_same(value.array, one, GUARD) or is_laid_out(value.array, one, GUARD, allows_square=True) for one in near
+    )
+
+
+def _is_kept(end: TrueValue, step: TrueStep) -> bool:
+    """Is it made of data of its own size?"""
+    before = (step.values[number] for number in step.find_before({end.number}))
+    return any(
+        one.is_leaf and one.is_floating and not one.is_trained and one.array.size == end.array.size for one in before
+    )
 
 
 def _find_lone_ends(side: str, counterparts: Counterparts) -> Iterator[TrueValue]:
-    """What nobody takes, and the other run has not. A step without a backward is for this."""
+    """What nobody takes, and the other run has not. A step without a backward is for this. What becomes of parameters
+    is another question."""
     step = counterparts.steps[side]
     for value in step.values:
         maker = step.maker(value)
-        is_own = maker is not None and maker.caller is None and not value.is_pinned
+        is_own = maker is not None and maker.caller is None and not value.is_pinned and not value.is_trained
         if is_own and step.is_end(value) and not counterparts.exists(side, value):
             yield value
 
 
-def pair_gradients(counterparts: Counterparts) -> tuple[list[GradientPair], list[TrueValue]]:
+def pair_gradients(counterparts: Counterparts) -> tuple[list[GradientPair], dict[str, list[TrueValue]]]:
     """The leaves that get a gradient on either side, each with the leaf of the other run that has its content, or that
-    it is a piece of."""
+    it is a piece of; and those of each side that are none of these."""
     reference, candidate = counterparts.steps["reference"], counterparts.steps["candidate"]
     gradients = [value.gradient for step in (reference, candidate) for value in step.leaves]
     largest = max((float(np.linalg.norm(found)) for found in gradients if found is not None), default=0.0)
-    pairs = _pair_leaves(counterparts, largest)
+    known_gradients = _KnownGradients(counterparts)
+    pairs = _pair_leaves(counterparts, known_gradients, largest)
     paired = {pair.reference.number for pair in pairs}, {pair.candidate.number for pair in pairs}
     lone, others = (
         [one for one in step.leaves if (one.gradient is not None or one.is_trained) and one.number not in known]
         for step, known in zip((reference, candidate), paired, strict=True)
     )
-    found: set[int] = set()
+    found: tuple[set[int], set[int]] = set(), set()
     for value, partner, piece in pair_pieces(lone, others):
-        found.add(value.number)
-        if value.gradient is None and partner.gradient is None:
-            continue
         error, tolerance = _piece_error(piece, largest), counterparts.gradient_tolerance([value], [partner])
-        pairs.append(GradientPair(value, partner, error, tolerance, piece.places))
-    return pairs, [value for value in lone if value.number not in found and value.gradient is not None]
+        pair = GradientPair(value, partner, error, tolerance, piece.places)
+        if pair.is_equal or known_gradients.tell(value, partner):
+            found[0].add(value.number)
+            found[1].add(partner.number)
+            pairs += [pair] if pair.has_gradient else []
+    return pairs, {
+        "reference": [value for value in lone if value.number not in found[0]],
+        "candidate": [value for value in others if value.number not in found[1]],
+    }
 
 
-def _pair_leaves(counterparts: Counterparts, largest: float) -> list[GradientPair]:
+def _pair_leaves(counterparts: Counterparts, known: _KnownGradients, largest: float) -> list[GradientPair]:
     """Leaves of the same content. Many have one content, zeros or ones: those with the same gradient belong together;
     what is left then is paired by its name and place."""
     found: dict[int, GradientPair] = {}
@@ -168,7 +250,7 @@ def _pair_leaves(counterparts: Counterparts, largest: float) -> list[GradientPai
                     continue
                 error = _gradient_error(value, partner, largest, counterparts.tolerance)
                 pair = GradientPair(value, partner, error, counterparts.gradient_tolerance([value], [partner]))
-                if pair.is_equal or not has_same_gradient:
+                if pair.is_equal or (not has_same_gradient and known.tell(value, partner)):
                     found[value.number] = pair
                     taken.add(partner.number)
                     break
@@ -176,6 +258,51 @@ def _pair_leaves(counterparts: Counterparts, largest: float) -> list[GradientPai
                 left.append(value)
         waiting = left
     return [found[number] for number in sorted(found)]
+
+
+def find_held_otherwise(counterparts: Counterparts, observed: Observables) -> dict[str, list[TrueValue]]:
+    """The parameters of each side that the other has not, but has the gradients of: it holds them in another form, as
+    the sum of two biases. And those whose gradients are zero, or which get none."""
+    known = _KnownGradients(counterparts)
+    return {side: [one for one in lone if known.has(other_side(side), one)] for side, lone in observed.unpaired.items()}
+
+
+class _KnownGradients:
+    """The gradients of all leaves of both runs."""
+
+    def __init__(self, counterparts: Counterparts) -> None:
+        self._counterparts = counterparts
+        self._leaves = {
+            side: [(leaf, _norm_of(leaf.gradient)) for leaf in step.leaves if leaf.gradient is not None]
+            for side, step in counterparts.steps.items()
+        }
+        self._floor = ZERO * max((norm for found in self._leaves.values() for _, norm in found), default=0.0)
+
+    def has(self, side: str, value: TrueValue) -> bool:
+        """Is the gradient of this value of the other run that of some leaf of this one, or zero?"""
+        gradient = value.gradient
+        norm = _norm_of(gradient)
+        if gradient is None or not np.isfinite(gradient).all() or norm <= self._floor:
+            return True
+        for leaf, other in self._leaves[side]:
+            if leaf.gradient is not None and leaf.gradient.size == gradient.size:
+                pair = (leaf, value) if side == "reference" else (value, leaf)
+                tolerance = self._counterparts.gradient_tolerance(pair[:1], pair[1:])
+                if abs(norm - other) > tolerance * gradient.size**0.5 * max(norm, other):
+                    continue  # no element need be looked at
+                is_turned = is_laid_out(gradient, leaf.gradient, tolerance, allows_square=True)
+                if is_turned or is_same(gradient, leaf.gradient, tolerance):
+                    return True
+        return False
+
+    def tell(self, reference: TrueValue, candidate: TrueValue) -> bool:
+        """Are two leaves of the same content one parameter, although their gradients differ? Zeros are everywhere: not
+        if they have no more in common than that, and the gradient of one belongs to another in the other run."""
+        is_named = reference.parameter is not None and reference.parameter == candidate.parameter
+        smaller = min(reference, candidate, key=lambda one: one.array.size)
+        if is_named or not is_constant(smaller.array):
+            return True
+        return not self.has("candidate", reference) and not self.has("reference", candidate)
 
 
 class _GradientSizes:

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tensorprobe.compare.truth.value_index import Counterparts, is_same, other_side
+from tensorprobe.compare.truth.same_array import is_same
+from tensorprobe.compare.truth.value_index import Counterparts, other_side
 from tensorprobe.replay.true_step import Array, TrueCall, TrueValue
 
 _MAX_TERMS = 64

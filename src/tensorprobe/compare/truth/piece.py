@@ -11,7 +11,8 @@ from math import gcd
 
 import numpy as np
 
-from tensorprobe.compare.truth.value_index import TOLERANCE, ZERO
+from tensorprobe.compare.truth.same_array import TOLERANCE, is_constant
+from tensorprobe.compare.truth.value_index import ZERO
 from tensorprobe.replay.true_step import Array, TrueValue
 
 _MIN_SIZE = 4
@@ -67,12 +68,12 @@ def find_pieces(parts: Sequence[TrueValue], wholes: Sequence[TrueValue], bound: 
 
 def _iter_choices(part: TrueValue, wholes: Sequence[TrueValue], bound: float) -> Iterator[Piece]:
     """Where it may lie: in the first whole that has its numbers, or, if these are all alike, as zeros are, in any."""
-    is_constant = bool(np.all(part.array == part.array.flat[0]))
+    is_alike = is_constant(part.array)
     for whole in wholes:
         if whole.array.size >= part.array.size and whole.is_floating:
             found = [Piece(part, whole, places) for places in _locate(part.array, whole.array, bound)]
             yield from found
-            if found and not is_constant:
+            if found and not is_alike:
                 return
 
 
@@ -113,17 +114,21 @@ def pair_pieces(
 
 
 def _locate(part: Array, whole: Array, bound: float) -> list[Array]:
-    """One behind the other, also with the last two axes of either in the other order; else wherever they are, if no two
-    numbers of the whole are alike: every third head, gates in another order."""
-    numbered = np.arange(whole.size).reshape(whole.shape)
+    """One behind the other, also with the last two axes of either in the other order; else row by row, as gates in
+    another order are; else wherever they are, if no two numbers of the whole are alike."""
     step = gcd(part.size, whole.size)  # parts of equal numbers lie beside each other
-    for order, turns in product(*(_turn(array) for array in (numbered, np.arange(part.size).reshape(part.shape)))):
+    turned = list(product(_turn_places(whole), _turn_places(part)))
+    for order, turns in turned:
         flat_order, own_order = order.reshape(-1), turns.reshape(-1)
         starts = _find_starts(part.reshape(-1)[own_order], whole.reshape(-1)[flat_order], bound)
         starts = starts if len(starts) == 1 else [one for one in starts if not one % step] or starts[:1]
         if starts:
             back = np.argsort(own_order)
             return [flat_order[start : start + part.size][back] for start in starts]
+    for order, turns in turned:
+        rows = _find_rows(part.reshape(-1)[turns], whole.reshape(-1)[order], bound)
+        if rows is not None:
+            return [order[rows].reshape(-1)[np.argsort(turns.reshape(-1))]]
     flat = whole.reshape(-1)
     order = np.argsort(flat)
     if not np.all(np.diff(flat[order]) > 2 * bound * np.abs(flat[order][1:])):
@@ -136,7 +141,11 @@ def _locate(part: Array, whole: Array, bound: float) -> list[Array]:
     return [places] if is_found and len(np.unique(places)) == part.size else []
 
 
-def _turn(array: Array) -> list[Array]:
+def _turn_places(array: Array) -> list[Array]:
+    return turn(np.arange(array.size).reshape(array.shape))
+
+
+def turn(array: Array) -> list[Array]:
     """As it is, and with its last two axes in the other order."""
     return [array, array.swapaxes(-1, -2)] if array.ndim > 1 else [array]
 
@@ -146,3 +155,20 @@ def _find_starts(part: Array, whole: Array, bound: float) -> list[int]:
     allowed = bound * np.abs(part) + 1e-38
     near = np.flatnonzero(np.abs(whole[: max(whole.size - part.size + 1, 0)] - part[0]) <= allowed[0])
     return [int(start) for start in near if np.all(np.abs(whole[start : start + part.size] - part) <= allowed)]
+
+
+def _find_rows(part: Array, whole: Array, bound: float) -> list[int] | None:
+    """Where each row of one is in the other, if it is in one place there. Numbers may repeat, as in a checkpoint in
+    bfloat16; rows do not."""
+    if part.ndim < 2 or part.shape[1:] != whole.shape[1:] or part[0].size < _MIN_SIZE:
+        return None
+    rows, others = part.reshape(len(part), -1), whole.reshape(len(whole), -1)
+    found = list[int]()
+    for row in rows:
+        allowed = bound * float(np.abs(row).max()) + 1e-38
+        near = np.flatnonzero(np.abs(others[:, 0] - row[0]) <= allowed)
+        same = near[np.all(np.abs(others[near] - row) <= allowed, axis=1)]
+        if len(same) != 1:
+            return None
+        found.append(int(same[0]))
+    return found if len(set(found)) == len(found) else None

@@ -10,7 +10,8 @@ import numpy as np
 
 from tensorprobe.compare.truth.call_likeness import word_of
 from tensorprobe.compare.truth.difference import Difference
-from tensorprobe.compare.truth.value_index import Counterparts, is_laid_out, is_same, other_side
+from tensorprobe.compare.truth.same_array import is_laid_out, is_same
+from tensorprobe.compare.truth.value_index import Counterparts, other_side
 from tensorprobe.replay.true_step import TrueCall, TrueValue
 
 _LEAST = 8

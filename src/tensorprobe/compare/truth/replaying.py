@@ -21,6 +21,8 @@ class Replaying:
         self.loss_scale = 1.0
         """What the program multiplies its loss by, and its gradients with it, which is taken back in what a replay
         gives."""
+        self.chooses_anew = False
+        """Is what the run chose left aside, and what it would have chosen without rounding taken?"""
         self._program = read_program(rank)
         self._device = find_device("cpu")
         limit_memory([self._program], self._device, MemoryLimit())
@@ -42,6 +44,13 @@ class Replaying:
     ) -> TrueStep:
         """With other leaves, and other results of calls."""
         replace_leaf = make_replacement(replacements, moved)
-        step = build_true_step(self._program, self._device, replace_leaf, Exchange(exchanged or {}), keeping=keeping)
+        step = build_true_step(
+            self._program,
+            self._device,
+            replace_leaf,
+            Exchange(exchanged or {}),
+            keeping=keeping,
+            chooses_anew=self.chooses_anew,
+        )
         step.take_back(self.loss_scale)
         return step

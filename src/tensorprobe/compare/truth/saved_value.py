@@ -14,16 +14,12 @@ from tensorprobe.compare.truth.judgement import Judgement
 from tensorprobe.replay.true_step import TrueStep
 from tensorprobe.store.slot import PlainSlot, Slot, TensorSlot
 
-_USUAL_UNIT = unit_roundoff("float32") or 0.0
-
 
 def has_unseen_difference(pairs: Sequence[PairedCall], judgement: Judgement) -> bool:
     """Does a saved value differ in a way that is not rounding?"""
-    values = [value for pair in pairs for value in pair.values]
-    coarsest = max((value.coarsest or 0.0 for value in values), default=0.0) or _USUAL_UNIT
     saved = [value for pair in pairs if pair.reference.kind == "saved" for value in pair.values]
     bad = [value for value in saved if value.is_bad]
-    return any(_is_unseen(value, coarsest) or _has_other_truth(value, judgement) for value in bad)
+    return any(_is_unseen(value, judgement.coarsest) or _has_other_truth(value, judgement) for value in bad)
 
 
 def _has_other_truth(value: ValuePair, judgement: Judgement) -> bool:

@@ -17,7 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 from tensorprobe.compare.truth.call_likeness import word_of
-from tensorprobe.compare.truth.value_index import Counterparts, other_side, settle
+from tensorprobe.compare.truth.same_array import permutations, settle
+from tensorprobe.compare.truth.value_index import Counterparts, other_side
 from tensorprobe.replay.true_step import Array, TrueCall, TrueStep, TrueValue
 
 _MAX_NUMBERS = 1 << 26
@@ -202,7 +203,7 @@ class _NumberIndex:
         same; none if some are not there."""
         if array.dtype.kind != "f":
             return []
-        wanted = telling_numbers(array)
+        whole = wanted = telling_numbers(array)
         if wanted.size > _MAX_LOOKED_AT:
             wanted = wanted[np.linspace(0, wanted.size - 1, _MAX_LOOKED_AT).astype(int)]
         room = tolerance * float(np.abs(wanted).max(initial=0.0))
@@ -215,7 +216,10 @@ class _NumberIndex:
         if chances.mean() > _MAX_CHANCE or np.log(np.maximum(chances, 1 / _AROUND)).sum() > log(_UNLIKELY):
             return []
         hits = [self._hits(int(first), int(last)) for first, last in zip(low, high, strict=True)]
-        return _cover(hits, ceil(_STRAY * float(chances.mean()) * wanted.size) if keeps_order else None)
+        if not keeps_order:
+            return _cover(hits, None)
+        strays = ceil(_STRAY * float(chances.mean()) * wanted.size)
+        return _cover(hits, _Order(strays, _is_repeated(wanted, whole, room), self._step))
 
     def _is_nowhere(self, number: float, room: float) -> bool:
         """Is this one not in the step? Most values are told by their first number."""
@@ -244,9 +248,45 @@ class _NumberIndex:
         return found
 
 
-def _cover(hits: list[dict[int, list[int]]], strays: int | None) -> list[list[int]]:
+def _is_repeated(wanted: Array, whole: Array, room: float) -> Array:
+    """Which of these numbers does the whole have several times, as where one word stands in two rows?"""
+    ordered = np.sort(whole)
+    return np.asarray(np.searchsorted(ordered, wanted + room, "right") - np.searchsorted(ordered, wanted - room) > 1)
+
+
+class _Order(NamedTuple):
+    """In which order the numbers of a value lie in another one."""
+
+    strays: int
+    """So many numbers of other values may be near one of its own."""
+    is_repeated: Array
+    """Which of them lie in several places, so that one of these is another one's."""
+    step: TrueStep
+    """Whose values these are."""
+
+    def keep(self, claimed: list[int], hits: list[dict[int, list[int]]], owner: int) -> list[int] | None:
+        """Those that lie there in this order; None where too many do not, also if the axes of that value are put in
+        another order, which gives it another shape."""
+        kept = [claimed[one] for one in find_rising([hits[one][owner] for one in claimed])]
+        lost = [one for one in set(claimed).difference(kept) if not self.is_repeated[one]]
+        if len(lost) <= self.strays:
+            return kept
+        single = [one for one in claimed if not self.is_repeated[one] and len(hits[one][owner]) == 1]
+        places = np.array([hits[one][owner][0] for one in single], dtype=np.int64)
+        array = self.step.values[owner].array
+        axes_of_places = np.unravel_index(places, array.shape)
+        for axes in permutations(array) if len(single) >= _LEAST_WHOLE else ():
+            shape = tuple(array.shape[axis] for axis in axes)
+            turned = np.ravel_multi_index(tuple(axes_of_places[axis] for axis in axes), shape)
+            is_other = [size for size in shape if size > 1] != [size for size in array.shape if size > 1]
+            if is_other and np.count_nonzero(np.diff(turned) < 0) <= self.strays:
+                return claimed
+        return None
+
+
+def _cover(hits: list[dict[int, list[int]]], order: _Order | None) -> list[list[int]]:
     """Few values that hold all, each its numbers in this order, with others that hold the same; none if there are no
-    such. `strays`: so many numbers of other values may be near one of its own; None if their order does not matter."""
+    such. `order`: None if it does not matter."""
     left, sources = list(range(len(hits))), list[list[int]]()
     while left:
         used = {number for alike in sources for number in alike}
@@ -254,7 +294,7 @@ def _cover(hits: list[dict[int, list[int]]], strays: int | None) -> list[list[in
         if not counts or len(sources) == _MAX_SOURCES:
             return []
         owners = (owner for owner, _ in counts.most_common(_MAX_OWNERS))
-        claims = (_claim(hits, left, owner, strays) for owner in owners)
+        claims = (_claim(hits, left, owner, order) for owner in owners)
         found = next((one for one in claims if one is not None), None)
         if found is None:
             return []
@@ -271,13 +311,11 @@ class _Claim(NamedTuple):
     """Those of them that lie there in this order."""
 
 
-def _claim(hits: list[dict[int, list[int]]], left: list[int], owner: int, strays: int | None) -> _Claim | None:
+def _claim(hits: list[dict[int, list[int]]], left: list[int], owner: int, order: _Order | None) -> _Claim | None:
     """None where too many of them lie in another order."""
     claimed = [one for one in left if owner in hits[one]]
-    if strays is None:
-        return _Claim(claimed, claimed)
-    kept = [claimed[one] for one in find_rising([hits[one][owner] for one in claimed])]
-    return None if len(claimed) - len(kept) > strays else _Claim(claimed, kept)
+    kept = claimed if order is None else order.keep(claimed, hits, owner)
+    return None if kept is None else _Claim(claimed, kept)
 
 
 def find_rising(places: Sequence[Sequence[int]]) -> list[int]:

@@ -10,16 +10,25 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from tensorprobe.compare.judge.precision import coarser_dtype, unit_roundoff
 from tensorprobe.compare.measure.statistic_measure import sketched_distance
+from tensorprobe.errors import UsageError
 from tensorprobe.model.dtype import short_dtype
 from tensorprobe.model.name import FORWARD
 from tensorprobe.run.step import Run
 from tensorprobe.store.slot import TensorSlot
+from tensorprobe.store.tensor_layout import numpy_dtype
 
 _MOST_TRIALS = 5000
 _RESOLUTION = 2e-6
 """Means and norms of the same numbers, summed in another order, may be so far apart."""
 _RESOLUTION_OF_SUMS = 1e-5
+_SCATTER = 4.0
+"""How many times too large the distance by a sketch may be."""
+_NARROW = ("float32", "float16", "bfloat16")
+"""What numbers of a finer dtype are rounded to."""
 
 
 @dataclass(frozen=True)
@@ -53,22 +62,63 @@ def extremes(slot: TensorSlot) -> tuple[object, ...]:
     return slot.element_count, slot.max, slot.min
 
 
+def list_extremes(slot: TensorSlot) -> list[tuple[object, ...]]:
+    """These, and what they become where the numbers are rounded to a coarser dtype: rounding keeps the order."""
+    own = short_dtype(slot.dtype)
+    coarser = [name for name in _NARROW if name == own or coarser_dtype(own, name) == name]
+    rounded = ((name, _round(slot, name)) for name in coarser if unit_roundoff(own) is not None)
+    return [extremes(slot), *((name, slot.element_count, *both) for name, both in rounded if both is not None)]
+
+
+def _round(slot: TensorSlot, dtype: str) -> tuple[float, float] | None:
+    """None where numpy does not know the dtype, because ml_dtypes is not there."""
+    try:
+        coarse = numpy_dtype(dtype)
+    except UsageError:
+        return None
+    with np.errstate(over="ignore", invalid="ignore"):
+        largest, smallest = np.array([slot.max, slot.min], np.float64).astype(coarse).astype(np.float64).tolist()
+    return largest, smallest
+
+
 def is_constant(slot: TensorSlot) -> bool:
     """Then its statistics say all."""
     return slot.max == slot.min
 
 
 def has_same_numbers(slot: TensorSlot, other: TensorSlot) -> bool:
-    """In whatever order of the axes, as far as statistics tell."""
-    if not sketched_distance(slot, other):
+    """In whatever order of the axes, as far as statistics tell; rounded, where one has a coarser dtype."""
+    is_one = is_one_dtype(slot, other)
+    if lies_alike(slot, other) and is_one:
         return True
+    has_sketches = slot.sketch is not None and other.sketch is not None
+    if not is_one and has_sketches and axes_of(slot.shape) == axes_of(other.shape):
+        return lies_alike(slot, other)  # norms and means tell little where they are rounded
     if slot.norm is None or other.norm is None or slot.mean is None or other.mean is None:
         return False
     size = max(abs(slot.norm), abs(other.norm))
     root = math.sqrt(slot.element_count or 1)
-    is_near = abs(slot.norm - other.norm) <= _RESOLUTION * size
-    is_near = is_near and abs(slot.mean - other.mean) * root <= _RESOLUTION * size
+    resolution = _RESOLUTION + _rounding(slot, other)
+    is_near = abs(slot.norm - other.norm) <= resolution * size
+    is_near = is_near and abs(slot.mean - other.mean) * root <= resolution * size
     return is_near and sorted(axes_of(slot.shape)) == sorted(axes_of(other.shape))
+
+
+def lies_alike(slot: TensorSlot, other: TensorSlot) -> bool:
+    """Are its numbers in the same order, as far as sketches tell?"""
+    distance = sketched_distance(slot, other)
+    return not distance or distance <= _SCATTER * _rounding(slot, other) * abs(float(slot.norm or 0.0))
+
+
+def is_one_dtype(slot: TensorSlot, other: TensorSlot) -> bool:
+    """Whole numbers are the same in any."""
+    dtypes = [short_dtype(one.dtype) for one in (slot, other)]
+    return dtypes[0] == dtypes[1] or all(dtype.startswith(("int", "uint")) for dtype in dtypes)
+
+
+def _rounding(slot: TensorSlot, other: TensorSlot) -> float:
+    """What the coarser one of two dtypes does to numbers of the finer one."""
+    return 0.0 if is_one_dtype(slot, other) else max(unit_roundoff(one.dtype) or 0.0 for one in (slot, other))
 
 
 def axes_of(shape: tuple[int, ...] | None) -> tuple[int, ...]:
@@ -90,8 +140,13 @@ def _iter_leaves(run: Run) -> Iterator[TensorSlot]:
 def _find_lone(own: list[TensorSlot], others: list[TensorSlot]) -> list[TensorSlot]:
     index: dict[object, list[TensorSlot]] = {}
     for slot in others:
-        index.setdefault(extremes(slot), []).append(slot)
-    return [slot for slot in own if not any(has_same_numbers(slot, one) for one in index.get(extremes(slot), ()))]
+        for key in list_extremes(slot):
+            index.setdefault(key, []).append(slot)
+    return [
+        slot
+        for slot in own
+        if not any(has_same_numbers(slot, one) for key in list_extremes(slot) for one in index.get(key, ()))
+    ]
 
 
 def _join_all(sides: Sequence[list[TensorSlot]], lone: Sequence[list[TensorSlot]]) -> list[JointLeaf]:

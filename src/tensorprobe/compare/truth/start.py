@@ -90,7 +90,7 @@ def pair_moved_leaves(counterparts: Counterparts, origins: Origins) -> list[Leaf
 
 def pair_lone_leaves(counterparts: Counterparts) -> list[LeafPair]:
     """What neither run shares with the other: parameters by their names, data by the calls that take it."""
-    leaves = {side: list(step.leaves) for side, step in counterparts.steps.items()}
+    leaves = {side: [one for one in step.leaves if not one.updated] for side, step in counterparts.steps.items()}
     lone = {side: {one for one in values if not counterparts.exists(side, one)} for side, values in leaves.items()}
     found = [
         pair  # of two of one name one may exist elsewhere all the same: zeros

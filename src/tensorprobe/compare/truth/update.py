@@ -12,18 +12,30 @@ from dataclasses import dataclass
 import numpy as np
 
 from tensorprobe.compare.truth.difference import Difference
-from tensorprobe.compare.truth.observable import GradientPair
+from tensorprobe.compare.truth.observable import GUARD, GradientPair
+from tensorprobe.compare.truth.same_array import TOLERANCE
 from tensorprobe.compare.truth.start import LeafPair, pair_leaves
-from tensorprobe.compare.truth.value_index import TOLERANCE, ZERO, Counterparts
+from tensorprobe.compare.truth.value_index import ZERO, Counterparts
 from tensorprobe.model.count import count_noun
 from tensorprobe.replay.true_step import Array, TrueStep, TrueValue
 
 _SETTING = 1e-6
-"""A setting may have been a number of float32 on one side: updates are the same to so many of their digits."""
+"""A setting may have been a number of float32 on one side: updates are the same to so many of their digits …"""
+_CLIPPING = "clipping"
+"""… and to fewer where one run clips gradients."""
+_GROWTH = 1e3
+"""Where truth is coarse, an update may be so many times coarser: what divides by the size of a gradient …"""
+_LEAST_GRADIENT = 1e-3
+"""… knows no small errors, unless it is so much of the largest one."""
+_COARSEST = 1e-5
 _SMALL = 1e-6
 """A part of an update that is so much smaller than the largest one is the noise of a gradient that is zero."""
 _ALIKE = 0.9
 """The cosine of two states of an optimizer that belong together: those of two parameters have nothing in common."""
+
+
+_NEAR = 0.05
+"""So much of its size may rounding have moved a state. Twice as much is another update."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,10 +46,11 @@ class UpdatePair:
     candidate: TrueValue
     error: float
     """Of the difference, relative to what the update changed."""
+    tolerance: float = _SETTING
 
     @property
     def is_equal(self) -> bool:
-        return self.error <= _SETTING
+        return self.error <= self.tolerance
 
     def value(self, side: str) -> TrueValue:
         return self.reference if side == "reference" else self.candidate
@@ -55,26 +68,35 @@ def find_updated(step: TrueStep) -> Mapping[str, TrueValue]:
 
 def pair_updates(counterparts: Counterparts, gradients: Sequence[GradientPair]) -> tuple[UpdatePair, ...]:
     """The parameters that one of the runs updates by calls that were executed again, where both update any; none where
-    truth is coarse, because what divides by the size of a gradient knows no small errors."""
+    truth is too coarse for it."""
     updated = {side: find_updated(step) for side, step in counterparts.steps.items()}
-    if counterparts.tolerance > TOLERANCE or not all(updated.values()):
+    tolerance = counterparts.tolerance
+    if tolerance > _COARSEST or not all(updated.values()):
         return ()
+    is_hidden = {side: step.updates_unseen for side, step in counterparts.steps.items()}
     found = []
-    floor = ZERO * max(
+    largest_gradient = max(
         (_find_largest(leaf) for pair in gradients for leaf in (pair.reference, pair.candidate)), default=0.0
     )
+    floor = largest_gradient * (ZERO if tolerance <= TOLERANCE else _LEAST_GRADIENT)
     for pair in gradients:
         reference = updated["reference"].get(pair.reference.parameter or "", pair.reference)
         candidate = updated["candidate"].get(pair.candidate.parameter or "", pair.candidate)
-        is_coarse = counterparts.gradient_tolerance([pair.reference], [pair.candidate]) > TOLERANCE
+        is_coarse = counterparts.gradient_tolerance([pair.reference], [pair.candidate]) > tolerance
         if (reference.is_leaf and candidate.is_leaf) or reference.is_pinned or candidate.is_pinned or is_coarse:
+            continue
+        if any(
+            value.is_leaf and is_hidden[side] for side, value in (("reference", reference), ("candidate", candidate))
+        ):
             continue
         changes = _find_changes(pair, reference, candidate, floor)
         if changes is not None:
             found.append((reference, candidate, *changes))
     largest = max((float(np.abs(one).max(initial=0.0)) for *_, one, _ in found), default=0.0)
+    is_clipped = any(call.caller == _CLIPPING for step in counterparts.steps.values() for call in step.calls.values())
+    setting = GUARD if is_clipped else _SETTING
     return tuple(
-        UpdatePair(reference, candidate, _compare(first, second, largest))
+        UpdatePair(reference, candidate, _compare(first, second, largest), max(setting, _GROWTH * tolerance))
         for reference, candidate, first, second in found
     )
 
@@ -104,7 +126,8 @@ def pair_states(counterparts: Counterparts) -> list[LeafPair] | None:
         if best is None or _cosine(best.array, value.array) < _ALIKE:
             return None
         lone["reference"].remove(best)
-        found.append(pair_leaves(best, value))
+        if _distance(best.array, value.array) < _NEAR:
+            found.append(pair_leaves(best, value))
     return found
 
 
@@ -144,6 +167,11 @@ def _find_states(side: str, counterparts: Counterparts) -> Iterator[TrueValue]:
         is_held = all(call.caller is not None for call in step.users.get(value.number, ()))
         if (is_held or not step.leads_to_loss(value)) and not counterparts.exists(side, value):
             yield value
+
+
+def _distance(first: Array, second: Array) -> float:
+    size = float(np.linalg.norm(first))
+    return float(np.linalg.norm(first - second)) / size if size else 0.0
 
 
 def _cosine(first: Array, second: Array) -> float:

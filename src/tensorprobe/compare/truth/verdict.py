@@ -125,6 +125,8 @@ class TruthWords:
             )
         if observed.is_equal and self._judgement.unequal and self._judgement.is_equal:
             return "Started with the numbers of the reference, the candidate computes the same."
+        if observed.is_equal and self._judgement.is_equal:
+            return "Without rounding, the loss and the gradients are the same."
         if observed.is_equal:
             return "The two programs compute the same on this batch, but not with other parameters."
         if self._judgement.is_drawn:

@@ -14,7 +14,8 @@ import numpy as np
 from tensorprobe.compare.truth.argument import Arguments
 from tensorprobe.compare.truth.call_likeness import word_of
 from tensorprobe.compare.truth.difference import describe_call
-from tensorprobe.compare.truth.value_index import Counterparts, is_same
+from tensorprobe.compare.truth.same_array import is_same
+from tensorprobe.compare.truth.value_index import Counterparts
 from tensorprobe.replay.true_step import TrueCall, TrueValue
 
 _COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "logical_and", "logical_or", "eq", "ne"})

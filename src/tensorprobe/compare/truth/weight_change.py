@@ -13,7 +13,8 @@ import numpy as np
 
 from tensorprobe.compare.truth.observable import GradientPair, Observables
 from tensorprobe.compare.truth.piece import pair_pieces
-from tensorprobe.compare.truth.value_index import Counterparts, is_same, other_side
+from tensorprobe.compare.truth.same_array import is_same
+from tensorprobe.compare.truth.value_index import Counterparts, other_side
 from tensorprobe.replay.true_step import Array, TrueStep, TrueValue
 
 _MAX_LINES = 3
