@@ -50,7 +50,8 @@ class Collector:
             made, self._made = self._made, 0
             if first:  # or else the program has switched it off
                 self._passed = min(self._passed + made, gc.get_count()[0], _MOST)  # it has run since, if there are less
-                raised = self._own + -(-self._passed // _AT_ONCE) * _AT_ONCE  # one of few numbers: what is kept stays small
+                rounded = -(-self._passed // _AT_ONCE) * _AT_ONCE  # few numbers are possible: what is kept stays small
+                raised = self._own + rounded
                 if raised not in self._raised:
                     self._raised.append(raised)
                 gc.set_threshold(raised, *others)
