@@ -148,6 +148,38 @@ def test_a_gradient_comes_back_through_a_call_that_has_no_backward_of_its_own(tm
     assert [root and root.tensor for root in found.roots] == [result_number(program, "Tensor.sum.0.forward")]
 
 
+def record_added_step(folder: Path) -> Path:
+    """square(sigmoid(relu(x)) + relu(x)).sum(), where the addition has no backward of its own."""
+    run = start()
+    active = run.api(RELU, run.data(X, requires_grad=True), output=relu(X))
+    bent = 1 / (1 + np.exp(-active.array))
+    squashed = run.api(SIGMOID, active, output=bent)
+    added = run.api("Tensor.__add__", squashed, active, output=bent + active.array)
+    total = run.api("Tensor.square", added, output=np.square(added.array))
+    run.api("Tensor.sum", total, output=total.array.sum())
+    slope = np.ones((4, 3), np.float32)
+    run.backward("Tensor.sum.0", run.data(np.float32(1)), run.data(slope))
+    given = 2 * added.array
+    run.backward("Tensor.square.0", run.data(slope), run.data(given))
+    through = given * bent * (1 - bent)
+    run.backward(f"{SIGMOID}.0", run.data(given), run.data(through))
+    run.backward(f"{RELU}.0", run.data(through + given), run.data((through + given) * (X > 0)))
+    return run.write(folder)
+
+
+def test_several_gradients_come_back_through_a_call_that_has_no_backward_of_its_own(tmp_path: Path) -> None:
+    program = read_program(next(open_dump(record_added_step(tmp_path)).ranks()))
+    assert program.passes is not None
+    (found,) = program.passes
+    assert [root and root.tensor for root in found.roots] == [result_number(program, "Tensor.sum.0.forward")]
+    assert program.unrecorded == {"Tensor.__add__.0.forward"}
+
+
+def test_no_sum_is_called_wrong_of_which_one_share_is_not_recorded(tmp_path: Path) -> None:
+    (run,) = tensorprobe.truth(record_added_step(tmp_path)).runs
+    assert run and not run.findings
+
+
 def test_gradients_begin_where_nobody_gave_them_with_what_was_given(tmp_path: Path) -> None:
     program = read_program(next(open_dump(record_step(tmp_path)).ranks()))
     assert program.passes is not None

@@ -100,8 +100,10 @@ class _Checker:
                 yield BrokenSum(record, gradient, leaf.leaf, None, judgement, users)
 
     def _shares(self, value: FlowValue) -> list[Leaf]:
-        """What its users gave back in the pass whose gradients its maker's record has; nothing where one of them has
-        those of a later pass: of several passes over one graph the last is recorded."""
+        """What its users gave back in the pass whose gradients its maker's record has; nothing where that of one is not
+        recorded, or of a later pass: of several passes over one graph the last is recorded."""
+        if any(user.name in self._program.unrecorded for user, _ in value.uses):
+            return []
         arrived = self._pass_of(value.maker)
         found = {user: self._pass_of(user) for user, _ in value.uses}
         if any(number > arrived for number in found.values()):

@@ -32,8 +32,8 @@ class Linked(Protocol):
 
 def find_passes(program: Program, linked: Linked) -> list[BackwardPass]:
     """A gradient that comes back to a result, and that none of its users has given, is where a pass began. (What a call
-    that nobody saw gives back is such a beginning, too.)"""
-    given_back = _find_given_back(program)
+    that nobody saw gives back is such a beginning, too.) The program is told which calls gave some back unrecorded."""
+    given_back, program.unrecorded = _find_given_back(program)
     reached = given_back | _find_unrecorded(program)
     for operation in program.calls():
         _tell_what_is_followed(operation, given_back, reached)
@@ -139,17 +139,21 @@ def _is_near(first: torch.Tensor, second: torch.Tensor | int, distance: float) -
     return bool(((first.double() - second).abs() <= distance).all())
 
 
-def _find_given_back(program: Program) -> set[int]:
-    """The tensors whose gradient some call gave back; also where MindSpore has no backward of it to record, as of a
-    squeeze, and its results have got a gradient."""
+def _find_given_back(program: Program) -> tuple[set[int], set[str]]:
+    """The tensors whose gradient some call gave back, and the calls that did so without a record of it, as MindSpore's
+    squeeze and stack: their results have got a gradient. Of what such a call takes, another call's result is given
+    one. A leaf is only if there is nothing else: for that of others, nobody may have asked."""
     calls = list(program.calls())
+    made = {leaf.tensor for operation in calls for leaf in operation.outputs}
     found = {number for operation in calls for number in _numbers_given_back(program, operation)}
+    unrecorded: set[str] = set()
     for operation in reversed(calls):
         is_reached = any(leaf.tensor in found and leaf.parameter is None for leaf in operation.outputs)
         given = {leaf.tensor for leaf in operation.inputs if leaf.is_floating and leaf.tensor is not None}
-        if is_reached and len(given) == 1 and not any(program.gradients_of(operation)):  # of others it has one
-            found.update(given)
-    return found
+        if is_reached and not any(program.gradients_of(operation)):
+            unrecorded.add(operation.name)
+            found.update(given if len(given) == 1 else given & made)
+    return found, unrecorded
 
 
 def _numbers_given_back(program: Program, operation: Operation) -> Iterator[int]:

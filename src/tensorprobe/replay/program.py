@@ -7,7 +7,7 @@ against what the program gives.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -219,6 +219,8 @@ class Program:
     """Where gradients were asked for, if that is known from elsewhere than run.json."""
     unclear: frozenset[int] = frozenset()
     """Tensors of which it is not certain who uses them."""
+    unrecorded: Set[str] = frozenset()
+    """Calls that gave gradients back without a record of it."""
     kept: KeptTensors = field(default_factory=KeptTensors)
     """What its replays know of its files."""
     checked: set[Any] = field(default_factory=set)
