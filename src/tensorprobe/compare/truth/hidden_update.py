@@ -11,7 +11,7 @@ import numpy as np
 
 from tensorprobe.compare.truth.difference import Difference
 from tensorprobe.compare.truth.observable import GradientPair, find_given_to_optimizers, find_made_of_gradients
-from tensorprobe.compare.truth.update import find_updated
+from tensorprobe.compare.truth.update import CLIPPING, find_updated
 from tensorprobe.compare.truth.value_index import Counterparts, other_side
 from tensorprobe.model.count import count_noun
 from tensorprobe.replay.true_step import UNITS, Array, TrueStep, TrueValue
@@ -20,7 +20,6 @@ _UNITS = 8.0
 """So many roundings of a parameter may an update cost …"""
 _SHARE = 1e-4
 """… and so much of its own size: gradients are rounded, too."""
-_CLIPPING = "clipping"
 _UNTOUCHED = "one run's optimizer is given gradients as they are, and the other run clips them first"
 
 
@@ -93,7 +92,7 @@ def find_untouched(counterparts: Counterparts) -> list[Difference]:
         for one in find_given_to_optimizers(step) if used else ():
             alike = {like.number for like in counterparts.of(side, one)} if one.is_leaf else set()
             users = [user for number in sorted(alike) for user in other.users.get(number, ())]
-            clipping = next((user for user in users if user.caller == _CLIPPING), None)
+            clipping = next((user for user in users if user.caller == CLIPPING), None)
             if clipping is not None and used.isdisjoint(alike):
                 taking = next(call for call in step.users[one.number] if call.caller is not None)
                 calls = {side: taking, other_side(side): clipping}

@@ -21,7 +21,7 @@ from tensorprobe.replay.true_step import Array, TrueStep, TrueValue
 
 _SETTING = 1e-6
 """A setting may have been a number of float32 on one side: updates are the same to so many of their digits …"""
-_CLIPPING = "clipping"
+CLIPPING = "clipping"
 """… and to fewer where one run clips gradients."""
 _GROWTH = 1e3
 """Where truth is coarse, an update may be so many times coarser: what divides by the size of a gradient …"""
@@ -93,7 +93,7 @@ def pair_updates(counterparts: Counterparts, gradients: Sequence[GradientPair]) 
         if changes is not None:
             found.append((reference, candidate, *changes))
     largest = max((float(np.abs(one).max(initial=0.0)) for *_, one, _ in found), default=0.0)
-    is_clipped = any(call.caller == _CLIPPING for step in counterparts.steps.values() for call in step.calls.values())
+    is_clipped = any(call.caller == CLIPPING for step in counterparts.steps.values() for call in step.calls.values())
     setting = GUARD if is_clipped else _SETTING
     return tuple(
         UpdatePair(reference, candidate, _compare(first, second, largest), max(setting, _GROWTH * tolerance))
