@@ -78,11 +78,16 @@ def pair_near_leaves(counterparts: Counterparts, known: Collection[TrueValue]) -
     """At a later step: what is no parameter with a gradient, besides `known`, and differs by a few roundings, such as a
     slow copy of the weights. No mistake is so small."""
     reference, candidate = counterparts.steps["reference"], counterparts.steps["candidate"]
-    others = [one for one in reference.leaves if one.is_floating and not counterparts.exists("reference", one)]
+    lone = set(counterparts.lone_tables)  # these have made the comparison so coarse that they would seem the same
+
+    def is_other(side: str, leaf: TrueValue) -> bool:
+        return leaf in lone or not counterparts.exists(side, leaf)
+
+    others = [one for one in reference.leaves if one.is_floating and is_other("reference", one)]
     for leaf in candidate.leaves:
         unit = UNITS.get(leaf.dtype)
         is_known = leaf in known or leaf.is_gradient or leaf.updated is not None
-        if unit is None or is_known or counterparts.exists("candidate", leaf):
+        if unit is None or is_known or not is_other("candidate", leaf):
             continue
         bounds = [min(units * unit, _MOST_MOVED) for units in (0.0, *_MOVED_UNITS)]  # a copy may be near as well
         found = (_assemble(leaf, others, bound) for bound in bounds)

@@ -185,10 +185,13 @@ class Counterparts:
         """By a side, and the first of its values that are alike."""
         self.tolerance = max(TOLERANCE, _ROUNDED_UNITS * max(reference.coarseness, candidate.coarseness))
         """By what two truths of one value may differ."""
+        self.lone_tables: tuple[TrueValue, ...] = ()
+        """Data of one run that the other has not, but for rounding; where it counts for the tolerance."""
         if tolerance is not None:
             self.tolerance = tolerance
             return
-        rounded = _ROUNDED_UNITS * max((UNITS[value.dtype] for value in self._find_lone_tables()), default=0.0)
+        self.lone_tables = tuple(self._find_lone_tables())
+        rounded = _ROUNDED_UNITS * max((UNITS[value.dtype] for value in self.lone_tables), default=0.0)
         if rounded > self.tolerance:
             self.tolerance = rounded
             self._found.clear()
