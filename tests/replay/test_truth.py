@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +157,32 @@ def test_an_overflow_that_a_clamp_hides_is_named_with_its_count(tmp_path: Path) 
     report = tensorprobe.truth(train(tmp_path, overflow))
     (found,) = [finding for finding in report.findings if finding.record == "Tensor.mul.1.forward"]
     assert found.kind == "overflow" and found.count > 0
+
+
+@contextmanager
+def filled_memory(byte: int) -> Iterator[None]:
+    """What the C library hands out holds this byte everywhere."""
+    set_option, perturb = ctypes.CDLL(None).mallopt, -6
+    set_option(perturb, byte ^ 0xFF)
+    try:
+        yield
+    finally:
+        set_option(perturb, 0)
+
+
+def test_what_a_backward_makes_of_memory_that_nobody_has_written_to_is_no_finding(tmp_path: Path) -> None:
+    """A pipeline asks in this way which shapes the gradients of its stages have. What lies there may be anything."""
+
+    def ask_for_shapes(h: torch.Tensor) -> torch.Tensor:
+        with filled_memory(0x7E):
+            garbage = torch.empty_like(h)  # of 8e37
+        squared = garbage.requires_grad_() * garbage
+        squared.backward(torch.full_like(squared, 4.0))
+        assert garbage.grad is not None and garbage.grad.isinf().all()
+        return h
+
+    (run,) = tensorprobe.truth(train(tmp_path, ask_for_shapes)).runs
+    assert run.findings == []
 
 
 def test_a_right_derivative_is_no_finding(tmp_path: Path) -> None:

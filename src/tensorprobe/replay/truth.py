@@ -226,7 +226,7 @@ class TruthJudge(Onlooker):
         places, leaf = alone.find_places(slot), departing[slot]
         told = [place for place in places if place in departing]
         truth = alone.gradients.get(places[0])
-        if truth is None or not leaf.is_floating or told[0] != slot:
+        if truth is None or not leaf.is_floating or leaf.is_undefined or told[0] != slot:
             return
         recorded = self._wholes.load(leaf)
         if len(told) > 1:
