@@ -180,6 +180,42 @@ def test_no_sum_is_called_wrong_of_which_one_share_is_not_recorded(tmp_path: Pat
     assert run and not run.findings
 
 
+def record_idle_cast(folder: Path, name: str, *, is_shared: bool) -> Path:
+    """(sigmoid(h) + h).sum() of h = relu(x), where only the sigmoid takes h from a call that has nothing to do."""
+    run = start()
+    active = run.api(RELU, run.data(X, requires_grad=True), output=relu(X))
+    idle = run.api(name, active, output=active.array.copy())
+    bent = 1 / (1 + np.exp(-active.array))
+    squashed = run.api(SIGMOID, idle, output=bent)
+    added = run.api("Tensor.__add__", squashed, active, output=bent + active.array)
+    run.api("Tensor.sum", added, output=added.array.sum())
+    slope = np.ones((4, 3), np.float32)
+    through = slope * bent * (1 - bent)
+    whole = through + slope
+    seen = whole if is_shared else through
+    run.backward("Tensor.sum.0", run.data(np.float32(1)), run.data(slope))
+    run.backward("Tensor.__add__.0", run.data(slope), [run.data(slope), run.data(slope)])
+    run.backward(f"{SIGMOID}.0", run.data(slope), run.data(through))
+    run.backward(f"{name}.0", run.data(seen), run.data(seen))
+    run.backward(f"{RELU}.0", run.data(whole), run.data(whole * (X > 0)))
+    return run.write(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_shared"),
+    [("Tensor.astype", True), ("Functional.cast", True), ("Tensor.reshape", False), ("Tensor.astype", False)],
+)
+def test_a_cast_to_the_type_that_it_has_gives_back_the_tensor_itself(
+    tmp_path: Path, name: str, is_shared: bool
+) -> None:
+    """MindSpore's gradient of it is that of all that use the tensor, unless the recorded gradients say otherwise."""
+    (run,) = tensorprobe.truth(record_idle_cast(tmp_path, name, is_shared=is_shared)).runs
+    assert run.findings == []
+    program = read_program(next(open_dump(tmp_path).ranks()))
+    results = [result_number(program, one) for one in (f"{RELU}.0.forward", f"{name}.0.forward")]
+    assert (results[0] == results[1]) == is_shared
+
+
 def test_gradients_begin_where_nobody_gave_them_with_what_was_given(tmp_path: Path) -> None:
     program = read_program(next(open_dump(record_step(tmp_path)).ranks()))
     assert program.passes is not None

@@ -21,6 +21,7 @@ from tensorprobe.replay.meaning.mindspore.call import GIVEN_BACK
 from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors, bits_of
 from tensorprobe.run.leaf import LENT, STATE_ROLES, UPDATED, Leaf, change_leaves, is_tensor, iter_leaves
+from tensorprobe.word.vocabulary import common_op
 
 WRITTEN_COUNT = "written_count"
 """The field that says how many of the last results of a call are what it wrote into its arguments."""
@@ -30,6 +31,13 @@ _IN_PLACE = (
     *_ASSIGNING,
 )
 _DROPOUTS = ("dropout", "Dropout")
+_PASSING_ON = frozenset(
+    {
+        *("to", "type_as", "float", "half", "double", "bfloat16", "contiguous", "dropout", "identity"),
+    }
+)
+"""What may have nothing to do. MindSpore then gives back the tensor itself, in another wrapper: its gradient is that of
+all that use either. A `reshape` that changes nothing makes another tensor."""
 _STATISTICS = {"BatchNorm": (3, 4), "batch_norm": (1, 2)}
 """Calls that write into arguments besides what they return: into which."""
 
@@ -78,6 +86,8 @@ class _Linker:
         self.leaves: dict[Key, int] = {}
         """What no call was seen to make, and is no parameter."""
         self._parameters: dict[str, _Parameter] = {}
+        self._arriving: dict[int, Leaf] = {}
+        """The gradients that come to results, by their numbers."""
         self._about: dict[int, dict[str, Any]] = {}
         """What is known of parameters, by the numbers of their tensors: a kernel does not know their names."""
         self._names = self._find_names()
@@ -88,10 +98,12 @@ class _Linker:
         that the gradients of the layer are its own."""
         fields = dict(operation.fields)
         arriving, departing = self.program.gradients_of(layer or operation)
+        given: dict[str, tuple[Leaf, int | None]] = {}
 
         def describe_input(leaf: Leaf) -> dict[str, Any]:
             """A kernel does not see of each tensor that it has a gradient."""
             found = self._describe_input(leaf)
+            given[leaf.slot] = leaf, found.get("tensor")
             return {**found, "requires_grad": True} if leaf.slot in departing else found
 
         for name, slot in (("input_args", "input"), ("input_kwargs", "kwargs")):
@@ -112,12 +124,21 @@ class _Linker:
             """What a kernel keeps for its own backward means nothing to anybody else."""
             note = {"note": UNDEFINED_MEMORY} if leaf.slot in own else {}
             note |= {"parameter": variable} if variable is not None and leaf.slot == "output.0" else {}
-            return {"tensor": self._number_result(leaf, made, note.get("parameter")), **note}
+            gradient = arriving.get(leaf.slot)
+            number = self._find_passed_on(operation, given.get("input.0"), leaf, gradient)
+            if number is not None:
+                made.append(_Result(number, self.key(leaf), leaf))
+                return {"tensor": number}
+            number = self._number_result(leaf, made, note.get("parameter"))
+            if gradient is not None:
+                self._arriving[number] = gradient
+            return {"tensor": number, **note}
 
         fields["output"] = change_leaves(fields["output"], "output", describe_result)
         self._results[operation.name] = made
+        numbers = {number for _, number in given.values()}
         for result in made:
-            if result.key is not None and result.leaf.slot not in own:
+            if result.key is not None and result.leaf.slot not in own and result.number not in numbers:
                 self._by_content.setdefault(result.key, []).append(result.number)
         if _class_name(operation) in _DROPOUTS and "output.0" in arriving and "input.0" in departing:
             fields[GIVEN_BACK] = [arriving["output.0"].fields, departing["input.0"].fields]
@@ -215,6 +236,19 @@ class _Linker:
             self._parameters[name] = _Parameter(result.number, result.key, first)
         return result.number
 
+    def _find_passed_on(
+        self, operation: Operation, given: tuple[Leaf, int | None] | None, result: Leaf, gradient: Leaf | None
+    ) -> int | None:
+        """The number of what a call was given, and gives back as it was. A dropout of nothing makes another tensor,
+        with a gradient of its own."""
+        if given is None or result.slot != "output.0" or not may_pass_on(operation):
+            return None
+        taken, number = given
+        known = self._arriving.get(number) if number is not None else None
+        has_one_gradient = known is None or gradient is None or self.key(known) == self.key(gradient)
+        key = self.key(taken)
+        return number if has_one_gradient and key is not None and key == self.key(result) else None
+
     def _find_written(self, operation: Operation) -> list[Any]:
         """Of a call that writes into its arguments, these as they are seen next: further results of it."""
         if not is_gathering(operation) or len(operation.arguments) <= max(_STATISTICS[_class_name(operation)]):
@@ -307,6 +341,11 @@ def is_gathering(operation: Operation) -> bool:
     if given is None and len(operation.arguments) > 5:
         given = operation.arguments[5]
     return given is True or (isinstance(given, dict) and given.get("value") is True)
+
+
+def may_pass_on(operation: Operation) -> bool:
+    """May it be one that has nothing to do?"""
+    return common_op(operation.framework, "api", operation.prefix, operation.op) in _PASSING_ON
 
 
 def _find_assigned(operation: Operation) -> str | None:
