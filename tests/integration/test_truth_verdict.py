@@ -130,6 +130,29 @@ def test_two_ways_to_write_one_program_agree(
     assert not [call.name for rank in result for call in rank.calls if call.role in ("source", "entered", "drift")]
 
 
+def record_single_outputs(folder: Path, dtype: torch.dtype, change: float = 0.0) -> Path:
+    """Two heads, each of one output and with a bias of one number."""
+    torch.manual_seed(0)
+    model = nn.ModuleList([nn.Linear(8, 6), nn.Linear(6, 1), nn.Linear(6, 1)])
+    with torch.no_grad():
+        model[1].bias.add_(change)
+    model.to(dtype)
+    x = torch.randn(5, 8).to(dtype)
+    with tensorprobe.capture(model, folder, level="L1", task="tensor"):
+        h = torch.tanh(model[0](x))
+        (model[1](h) * torch.sigmoid(model[2](h))).square().mean().backward()
+    return folder
+
+
+@pytest.mark.parametrize(("change", "kind"), [(0.0, "agree"), (0.03, "unequal start")])
+def test_a_parameter_of_one_number_is_rounded_as_all_others_are(change: float, kind: str, tmp_path: Path) -> None:
+    reference = record_single_outputs(tmp_path / "r", torch.float32)
+    candidate = record_single_outputs(tmp_path / "c", torch.bfloat16, change)
+    verdict = tensorprobe.compare(reference, candidate).verdict
+    assert verdict.kind == kind, verdict
+    assert "1.bias is not the same at the start" in verdict.headline or kind == "agree"
+
+
 FAULTS = {
     "epsilon": "layer_norm",
     "swapped": "matmul",

@@ -35,18 +35,29 @@ def find_replacements(counterparts: Counterparts) -> dict[str, dict[LeafKey, Arr
         for value in others.values:
             maker = others.maker(value)
             is_program = maker is None or (maker.caller is None and value.parameter is None)
-            if (
-                value.is_floating and is_program and others.leads_to_loss(value)
-            ):  # an update moves by less than rounding
+            # an update moves by less than rounding
+            if value.is_floating and is_program and others.leads_to_loss(value):
                 by_size.setdefault(value.array.size, []).append(value)
         leaves = [value for value in others.leaves if value.is_floating]
         for leaf in step.leaves:
-            if leaf.is_floating and leaf.array.size > 1 and not counterparts.exists(side, leaf):
-                finer = next((one for one in by_size.get(leaf.array.size, []) if is_rounding_of(leaf, one)), None)
-                content = finer.array.reshape(leaf.array.shape) if finer is not None else _assemble_finer(leaf, leaves)
+            is_lone = leaf.is_floating and not counterparts.exists(side, leaf)
+            if is_lone and (leaf.array.size > 1 or leaf.is_trained):
+                finer = _find_finer(leaf, by_size.get(leaf.array.size, []))
+                content = finer.array.reshape(leaf.array.shape) if finer is not None else None
+                if content is None and leaf.array.size > 1:
+                    content = _assemble_finer(leaf, leaves)
                 if content is not None and leaf.key is not None:
                     found[side][leaf.key] = content
     return found
+
+
+def _find_finer(leaf: TrueValue, others: Sequence[TrueValue]) -> TrueValue | None:
+    """What a leaf is the rounding of. A single number may be that of another one by chance."""
+    found = (one for one in others if is_rounding_of(leaf, one))
+    if leaf.array.size > 1:
+        return next(found, None)
+    trained = [one for one in found if one.is_trained]
+    return trained[0] if len(trained) == 1 else None
 
 
 def find_movable(counterparts: Counterparts, observed: Observables) -> dict[str, set[LeafKey]]:
