@@ -153,6 +153,29 @@ def test_a_parameter_of_one_number_is_rounded_as_all_others_are(change: float, k
     assert "1.bias is not the same at the start" in verdict.headline or kind == "agree"
 
 
+def record_partly_coarse(folder: Path, way: str) -> Path:
+    """One convolution, and much that stays in float32."""
+    torch.manual_seed(0)
+    model = nn.ModuleList([nn.Conv1d(3, 8, 3), nn.Linear(8, 8)])
+    x = torch.randn(4, 3, 10)
+    with tensorprobe.capture(model, folder, level="L1", task="tensor"):
+        with torch.autocast("cpu", torch.bfloat16, enabled=way == "autocast"):
+            h = model[0](x)
+        h = h.float() if way == "autocast" else h
+        for _ in range(6):
+            h = torch.sin(h) * 1.1 + torch.cos(h)
+        model[1](h.transpose(1, 2)).square().mean().backward()
+    return folder
+
+
+def test_what_autocast_computes_in_a_coarser_dtype_is_meant_so_and_is_said(tmp_path: Path) -> None:
+    verdict = tensorprobe.compare(
+        record_partly_coarse(tmp_path / "r", "plain"), record_partly_coarse(tmp_path / "c", "autocast")
+    ).verdict
+    assert verdict.kind == "agree", verdict
+    assert any("coarser dtype" in line and "conv1d" in line for line in verdict.evidence)
+
+
 FAULTS = {
     "epsilon": "layer_norm",
     "swapped": "matmul",

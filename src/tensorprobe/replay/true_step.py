@@ -96,6 +96,8 @@ class TrueCall:
     gradient_sizes: dict[str, float] = field(default_factory=dict)
     """How large both are, in a step with autograd Functions."""
     is_random: bool = False
+    in_autocast: bool = False
+    """It was made in a region of autocast, which has it computed in a coarser dtype."""
     is_undefined: bool = False
     """It gives memory as it is, to be written to."""
     inside: str | None = None

@@ -198,6 +198,7 @@ class TrueStepBuilder(Onlooker):
             inputs,
             arguments=dict(iter_plain(operation)),
             is_random=is_random(operation),
+            in_autocast="autocast" in operation.fields,
             is_undefined=is_undefined(operation),
         )
 

@@ -34,7 +34,12 @@ class PrecisionLoss:
 def find_precision_loss(counterparts: Counterparts, truths: dict[str, Truth]) -> PrecisionLoss | None:
     """The first call where the candidate's error grows far beyond that of the same value in the reference."""
     usual = {side: _usual_dtype(step) for side, step in counterparts.steps.items()}
-    if usual["reference"] != usual["candidate"] or is_coarser_throughout(counterparts, find_coarser(counterparts)):
+    coarser = find_coarser(counterparts)
+    if usual["reference"] != usual["candidate"] or is_coarser_throughout(counterparts, coarser):
+        return None
+    if any(
+        value.call.in_autocast for value in coarser
+    ):  # which was asked for, and what is computed from it is no finer
         return None
     unit = _EPSILONS.get(usual["candidate"], 0.0)
     errors = {side: _errors_of(truth) for side, truth in truths.items()}
