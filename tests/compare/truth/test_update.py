@@ -188,6 +188,24 @@ def test_a_bias_without_a_gradient_raises_no_alarm(is_joined: bool, kind: str, t
     assert verdict.kind == "agree", verdict.headline
 
 
+@pytest.mark.parametrize("beta", [0.999, 0.95])
+def test_what_an_optimizer_keeps_of_a_gradient_that_is_zero_hides_no_other_update(beta: float, tmp_path: Path) -> None:
+    """Two ways to compute one attention leave other roundings in the state of the keys' bias."""
+    paths = []
+    for name, is_fused, options in (("r", False, MANY), ("c", True, {**ONE, "betas": (0.9, beta)})):
+        torch.manual_seed(0)
+        model = Attention(is_joined=False, is_fused=is_fused)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, **options)
+        x = torch.randn(64, 8, generator=torch.Generator().manual_seed(1))
+        paths.append(record_steps(tmp_path / name, model, optimizer.step, x, 3))
+    verdict = tensorprobe.compare(*paths).verdict
+    if beta == 0.999:
+        assert verdict.kind == "agree", verdict.headline
+    else:
+        assert (verdict.kind, verdict.step) == ("source", 1), verdict.headline
+        assert any("beta2=0.95" in line for line in verdict.evidence)
+
+
 def test_updates_that_are_not_made_are_found_in_bfloat16_too(tmp_path: Path) -> None:
     paths = []
     for name in ("r", "c"):

@@ -18,7 +18,7 @@ _LEAST_MOVE = 0.01
 _ROUNDING_MOVE = 8.0
 """An optimizer that divides by the size of the gradient turns the rounding of a small one into a whole step: so many
 times the root of the unit of rounding may a parameter go another way."""
-_NO_GRADIENT = 1e-4
+NO_GRADIENT = 1e-4
 """Where the gradient of a parameter is so much smaller than the largest one, it is rounding."""
 _LEAST_FACTOR = 5e-4
 """Settings that were rounded, and an epsilon in another place, make all numbers move by less."""
@@ -80,7 +80,7 @@ class Movement:
 def find_unmoved(step: TrueStep) -> frozenset[str]:
     """The parameters whose gradient is nothing but rounding, as that of a bias before a norm."""
     leaves = [leaf for leaf in step.leaves if leaf.parameter is not None and leaf.gradient is not None]
-    floor = _NO_GRADIENT * max(map(_density, leaves), default=0.0)
+    floor = NO_GRADIENT * max(map(_density, leaves), default=0.0)
     return frozenset(leaf.parameter for leaf in leaves if leaf.parameter is not None and _density(leaf) <= floor)
 
 
@@ -103,10 +103,10 @@ def _find_movements(
     largest = max(map(_density, steps["reference"].leaves), default=0.0)
     for pair in pairs:
         then = _find_before(pair, steps["candidate"], earlier)
-        if then is None or _density(pair.reference) <= _NO_GRADIENT * largest:
+        if then is None or _density(pair.reference) <= NO_GRADIENT * largest:
             continue
         before = earlier.differences.get(pair.name, np.zeros(1)).reshape(-1)
-        is_told = _find_followed(pair, _NO_GRADIENT * largest)
+        is_told = _find_followed(pair, NO_GRADIENT * largest)
         for one in earlier.origins.get(steps["candidate"].name_of(pair.candidate), ()):
             if one.parameter in earlier.unmoved:
                 is_told[one.put] = False

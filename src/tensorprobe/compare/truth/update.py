@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tensorprobe.compare.truth.difference import Difference
+from tensorprobe.compare.truth.movement import NO_GRADIENT, find_unmoved
 from tensorprobe.compare.truth.observable import GUARD, GradientPair
 from tensorprobe.compare.truth.same_array import TOLERANCE
 from tensorprobe.compare.truth.start import LeafPair, pair_leaves
@@ -117,16 +118,21 @@ def find_left_alone(pairs: Sequence[UpdatePair], steps: Mapping[str, TrueStep]) 
 
 def pair_states(counterparts: Counterparts) -> list[LeafPair] | None:
     """What both runs hold besides the parameters at the start of a later step, where rounding has moved it: what an
-    optimizer keeps, and what leads to no loss, such as means of the parameters. None if some of it has no partner."""
+    optimizer keeps, and what leads to no loss, such as means of the parameters. None if some of it has no partner,
+    and may be more than the rounding of a gradient that is zero."""
     lone = {side: list(_find_states(side, counterparts)) for side in counterparts.steps}
     found = []
     for value in lone["candidate"]:
         alike = [one for one in lone["reference"] if one.array.shape == value.array.shape]
         best = max(alike, key=lambda one: _cosine(one.array, value.array), default=None)
+        is_noise = False
         if best is None or _cosine(best.array, value.array) < _ALIKE:
-            return None
+            is_noise = bool(alike) and _is_noise(value, lone["candidate"], counterparts.steps["candidate"])
+            if not is_noise:
+                return None
+            best = min(alike, key=lambda one: abs(np.log(_size(one.array) / _size(value.array))))
         lone["reference"].remove(best)
-        if _distance(best.array, value.array) < _NEAR:
+        if is_noise or _distance(best.array, value.array) < _NEAR:
             found.append(pair_leaves(best, value))
     return found
 
@@ -167,6 +173,18 @@ def _find_states(side: str, counterparts: Counterparts) -> Iterator[TrueValue]:
         is_held = all(call.caller is not None for call in step.users.get(value.number, ()))
         if (is_held or not step.leads_to_loss(value)) and not counterparts.exists(side, value):
             yield value
+
+
+def _is_noise(state: TrueValue, states: Sequence[TrueValue], step: TrueStep) -> bool:
+    """Is it what an optimizer keeps of a gradient that is zero but for rounding, as that of a bias before a softmax?"""
+    unmoved = find_unmoved(step)
+    is_possible = any(leaf.parameter in unmoved and leaf.array.shape == state.array.shape for leaf in step.leaves)
+    largest = max(float(np.abs(one.array).max(initial=0.0)) for one in states)
+    return is_possible and float(np.abs(state.array).max(initial=0.0)) <= NO_GRADIENT * largest
+
+
+def _size(array: Array) -> float:
+    return float(max(np.linalg.norm(array), np.finfo(np.float64).tiny))
 
 
 def _distance(first: Array, second: Array) -> float:
