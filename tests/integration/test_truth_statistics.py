@@ -217,3 +217,57 @@ def test_weights_that_are_joined_in_a_wrong_order_do_not_agree(
             model(x).backward()
     verdict = tensorprobe.compare(tmp_path / "r", tmp_path / "c").verdict
     assert verdict.kind == kind, verdict.headline
+
+
+class Rotary(nn.Module):
+    """Attention with rotated queries and keys. `has_tables`: cosines and mask are made once, not in each forward."""
+
+    def __init__(self, *, has_tables: bool, fault: str = "") -> None:
+        super().__init__()
+        self.words, self.parts = nn.Embedding(11, 8), nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+        self.fault = fault
+        self.tables = make_tables() if has_tables else None
+        self.weights = torch.tensor([0.5, 2.0, 1.5]) if has_tables else None
+
+    def forward(self, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        query, key, value = (part(self.words(tokens)) for part in self.parts)
+        cosine, sine, seen = self.tables or make_tables()
+        query, key = (x * cosine + torch.cat((-x[..., 4:], x[..., :4]), -1) * sine for x in (query, key))
+        scores = query @ key.transpose(-1, -2) / (8.0 if self.fault == "scale" else 8**0.5)
+        if self.tables is not None:
+            scores = scores.masked_fill(~seen if self.fault != "mask" else seen, -1e4)
+        else:
+            scores = torch.where(seen, scores, torch.tensor(-1e4))
+        weights = (torch.tensor([0.5, 2.0, 1.5]) if self.weights is None else self.weights)[labels]
+        return ((scores.softmax(-1) @ value).square().mean((1, 2)) * weights).sum() / weights.sum()
+
+
+def make_tables() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    places = torch.arange(6).float()
+    angles = torch.outer(places, 1 / 100 ** (torch.arange(0, 8, 2).float() / 8)).repeat(1, 2)
+    return angles.cos(), angles.sin(), places[:, None] >= places[None]
+
+
+def record_rotary(folder: Path, task: str, **how: Any) -> Path:
+    torch.manual_seed(0)
+    model = Rotary(**how)
+    tokens, labels = torch.randint(0, 11, (4, 6)), torch.randint(0, 3, (4,))
+    with tensorprobe.capture(model, folder, level="L1", task=task):
+        model(tokens, labels).backward()
+    return folder
+
+
+@pytest.mark.parametrize("tasks", TASKS, ids=" and ".join)
+@pytest.mark.parametrize("fault", ["", "scale"])
+def test_tables_and_masks_that_only_one_run_computes_are_computed_for_both(
+    fault: str, tasks: tuple[str, str], tmp_path: Path
+) -> None:
+    reference = record_rotary(tmp_path / "r", tasks[0], has_tables=False)
+    candidate = record_rotary(tmp_path / "c", tasks[1], has_tables=True, fault=fault)
+    verdict = tensorprobe.compare(reference, candidate).verdict
+    if fault:
+        assert "Tensor.__truediv__" in verdict.headline or "div" in verdict.headline
+        assert "8.0" in verdict.headline
+    else:
+        assert verdict.kind == "agree", verdict
+        assert "executed again in float64" in verdict.headline

@@ -13,9 +13,11 @@ from tensorprobe.compare.judge.step_result import Agreement, add_losses, find_ag
 from tensorprobe.compare.judge.uncompared import contradicts_record, is_unfinished
 from tensorprobe.compare.judge.verdict import find_sources, give_verdict
 from tensorprobe.compare.match.pairing import PairedCall
+from tensorprobe.compare.measure.statistic_measure import sketched_distance
 from tensorprobe.compare.result import CallResult, Verdict, VerdictKind
 from tensorprobe.model.count import count_noun
 from tensorprobe.model.name import FORWARD
+from tensorprobe.run.call import Call
 from tensorprobe.run.step import Run
 
 _JUDGED: tuple[VerdictKind, ...] = (
@@ -23,6 +25,8 @@ _JUDGED: tuple[VerdictKind, ...] = (
 )
 _FEW = 3
 """So many calls more or less are an edit of one program, all others of which are still pairs."""
+_OTHER_ORDER = 0.1
+"""So much of their size are numbers apart that lie in another order."""
 _ADVICE = 'to have every call held against what it means, record both runs with task "replay" or "tensor"'
 
 
@@ -71,7 +75,17 @@ def _advise(finding: Finding) -> list[str]:
 
 def _names_beginning(verdict: Verdict, finder: ContentFinder) -> bool:
     named = verdict.call
-    return named is not None and any(map(finder.is_beginning, (*named.reference, *named.candidate)))
+    return named is not None and (
+        any(map(finder.is_beginning, (*named.reference, *named.candidate)))
+        or _is_in_other_order(named.reference[-1], named.candidate[-1])
+    )
+
+
+def _is_in_other_order(reference: Call, candidate: Call) -> bool:
+    """Do both give the same numbers of one shape, and do their sketches see that they lie otherwise?"""
+    results = [[slot for slot in call.tensors if not slot.is_input] for call in (reference, candidate)]
+    pairs = [(one, other) for one in results[0] for other in results[1] if one.shape == other.shape]
+    return any(sketched_distance(*pair) > _OTHER_ORDER * abs(float(pair[0].norm or 0.0)) for pair in pairs)
 
 
 def _list_forward(run: Run) -> list[str]:

@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 
 from tensorprobe.compare.truth.argument import Arguments
+from tensorprobe.compare.truth.computed_leaf import find_computed
 from tensorprobe.compare.truth.cut import find_cut
 from tensorprobe.compare.truth.difference import Difference, describe_start
 from tensorprobe.compare.truth.effect import Trial, add_effects, find_exchanged
@@ -48,6 +49,7 @@ class _TruthJudge:
 
     def __init__(self, reference: Run, candidate: Run, origins: Origins | None) -> None:
         self._arguments = Arguments(reference, candidate)
+        self._runs = {SIDES[0]: reference, SIDES[1]: candidate}
         self._replaying = {SIDES[0]: Replaying(reference.rank), SIDES[1]: Replaying(candidate.rank)}
         self._origins = origins
         self._borrowers = find_borrowers(reference, candidate)
@@ -102,7 +104,11 @@ class _TruthJudge:
     def _observe(self) -> Judgement:
         """With the finer value of each leaf on both sides."""
         counterparts = self._replay()
-        self._replacements = find_replacements(counterparts)
+        if self._borrowers:
+            self._replacements = find_computed(counterparts, self._runs)
+            counterparts = self._replay() if any(self._replacements.values()) else counterparts
+        for side, found in find_replacements(counterparts).items():
+            self._replacements[side].update(found)
         if any(self._replacements.values()):
             counterparts = self._replay()
         replaced = {side: len(one) for side, one in self._replacements.items()}

@@ -14,6 +14,7 @@ import numpy as np
 
 from tensorprobe.compare.judge.precision import coarser_dtype, unit_roundoff
 from tensorprobe.compare.measure.statistic_measure import sketched_distance
+from tensorprobe.compare.truth.computed_leaf import by_count, is_computed
 from tensorprobe.errors import UsageError
 from tensorprobe.model.dtype import short_dtype
 from tensorprobe.model.name import FORWARD
@@ -42,14 +43,16 @@ class JointLeaf:
 
 
 def share_leaves(reference: Run, candidate: Run) -> list[JointLeaf] | None:
-    """The tensors that one run starts from in parts; None unless each tensor of one run is in the other, too: of others
-    nothing is known."""
+    """The tensors that one run starts from in parts; None unless each tensor of one run is in the other, too, or
+    computed there: of others nothing is known."""
     sides = [list(_iter_leaves(run)) for run in (reference, candidate)]
     lone = [_find_lone(*sides), _find_lone(*reversed(sides))]
     joints = _join_all(sides, lone)
     settled = {id(slot) for joint in joints for slot in (joint.whole, *joint.parts)}
-    is_settled = all(id(slot) in settled or is_constant(slot) for slots in lone for slot in slots)
-    return joints if is_settled else None
+    left = [[slot for slot in slots if not (id(slot) in settled or is_constant(slot))] for slots in lone]
+    computed = [by_count(run) if slots else {} for run, slots in zip((candidate, reference), left, strict=True)]
+    are_known = (is_computed(slot, made) for slots, made in zip(left, computed, strict=True) for slot in slots)
+    return joints if all(are_known) else None
 
 
 def count_leaves(run: Run) -> int:
