@@ -25,6 +25,7 @@ from tensorprobe.compare.truth.shared_leaf import (
     count_leaves,
     extremes,
     has_same_numbers,
+    is_constant,
     lies_alike,
     list_extremes,
     share_leaves,
@@ -98,8 +99,12 @@ class Lender:
             known = (both for key in list_extremes(wanted) for both in self._slots.get(key, ()))
             found = (self._lend(*both, wanted) for both in known)
             path = next((path for path in found if path is not None), None)
-            self._lent[wanted] = self._join(wanted) or self._cut(wanted) if path is None else path
+            self._lent[wanted] = path or self._join(wanted) or self._cut(wanted) or self._fill(wanted)
         return self._lent[wanted]
+
+    def _fill(self, wanted: TensorSlot) -> Path | None:
+        """Of one number everywhere, as the state that a recurrent layer begins with."""
+        return self._expect(lambda: draw(wanted)) if is_constant(wanted) and can_draw(wanted) else None
 
     def provide(self, path: Path) -> Path:
         """A file that was found, for somebody who is about to read it: by then it is known that the step fits into the
