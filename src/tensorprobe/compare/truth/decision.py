@@ -40,6 +40,10 @@ from tensorprobe.run.step import Run, read_run
 from tensorprobe.store.slot import TensorSlot
 
 logger = logging.getLogger("tensorprobe")
+_NOT_SHARED = (
+    "both were recorded with statistics only, and by these they do not start from the same numbers (other data, a mask "
+    'or a table that only one of them has, or parameters that moved): record both with task "replay" or "tensor"'
+)
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,8 @@ class TruthDecision:
     def _try_to_judge(self, pair: RankPair, runs: tuple[Run, Run]) -> _Attempt:
         runs = lend_leaves(*runs, draws_any=self._options.by == "truth")
         obstacle = find_obstacle(*runs)
+        if obstacle is not None and {run.rank.header.get("task") for run in runs} == {"statistics"}:
+            obstacle = _NOT_SHARED  # or they would have been lent
         if obstacle is not None:
             if self._options.by == "auto" and obstacle == NO_TORCH:
                 logger.warning("judged by how errors grow, not by truth: %s", obstacle)

@@ -106,7 +106,8 @@ def describe_start(pair: LeafPair, steps: Mapping[str, TrueStep]) -> Difference:
     because = f"{what} is not the same at the start{size}"
     for side, value in (("candidate", leaf), ("reference", pair.reference)):
         if value.is_gradient and not _is_computed(value, steps[side]):
-            because = f"{what} is not the gradient that this step of the {side} computed: was the one before cleared?"
+            because = f"{what} is not the gradient that this step of the {side} computed: it was cleared too late, "
+            because += "or too early"
             break
     return Difference(kind, calls[0], calls[1], because, leaf=leaf)
 

@@ -326,8 +326,8 @@ def _describe_other(one: Difference) -> str:
 def _word_effect(one: Difference) -> Iterator[str]:
     if one.effect is not None and one.effect < -_SLIGHT:
         yield (
-            "with the reference's value in its place, the losses are further apart: there may be another difference "
-            "behind it"
+            "with the reference's value in this one place, the losses are further apart: it may differ in other places "
+            "too, or there is another difference behind it"
         )
     elif one.effect is not None:
         share = _describe_share(one.effect)
