@@ -226,7 +226,7 @@ class Rotary(nn.Module):
         super().__init__()
         self.words, self.parts = nn.Embedding(11, 8), nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
         self.fault = fault
-        self.tables = make_tables() if has_tables else None
+        self.tables = make_tables(is_strict=fault == "strict") if has_tables else None
         self.weights = torch.tensor([0.5, 2.0, 1.5]) if has_tables else None
 
     def forward(self, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -235,17 +235,18 @@ class Rotary(nn.Module):
         query, key = (x * cosine + torch.cat((-x[..., 4:], x[..., :4]), -1) * sine for x in (query, key))
         scores = query @ key.transpose(-1, -2) / (8.0 if self.fault == "scale" else 8**0.5)
         if self.tables is not None:
-            scores = scores.masked_fill(~seen if self.fault != "mask" else seen, -1e4)
+            scores = scores.masked_fill(~seen, -1e4)
         else:
             scores = torch.where(seen, scores, torch.tensor(-1e4))
         weights = (torch.tensor([0.5, 2.0, 1.5]) if self.weights is None else self.weights)[labels]
         return ((scores.softmax(-1) @ value).square().mean((1, 2)) * weights).sum() / weights.sum()
 
 
-def make_tables() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def make_tables(*, is_strict: bool = False) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     places = torch.arange(6).float()
     angles = torch.outer(places, 1 / 100 ** (torch.arange(0, 8, 2).float() / 8)).repeat(1, 2)
-    return angles.cos(), angles.sin(), places[:, None] >= places[None]
+    seen = places[:, None] > places[None] if is_strict else places[:, None] >= places[None]
+    return angles.cos(), angles.sin(), seen
 
 
 def record_rotary(folder: Path, task: str, **how: Any) -> Path:
@@ -271,3 +272,12 @@ def test_tables_and_masks_that_only_one_run_computes_are_computed_for_both(
     else:
         assert verdict.kind == "agree", verdict
         assert "executed again in float64" in verdict.headline
+
+
+def test_no_numbers_are_drawn_for_a_mask_that_the_other_run_has_not(tmp_path: Path) -> None:
+    """This one sees as many as the right one leaves out."""
+    reference = record_rotary(tmp_path / "r", "statistics", has_tables=False)
+    candidate = record_rotary(tmp_path / "c", "statistics", has_tables=True, fault="strict")
+    with pytest.raises(tensorprobe.UsageError, match="neither in the other one nor computed there"):
+        tensorprobe.compare(reference, candidate, by="truth")
+    assert tensorprobe.compare(reference, candidate).verdict.kind != "agree"

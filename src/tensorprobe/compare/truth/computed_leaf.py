@@ -7,8 +7,8 @@ nothing can be computed again. It is the same if it has the recorded statistics.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -39,6 +39,11 @@ def is_computed(leaf: TensorSlot, results: Mapping[int, list[TensorSlot]]) -> bo
     return any(is_near(one, leaf) or (_is_mask(leaf) and is_near(_invert(one), leaf)) for one in found)
 
 
+def content_of(slot: TensorSlot) -> object:
+    """Equal for tensors that are the same, as far as their record tells."""
+    return slot.shape, slot.dtype, slot.max, slot.min, slot.mean, slot.norm, slot.sketch
+
+
 def by_count(run: Run) -> dict[int, list[TensorSlot]]:
     found: dict[int, list[TensorSlot]] = {}
     for slot in iter_results(run):
@@ -60,10 +65,20 @@ def is_near(slot: TensorSlot, other: TensorSlot) -> bool:
     return is_like and abs(numbers[3][0] - numbers[3][1]) <= _ROUNDING * size
 
 
-def find_computed(counterparts: Counterparts, runs: Mapping[str, Run]) -> dict[str, dict[LeafKey, Array]]:
-    """For each side, its leaves with what the other run computes of them, where that has their recorded statistics."""
+@dataclass(frozen=True)
+class ComputedLeaves:
+    """What one run starts from and the other computes."""
+
+    contents: dict[str, dict[LeafKey, Array]]
+    """For each side, its leaves with what the other run computes of them."""
+    known: Set[object]
+    """Which they are, by what was recorded of them."""
+
+
+def find_computed(counterparts: Counterparts, runs: Mapping[str, Run]) -> ComputedLeaves:
+    """Those where what the other run computes has their recorded statistics."""
     found: dict[str, dict[LeafKey, Array]] = {"reference": {}, "candidate": {}}
-    left = _MOST_ELEMENTS
+    known, left = set[object](), _MOST_ELEMENTS
     for side, step in counterparts.steps.items():
         others = counterparts.steps[other_side(side)]
         made: dict[int, list[TrueValue]] = {}
@@ -75,10 +90,11 @@ def find_computed(counterparts: Counterparts, runs: Mapping[str, Run]) -> dict[s
             for value in made.get(leaf.array.size, ()) if wanted is not None else ():
                 left -= value.array.size
                 content = _fit(value.array, wanted) if wanted is not None and left > 0 else None
-                if content is not None and leaf.key is not None:
+                if content is not None and leaf.key is not None and wanted is not None:
                     found[side][leaf.key] = content.reshape(leaf.array.shape)
+                    known.add(content_of(wanted))
                     break
-    return found
+    return ComputedLeaves(found, known)
 
 
 def _find_record(leaf: TrueValue, step: TrueStep, run: Run) -> TensorSlot | None:

@@ -20,7 +20,7 @@ from tensorprobe.compare.truth.gradient_difference import GradientExplainer
 from tensorprobe.compare.truth.hidden_update import describe_hidden_updates, find_hidden_updates, find_untouched
 from tensorprobe.compare.truth.judgement import SIDES, Judgement
 from tensorprobe.compare.truth.leaf import find_movable, find_replacements, pair_near_leaves
-from tensorprobe.compare.truth.lending import find_borrowers
+from tensorprobe.compare.truth.lending import find_borrowers, find_wanted
 from tensorprobe.compare.truth.loss_scale import find_loss_scale
 from tensorprobe.compare.truth.observable import Observables, observe
 from tensorprobe.compare.truth.replaying import Replaying
@@ -104,15 +104,19 @@ class _TruthJudge:
     def _observe(self) -> Judgement:
         """With the finer value of each leaf on both sides."""
         counterparts = self._replay()
+        unknown = 0
         if self._borrowers:
-            self._replacements = find_computed(counterparts, self._runs)
+            computed = find_computed(counterparts, self._runs)
+            self._replacements = computed.contents
+            unknown = len(find_wanted(self._runs[SIDES[0]]) - computed.known)
             counterparts = self._replay() if any(self._replacements.values()) else counterparts
         for side, found in find_replacements(counterparts).items():
             self._replacements[side].update(found)
         if any(self._replacements.values()):
             counterparts = self._replay()
         replaced = {side: len(one) for side, one in self._replacements.items()}
-        return Judgement(observe(counterparts), counterparts, replaced=replaced, borrowers=self._borrowers)
+        borrowers = self._borrowers
+        return Judgement(observe(counterparts), counterparts, replaced=replaced, borrowers=borrowers, unknown=unknown)
 
     def _choose_anew(self, found: Judgement) -> None:
         """What rounding has chosen in one run, and otherwise in the other, is no mistake, and hides what is: both are

@@ -61,6 +61,8 @@ class Judgement:
     """Leaves with other numbers. The runs mean the same, but for these."""
     borrowers: tuple[str, ...] = ()
     """The sides that were recorded with statistics only."""
+    unknown: int = 0
+    """How many tensors one of them starts from that the other neither has nor computes."""
 
     @property
     def is_drawn(self) -> bool:
@@ -110,6 +112,11 @@ class Judgement:
     @property
     def obstacle(self) -> str | None:
         """Why it is worth nothing; None if it is worth something."""
+        if self.unknown:
+            tensors = count_noun(
+                self.unknown, "tensor that one run starts from is", "tensors that one run starts from are"
+            )
+            return f"{tensors} neither in the other one nor computed there"
         for side, step in self.steps.items():
             if step.rewritten:
                 return (

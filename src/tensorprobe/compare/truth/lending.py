@@ -7,7 +7,7 @@ programs that mean the same compute the same of any numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count, permutations
@@ -55,14 +55,16 @@ def lend_leaves(reference: Run, candidate: Run, *, draws_any: bool = True) -> tu
     tasks = [run.rank.header.get("task") for run in (reference, candidate)]
     if not set(tasks) <= {"statistics", "tensor"} or "statistics" not in tasks:
         return reference, candidate
-    joints = share_leaves(reference, candidate)
+    shared = share_leaves(reference, candidate)
+    joints = () if shared is None else shared.joints
     if tasks == ["statistics", "tensor"]:
-        return _lend(Lender(_iter_files(candidate.rank), joints or ()), reference), candidate
+        return _lend(Lender(_iter_files(candidate.rank), joints), reference), candidate
     if tasks == ["tensor", "statistics"]:
-        return reference, _lend(Lender(_iter_files(reference.rank), joints or ()), candidate)
-    if joints is None or (not draws_any and max(map(count_leaves, (reference, candidate))) > _MOST_DRAWN):
+        return reference, _lend(Lender(_iter_files(reference.rank), joints), candidate)
+    if shared is None or (not draws_any and max(map(count_leaves, (reference, candidate))) > _MOST_DRAWN):
         return reference, candidate
     drawer = Drawer(joints=joints)
+    drawer.computed = shared.computed
     return _lend(drawer, reference), _lend(drawer, candidate)
 
 
@@ -72,6 +74,11 @@ def find_borrowers(reference: Run, candidate: Run) -> tuple[str, ...]:
     return tuple(side for side, run in sides if isinstance(run.rank, BorrowingRank))
 
 
+def find_wanted(run: Run) -> Set[object]:
+    """The contents that only the other run can compute."""
+    return run.rank.source.computed if isinstance(run.rank, BorrowingRank) else frozenset()
+
+
 def _lend(source: Lender, borrower: Run) -> Run:
     fields = {name: getattr(borrower.rank, name) for name in RankDump.__dataclass_fields__}
     return replace(borrower, rank=BorrowingRank(**fields, source=source))
@@ -79,6 +86,9 @@ def _lend(source: Lender, borrower: Run) -> Run:
 
 class Lender:
     """The tensors of a dump, found by what another one says of them."""
+
+    computed: Set[object] = frozenset()
+    """The contents that are no numbers to draw: the other run computes them."""
 
     def __init__(self, slots: Iterable[tuple[TensorSlot, Path]] = (), joints: Iterable[JointLeaf] = ()) -> None:
         self._folder = TemporaryDirectory(prefix="tensorprobe-")

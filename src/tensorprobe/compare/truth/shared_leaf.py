@@ -14,7 +14,7 @@ import numpy as np
 
 from tensorprobe.compare.judge.precision import coarser_dtype, unit_roundoff
 from tensorprobe.compare.measure.statistic_measure import sketched_distance
-from tensorprobe.compare.truth.computed_leaf import by_count, is_computed
+from tensorprobe.compare.truth.computed_leaf import by_count, content_of, is_computed
 from tensorprobe.errors import UsageError
 from tensorprobe.model.dtype import short_dtype
 from tensorprobe.model.name import FORWARD
@@ -42,9 +42,18 @@ class JointLeaf:
     """They do after its last two axes have changed places: a list of linear layers, stacked to be multiplied by."""
 
 
-def share_leaves(reference: Run, candidate: Run) -> list[JointLeaf] | None:
-    """The tensors that one run starts from in parts; None unless each tensor of one run is in the other, too, or
-    computed there: of others nothing is known."""
+@dataclass(frozen=True)
+class SharedLeaves:
+    """What two runs start from, where each tensor of one is in the other, too, or computed there."""
+
+    joints: Sequence[JointLeaf]
+    """What one run starts from in parts."""
+    computed: frozenset[object]
+    """The contents of those that only the other run can compute."""
+
+
+def share_leaves(reference: Run, candidate: Run) -> SharedLeaves | None:
+    """None if there are others: of them nothing is known."""
     sides = [list(_iter_leaves(run)) for run in (reference, candidate)]
     lone = [_find_lone(*sides), _find_lone(*reversed(sides))]
     joints = _join_all(sides, lone)
@@ -52,7 +61,11 @@ def share_leaves(reference: Run, candidate: Run) -> list[JointLeaf] | None:
     left = [[slot for slot in slots if not (id(slot) in settled or is_constant(slot))] for slots in lone]
     computed = [by_count(run) if slots else {} for run, slots in zip((candidate, reference), left, strict=True)]
     are_known = (is_computed(slot, made) for slots, made in zip(left, computed, strict=True) for slot in slots)
-    return joints if all(are_known) else None
+    return (
+        SharedLeaves(joints, frozenset(content_of(slot) for slots in left for slot in slots))
+        if all(are_known)
+        else None
+    )
 
 
 def count_leaves(run: Run) -> int:
@@ -134,7 +147,7 @@ def _iter_leaves(run: Run) -> Iterator[TensorSlot]:
     seen: set[object] = set()
     for call in run.calls:
         for slot in call.tensors if call.direction == FORWARD and call.caller is None else ():
-            content = (slot.shape, slot.dtype, slot.max, slot.min, slot.mean, slot.norm, slot.sketch)
+            content = content_of(slot)
             if slot.is_input and slot.source is None and slot.max is not None and content not in seen:
                 seen.add(content)
                 yield slot
