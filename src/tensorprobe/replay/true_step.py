@@ -57,6 +57,8 @@ class TrueValue:
     """A parameter, or something else that gradients were asked for."""
     is_gradient: bool = False
     """What a backward pass left for a leaf. No call made it."""
+    is_cleared: bool = False
+    """The gradient that an earlier pass left for it was cleared before anybody took it."""
     is_followed: bool = False
     """Gradients go through it, or to it."""
     gradient: Array | None = None

@@ -20,6 +20,7 @@ from tensorprobe.replay.precision import Precision
 from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.result import Coverage
 from tensorprobe.replay.true_step import Array, LeafKey, TrueCall, TrueStep, TrueValue, Update
+from tensorprobe.run.backward_pass import LeafGradient
 from tensorprobe.run.leaf import UPDATED, WRITTEN, Leaf, is_tensor
 
 ReplaceLeaf = Callable[[Leaf, torch.Tensor], torch.Tensor]
@@ -100,6 +101,7 @@ class TrueStepBuilder(Onlooker):
         self._given_back = {
             one.after.tensor for asked in program.backward_passes for one in asked.all_leaves if one.after is not None
         } - {None}
+        self._cleared = set(_iter_cleared(program))
         self._parameters: dict[Any, str] = {}
         """By the memory that they show: what is written through `.data` is the parameter, too."""
         self._calls: dict[str, TrueCall] = {}
@@ -151,6 +153,13 @@ class TrueStepBuilder(Onlooker):
             call.gradient_sizes[place] = float(gradient.norm())
         if self._keeping.has_gradients:
             (call.arriving if role == "input" else call.departing)[place] = to_array(gradient)
+
+    def see_leaf_gradient(self, record: str, leaf: LeafGradient, gradient: torch.Tensor) -> None:
+        number = self._last.get(leaf.leaf.tensor or -1)
+        if (record, leaf.leaf.tensor) in self._cleared and number is not None:
+            value = self._values[number]
+            owner = self._owners.get(value.parameter or "", value)
+            owner.gradient, owner.is_cleared = to_array(gradient), True
 
     def see_state_gradient(self, record: str, slot: str, gradient: torch.Tensor) -> None:
         self.see_gradient(record, slot, gradient)
@@ -259,6 +268,21 @@ def _iter_rewritten(replay: Replay) -> Iterator[str]:
     for write in replay.workspace.unseen_writes:
         if write.leaf.parameter is not None and replay.program.position_of(write.operation) >= first:
             yield write.leaf.parameter
+
+
+def _iter_cleared(program: Program) -> Iterator[tuple[str, int | None]]:
+    """The passes that begin a gradient anew although nobody has taken what the pass before left, with the leaf: that is
+    lost."""
+    taken = {leaf.tensor for call in program.calls() for leaf in call.inputs}
+    known: dict[int | None, Leaf] = {}
+    for asked in program.backward_passes:
+        for one in asked.all_leaves if asked.accumulates and not asked.begins_anew else ():
+            left = known.get(one.leaf.tensor)
+            is_cleared = one.before is None or one.before.fields.get("Norm") == 0
+            if left is not None and is_cleared and left.tensor not in taken:
+                yield asked.name, one.leaf.tensor
+            if one.after is not None:
+                known[one.leaf.tensor] = one.after
 
 
 def _add_gradient(value: TrueValue, gradient: torch.Tensor) -> None:

@@ -363,3 +363,45 @@ def test_parameters_that_are_changed_unseen_after_the_same_update_are_told_so(tm
     verdict = compare_updates(tmp_path, use_sgd, take_back)
     assert "The runs part between the steps: 0.weight was updated otherwise" in verdict.headline
     assert any("both runs make the same update in the step before" in line for line in verdict.evidence)
+
+
+def record_halves(folder: Path, *, is_split: bool, clears: bool = False) -> Path:
+    """A batch at once, or in two halves whose gradients are added up. `clears`: between them, where it should not."""
+    model = make_layers()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.randn(6, 6, generator=torch.Generator().manual_seed(1))
+    with tensorprobe.capture(model, folder, level="L1", task="tensor"):
+        for part in x.chunk(2) if is_split else [x]:
+            if clears:
+                optimizer.zero_grad()
+            (model(part) / (2 if is_split else 1)).backward()
+        optimizer.step()
+    return folder
+
+
+def test_a_gradient_that_is_cleared_before_anybody_took_it_is_said_to_be_lost(tmp_path: Path) -> None:
+    reference = record_halves(tmp_path / "r", is_split=False)
+    assert tensorprobe.compare(reference, record_halves(tmp_path / "c", is_split=True)).verdict.kind == "agree"
+    cleared = tensorprobe.compare(reference, record_halves(tmp_path / "f", is_split=True, clears=True)).verdict
+    told = (
+        "the gradient of 0.weight and 3 others that the backward pass before this one left was cleared before anybody"
+    )
+    assert told in cleared.headline, cleared
+
+
+def test_gradients_that_are_cleared_after_they_were_used_are_no_loss(tmp_path: Path) -> None:
+    """Two updates in one recorded step, of which the first is made of the first pass."""
+
+    def record_twice(folder: Path, *, scales: bool) -> Path:
+        model = make_layers()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        x = torch.randn(6, 6, generator=torch.Generator().manual_seed(1))
+        with tensorprobe.capture(model, folder, level="L1", task="tensor"):
+            for part in x.chunk(2):
+                (model(part) / 2 if scales else model(part) * 0.5).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        return folder
+
+    paths = [record_twice(tmp_path / name, scales=scales) for name, scales in (("r", False), ("c", True))]
+    assert tensorprobe.compare(*paths).verdict.kind == "agree"

@@ -7,7 +7,7 @@ another gradient back, or none. Calls that only one run has, and values inside t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,6 +18,7 @@ from tensorprobe.compare.truth.difference import Difference
 from tensorprobe.compare.truth.gradient_stop import find_going_on, find_stop
 from tensorprobe.compare.truth.observable import GradientPair, arrange
 from tensorprobe.compare.truth.value_index import ZERO, Counterparts, other_side
+from tensorprobe.model.count import count_noun
 from tensorprobe.replay.true_step import Array, TrueCall, TrueStep, TrueValue
 
 _SLACK = 10.0
@@ -323,3 +324,24 @@ def _find_given_back(call: TrueCall) -> list[int]:
 def _position(value: TrueValue, step: TrueStep) -> int:
     maker = step.maker(value)
     return -1 if maker is None else maker.position
+
+
+def describe_cleared(pairs: Sequence[GradientPair], steps: Mapping[str, TrueStep]) -> Difference | None:
+    """Has one run cleared a part of the gradients that differ, before anybody took it?"""
+    differing = [pair for pair in pairs if not pair.is_equal]
+    for side, step in steps.items():
+        lost = [pair for pair in differing if _is_cleared_in(pair, side) and not _is_cleared_in(pair, other_side(side))]
+        call = step.maker(step.roots[-1]) if lost and step.roots else None
+        if call is not None:
+            others = f" and {count_noun(len(lost) - 1, 'other')}" if lost[1:] else ""
+            because = (
+                f"the gradient of {lost[0].name}{others} that the backward pass before this one left was cleared "
+                "before anybody took it"
+            )
+            first, second = (call, None) if side == "reference" else (None, call)
+            return Difference("source", first, second, because, is_backward=True, is_clear=True)
+    return None
+
+
+def _is_cleared_in(pair: GradientPair, side: str) -> bool:
+    return (pair.reference if side == "reference" else pair.candidate).is_cleared

@@ -16,7 +16,7 @@ from tensorprobe.compare.truth.effect import Trial, add_effects, find_exchanged
 from tensorprobe.compare.truth.explanation import explain_forward
 from tensorprobe.compare.truth.flipped_choice import find_flipped, is_explained_by_rounding
 from tensorprobe.compare.truth.forward_difference import Starts, find_lacking, find_starts
-from tensorprobe.compare.truth.gradient_difference import GradientExplainer
+from tensorprobe.compare.truth.gradient_difference import GradientExplainer, describe_cleared
 from tensorprobe.compare.truth.hidden_update import describe_hidden_updates, find_hidden_updates, find_untouched
 from tensorprobe.compare.truth.judgement import SIDES, Judgement
 from tensorprobe.compare.truth.leaf import find_movable, find_replacements, pair_near_leaves
@@ -274,6 +274,9 @@ class _TruthJudge:
             found, opened = self._explain_forward(counterparts, find_starts(counterparts, observed))
             if found:
                 return found, opened
+        cleared = describe_cleared(observed.gradients, counterparts.steps)
+        if cleared is not None:
+            return [cleared], counterparts
         counterparts = self._replay(moved, dict.fromkeys(SIDES, Keeping(has_gradients=True)))
         differences = GradientExplainer(counterparts).explain(observed.gradients)
         lacking = find_lacking(differences[0], counterparts) if differences and observed.tolerance > TOLERANCE else {}
