@@ -558,3 +558,30 @@ def test_a_mistake_in_a_batch_that_is_taken_in_halves_is_named(task: str, tmp_pa
     assert verdict.call is not None, verdict
     names = f"{verdict.headline} {verdict.call.reference[-1].name} {verdict.call.candidate[-1].name}"
     assert any(word in names for word in ("mul", "gelu", "layer_norm")), verdict
+
+
+class Projected(nn.Module):
+    """Three projections, or one for all three, with its bias or without."""
+
+    def __init__(self, *, is_joined: bool, has_bias: bool = True) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        parts = [nn.Linear(WIDTH, WIDTH) for _ in range(3)]
+        self.parts = nn.ModuleList([] if is_joined else parts)
+        self.weight, self.bias = (
+            (nn.Parameter(torch.cat([getattr(part, name).data for part in parts])) if is_joined else None)
+            for name in ("weight", "bias")
+        )
+        self.has_bias = has_bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.weight is None:
+            query, key, value = (part(x) for part in self.parts)
+        else:
+            query, key, value = F.linear(x, self.weight, self.bias if self.has_bias else None).chunk(3, -1)
+        return (torch.softmax(query @ key.transpose(-1, -2), -1) @ value).square().mean()
+
+
+def test_a_bias_that_joined_projections_forget_is_named(tmp_path: Path) -> None:
+    verdict = compare(tmp_path, Projected(is_joined=False), Projected(is_joined=True, has_bias=False))
+    assert "it does not take parts.0.bias" in verdict.headline, verdict

@@ -13,6 +13,7 @@ from tensorprobe.compare.truth.difference import Difference, describe_call, desc
 from tensorprobe.compare.truth.flipped_choice import FLIPPED, is_explained_by_rounding
 from tensorprobe.compare.truth.observable import Observables
 from tensorprobe.compare.truth.partial_sum import PartialSums
+from tensorprobe.compare.truth.piece import find_pieces
 from tensorprobe.compare.truth.slice import Slice, Slicer
 from tensorprobe.compare.truth.start import pair_lone_leaves
 from tensorprobe.compare.truth.value_index import Counterparts, other_side
@@ -243,8 +244,11 @@ class ForwardExplainer:
         """A leaf that the candidate has nowhere, if that is all that two calls are not both given."""
         values = self._steps["reference"].values
         given = [values[number] for number in dict.fromkeys(reference.inputs.values())]
-        lacking = [value for value in given if value.is_leaf and not self._likeness.exists("reference", value)]
         taken = [self._steps["candidate"].values[number] for number in dict.fromkeys(candidate.inputs.values())]
+        joined = [(one, other) for one in given for other in taken if _is_part(one, other) or _is_part(other, one)]
+        given = [value for value in given if all(value is not one for one, _ in joined)]
+        taken = [value for value in taken if all(value is not other for _, other in joined)]
+        lacking = [value for value in given if value.is_leaf and not self._likeness.exists("reference", value)]
         shared = [value for value in given if value not in lacking]
         is_all = all(self._is_among("reference", value, taken) for value in shared)
         if len(lacking) != 1 or not is_all or not all(self._is_among("candidate", one, shared) for one in taken):
@@ -330,3 +334,9 @@ class ForwardExplainer:
             yield maker
             moved = (step.values[number] for number in maker.inputs.values())
             value, last = next(one for one in moved if one.is_floating), maker
+
+
+def _is_part(part: TrueValue, whole: TrueValue) -> bool:
+    """Are the numbers of one parameter a part of another one, as those of one of several joined projections are?"""
+    are_trained = part.is_trained and whole.is_trained and part.array.size < whole.array.size
+    return are_trained and next(find_pieces([part], [whole]), None) is not None
