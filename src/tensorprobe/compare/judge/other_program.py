@@ -144,4 +144,4 @@ def _word_place(parting: Parting) -> str:
     place = describe_calls(parting.reference, parting.candidate)
     if parting.is_shared or None in (parting.reference, parting.candidate):
         return f"The runs first differ at {place}: {parting.because}."
-    return f"The runs part at {place}, which are not given the same: {parting.because}."
+    return f"The runs part near {place}: from here on, each run has values that the other has not."
