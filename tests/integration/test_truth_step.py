@@ -78,3 +78,10 @@ def test_another_update_is_said_to_lie_between_the_steps(tmp_path: Path) -> None
     result = compare(tmp_path, {}, {"how": "fused", "decay": 5.0})
     assert result.verdict.step == 1
     assert result.verdict.headline.startswith("The runs part between the steps"), result.verdict.headline
+
+
+def test_of_a_later_step_alone_it_is_said_that_rounding_may_have_moved_its_parameters(tmp_path: Path) -> None:
+    paths = record(tmp_path / "r"), record(tmp_path / "c", how="fused")
+    verdict = tensorprobe.compare(*paths, step=1).verdict
+    assert verdict.kind == "unequal start", verdict.headline
+    assert any("the steps before this one were not compared" in line for line in verdict.evidence)

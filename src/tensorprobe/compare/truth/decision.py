@@ -40,6 +40,10 @@ from tensorprobe.run.step import Run, read_run
 from tensorprobe.store.slot import TensorSlot
 
 logger = logging.getLogger("tensorprobe")
+_NOT_COMPARED = (
+    "the steps before this one were not compared: what they made of the parameters may differ by rounding alone; "
+    "compare them, too, to know"
+)
 _NOT_SHARED = (
     "both were recorded with statistics only, and by these they do not start from the same numbers (other data, a mask "
     'or a table that only one of them has, or parameters that moved): record both with task "replay" or "tensor"'
@@ -202,6 +206,8 @@ class TruthDecision:
             if moved:
                 return _word_moved(moved, self._earlier, dict(zip(SIDES, runs, strict=True)))
         verdict = TruthWords(judgement, *runs).give_verdict()
+        if verdict.kind == "unequal start" and self._earlier is None and (runs[0].rank.step or 0) > 0:
+            verdict = replace(verdict, evidence=(*verdict.evidence[:1], _NOT_COMPARED, *verdict.evidence[1:]))
         calls = (*verdict.call.reference, *verdict.call.candidate) if verdict.call is not None else ()
         settle_pairs(finding.pairs, judgement, {call.name for call in calls})
         if verdict.kind == "agree" and _has_no_effect(grown, judgement):
