@@ -64,9 +64,11 @@ def record(folder: Path, kind: str, options: dict[str, Any], dtype: torch.dtype,
     return record_steps(folder, model, optimizer.step, torch.randn(3, 6).to(dtype), steps)
 
 
-def record_steps(folder: Path, model: nn.Module, update: Callable[[], object], x: torch.Tensor, steps: int) -> Path:
+def record_steps(
+    folder: Path, model: nn.Module, update: Callable[[], object], x: torch.Tensor, steps: int, task: str = "tensor"
+) -> Path:
     PrecisionDebugger.reset()
-    debugger = PrecisionDebugger(dump_path=str(folder), level="L1", task="tensor")
+    debugger = PrecisionDebugger(dump_path=str(folder), level="L1", task=task)
     for _ in range(steps):
         debugger.start(model)
         model(x).backward()
@@ -204,6 +206,21 @@ def test_what_an_optimizer_keeps_of_a_gradient_that_is_zero_hides_no_other_updat
     else:
         assert (verdict.kind, verdict.step) == ("source", 1), verdict.headline
         assert any("beta2=0.95" in line for line in verdict.evidence)
+
+
+@pytest.mark.parametrize("momentum", [0.9, 0.5])
+def test_with_statistics_only_the_rounding_of_a_gradient_that_is_zero_is_no_other_update(
+    momentum: float, tmp_path: Path
+) -> None:
+    paths = []
+    for name, is_fused, kept in (("r", False, 0.9), ("c", True, momentum)):
+        torch.manual_seed(0)
+        model = Attention(is_joined=False, is_fused=is_fused)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=kept, foreach=False)
+        x = torch.randn(64, 8, generator=torch.Generator().manual_seed(1))
+        paths.append(record_steps(tmp_path / name, model, optimizer.step, x, 3, task="statistics"))
+    verdict = tensorprobe.compare(*paths).verdict
+    assert verdict.kind == ("agree" if momentum == 0.9 else "framework"), verdict
 
 
 def test_updates_that_are_not_made_are_found_in_bfloat16_too(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 
 from tensorprobe.compare.judge.agreement import word_agreement
 from tensorprobe.compare.judge.evidence import (
@@ -27,6 +28,9 @@ from tensorprobe.run.step import Run
 from tensorprobe.store.slot import TensorSlot
 from tensorprobe.word.layer_word import word_of
 from tensorprobe.word.operation import is_a
+
+_NOISE = 1e-4
+"""A gradient that is so much smaller than the largest one is nothing but rounding."""
 
 
 def find_sources(pairs: Iterable[PairedCall]) -> list[PairedCall]:
@@ -56,6 +60,10 @@ def give_verdict(finding: Finding) -> Verdict:
     if missing:
         return _word_missing(missing[0][1], finding)
     judged = [pair for pair in finding.pairs if not pair.is_for_log]
+    noise = {pair for pair in judged if pair.is_bad and pair.is_framework_made and _is_noise(pair, judged)}
+    for pair in noise:
+        pair.role, pair.because = "clean", ""
+    judged = [pair for pair in judged if pair not in noise]
     own = _find_framework_source(judged)
     if own is not None:
         return _word_framework(own, finding)
@@ -101,6 +109,22 @@ def _find_framework_source(pairs: Iterable[PairedCall]) -> PairedCall | None:
         if pair.is_bad and not pair.is_framework_made:
             return None
     return None
+
+
+def _is_noise(pair: PairedCall, pairs: Sequence[PairedCall]) -> bool:
+    """Is what differs the rounding of a gradient that is zero, as that of a bias before a softmax, or what an optimizer
+    keeps of it? Then it is much smaller than that of other parameters."""
+    alike = [one for one in pairs if one.is_framework_made and one.reference.op == pair.reference.op]
+    largest = max((_size(value) or 0.0 for one in alike for value in one.values), default=0.0)
+    sizes = [_size(value) for value in pair.values if value.is_bad]
+    return all(size is not None and size <= _NOISE * largest for size in sizes)
+
+
+def _size(value: ValuePair) -> float | None:
+    """Of the larger one, by its norm."""
+    norms = [slot.norm if isinstance(slot, TensorSlot) else None for slot in (value.reference, value.candidate)]
+    known = [abs(float(norm)) for norm in norms if isinstance(norm, (int, float)) and math.isfinite(norm)]
+    return max(known) if len(known) == 2 else None
 
 
 def _parameter_name(pair: PairedCall, value: ValuePair, finding: Finding) -> str | None:

@@ -200,6 +200,8 @@ class _TruthJudge:
             found.differences = find_left_alone(differing, found.steps)
             if not found.differences:
                 found.differences, _ = self._explain_forward(found.counterparts, starts)
+            if found.is_drawn and any(one.leaf is not None for one in found.differences):
+                found.differences, found.updates = [], ()  # what an optimizer takes was drawn, and not computed
 
     def _explain_difference(self, found: Judgement) -> None:
         found.differences, opened = self._explain(found.counterparts, found.observables, _NOT_MOVED)

@@ -6,7 +6,7 @@ gradients on, so that two ways to write it give the same parameters to the last 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,7 +74,7 @@ def pair_updates(counterparts: Counterparts, gradients: Sequence[GradientPair]) 
     tolerance = counterparts.tolerance
     if tolerance > _COARSEST or not all(updated.values()):
         return ()
-    is_hidden = {side: step.updates_unseen for side, step in counterparts.steps.items()}
+    hidden = {side: _find_hidden(step) for side, step in counterparts.steps.items()}
     found = []
     largest_gradient = max(
         (_find_largest(leaf) for pair in gradients for leaf in (pair.reference, pair.candidate)), default=0.0
@@ -86,9 +86,8 @@ def pair_updates(counterparts: Counterparts, gradients: Sequence[GradientPair]) 
         is_coarse = counterparts.gradient_tolerance([pair.reference], [pair.candidate]) > tolerance
         if (reference.is_leaf and candidate.is_leaf) or reference.is_pinned or candidate.is_pinned or is_coarse:
             continue
-        if any(
-            value.is_leaf and is_hidden[side] for side, value in (("reference", reference), ("candidate", candidate))
-        ):
+        both = (("reference", reference), ("candidate", candidate))
+        if any(value.is_leaf and value.number in hidden[side] for side, value in both):
             continue
         changes = _find_changes(pair, reference, candidate, floor)
         if changes is not None:
@@ -100,6 +99,15 @@ def pair_updates(counterparts: Counterparts, gradients: Sequence[GradientPair]) 
         UpdatePair(reference, candidate, _compare(first, second, largest), max(setting, _GROWTH * tolerance))
         for reference, candidate, first, second in found
     )
+
+
+def _find_hidden(step: TrueStep) -> Set[int]:
+    """The leaves that something may have been made of that is not known: by one compiled call, or by calls that could
+    not be executed again."""
+    if step.updates_unseen:
+        return {leaf.number for leaf in step.leaves}
+    calls = (call for call in step.calls.values() if call.name in step.coverage.gaps)
+    return {number for call in calls for number in call.inputs.values()}
 
 
 def find_left_alone(pairs: Sequence[UpdatePair], steps: Mapping[str, TrueStep]) -> list[Difference]:
