@@ -154,13 +154,15 @@ def test_a_parameter_of_one_number_is_rounded_as_all_others_are(change: float, k
 
 
 def record_partly_coarse(folder: Path, way: str) -> Path:
-    """One convolution, and much that stays in float32."""
+    """One convolution, and much that stays in float32; or a result that the program itself rounds."""
     torch.manual_seed(0)
     model = nn.ModuleList([nn.Conv1d(3, 8, 3), nn.Linear(8, 8)])
     x = torch.randn(4, 3, 10)
     with tensorprobe.capture(model, folder, level="L1", task="tensor"):
         with torch.autocast("cpu", torch.bfloat16, enabled=way == "autocast"):
             h = model[0](x)
+        if way == "cast":
+            h = h.half().float()
         h = h.float() if way == "autocast" else h
         for _ in range(6):
             h = torch.sin(h) * 1.1 + torch.cos(h)
@@ -174,6 +176,32 @@ def test_what_autocast_computes_in_a_coarser_dtype_is_meant_so_and_is_said(tmp_p
     ).verdict
     assert verdict.kind == "agree", verdict
     assert any("coarser dtype" in line and "conv1d" in line for line in verdict.evidence)
+
+
+def test_what_the_program_casts_itself_is_a_loss_of_digits(tmp_path: Path) -> None:
+    verdict = tensorprobe.compare(
+        record_partly_coarse(tmp_path / "r", "plain"), record_partly_coarse(tmp_path / "c", "cast")
+    ).verdict
+    assert verdict.kind == "drift" and "half" in verdict.headline, verdict
+
+
+@pytest.mark.parametrize("swaps", [False, True])
+def test_parameters_of_one_number_are_told_apart_by_their_names(swaps: bool, tmp_path: Path) -> None:
+    def record_scales(folder: Path, dtype: torch.dtype, numbers: tuple[float, float]) -> Path:
+        torch.manual_seed(0)
+        model = nn.ParameterDict(
+            {name: nn.Parameter(torch.tensor(one)) for name, one in zip("ab", numbers, strict=True)}
+        )
+        x = torch.randn(5, 8).to(dtype)
+        model.to(dtype)
+        with tensorprobe.capture(model, folder, level="L1", task="tensor"):
+            (torch.tanh(x * model["a"]) + x.sin() * model["b"]).square().mean().backward()
+        return folder
+
+    reference = record_scales(tmp_path / "r", torch.float32, (0.1001, 0.7003))
+    candidate = record_scales(tmp_path / "c", torch.bfloat16, (0.7003, 0.1001) if swaps else (0.1001, 0.7003))
+    verdict = tensorprobe.compare(reference, candidate).verdict
+    assert verdict.kind == ("unequal start" if swaps else "agree"), verdict
 
 
 FAULTS = {

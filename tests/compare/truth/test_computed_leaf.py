@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tensorprobe.compare.truth.computed_leaf import is_computed
+from tensorprobe.compare.truth.computed_leaf import _fit, is_computed
 from tensorprobe.store.sketch import sketch_array
 from tensorprobe.store.slot import TensorSlot
 
@@ -16,10 +16,10 @@ MASK = np.tril(np.ones((6, 6), dtype=bool))
 def describe(array: np.ndarray) -> TensorSlot:
     wide = array.astype(np.float64)
     numbers = (wide.max(), wide.min(), wide.mean(), np.linalg.norm(wide))
-    sketch = sketch_array(array)
+    sketch, infinite = sketch_array(array), int(np.isinf(wide).sum())
     return TensorSlot(
-        "input.0", "Tensor", str(array.dtype), array.shape, *map(float, numbers), 0, 0, False, None, None, None, None,
-        None, is_input=True, sketch=None if sketch is None else tuple(sketch),
+        "input.0", "Tensor", str(array.dtype), array.shape, *map(float, numbers), 0, infinite, False, None, None, None,
+        None, None, is_input=True, sketch=None if sketch is None else tuple(sketch),
     )  # fmt: skip
 
 
@@ -40,3 +40,28 @@ def describe(array: np.ndarray) -> TensorSlot:
 def test_a_table_may_be_what_the_other_run_computes(leaf: np.ndarray, result: np.ndarray, is_one: bool) -> None:
     assert is_computed(describe(leaf), {leaf.size: [describe(result)]}) == is_one
     assert not is_computed(describe(leaf), {})
+
+
+POSITIONS = np.arange(8192)
+HIDING = np.where(MASK, 0.0, -np.inf).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "content", "is_one"),
+    [
+        (TABLE, TABLE.astype(np.float64) * (1 + 1e-8), True),
+        (TABLE, TABLE[::-1], False),
+        (MASK, ~MASK, True),
+        (MASK, MASK.T, False),
+        (POSITIONS, POSITIONS, True),
+        (POSITIONS, np.where(POSITIONS == 7, 8, POSITIONS), False),
+        (HIDING, np.where(np.triu(MASK), 0.0, -np.inf), False),
+        (TABLE, TABLE + 1j * TABLE, False),
+    ],
+    ids=["rounded", "turned round", "inverted", "other mask", "positions", "one is off", "infinite", "complex"],
+)
+def test_a_content_is_taken_only_if_all_that_was_recorded_fits(
+    recorded: np.ndarray, content: np.ndarray, is_one: bool
+) -> None:
+    found = _fit(np.ascontiguousarray(content), describe(recorded))
+    assert (found is not None) == is_one

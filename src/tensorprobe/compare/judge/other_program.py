@@ -13,7 +13,7 @@ from tensorprobe.compare.judge.step_result import Agreement, add_losses, find_ag
 from tensorprobe.compare.judge.uncompared import contradicts_record, is_unfinished
 from tensorprobe.compare.judge.verdict import find_sources, give_verdict
 from tensorprobe.compare.match.pairing import PairedCall
-from tensorprobe.compare.measure.statistic_measure import sketched_distance
+from tensorprobe.compare.measure.statistic_measure import has_near_statistics, sketched_distance
 from tensorprobe.compare.result import CallResult, Verdict, VerdictKind
 from tensorprobe.model.count import count_noun
 from tensorprobe.model.name import FORWARD
@@ -84,8 +84,9 @@ def _names_beginning(verdict: Verdict, finder: ContentFinder) -> bool:
 def _is_in_other_order(reference: Call, candidate: Call) -> bool:
     """Do both give the same numbers of one shape, and do their sketches see that they lie otherwise?"""
     results = [[slot for slot in call.tensors if not slot.is_input] for call in (reference, candidate)]
-    pairs = [(one, other) for one in results[0] for other in results[1] if one.shape == other.shape]
-    return any(sketched_distance(*pair) > _OTHER_ORDER * abs(float(pair[0].norm or 0.0)) for pair in pairs)
+    pairs = [(one, other) for one, other in zip(*results, strict=False) if one.shape == other.shape]
+    same = [pair for pair in pairs if has_near_statistics(*pair)]
+    return any(sketched_distance(*pair) > _OTHER_ORDER * abs(float(pair[0].norm or 0.0)) for pair in same)
 
 
 def _list_forward(run: Run) -> list[str]:

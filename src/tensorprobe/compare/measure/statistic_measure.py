@@ -26,6 +26,9 @@ Array = np.ndarray[Any, Any]
 _STATISTICS = ("max", "min", "mean", "norm")
 _RESOLUTION = 2e-6
 """Of the norm: sketches of the same elements may differ by so much, because sums are rounded."""
+_ROUNDED = ("float", "bfloat", "complex")
+_ROUNDING = 3e-6
+"""Two frameworks compute a cosine with other last digits: their statistics are so near."""
 
 
 def has_statistics(slot: TensorSlot) -> bool:
@@ -83,6 +86,30 @@ def measure_statistics(reference: TensorSlot, candidate: TensorSlot) -> Measurem
         norm_reference=norms[0],
         norm_candidate=norms[1],
     )
+
+
+def has_near_statistics(reference: TensorSlot, candidate: TensorSlot) -> bool:
+    """Are extremes, mean, norm and counts the same, but for the rounding of each number? Whole numbers have none."""
+    kinds = [short_dtype(slot.dtype).rstrip("0123456789").removeprefix("u") for slot in (reference, candidate)]
+    is_rounded = all(kind in _ROUNDED for kind in kinds)
+    counts = [(slot.nan_count or 0, slot.inf_count or 0) for slot in (reference, candidate)]
+    if (
+        counts[0] != counts[1]
+        or (not is_rounded and kinds[0] != kinds[1])
+        or ("complex" in kinds and len(set(kinds)) > 1)
+    ):
+        return False
+    both = [tuple(getattr(slot, name) for name in _STATISTICS) for slot in (reference, candidate)]
+    if None in both[0] or None in both[1]:
+        return False
+    first, second = (tuple(map(_number, one)) for one in both)
+    if not is_rounded:
+        return both[0][:2] == both[1][:2] and all(map(math.isclose, first, second))
+    largest, norm = (max(abs(one) for one in values) for values in ((*first[:2], *second[:2]), (first[3], second[3])))
+    if not math.isfinite(largest) or not math.isfinite(norm):
+        return first[:2] == second[:2]
+    is_near = all(abs(one - other) <= _ROUNDING * largest for one, other in zip(first[:3], second[:3], strict=True))
+    return is_near and abs(first[3] - second[3]) <= _ROUNDING * norm
 
 
 def _all_of(slot: TensorSlot) -> tuple[object, ...]:

@@ -6,22 +6,23 @@ nothing can be computed again. It is the same if it has the recorded statistics.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from tensorprobe.compare.measure.statistic_measure import has_near_statistics, sketched_distance, with_statistics_of
 from tensorprobe.compare.truth.value_index import Counterparts, other_side
 from tensorprobe.model.dtype import short_dtype
 from tensorprobe.model.name import FORWARD
 from tensorprobe.replay.true_step import Array, LeafKey, TrueStep, TrueValue
 from tensorprobe.run.step import Run
-from tensorprobe.store.sketch import sketch_array
 from tensorprobe.store.slot import TensorSlot
 
-_ROUNDING = 3e-6
-"""Two frameworks compute a cosine with other last digits: their statistics are so near."""
+_DISTANCE = 6e-6
+"""So much of their size may cosines of two frameworks be apart."""
 _MOST_ELEMENTS = 1 << 26
 """Of all that is summed up to be held against what was recorded."""
 
@@ -36,7 +37,9 @@ def iter_results(run: Run) -> Iterator[TensorSlot]:
 def is_computed(leaf: TensorSlot, results: Mapping[int, list[TensorSlot]]) -> bool:
     """May it be one of these results, by their counts of elements? A mask may be what the other run leaves out."""
     found = results.get(leaf.element_count or 0, ())
-    return any(is_near(one, leaf) or (_is_mask(leaf) and is_near(_invert(one), leaf)) for one in found)
+    return any(
+        has_near_statistics(one, leaf) or (_is_mask(leaf) and has_near_statistics(_invert(one), leaf)) for one in found
+    )
 
 
 def content_of(slot: TensorSlot) -> object:
@@ -49,20 +52,6 @@ def by_count(run: Run) -> dict[int, list[TensorSlot]]:
     for slot in iter_results(run):
         found.setdefault(slot.element_count or 0, []).append(slot)
     return found
-
-
-def is_near(slot: TensorSlot, other: TensorSlot) -> bool:
-    """Are their statistics the same, but for the rounding of each number?"""
-    if _kind(slot) != _kind(other):
-        return False
-    both = [tuple(map(_number, (one.max, one.min, one.mean, one.norm))) for one in (slot, other)]
-    numbers = list(zip(*both, strict=True))
-    if not all(math.isfinite(one) for pair in numbers for one in pair):
-        return both[0][:2] == both[1][:2]
-    largest = max(abs(one) for pair in numbers[:2] for one in pair)
-    size = max(*(abs(one) for one in numbers[3]), 0.0)
-    is_like = all(abs(first - second) <= _ROUNDING * largest for first, second in numbers[:3])
-    return is_like and abs(numbers[3][0] - numbers[3][1]) <= _ROUNDING * size
 
 
 @dataclass(frozen=True)
@@ -78,23 +67,47 @@ class ComputedLeaves:
 def find_computed(counterparts: Counterparts, runs: Mapping[str, Run]) -> ComputedLeaves:
     """Those where what the other run computes has their recorded statistics."""
     found: dict[str, dict[LeafKey, Array]] = {"reference": {}, "candidate": {}}
-    known, left = set[object](), _MOST_ELEMENTS
+    known = set[object]()
     for side, step in counterparts.steps.items():
-        others = counterparts.steps[other_side(side)]
-        made: dict[int, list[TrueValue]] = {}
-        for value in others.values:
-            if not value.is_leaf and not value.is_pinned:
-                made.setdefault(value.array.size, []).append(value)
-        for leaf in step.leaves:
-            wanted = None if leaf.is_trained or leaf.key is None else _find_record(leaf, step, runs[side])
-            for value in made.get(leaf.array.size, ()) if wanted is not None else ():
-                left -= value.array.size
-                content = _fit(value.array, wanted) if wanted is not None and left > 0 else None
-                if content is not None and leaf.key is not None and wanted is not None:
-                    found[side][leaf.key] = content.reshape(leaf.array.shape)
-                    known.add(content_of(wanted))
+        lone = [leaf for leaf in step.leaves if not (leaf.is_trained or leaf.is_gradient or leaf.key is None)]
+        wanted = {leaf: _find_record(leaf, step, runs[side]) for leaf in lone if not counterparts.exists(side, leaf)}
+        made = _list_computed(counterparts.steps[other_side(side)]) if any(wanted.values()) else {}
+        left = _MOST_ELEMENTS
+        for leaf, slot in wanted.items():
+            for content in made.get(leaf.array.size, ()) if slot is not None else ():
+                assert slot is not None and leaf.key is not None
+                if not _may_be(content, slot) or left < content.size:
+                    continue
+                left -= content.size
+                fitting = _fit(content, slot)
+                if fitting is not None:
+                    found[side][leaf.key] = fitting.reshape(leaf.array.shape)
+                    known.add(content_of(slot))
                     break
     return ComputedLeaves(found, known)
+
+
+def _list_computed(step: TrueStep) -> dict[int, list[Array]]:
+    """What the calls of the program computed, each content once, by its number of elements."""
+    found: dict[int, dict[bytes, Array]] = {}
+    for value in step.values:
+        maker = step.maker(value)
+        if maker is not None and maker.caller is None and not value.is_pinned and value.array.size:
+            content = np.ascontiguousarray(value.array)
+            digest = hashlib.blake2b(content.tobytes(), digest_size=16).digest()
+            found.setdefault(content.size, {}).setdefault(digest, content)
+    return {size: list(contents.values()) for size, contents in found.items()}
+
+
+def _may_be(content: Array, wanted: TensorSlot) -> bool:
+    """By the largest and the smallest number, before more is asked."""
+    if content.dtype.kind == "c":
+        return True
+    with np.errstate(invalid="ignore"):
+        ends = float(content.max()), float(content.min())
+    told = float(wanted.max or 0.0), float(wanted.min or 0.0)
+    room = 1e-5 * max(map(abs, (*ends, *told)))
+    return content.dtype.kind == "b" or all(abs(one - other) <= room for one, other in zip(ends, told, strict=True))
 
 
 def _find_record(leaf: TrueValue, step: TrueStep, run: Run) -> TensorSlot | None:
@@ -116,40 +129,24 @@ def _fit(content: Array, wanted: TensorSlot) -> Array | None:
 
 
 def _has_statistics(content: Array, wanted: TensorSlot) -> bool:
-    kinds = {"b": "bool", "i": "int", "u": "int"}
-    if kinds.get(content.dtype.kind, "float") != _kind(wanted) or not content.size:
+    """Where infinite numbers lie is in no record: with them nothing is known."""
+    told = replace(with_statistics_of(wanted, content), dtype=f"{content.dtype}")
+    if not has_near_statistics(told, wanted) or told.inf_count or told.nan_count:
         return False
-    wide = content.astype(np.float64)
-    sketch = sketch_array(np.ascontiguousarray(wide))
-    if sketch is None or wanted.sketch is None:
-        return False
-    with np.errstate(all="ignore"):
-        numbers = (wide.max(), wide.min(), wide.mean(), np.linalg.norm(wide))
-    largest, smallest, mean, norm = map(float, numbers)
-    if not is_near(replace(wanted, max=largest, min=smallest, mean=mean, norm=norm), wanted):
-        return False
-    distance = math.sqrt(sum((one - other) ** 2 for one, other in zip(sketch, wanted.sketch, strict=True)))
-    return distance <= 4 * _ROUNDING * norm if math.isfinite(norm) else distance <= _ROUNDING
+    if content.dtype.kind in "biu":
+        return told.sketch == wanted.sketch
+    return told.sketch is not None and sketched_distance(told, wanted) <= _DISTANCE * abs(float(wanted.norm or 0.0))
 
 
 def _is_mask(slot: TensorSlot) -> bool:
-    return _kind(slot) == "bool"
+    return short_dtype(slot.dtype) == "bool"
 
 
 def _invert(slot: TensorSlot) -> TensorSlot:
     """The statistics of what a mask leaves out."""
-    if _kind(slot) != "bool":
+    if not _is_mask(slot) or slot.mean is None:
         return slot
-    count, mean = slot.element_count or 0, 1.0 - _number(slot.mean)
+    count, mean = slot.element_count or 0, max(1.0 - slot.mean, 0.0)
     return replace(
         slot, max=1 - int(slot.min or 0), min=1 - int(slot.max or 0), mean=mean, norm=math.sqrt(mean * count)
     )
-
-
-def _kind(slot: TensorSlot) -> str:
-    dtype = short_dtype(slot.dtype)
-    return "int" if dtype.startswith(("int", "uint")) else "bool" if dtype == "bool" else "float"
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, (int, float)) else math.nan

@@ -14,7 +14,7 @@ from tensorprobe.compare.filtered_run import filter_alike
 from tensorprobe.compare.judge.evidence import Finding, describe_values
 from tensorprobe.compare.judge.kept_state import keeps_otherwise
 from tensorprobe.compare.judge.precision import unit_roundoff
-from tensorprobe.compare.judge.uncompared import contradicts_record
+from tensorprobe.compare.judge.uncompared import contradicts_record, is_unfinished
 from tensorprobe.compare.judge.verdict import make_result, own_tensors
 from tensorprobe.compare.match.pairing import PairedCall
 from tensorprobe.compare.match.proof import Proof
@@ -94,8 +94,8 @@ class TruthDecision:
     def _try_to_judge(self, pair: RankPair, runs: tuple[Run, Run]) -> _Attempt:
         runs = lend_leaves(*runs, draws_any=self._options.by == "truth")
         obstacle = find_obstacle(*runs)
-        if obstacle is not None and {run.rank.header.get("task") for run in runs} == {"statistics"}:
-            obstacle = _NOT_SHARED  # or they would have been lent
+        if obstacle is not None and _could_be_lent(runs):
+            obstacle = _NOT_SHARED
         if obstacle is not None:
             if self._options.by == "auto" and obstacle == NO_TORCH:
                 logger.warning("judged by how errors grow, not by truth: %s", obstacle)
@@ -206,6 +206,12 @@ class TruthDecision:
             if moved:
                 return _word_moved(moved, self._earlier, dict(zip(SIDES, runs, strict=True)))
         verdict = TruthWords(judgement, *runs).give_verdict()
+        early = [side for side, run in zip(SIDES, runs, strict=True) if is_unfinished(run.rank)]
+        if verdict.kind == "agree" and early:
+            if grown.kind == "agree":
+                return grown  # which says so
+            told = f"as far as the {early[0]} goes, which ended early; gradients may be there that it has not recorded"
+            verdict = replace(verdict, evidence=(told, *verdict.evidence))
         if verdict.kind == "unequal start" and self._earlier is None and (runs[0].rank.step or 0) > 0:
             verdict = replace(verdict, evidence=(*verdict.evidence[:1], _NOT_COMPARED, *verdict.evidence[1:]))
         calls = (*verdict.call.reference, *verdict.call.candidate) if verdict.call is not None else ()
@@ -217,6 +223,12 @@ class TruthDecision:
             verdict = replace(verdict, evidence=(told, *verdict.evidence))
         is_inside = any(one.is_inside for one in judgement.differences[:1])
         return verdict if is_inside else _add_values(verdict, finding)
+
+
+def _could_be_lent(runs: Sequence[Run]) -> bool:
+    """Is it for want of common numbers alone that nothing was lent to them? Both have the calls."""
+    headers = [run.rank.header for run in runs]
+    return all(one.get("task") == "statistics" and one.get("level") not in ("L0", "api_dump") for one in headers)
 
 
 def _word_moved(moved: Sequence[Movement], earlier: EarlierStep, runs: Mapping[str, Run]) -> Verdict:

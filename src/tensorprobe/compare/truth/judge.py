@@ -110,13 +110,15 @@ class _TruthJudge:
             self._replacements = computed.contents
             unknown = len(find_wanted(self._runs[SIDES[0]]) - computed.known)
             counterparts = self._replay() if any(self._replacements.values()) else counterparts
-        for side, found in find_replacements(counterparts).items():
+        finer = find_replacements(counterparts)
+        replaced = {side: len(one) for side, one in finer.items()}
+        for side, found in finer.items():
             self._replacements[side].update(found)
         if any(self._replacements.values()):
             counterparts = self._replay()
-        replaced = {side: len(one) for side, one in self._replacements.items()}
-        borrowers = self._borrowers
-        return Judgement(observe(counterparts), counterparts, replaced=replaced, borrowers=borrowers, unknown=unknown)
+        return Judgement(
+            observe(counterparts), counterparts, replaced=replaced, borrowers=self._borrowers, unknown=unknown
+        )
 
     def _choose_anew(self, found: Judgement) -> None:
         """What rounding has chosen in one run, and otherwise in the other, is no mistake, and hides what is: both are

@@ -52,12 +52,16 @@ def find_replacements(counterparts: Counterparts) -> dict[str, dict[LeafKey, Arr
 
 
 def _find_finer(leaf: TrueValue, others: Sequence[TrueValue]) -> TrueValue | None:
-    """What a leaf is the rounding of. A single number may be that of another one by chance."""
+    """What a leaf is the rounding of. A single number may be that of another one by chance: that of the same name comes
+    first, and several have to be one number."""
     found = (one for one in others if is_rounding_of(leaf, one))
     if leaf.array.size > 1:
         return next(found, None)
     trained = [one for one in found if one.is_trained]
-    return trained[0] if len(trained) == 1 else None
+    named = [one for one in others if one.is_trained and leaf.parameter is not None and one.parameter == leaf.parameter]
+    if named:
+        return next((one for one in named if one in trained), None)
+    return trained[0] if len({float(one.array.reshape(-1)[0]) for one in trained}) == 1 else None
 
 
 def find_movable(counterparts: Counterparts, observed: Observables) -> dict[str, set[LeafKey]]:

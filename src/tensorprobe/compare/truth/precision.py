@@ -6,12 +6,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tensorprobe.compare.truth.call_likeness import unlikeness
+from tensorprobe.compare.truth.call_likeness import unlikeness, word_of
 from tensorprobe.compare.truth.value_index import Counterparts
 from tensorprobe.replay.result import Truth
 from tensorprobe.replay.true_step import TrueCall, TrueStep, TrueValue
 
 _EPSILONS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+_CASTS = ("to", "half", "bfloat16", "type", "type_as")
+"""What the program itself casts, whether in a region of autocast or not."""
 _TIMES = 30.0
 """An error that is so many times that of the other run is not only rounded in another order."""
 _UNITS = 500.0
@@ -37,13 +39,14 @@ def find_precision_loss(counterparts: Counterparts, truths: dict[str, Truth]) ->
     coarser = find_coarser(counterparts)
     if usual["reference"] != usual["candidate"] or is_coarser_throughout(counterparts, coarser):
         return None
-    if any(
-        value.call.in_autocast for value in coarser
-    ):  # which was asked for, and what is computed from it is no finer
-        return None
+    # from the first one on that autocast has made so, it was asked for, and what is computed from it is no finer
+    asked = [one.call.position for one in coarser if one.call.in_autocast and word_of(one.call) not in _CASTS]
+    first = min(asked, default=len(counterparts.steps["candidate"].calls))
     unit = _EPSILONS.get(usual["candidate"], 0.0)
     errors = {side: _errors_of(truth) for side, truth in truths.items()}
     for call, slot, partner, other_slot in _iter_pairs(counterparts):
+        if call.position >= first:
+            break
         own = errors["candidate"].get((call.name, slot))
         other = errors["reference"].get((partner.name, other_slot))
         if own is not None and other is not None and own > _TIMES * max(other, unit / 8) and own > _UNITS * unit:

@@ -98,13 +98,15 @@ def _round(slot: TensorSlot, dtype: str) -> tuple[float, float] | None:
 
 
 def is_constant(slot: TensorSlot) -> bool:
-    """Then its statistics say all."""
-    return slot.max == slot.min
+    """Then its statistics say all. Of complex numbers they tell how large they are."""
+    return slot.max == slot.min and not short_dtype(slot.dtype).startswith("complex")
 
 
 def has_same_numbers(slot: TensorSlot, other: TensorSlot) -> bool:
     """In whatever order of the axes, as far as statistics tell; rounded, where one has a coarser dtype."""
     is_one = is_one_dtype(slot, other)
+    if slot.inf_count != other.inf_count and None not in (slot.inf_count, other.inf_count):
+        return False  # of a mask that adds minus infinity nothing else tells how many it hides
     if lies_alike(slot, other) and is_one:
         return True
     has_sketches = slot.sketch is not None and other.sketch is not None

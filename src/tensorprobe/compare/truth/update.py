@@ -129,16 +129,18 @@ def pair_states(counterparts: Counterparts) -> list[LeafPair] | None:
     optimizer keeps, and what leads to no loss, such as means of the parameters. None if some of it has no partner,
     and may be more than the rounding of a gradient that is zero."""
     lone = {side: list(_find_states(side, counterparts)) for side in counterparts.steps}
+    noise = {side: _find_noise(lone[side], step) for side, step in counterparts.steps.items()}
     found = []
     for value in lone["candidate"]:
         alike = [one for one in lone["reference"] if one.array.shape == value.array.shape]
         best = max(alike, key=lambda one: _cosine(one.array, value.array), default=None)
         is_noise = False
         if best is None or _cosine(best.array, value.array) < _ALIKE:
-            is_noise = bool(alike) and _is_noise(value, lone["candidate"], counterparts.steps["candidate"])
+            others = [one for one in alike if one.number in noise["reference"]]
+            is_noise = bool(others) and value.number in noise["candidate"]
             if not is_noise:
                 return None
-            best = min(alike, key=lambda one: abs(np.log(_size(one.array) / _size(value.array))))
+            best = min(others, key=lambda one: abs(np.log(_size(one.array) / _size(value.array))))
         lone["reference"].remove(best)
         if is_noise or _distance(best.array, value.array) < _NEAR:
             found.append(pair_leaves(best, value))
@@ -183,12 +185,23 @@ def _find_states(side: str, counterparts: Counterparts) -> Iterator[TrueValue]:
             yield value
 
 
-def _is_noise(state: TrueValue, states: Sequence[TrueValue], step: TrueStep) -> bool:
-    """Is it what an optimizer keeps of a gradient that is zero but for rounding, as that of a bias before a softmax?"""
+def _find_noise(states: Sequence[TrueValue], step: TrueStep) -> Set[int]:
+    """What an optimizer keeps of gradients that are zero but for rounding, as that of a bias before a softmax: it is
+    much smaller than what it keeps of the others in the same place."""
     unmoved = find_unmoved(step)
-    is_possible = any(leaf.parameter in unmoved and leaf.array.shape == state.array.shape for leaf in step.leaves)
-    largest = max(float(np.abs(one.array).max(initial=0.0)) for one in states)
-    return is_possible and float(np.abs(state.array).max(initial=0.0)) <= NO_GRADIENT * largest
+    shapes = {leaf.array.shape for leaf in step.leaves if leaf.parameter in unmoved}
+    sizes: dict[tuple[str, str], dict[int, float]] = {}
+    for state in states:
+        for call in step.users.get(state.number, ()):
+            for slot in (slot for slot, number in call.inputs.items() if number == state.number):
+                place = call.op, ".".join(slot.split(".")[:2])
+                sizes.setdefault(place, {})[state.number] = float(np.abs(state.array).max(initial=0.0))
+    is_possible = {state.number: state.array.shape in shapes for state in states}
+    found = set[int]()
+    for alike in sizes.values():
+        least = NO_GRADIENT * max(alike.values())
+        found.update(number for number, size in alike.items() if size <= least and is_possible[number])
+    return found
 
 
 def _size(array: Array) -> float:
