@@ -35,6 +35,9 @@ from tensorprobe.run.step import Run
 
 _MAX_BEHIND = 3
 """So many differences behind the first ones are looked for."""
+_BLOWN_UP = 1e5
+"""So many times as large may losses and gradients become at the second point: beyond it nothing but rounding is left of
+what is saturated there."""
 _NOT_MOVED: Mapping[str, Collection[LeafKey]] = dict.fromkeys(SIDES, ())
 
 
@@ -262,7 +265,8 @@ class _TruthJudge:
         if any(step.updates_unseen for step in moved.steps.values()):  # what comes of it does not move along
             second = replace(second, ends={})
         makes_choices = any(step.coverage.decisions for step in moved.steps.values())  # and others would be right there
-        if not second.is_finite or makes_choices:
+        is_blown_up = second.size > _BLOWN_UP * found.observables.size > 0
+        if not second.is_finite or makes_choices or is_blown_up:
             return
         found.second_point = second
         if not second.is_equal:

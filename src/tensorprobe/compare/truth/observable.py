@@ -97,6 +97,13 @@ class Observables:
         return self.loss_error <= self.tolerance
 
     @property
+    def size(self) -> float:
+        """Of the largest gradient, or of the loss."""
+        both = (one.gradient for pair in self.gradients for one in (pair.reference, pair.candidate))
+        norms = [float(np.linalg.norm(one)) for one in both if one is not None]
+        return max((abs(self.reference_total), *(norm for norm in norms if np.isfinite(norm))))
+
+    @property
     def worst_gradient(self) -> float:
         return max((pair.error for pair in self.gradients), default=0.0)
 
