@@ -41,6 +41,20 @@ def test_it_waits_for_as_many_objects_more_as_are_ours() -> None:
     assert gc.get_threshold() == (700, 10, 10) and held
 
 
+def test_it_does_not_wait_for_what_is_gone() -> None:
+    collector = Collector()
+    gc.collect()
+    held = [make(collector, 600), make(collector, 500)]
+    before = collector.begin()
+    del held[0]
+    collector.end(before)
+    assert 1180 <= gc.get_threshold()[0] <= 1220 + 256, "gone while something was noted"
+    held.clear()
+    collector.look_again()
+    assert gc.get_threshold()[0] <= 720 + 256, "gone while the program ran"
+    collector.restore()
+
+
 def test_what_it_has_looked_at_once_is_not_passed_over_again() -> None:
     collector = Collector()
     held = [make(collector, 600)]
@@ -113,7 +127,7 @@ def count_runs() -> int:
 
 
 @pytest.mark.parametrize("level", ["L0", "L1", "mix"])
-def test_a_recorded_forward_runs_it_hardly_more_often_and_leaves_it_as_it_was(level: str, tmp_path: Path) -> None:
+def test_a_recorded_pass_runs_it_hardly_more_often_and_leaves_it_as_it_was(level: str, tmp_path: Path) -> None:
     model = torch.nn.Sequential(*[torch.nn.Linear(4, 4) for _ in range(100)])
     with closing(open_session(tmp_path, level=level)) as session:
         for _ in range(2):  # a first step also imports
@@ -122,11 +136,44 @@ def test_a_recorded_forward_runs_it_hardly_more_often_and_leaves_it_as_it_was(le
             loss = model(torch.ones(2, 4)).sum()
             runs = count_runs() - before
             loss.backward()
+            runs_with_backward = count_runs() - before
             session.stop()
             assert gc.get_threshold() == (700, 10, 10)
             session.step()
     assert session.recorder.coverage.seen >= 100
     assert runs <= 3, "100 calls make some 8,000 objects"
+    assert runs_with_backward <= 4
+
+
+class Mess(torch.autograd.Function):
+    """Each backward leaves garbage behind."""
+
+    left: list[weakref.ref[Cycle]]
+    most: int
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        garbage = Cycle()
+        garbage.more = [[number] for number in range(20)]
+        Mess.left.append(weakref.ref(garbage))
+        Mess.most = max(Mess.most, sum(one() is not None for one in Mess.left))
+        return gradients[0] * 2
+
+
+def count_left_in_backward(step: Any) -> int:
+    """How much garbage of three backward passes was there at once."""
+    Mess.left, Mess.most = [], 0
+    for _ in range(3):
+        x = torch.ones(2, 4, requires_grad=True)
+        y = x
+        for _ in range(100):
+            y = Mess.apply(y)
+        step(y.sum())
+    return Mess.most
 
 
 class Littering(torch.nn.Module):
@@ -159,3 +206,13 @@ def test_the_garbage_that_a_program_makes_in_a_window_does_not_wait_longer(level
         for _ in range(3):
             recorded(torch.ones(2, 4)).backward()
     assert recorded.most <= 4 * plain.most, (recorded.most, plain.most)
+
+
+@pytest.mark.parametrize("level", ["L1", "mix"])
+def test_nor_does_what_a_backward_leaves(level: str, tmp_path: Path) -> None:
+    gc.collect()
+    plain = count_left_in_backward(torch.Tensor.backward)
+    with closing(open_session(tmp_path, level=level)) as session:
+        session.start(torch.nn.Linear(1, 1))
+        recorded = count_left_in_backward(torch.Tensor.backward)
+    assert recorded <= 4 * plain, (recorded, plain)

@@ -2,8 +2,9 @@
 of the process, which takes a tenth of a second and more. What a capture notes of a forward are thousands of new
 objects, and none of them is garbage: they are not to count, so that the collector runs as often as without a capture.
 
-What is noted is counted, and the threshold raised by as much. As soon as some of it may be gone (records were written,
-a backward pass frees its graph, the window is closed) it is put back: nobody's garbage waits longer than it would.
+What is noted is counted, and the threshold raised by as much; as it goes again, while records are written and a backward
+pass frees its graph, it is lowered. It is never raised by more than there is, so that garbage of the program waits for
+at most twice as many new objects. After a backward pass, and when the window is closed, it is put back.
 """
 
 from __future__ import annotations
@@ -35,12 +36,11 @@ class Collector:
         return gc.get_count()[0]
 
     def end(self, before: int) -> None:
-        """It is noted: what there is more than `before` is ours."""
-        made = gc.get_count()[0] - before
-        if made > 0:
-            self._made += made
-            if self._made >= _AT_ONCE:
-                self._pass_over()
+        """It is noted: what there is more than `before` is ours, and what there is less was."""
+        count = gc.get_count()[0]
+        self._made += count - before
+        if not -_AT_ONCE < self._made < _AT_ONCE or count < self._passed:
+            self._pass_over()
 
     def _pass_over(self) -> None:
         with self._lock:
@@ -49,15 +49,21 @@ class Collector:
                 self._own, self._passed = first, 0
             made, self._made = self._made, 0
             if first:  # or else the program has switched it off
-                self._passed = min(self._passed + made, gc.get_count()[0], _MOST)  # it has run since, if there are less
+                there = gc.get_count()[0]  # fewer than were passed over, if it has run since, or some are gone
+                self._passed = max(0, min(self._passed + made, there, _MOST))
                 rounded = -(-self._passed // _AT_ONCE) * _AT_ONCE  # few numbers are possible: what is kept stays small
                 raised = self._own + rounded
                 if raised not in self._raised:
                     self._raised.append(raised)
                 gc.set_threshold(raised, *others)
 
+    def look_again(self) -> None:
+        """Some of ours may be gone."""
+        if self._passed:
+            self._pass_over()
+
     def restore(self) -> None:
-        """Ours may be gone."""
+        """Ours are gone, or will be soon."""
         with self._lock:
             first, *others = gc.get_threshold()
             if first in self._raised:

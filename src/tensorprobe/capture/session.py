@@ -107,7 +107,9 @@ class Session:
             if sink is not None:
                 self._attempt("the beginning of this window", sink.open_dump)
                 self._clock.start()
+                before = collector.begin()
                 self._attempt("this window", lambda: self._install(models))
+                collector.end(before)
 
     def stop(self) -> None:
         """Close the window, and make the files whole. The backward of what was recorded is still recorded, until
@@ -117,9 +119,9 @@ class Session:
         with self._work:
             undo, self._undo = self._undo, None
             self._attempt("what this window had installed", undo)
-            collector.restore()
             if not self._attempt("the end of this window", self.recorder.end_backward_pass):
                 self._after_backward_pass()
+            collector.restore()
             self._clock.stop()
 
     def step(self) -> None:
@@ -340,6 +342,7 @@ class Session:
 
     def _after_backward_pass(self) -> None:
         """Outside a window nobody will call `stop`: the files are made whole as soon as the pass is over."""
+        (collector.look_again if self.is_started else collector.restore)()
         sink = self._sink
         if self.is_started or sink is None or self.config.level == "debug":
             return

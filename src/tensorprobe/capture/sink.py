@@ -200,7 +200,7 @@ class Sink:
                     self._attempt(partial(observe, records))
                 self._write_calls(records)
                 self._records.remove(len(records))
-                collector.restore()
+                collector.look_again()
             if debug:
                 saved = [(point.name, point.fields) for point in debug]
                 if not self._attempt(lambda: self._append(self.writer.append_debug, saved), len(debug)):

@@ -206,6 +206,7 @@ class GradientTracer:
         """A node is about to run, with the gradients of its outputs; or has run, and gives on those of its inputs."""
         if record.generation != self._recorder.generation:
             return  # the graph still runs after `step()`: its gradients belong to no step that is being recorded
+        before = collector.begin()
         try:
             task = self.note_backward_pass()
             if not record.is_begun:
@@ -214,6 +215,7 @@ class GradientTracer:
                 for position, slot, window in wanted:
                     gradient = gradients[position]
                     record.receive(slot, gradient if window is None or gradient is None else window.cut(gradient))
+            collector.end(before)
         except Exception as error:
             self._recorder.note_failure(record.call.backward_name, error)
 
@@ -234,6 +236,7 @@ class GradientTracer:
             leaf = reference()
             if recorder.generation != generation or leaf is None:
                 return
+            before = collector.begin()
             try:
                 self.note_backward_pass()
                 with hidden():
@@ -241,6 +244,7 @@ class GradientTracer:
                     gradient = gradient if gradient is not None else incoming[0]  # an optimizer in backward clears it
                     if gradient is not None:
                         recorder.add_parameter_gradient(stem, name, gradient)
+                collector.end(before)
             except Exception as error:
                 recorder.note_failure(f"{stem}.{name}", error)
 
@@ -263,7 +267,6 @@ class GradientTracer:
         task = _graph_task()
         if task != -1 and task not in self._tasks:
             self._tasks.add(task)
-            collector.restore()
             Variable._execution_engine.queue_callback(lambda: self._end_backward_pass(task))
         return task
 
