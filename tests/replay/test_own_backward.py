@@ -113,6 +113,31 @@ def test_a_backward_of_its_own_agrees_with_one_that_is_written_by_detach(
     )
 
 
+class Through(torch.autograd.Function):  # type: ignore[misc]
+    """Hands on the rounded numbers, and all of their gradient to what they were made of, which it does not use."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, rounded: torch.Tensor, share: float) -> torch.Tensor:
+        ctx.share = share
+        return rounded.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return ctx.share * gradient, None, None
+
+
+@pytest.mark.parametrize("share", [1.0, 1.1])
+def test_an_argument_that_no_call_inside_uses_gets_the_gradient_that_the_function_gave_it(
+    share: float, tmp_path: Path
+) -> None:
+    verdict = compare(
+        tmp_path,
+        lambda x, step: x + (x.round() - x).detach(),
+        lambda x, step: Through.apply(x, x.detach().round(), share),
+    )
+    assert (verdict.kind == "agree") is (share == 1.0), verdict.headline
+
+
 def test_a_backward_that_passes_what_it_should_cut_off_is_found(tmp_path: Path) -> None:
     verdict = compare(tmp_path, Steps.apply, lambda x, step: Steps.apply(x * 1.0, step, False))
     assert verdict.kind != "agree"

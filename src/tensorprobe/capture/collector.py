@@ -2,9 +2,9 @@
 of the process, which takes a tenth of a second and more. What a capture notes of a forward are thousands of new
 objects, and none of them is garbage: they are not to count, so that the collector runs as often as without a capture.
 
-What is noted is counted, and the threshold raised by as much; as it goes again, while records are written and a backward
-pass frees its graph, it is lowered. It is never raised by more than there is, so that garbage of the program waits for
-at most twice as many new objects. After a backward pass, and when the window is closed, it is put back.
+What is noted is counted, and the threshold raised by as much; as it goes again, while records are written and a
+backward pass frees its graph, it is lowered. It is never raised by more than there is, so that garbage of the program
+waits for at most twice as many new objects. When the window is closed, it is put back.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ What a pass leaves in the `.grad` of leaves is what later calls (clipping, an op
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -78,9 +78,14 @@ class BackwardPasses:
     """The passes of one rank that are still to come."""
 
     def __init__(
-        self, passes: list[BackwardPass], workspace: Workspace, note_failure: Callable[[str, Exception], None]
+        self,
+        passes: list[BackwardPass],
+        workspace: Workspace,
+        note_failure: Callable[[str, Exception], None],
+        is_used: Callable[[Leaf, int], bool],
     ) -> None:
-        self._passes = passes
+        """`is_used`: has a recorded call taken it before so many records?"""
+        self._passes, self._is_used = passes, is_used
         self._workspace = workspace
         self._note_failure = note_failure
 
@@ -129,6 +134,17 @@ class BackwardPasses:
                 found.append((gradient, tensor.grad))
         self._workspace.release(one.used_tensors())
         return found
+
+    def find_unused(self, request: BackwardRequest) -> Iterator[tuple[LeafGradient, torch.Tensor | None]]:
+        """The leaves that got a gradient in the program although no recorded call had taken them: something that is one
+        call here has used them, such as a compiled module. With the gradient as it was recorded; None without its
+        content."""
+        for gradient in request.asked.all_leaves if request.roots else ():
+            if gradient.after is not None and not self._is_used(gradient.leaf, request.asked.position):
+                try:
+                    yield gradient, self._workspace.take(gradient.after, request.asked.name)
+                except MissingContentError:
+                    yield gradient, None
 
     def _find(self, leaf: Leaf | None) -> torch.Tensor | None:
         return self._workspace.find_followed(leaf) if leaf is not None else None

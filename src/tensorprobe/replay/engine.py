@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +18,7 @@ from tensorprobe.model.name import PARAMETERS_GRAD
 from tensorprobe.replay.backward_request import BackwardPasses
 from tensorprobe.replay.board import Board, Steps
 from tensorprobe.replay.executor import Around, Executor
+from tensorprobe.replay.first_use import FirstUses
 from tensorprobe.replay.gradient import Gradients
 from tensorprobe.replay.invocation import Invoker, Tensors, is_followed_anyway, tensors_by_slot
 from tensorprobe.replay.last_use import find_last_uses
@@ -30,6 +32,7 @@ from tensorprobe.replay.reason import describe_error
 from tensorprobe.replay.recorded import RecordedTensors
 from tensorprobe.replay.reduced_gradient import ReducedGradients
 from tensorprobe.replay.result import Coverage
+from tensorprobe.replay.root import Roots, find_roots
 from tensorprobe.replay.schedule import run_together
 from tensorprobe.replay.spread_call import SpreadCalls, is_inside_spread
 from tensorprobe.replay.value import ReplaceLeaf, Values
@@ -74,7 +77,9 @@ class Replay:
         self.passes = program.backward_passes
         self.values = Values(self, replace_leaf)
         self.workspace = self.values.workspace
-        self._passes = BackwardPasses(list(self.passes), self.workspace, self.gradients.receiver.note_failure)
+        self._passes = BackwardPasses(
+            list(self.passes), self.workspace, self.gradients.receiver.note_failure, FirstUses(program).is_used
+        )
         self.spread = SpreadCalls(self, self.rank)
         self.participant = Participant(self, self.rank)
         self._executor = Executor(self)
@@ -85,12 +90,10 @@ class Replay:
         """Execute everything, forward and backward, without other ranks."""
         run_together([self])
 
-    @property
-    def roots(self) -> frozenset[int]:
-        """The tensors from which gradients are asked for; not those whose gradients a loss is made of."""
-        last = [one for one in self.passes if one.accumulates or not one.creates_graph]
-        found = (root.tensor for one in last or self.passes for root in one.roots if root is not None)
-        return frozenset(number for number in found if number is not None)
+    @cached_property
+    def roots(self) -> Roots:
+        """The losses."""
+        return find_roots(self.program, self.passes)
 
     def steps(self) -> Steps:
         """Execute everything, and stop wherever other ranks must come first."""
@@ -130,6 +133,8 @@ class Replay:
             for leaf, gradient in self._passes.take_results(request):
                 self.gradients.delivered.add((request.asked.name, leaf.name))
                 self.onlooker.see_leaf_gradient(request.asked.name, leaf, gradient)
+            for leaf, recorded in self._passes.find_unused(request):
+                self.onlooker.see_unused_leaf(leaf, recorded)
 
     def _run_function(self, operation: Operation) -> Steps:
         """An autograd Function of the program: the calls inside it, then what it makes of them."""

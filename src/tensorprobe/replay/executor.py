@@ -274,6 +274,7 @@ class Executor:
             around.span = self._gradients.begin(operation, args, kwargs)
             results = dict(pin_gradients(results, given, self._make_load(operation)))
         if around.own is not None:
+            results = around.own.join(results)
             around.own.see_results(results)
         self._gradients.end(operation, around.span, tuple(results.values()))
         around.is_over = True

@@ -85,7 +85,7 @@ class _JointStepBuilder(TrueStepBuilder):
             if leaf.slot in results:
                 number = self._number(results[leaf.slot], leaf, operation.name)
                 call.outputs[leaf.slot] = number
-                self._values[number].is_root |= leaf.tensor in self.roots
+                self._values[number].is_root |= self.roots.has(operation, leaf)
 
     def see_results(self, operation: Operation, tensors: Tensors) -> None:
         if operation.name in self._contributions:

@@ -6,14 +6,15 @@ import torch
 
 from tensorprobe.replay.invocation import Tensors
 from tensorprobe.replay.program import Operation
+from tensorprobe.replay.root import Roots
 from tensorprobe.run.backward_pass import LeafGradient
 
 
 class Onlooker:
     """Is told what a replay computes. Tensors that it wants to keep it must copy: calls write in place."""
 
-    roots: frozenset[int] = frozenset()
-    """The tensors from which gradients will be asked for."""
+    roots: Roots = Roots()
+    """The results from which gradients will be asked for."""
 
     def see_arguments(self, operation: Operation, tensors: Tensors) -> None:
         """A call is about to be given these."""
@@ -38,6 +39,10 @@ class Onlooker:
 
     def see_leaf_gradient(self, record: str, leaf: LeafGradient, gradient: torch.Tensor) -> None:
         """A backward pass is over, and this is what it leaves in `.grad`."""
+
+    def see_unused_leaf(self, leaf: LeafGradient, recorded: torch.Tensor | None) -> None:
+        """A backward pass is over, and gave a gradient to a leaf that no call has taken here: it is as recorded; None
+        where that is not known."""
 
     def see_gathered_gradient(self, parameter: str, gradient: torch.Tensor) -> None:
         """The average over ranks of the gradient of a parameter that is in parts, as a whole, which no record has."""
@@ -80,6 +85,10 @@ class Onlookers(Onlooker):
     def see_leaf_gradient(self, record: str, leaf: LeafGradient, gradient: torch.Tensor) -> None:
         for onlooker in self._onlookers:
             onlooker.see_leaf_gradient(record, leaf, gradient)
+
+    def see_unused_leaf(self, leaf: LeafGradient, recorded: torch.Tensor | None) -> None:
+        for onlooker in self._onlookers:
+            onlooker.see_unused_leaf(leaf, recorded)
 
     def see_gathered_gradient(self, parameter: str, gradient: torch.Tensor) -> None:
         for onlooker in self._onlookers:

@@ -8,9 +8,10 @@ of the calls inside the Function, a replay goes on with that.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -44,6 +45,8 @@ class OwnBackward:
         self._arriving, self._departing = gradients
         self._true: torch.Tensor | None = None
         """The gradient of its only result."""
+        self._given: list[torch.Tensor] = []
+        """What the calls inside are given in the place of its arguments."""
         self._is_differentiated = False
         """Were gradients of its gradients asked for? What it gave back is no longer the derivative of anything."""
 
@@ -61,11 +64,25 @@ class OwnBackward:
                 inner.register_hook(partial(self._choose, leaf.slot, recorded, coverage))
                 workspace.exchange(leaf, inner)
                 exchanged.append((leaf, tensor))
+                self._given.append(inner)
         yield
         for leaf in self._operation.outputs:
             workspace.find(leaf)  # one that lies in the memory of an argument is a view of what these calls were given
         for leaf, tensor in exchanged:
             workspace.exchange(leaf, tensor)
+
+    def join(self, results: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """What the calls inside have made, so that all arguments get a gradient to which it gave one: also those that
+        none of these calls uses, as where rounded numbers are handed through in place of what they were made of."""
+        made = {slot: result for slot, result in results.items() if result.is_floating_point()}
+        reached = _nodes_behind(made.values(), {given.grad_fn for given in self._given})
+        unused = [given for given in self._given if given.grad_fn not in reached]
+        if not unused or not made or not torch.is_grad_enabled():
+            return results
+        joined = dict(zip(made, _Joined.apply(tuple(made.values()), *made.values(), *unused), strict=True))
+        for slot, result in joined.items():
+            result._tensorprobe_original = original_of(made[slot])
+        return {**results, **joined}
 
     def see_results(self, results: Mapping[str, torch.Tensor]) -> None:
         """What the calls inside have made."""
@@ -133,6 +150,31 @@ class OwnBackward:
             if bool(((own - factor * came).abs() <= 2 * unit * (factor * came).abs())[is_passed].all()):
                 return factor
         return None
+
+
+class _Joined(torch.autograd.Function):  # type: ignore[misc]
+    """Hands on results and their gradients; what else it is given gets a gradient of zero."""
+
+    @staticmethod
+    def forward(ctx: Any, results: Sequence[torch.Tensor], *given: torch.Tensor) -> Any:
+        ctx.unused = given[len(results) :]
+        return tuple(result.detach() for result in results)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        return (None, *gradients, *map(torch.zeros_like, ctx.unused))
+
+
+def _nodes_behind(results: Iterable[torch.Tensor], last: Set[Any]) -> set[Any]:
+    """All that their gradients go through, up to these."""
+    waiting: list[Any] = [result.grad_fn for result in results]
+    found: set[Any] = set()
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in found:
+            found.add(node)
+            waiting += (following for following, _ in node.next_functions if node not in last)
+    return found
 
 
 def _load(recorded: RecordedTensors, like: torch.Tensor, leaf: Leaf) -> torch.Tensor | None:

@@ -63,6 +63,8 @@ class TrueValue:
     """Gradients go through it, or to it."""
     gradient: Array | None = None
     """Of a leaf: the sum over all backward passes."""
+    is_gradient_lost: bool = False
+    """It got a gradient from calls that could not be executed again, and its content was not recorded."""
 
     @property
     def is_leaf(self) -> bool:
@@ -121,6 +123,8 @@ class TrueStep:
     rewritten: tuple[str, ...] = ()
     """Parameters that change on the way, and no recorded call writes to them: a training step after the first one."""
 
+    is_transformed: bool = False
+    """It asks for gradients inside `torch.func`, of tensors that have no content."""
     loss_scale: float = 1.0
     """What the loss is multiplied by, and the gradients of leaves here are not."""
 

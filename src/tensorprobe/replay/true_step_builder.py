@@ -113,6 +113,8 @@ class TrueStepBuilder(Onlooker):
         self._followed: dict[int, weakref.ref[torch.Tensor]] = {}
         self._last: dict[int, int] = {}
         """The value that each tensor of the program held last."""
+        self._unused: dict[int, tuple[Leaf, Array | None]] = {}
+        """Leaves that only calls have used which were not executed again, with their gradients."""
 
     def see_arguments(self, operation: Operation, tensors: Tensors) -> None:
         if operation.is_module:
@@ -134,10 +136,11 @@ class TrueStepBuilder(Onlooker):
     def _see_function(self, operation: Operation, results: Tensors) -> None:
         """Its gradients may be its own: then it stands for the calls inside, which are all that computes."""
         given = {leaf.slot: self._last[leaf.tensor] for leaf in operation.operands if leaf.tensor in self._last}
-        known = {slot: self._known.get(id(tensor)) for slot, tensor in results.items()}
-        made = {slot: one[2] for slot, one in known.items() if one is not None and one[0]() is results[slot]}
+        made = {slot: original_of(tensor) for slot, tensor in results.items()}
+        known = {slot: self._known.get(id(tensor)) for slot, tensor in made.items()}
+        numbers = {slot: one[2] for slot, one in known.items() if one is not None and one[0]() is made[slot]}
         function = self._make_call(operation, given)
-        self._functions[operation.name] = function, made
+        self._functions[operation.name] = function, numbers
         self._by_backward[operation.backward_name] = function
 
     def see_pinned(self, operation: Operation, tensors: Tensors) -> None:
@@ -161,10 +164,20 @@ class TrueStepBuilder(Onlooker):
             owner = self._owners.get(value.parameter or "", value)
             owner.gradient, owner.is_cleared = to_array(gradient), True
 
+    def see_unused_leaf(self, leaf: LeafGradient, recorded: torch.Tensor | None) -> None:
+        if leaf.leaf.tensor is not None:
+            self._unused[leaf.leaf.tensor] = leaf.leaf, None if recorded is None else to_array(recorded)
+
     def see_state_gradient(self, record: str, slot: str, gradient: torch.Tensor) -> None:
         self.see_gradient(record, slot, gradient)
 
     def finish(self, coverage: Coverage) -> TrueStep:
+        for leaf, gradient in self._unused.values():  # and no optimizer has taken it either
+            value = TrueValue(
+                len(self._values), np.zeros(0), leaf.dtype, None, leaf.slot, leaf.parameter, leaf_key(leaf)
+            )
+            value.is_trained, value.gradient, value.is_gradient_lost = True, gradient, gradient is None
+            self._values.append(value)
         for name in coverage.own_backwards:
             function, made = self._functions[name]
             self._calls[name] = function
@@ -173,7 +186,10 @@ class TrueStepBuilder(Onlooker):
                 places = [place for place, one in maker.outputs.items() if one == number] if maker is not None else []
                 if maker is not None and places and slot in function.arriving:
                     maker.arriving[places[0]] = function.arriving[slot]
-        return TrueStep(self._program.rank.name, self._calls, self._values, coverage)
+        step = TrueStep(self._program.rank.name, self._calls, self._values, coverage)
+        asked = [one for one in self._program.backward_passes if one.roots]
+        step.is_transformed = any(all(root and root.tensor is None for root in one.roots) for one in asked)
+        return step
 
     def _see_results(self, operation: Operation, tensors: Tensors, *, is_pinned: bool) -> None:
         if operation.is_module:
@@ -188,7 +204,7 @@ class TrueStepBuilder(Onlooker):
                 call.outputs[leaf.slot] = number
                 value = self._values[number]
                 value.is_pinned = value.is_pinned or is_pinned
-                value.is_root = value.is_root or leaf.tensor in self.roots
+                value.is_root = value.is_root or self.roots.has(operation, leaf)
 
     def _add_call(self, operation: Operation, inputs: dict[str, int]) -> TrueCall:
         call = self._make_call(operation, inputs)
@@ -244,6 +260,9 @@ class TrueStepBuilder(Onlooker):
         value.is_followed = tensor.requires_grad
         value.is_gradient = leaf.tensor in self._given_back
         value.updated = _read_update(leaf)
+        if leaf.tensor in self._unused and maker is None:
+            _, value.gradient = self._unused.pop(leaf.tensor)
+            value.is_gradient_lost = value.gradient is None
         self._values.append(value)
         return number
 
@@ -297,17 +316,24 @@ def leaf_key(leaf: Leaf) -> LeafKey | None:
 
 
 def make_replacement(replacements: Mapping[LeafKey, Array], moved: Collection[LeafKey] = ()) -> ReplaceLeaf:
-    """Leaves with these contents instead of their own. Those in `moved` are at another point: an elementwise function
-    of what they were, so that zeros and ones hide nothing."""
+    """Leaves with these contents instead of their own. Those in `moved` are at another point."""
 
     def replace_leaf(leaf: Leaf, tensor: torch.Tensor) -> torch.Tensor:
         key = leaf_key(leaf)
         found = replacements.get(key) if key is not None else None
         if found is not None:
             tensor = torch.from_numpy(found).to(tensor).reshape(tensor.shape)
-        return tensor + 0.3 * torch.cos(7 * tensor + 1) if key in moved and tensor.is_floating_point() else tensor
+        return _move(tensor) if key in moved and tensor.is_floating_point() else tensor
 
     return replace_leaf
+
+
+def _move(tensor: torch.Tensor) -> torch.Tensor:
+    """An elementwise function of a parameter that leaves no zeros and ones, so that they hide nothing. It makes each
+    number up to 30 % larger or smaller, by its size: so the mean of many stays where it is, and what a wide layer
+    gives as large as it was. Zero becomes a little more than zero."""
+    factor = 1 + 0.3 * torch.cos(5 * torch.log(tensor.abs() + 1e-4) + 1)
+    return tensor * factor + 3e-3 * torch.exp(-((1e3 * tensor) ** 2))
 
 
 def to_array(tensor: torch.Tensor) -> Array:

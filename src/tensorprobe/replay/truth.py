@@ -141,7 +141,7 @@ class TruthJudge(Onlooker):
         for leaf in operation.outputs:
             if leaf.is_floating and leaf.slot in tensors and not leaf.is_undefined:
                 self._measure(operation.name, leaf, tensors[leaf.slot])
-                if leaf.tensor in self.roots and not operation.is_module and leaf.element_count == 1:
+                if leaf.element_count == 1 and not operation.is_module and self.roots.has(operation, leaf):
                     self._note_loss(operation, leaf, tensors[leaf.slot])
         if not operation.is_module:
             self._judge_alone(operation)

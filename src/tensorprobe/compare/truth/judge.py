@@ -18,17 +18,19 @@ from tensorprobe.compare.truth.flipped_choice import find_flipped, is_explained_
 from tensorprobe.compare.truth.forward_difference import Starts, find_lacking, find_starts
 from tensorprobe.compare.truth.gradient_difference import GradientExplainer, describe_cleared
 from tensorprobe.compare.truth.hidden_update import describe_hidden_updates, find_hidden_updates, find_untouched
+from tensorprobe.compare.truth.joined_batch import join_batch
 from tensorprobe.compare.truth.judgement import SIDES, Judgement
 from tensorprobe.compare.truth.leaf import find_movable, find_replacements, pair_near_leaves
 from tensorprobe.compare.truth.lending import find_borrowers, find_wanted
 from tensorprobe.compare.truth.loss_scale import find_loss_scale
 from tensorprobe.compare.truth.observable import Observables, observe
+from tensorprobe.compare.truth.opening import NOT_OPENED
 from tensorprobe.compare.truth.replaying import Replaying
 from tensorprobe.compare.truth.same_array import TOLERANCE
 from tensorprobe.compare.truth.start import Origins, pair_lone_leaves, pair_moved_leaves, pair_nearly_equal_leaves
 from tensorprobe.compare.truth.untaken import find_untaken
 from tensorprobe.compare.truth.update import find_left_alone, pair_states, pair_updates
-from tensorprobe.compare.truth.value_index import Counterparts
+from tensorprobe.compare.truth.value_index import Counterparts, other_side
 from tensorprobe.replay.true_step import Array, LeafKey, TrueStep
 from tensorprobe.replay.true_step_builder import KEEP_VALUES, Keeping
 from tensorprobe.run.step import Run
@@ -209,6 +211,10 @@ class _TruthJudge:
                 found.differences, found.updates = [], ()  # what an optimizer takes was drawn, and not computed
 
     def _explain_difference(self, found: Judgement) -> None:
+        if not found.observables.has_same_loss:
+            found.differences = self._explain_joined(found)
+            if found.differences:
+                return
         found.differences, opened = self._explain(found.counterparts, found.observables, _NOT_MOVED)
         if found.observables.has_same_loss or not found.differences:
             return
@@ -293,6 +299,20 @@ class _TruthJudge:
             if found and found[0].is_found:
                 return found, opened
         return differences, counterparts
+
+    def _explain_joined(self, found: Judgement) -> list[Difference]:
+        """The same, of a batch that one run computes in parts, as if it did not."""
+        steps = found.counterparts.steps
+        joined = {side: join_batch(step, steps[other_side(side)]) for side, step in steps.items()}
+        if not any(joined.values()):
+            return []
+        inside = {side: NOT_OPENED if joined[side] else one.look_inside() for side, one in self._replaying.items()}
+        reference, candidate = (joined[side] or steps[side] for side in SIDES)
+        whole = Counterparts(reference, candidate, tolerance=found.counterparts.tolerance)
+        starts = {side: step.roots for side, step in whole.steps.items()}
+        differences, _ = explain_forward(whole, starts, self._arguments, inside)
+        differences.sort(key=lambda one: not one.is_found)  # labels and losses of parts are written otherwise
+        return differences if len(differences) == 1 or any(one.is_found for one in differences) else []
 
     def _explain_forward(self, counterparts: Counterparts, starts: Starts) -> tuple[list[Difference], Counterparts]:
         inside = {side: one.look_inside() for side, one in self._replaying.items()}

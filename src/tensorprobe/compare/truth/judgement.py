@@ -13,7 +13,7 @@ from tensorprobe.compare.truth.precision import PrecisionLoss, find_precision_lo
 from tensorprobe.compare.truth.same_array import is_laid_out, is_same
 from tensorprobe.compare.truth.start import LeafPair, Origin
 from tensorprobe.compare.truth.update import UpdatePair, find_updated
-from tensorprobe.compare.truth.value_index import Counterparts
+from tensorprobe.compare.truth.value_index import Counterparts, other_side
 from tensorprobe.errors import DumpError, UsageError
 from tensorprobe.model.count import count_noun
 from tensorprobe.replay import check_replayable, find_device, find_untold_layer, tells_tensors_apart
@@ -123,6 +123,8 @@ class Judgement:
                     f"the {side} holds more than one training step ({step.rewritten[0]} changes, and no recorded call "
                     "writes to it): record each step into a folder of its own"
                 )
+            if step.is_transformed != self.steps[other_side(side)].is_transformed:
+                return "one run asks for gradients inside torch.func, where tensors have no content"
             if side in self.borrowers and not _is_whole(step):
                 return f"the {side} was recorded with statistics only, which is not enough for some of its calls"
             lost = next(filter(step.is_taken_as_recorded, step.roots), None)

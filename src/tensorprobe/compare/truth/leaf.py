@@ -67,8 +67,9 @@ def _find_finer(leaf: TrueValue, others: Sequence[TrueValue]) -> TrueValue | Non
 def find_movable(counterparts: Counterparts, observed: Observables) -> dict[str, set[LeafKey]]:
     """For each side, the leaves that stand for other numbers at a second point: parameters, unless something that is no
     parameter has the same content in either run, and the loss depends on it, or unless the other run holds them in
-    another form, which would not move as they do."""
-    held = find_held_otherwise(counterparts, observed)
+    another form, which would not move as they do. So it may be where each has some that the other has not."""
+    lone = {side: [one for one in values if one.gradient is not None] for side, values in observed.unpaired.items()}
+    held = lone if all(lone.values()) else find_held_otherwise(counterparts, observed)
     fixed = {side: {value.number for value in values} for side, values in held.items()}
     for side, step in counterparts.steps.items():
         data = [leaf for leaf in step.leaves if not leaf.is_trained and step.leads_to_loss(leaf)]

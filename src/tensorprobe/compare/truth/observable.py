@@ -45,7 +45,9 @@ class GradientPair:
 
     @property
     def has_gradient(self) -> bool:
-        """Of two parameters without one, as where there is no backward, nothing is shown."""
+        """Of two parameters without one, as where there is no backward, or where one is lost, nothing is shown."""
+        if self.reference.is_gradient_lost or self.candidate.is_gradient_lost:
+            return False
         return self.reference.gradient is not None or self.candidate.gradient is not None
 
     @property
@@ -355,6 +357,8 @@ def _distance(value: TrueValue, other: TrueValue) -> tuple[bool, bool, bool, int
 def _gradient_error(value: TrueValue, partner: TrueValue, largest: float, tolerance: float) -> float:
     first, second = value.gradient, partner.gradient
     floor = ZERO * largest
+    if value.is_gradient_lost or partner.is_gradient_lost:
+        return 0.0
     if first is None or second is None:
         present = first if first is not None else second
         return 1.0 if present is not None and float(np.linalg.norm(present)) > floor else 0.0

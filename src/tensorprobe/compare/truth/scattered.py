@@ -341,6 +341,8 @@ def find_rising(places: Sequence[Sequence[int]]) -> list[int]:
 def telling_numbers(array: Array) -> Array:
     """Those with many digits: no zeros, ones, halves, no masks."""
     flat = settle(array).reshape(-1)
+    if np.iscomplexobj(flat):
+        flat = np.concatenate([flat.real, flat.imag])
     return np.asarray(flat[_is_telling(flat)], dtype=np.float64)
 
 
