@@ -585,3 +585,64 @@ class Projected(nn.Module):
 def test_a_bias_that_joined_projections_forget_is_named(tmp_path: Path) -> None:
     verdict = compare(tmp_path, Projected(is_joined=False), Projected(is_joined=True, has_bias=False))
     assert "it does not take parts.0.bias" in verdict.headline, verdict
+
+
+class Spectral(nn.Module):
+    """A complex weight, or its real and its imaginary part, with all axes in another order."""
+
+    def __init__(self, *, is_apart: bool, factor: float = 1.0) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1)
+        weight = torch.randn(WIDTH, WIDTH, dtype=torch.complex64)
+        parts = [weight] if not is_apart else [weight.real.T.contiguous(), weight.imag.T.contiguous()]
+        self.parts = nn.ParameterList(parts)
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.first(x))
+        if len(self.parts) == 1:
+            mixed = torch.einsum("ij,...i->...j", self.parts[0], h.to(torch.complex64))
+            size = torch.view_as_real(mixed).square().sum(-1)
+        else:
+            size = F.linear(h, self.parts[0]).square() + self.factor * F.linear(h, self.parts[1]).square()
+        return self.last(size).square().mean()
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.05])
+def test_a_complex_weight_that_is_two_real_ones_in_the_other_run(factor: float, tmp_path: Path) -> None:
+    verdict = compare(tmp_path, Spectral(is_apart=False), Spectral(is_apart=True, factor=factor))
+    assert (verdict.kind == "agree") is (factor == 1.0), verdict
+
+
+class InParts(nn.Module):
+    """Attention and a layer behind it. `fault`: what is wrong with it."""
+
+    def __init__(self, fault: str = "") -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.query, self.value, self.out = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.fault = fault
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale = 0.5 if self.fault == "scale" else 0.25
+        weights = torch.softmax(scale * self.query(x) @ x.mT, -1)
+        mixed = weights @ self.value(x)
+        return self.out(F.gelu(3 * mixed, approximate="tanh" if self.fault == "gelu" else "none"))
+
+
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize(("fault", "word"), [("", ""), ("scale", "0.5"), ("gelu", "approximate"), ("share", "div")])
+def test_a_mistake_in_a_batch_that_is_computed_in_parts_is_named(
+    fault: str, word: str, count: int, tmp_path: Path
+) -> None:
+    x, target = torch.randn(2, 4, 5, WIDTH, generator=torch.Generator().manual_seed(2))
+    for name, parts in (("r", 1), ("c", count)):
+        model = InParts(fault if name == "c" else "")
+        with tensorprobe.capture(model, tmp_path / name, level="L1", task="tensor"):
+            share = parts + 1 if fault == "share" and name == "c" else parts
+            for one, wanted in zip(x.chunk(parts), target.chunk(parts), strict=True):
+                loss = F.mse_loss(model(one), wanted)
+                (loss / share if parts > 1 else loss).backward()
+    verdict = tensorprobe.compare(tmp_path / "r", tmp_path / "c").verdict
+    assert verdict.kind == "agree" if not fault else word in verdict.headline, verdict

@@ -20,6 +20,8 @@ LeafKey = str | int
 """The name of a parameter, the number of a tensor, or the name of a file."""
 UNITS = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 """What one rounding does at most, relative to the number."""
+LEAST = {"float64": 2.0**-1074, "float32": 2.0**-149, "float16": 2.0**-24, "bfloat16": 2.0**-133}
+"""The smallest number that is not zero: none is rounded by more, however small it is."""
 
 
 @dataclass(frozen=True)

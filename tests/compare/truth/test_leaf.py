@@ -33,3 +33,10 @@ def test_a_mask_of_infinity_is_the_same_where_it_is_infinite_in_the_same_places(
     computed = np.where(np.tri(4, 6, dtype=bool), BIAS, -np.inf)
     assert is_taken(computed.astype(np.float32).astype(np.float64), computed)
     assert not is_taken(np.where(np.isinf(computed), -1e30, computed), computed)
+
+
+def test_what_is_too_small_for_half_precision_is_rounded_to_the_next_number_there_is() -> None:
+    numbers = np.array([1.0, 3e-6, 2e-8, 0.0], dtype=np.float32).astype(np.float64)
+    half = numbers.astype(np.float16).astype(np.float64)
+    assert is_rounding_of(make_value(half, None, "float16"), make_value(numbers, None))
+    assert not is_rounding_of(make_value(half + 1e-6, None, "float16"), make_value(numbers, None))

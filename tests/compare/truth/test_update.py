@@ -425,11 +425,11 @@ def test_gradients_that_are_cleared_after_they_were_used_are_no_loss(tmp_path: P
 
 
 def test_numbers_that_blow_up_when_parameters_are_moved_prove_nothing_there(tmp_path: Path) -> None:
-    weight = nn.Parameter(torch.full((4, 4), 0.8))
     for name, is_squared in (("r", False), ("c", True)):
-        weight.grad = None
-        with tensorprobe.capture(None, tmp_path / name, level="L1", task="tensor"):
-            grown = torch.exp(30 * weight).square() if is_squared else torch.exp(60 * weight)
+        layer = nn.Linear(4, 4)
+        nn.init.constant_(layer.weight, 0.8)
+        with tensorprobe.capture(layer, tmp_path / name, level="L1", task="tensor"):
+            grown = torch.exp(30 * layer.weight).square() if is_squared else torch.exp(60 * layer.weight)
             (1e-20 * grown).mean().backward()
     verdict = tensorprobe.compare(tmp_path / "r", tmp_path / "c").verdict
     assert verdict.kind == "agree" and "also when all parameters are moved" not in verdict.headline, verdict

@@ -7,14 +7,16 @@ coarser value is the rounding of the finer one, the finer one is what both mean.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from tensorprobe.compare.truth.observable import Observables, find_held_otherwise
-from tensorprobe.compare.truth.piece import find_pieces, turn
+from tensorprobe.compare.truth.piece import Bound, find_pieces, turn
+from tensorprobe.compare.truth.same_array import permutations
 from tensorprobe.compare.truth.start import LeafPair
 from tensorprobe.compare.truth.value_index import Counterparts, other_side
-from tensorprobe.replay.true_step import UNITS, Array, LeafKey, TrueValue
+from tensorprobe.replay.true_step import LEAST, UNITS, Array, LeafKey, TrueValue
 
 _SLACK = 2.0
 _FEW = 8
@@ -44,6 +46,8 @@ def find_replacements(counterparts: Counterparts) -> dict[str, dict[LeafKey, Arr
             if is_lone and (leaf.array.size > 1 or leaf.is_trained):
                 finer = _find_finer(leaf, by_size.get(leaf.array.size, []))
                 content = finer.array.reshape(leaf.array.shape) if finer is not None else None
+                if content is None and leaf.array.size > 1:
+                    content = _find_turned(leaf, by_size.get(leaf.array.size, []))
                 if content is None and leaf.array.size > 1:
                     content = _assemble_finer(leaf, leaves)
                 if content is not None and leaf.key is not None:
@@ -105,22 +109,36 @@ def pair_near_leaves(counterparts: Counterparts, known: Collection[TrueValue]) -
         is_known = leaf in known or leaf.is_gradient or leaf.updated is not None
         if unit is None or is_known or not is_other("candidate", leaf):
             continue
-        bounds = [min(units * unit, _MOST_MOVED) for units in (0.0, *_MOVED_UNITS)]  # a copy may be near as well
+        bounds = [Bound(min(units * unit, _MOST_MOVED)) for units in (0.0, *_MOVED_UNITS)]  # a copy may be near as well
         found = (_assemble(leaf, others, bound) for bound in bounds)
         content = next((one for one in found if one is not None), None)
         if content is None:
-            content = _find_nearest(leaf, others, bounds[-1])
+            content = _find_nearest(leaf, others, bounds[-1].relative)
         if content is not None and not np.array_equal(content, leaf.array):
             yield LeafPair(others[0], leaf, content, tuple(others))
+
+
+def _find_turned(leaf: TrueValue, others: Sequence[TrueValue]) -> Array | None:
+    """What a leaf is the rounding of, with the axes of either in another order."""
+    for one in (other for other in others if other.is_leaf):
+        for axes in permutations(one.array):
+            turned = replace(one, array=np.transpose(one.array, axes))
+            if is_rounding_of(leaf, turned):
+                return turned.array.reshape(leaf.array.shape)
+        for axes in permutations(leaf.array):
+            turned = replace(leaf, array=np.transpose(leaf.array, axes))
+            if is_rounding_of(turned, one):
+                return np.transpose(one.array.reshape(turned.array.shape), np.argsort(axes))
+    return None
 
 
 def _assemble_finer(leaf: TrueValue, others: Sequence[TrueValue]) -> Array | None:
     unit = UNITS.get(leaf.dtype)
     better = [one for one in others if unit is not None and UNITS.get(one.dtype, 1.0) < unit]
-    return _assemble(leaf, better, _SLACK * unit) if unit is not None and better else None
+    return _assemble(leaf, better, _rounding_bound(leaf.dtype, unit)) if unit is not None and better else None
 
 
-def _assemble(leaf: TrueValue, others: Sequence[TrueValue], bound: float) -> Array | None:
+def _assemble(leaf: TrueValue, others: Sequence[TrueValue], bound: Bound) -> Array | None:
     """A leaf that the other run holds in pieces, or as a piece of a larger one, from these."""
     whole = next(find_pieces([leaf], others, bound), None)
     if whole is not None:
@@ -142,17 +160,21 @@ def _find_nearest(leaf: TrueValue, others: Sequence[TrueValue], bound: float) ->
     return contents[nearest] if nearest is not None and is_found else None
 
 
-def _collect(leaf: TrueValue, others: Sequence[TrueValue], bound: float) -> Array | None:
+def _collect(leaf: TrueValue, others: Sequence[TrueValue], bound: Bound) -> Array | None:
     """Of few numbers, such as the biases of two heads: each from wherever it is, if no other is near."""
     small = [one.array.reshape(-1) for one in others if max(one.array.size, leaf.array.size) <= _FEW]
     pool = np.concatenate(small) if small else np.empty(0)
     content = []
     for number in leaf.array.reshape(-1):
-        near = pool[np.abs(pool - number) <= bound * abs(number)]
+        near = pool[np.abs(pool - number) <= bound.relative * abs(number)]
         if not near.size or np.ptp(near):
             return None
         content.append(near[0])
     return np.array(content).reshape(leaf.array.shape)
+
+
+def _rounding_bound(dtype: str, unit: float) -> Bound:
+    return Bound(_SLACK * unit, max(LEAST.get(dtype, 0.0), 1e-38))
 
 
 def is_rounding_of(leaf: TrueValue, finer: TrueValue) -> bool:
@@ -165,5 +187,6 @@ def is_rounding_of(leaf: TrueValue, finer: TrueValue) -> bool:
     with np.errstate(invalid="ignore", over="ignore"):
         difference, size, is_finite = np.abs(first - second), np.abs(second), np.isfinite(second)
         scale = size if finer.is_leaf else size[is_finite].max(initial=0.0)
-        is_near = is_finite & (difference <= bound * scale + 1e-38)  # what is infinite is near to nothing else
+        allowed = Bound(bound, max(LEAST.get(leaf.dtype, 0.0), 1e-38)).around(scale)
+        is_near = is_finite & (difference <= allowed)  # what is infinite is near to nothing else
         return bool(np.all(is_near | (first == second)))

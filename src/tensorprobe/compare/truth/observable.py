@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tensorprobe.compare.truth.piece import Piece, find_pieces, pair_pieces
+from tensorprobe.compare.truth.piece import Bound, Piece, find_pieces, pair_pieces
 from tensorprobe.compare.truth.same_array import TOLERANCE, is_constant, is_laid_out, is_same, permutations
 from tensorprobe.compare.truth.start import Origin
 from tensorprobe.compare.truth.value_index import ZERO, Counterparts, other_side
@@ -142,7 +142,7 @@ def _find_ends(counterparts: Counterparts, *, is_training: bool) -> dict[str, li
     if not is_training:
         return {**ends, "reference": ends["reference"] if ends["candidate"] else []}
     kept = {side: [one for one in values if _is_kept(one, counterparts.steps[side])] for side, values in ends.items()}
-    for piece in find_pieces(kept["candidate"], kept["reference"], counterparts.tolerance):
+    for piece in find_pieces(kept["candidate"], kept["reference"], Bound(counterparts.tolerance)):
         if piece.part.array.size == piece.whole.array.size:
             ends["candidate"].remove(piece.part)
             ends["reference"].remove(piece.whole)
@@ -160,7 +160,7 @@ def _find_given(counterparts: Counterparts) -> dict[str, list[TrueValue]]:
         lone = [one for one in given if not one.is_leaf and not counterparts.exists(side, one)]
         sizes = [(other, _norm_of(other.array)) for other in others if lone]
         lone = [one for one in lone if not _is_nearly_among(one, sizes)]
-        known = {piece.part for piece in find_pieces(lone, others, max(counterparts.tolerance, GUARD))}
+        known = {piece.part for piece in find_pieces(lone, others, Bound(max(counterparts.tolerance, GUARD)))}
         found[side] += [one for one in lone if one not in known]
     return found
 

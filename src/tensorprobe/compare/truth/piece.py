@@ -20,6 +20,20 @@ _SAME_GRADIENT = 1e-6
 
 
 @dataclass(frozen=True)
+class Bound:
+    """By how much numbers may differ: relative to their size, and by so much in any case."""
+
+    relative: float
+    least: float = 1e-38
+
+    def around(self, numbers: Array) -> Array:
+        return self.relative * np.abs(numbers) + self.least
+
+
+EXACT = Bound(TOLERANCE)
+
+
+@dataclass(frozen=True)
 class Piece:
     """One leaf that lies in a larger one of the other run."""
 
@@ -37,8 +51,8 @@ class Piece:
         return first, nothing if whole is None else whole.reshape(-1)[self.places]
 
 
-def find_pieces(parts: Sequence[TrueValue], wholes: Sequence[TrueValue], bound: float = TOLERANCE) -> Iterator[Piece]:
-    """For each part the whole that it is cut from. `bound`: by how much of their size elements may differ. A few
+def find_pieces(parts: Sequence[TrueValue], wholes: Sequence[TrueValue], bound: Bound = EXACT) -> Iterator[Piece]:
+    """For each part the whole that it is cut from. `bound`: by how much elements may differ. A few
     numbers are anywhere by chance: they are looked for where other parts have left a gap, and where such parts are all
     there is: the biases of single outputs."""
     gradients = [one.gradient for one in (*parts, *wholes) if one.gradient is not None]
@@ -66,7 +80,7 @@ def find_pieces(parts: Sequence[TrueValue], wholes: Sequence[TrueValue], bound: 
                 break
 
 
-def _iter_choices(part: TrueValue, wholes: Sequence[TrueValue], bound: float) -> Iterator[Piece]:
+def _iter_choices(part: TrueValue, wholes: Sequence[TrueValue], bound: Bound) -> Iterator[Piece]:
     """Where it may lie: in the first whole that has its numbers, or, if these are all alike, as zeros are, in any."""
     is_alike = is_constant(part.array)
     for whole in wholes:
@@ -88,7 +102,7 @@ def _rank_choice(is_left: Mapping[int, Array], floor: float, piece: Piece) -> tu
     return not is_same, left is not None and not left[piece.places].all()
 
 
-def _is_covered(whole: TrueValue, parts: Sequence[TrueValue], bound: float) -> bool:
+def _is_covered(whole: TrueValue, parts: Sequence[TrueValue], bound: Bound) -> bool:
     """Is each of its numbers in one of these parts, and each of them in one place?"""
     flat, known = whole.array.reshape(-1), np.zeros(whole.array.size, dtype=int)
     if not whole.is_floating or not 1 < flat.size <= sum(part.array.size for part in parts):
@@ -113,7 +127,7 @@ def pair_pieces(
         yield piece.whole, piece.part, piece
 
 
-def _locate(part: Array, whole: Array, bound: float) -> list[Array]:
+def _locate(part: Array, whole: Array, bound: Bound) -> list[Array]:
     """One behind the other, also with the last two axes of either in the other order; else row by row, as gates in
     another order are; else wherever they are, if no two numbers of the whole are alike."""
     step = gcd(part.size, whole.size)  # parts of equal numbers lie beside each other
@@ -131,13 +145,13 @@ def _locate(part: Array, whole: Array, bound: float) -> list[Array]:
             return [order[rows].reshape(-1)[np.argsort(turns.reshape(-1))]]
     flat = whole.reshape(-1)
     order = np.argsort(flat)
-    if not np.all(np.diff(flat[order]) > 2 * bound * np.abs(flat[order][1:])):
+    if not np.all(np.diff(flat[order]) > 2 * bound.around(flat[order][1:])):
         return []
     numbers = part.reshape(-1)
     behind = np.searchsorted(flat[order], numbers).clip(1, flat.size - 1)
     is_nearer = np.abs(flat[order[behind - 1]] - numbers) < np.abs(flat[order[behind]] - numbers)
     places: Array = order[behind - is_nearer]
-    is_found = np.all(np.abs(flat[places] - numbers) <= bound * np.abs(numbers) + 1e-38)
+    is_found = np.all(np.abs(flat[places] - numbers) <= bound.around(numbers))
     return [places] if is_found and len(np.unique(places)) == part.size else []
 
 
@@ -150,14 +164,14 @@ def turn(array: Array) -> list[Array]:
     return [array, array.swapaxes(-1, -2)] if array.ndim > 1 else [array]
 
 
-def _find_starts(part: Array, whole: Array, bound: float) -> list[int]:
+def _find_starts(part: Array, whole: Array, bound: Bound) -> list[int]:
     """Where all elements of one lie in the other, one behind the other."""
-    allowed = bound * np.abs(part) + 1e-38
+    allowed = bound.around(part)
     near = np.flatnonzero(np.abs(whole[: max(whole.size - part.size + 1, 0)] - part[0]) <= allowed[0])
     return [int(start) for start in near if np.all(np.abs(whole[start : start + part.size] - part) <= allowed)]
 
 
-def _find_rows(part: Array, whole: Array, bound: float) -> list[int] | None:
+def _find_rows(part: Array, whole: Array, bound: Bound) -> list[int] | None:
     """Where each row of one is in the other, if it is in one place there. Numbers may repeat, as in a checkpoint in
     bfloat16; rows do not."""
     if part.ndim < 2 or part.shape[1:] != whole.shape[1:] or part[0].size < _MIN_SIZE:
@@ -165,7 +179,7 @@ def _find_rows(part: Array, whole: Array, bound: float) -> list[int] | None:
     rows, others = part.reshape(len(part), -1), whole.reshape(len(whole), -1)
     found = list[int]()
     for row in rows:
-        allowed = bound * float(np.abs(row).max()) + 1e-38
+        allowed = bound.around(np.abs(row).max())
         near = np.flatnonzero(np.abs(others[:, 0] - row[0]) <= allowed)
         same = near[np.all(np.abs(others[near] - row) <= allowed, axis=1)]
         if len(same) != 1:

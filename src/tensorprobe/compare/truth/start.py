@@ -115,10 +115,15 @@ def pair_nearly_equal_leaves(counterparts: Counterparts) -> Iterator[LeafPair]:
             yield pairs[0]
 
 
+def _may_be(array: Array, other: Array) -> bool:
+    return array.size == other.size and np.iscomplexobj(array) == np.iscomplexobj(other)
+
+
 def _pair(references: Sequence[TrueValue], candidates: Sequence[TrueValue], rule: Rule) -> Iterator[LeafPair]:
     left = list(references)
     for value in candidates:
-        partner = next((one for one in left if one.array.size == value.array.size and rule(one, value)), None)
+        shaped = (one for one in left if _may_be(one.array, value.array))
+        partner = next((one for one in shaped if rule(one, value)), None)
         if partner is not None:
             left.remove(partner)
             yield pair_leaves(partner, value)

@@ -1,0 +1,52 @@
+"""A run in half precision against one in float32, whose weights lie otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import tensorprobe
+
+WIDTH = 12
+
+
+class Convolving(nn.Module):
+    """`is_port`: written as a product, its weight with all axes in another order."""
+
+    def __init__(self, is_port: bool, factor: float) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        weight = torch.randn(WIDTH, WIDTH, 3) / 6
+        weight[:, ::4] *= 1e-5  # subnormal numbers of float16
+        moved = weight.permute(2, 1, 0).reshape(3 * WIDTH, WIDTH)
+        self.weight = nn.Parameter((moved if is_port else weight).contiguous())
+        self.is_port, self.factor = is_port, factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.is_port:
+            return F.conv1d(F.pad(x, (2, 0)), self.weight).mT.square().mean()
+        long = F.pad(x, (2, 0)).mT
+        taps = torch.cat([long[:, at : at + x.shape[-1]] for at in range(3)], -1)
+        return ((taps * self.factor) @ self.weight).square().mean()
+
+
+def record(folder: Path, model: nn.Module, x: Tensor) -> Path:
+    with tensorprobe.capture(model, folder, level="L1", task="tensor"):
+        model(x).backward()
+    return folder
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.02])
+def test_weights_that_are_turned_and_rounded_to_half_precision_are_the_same_weights(
+    factor: float, tmp_path: Path
+) -> None:
+    x = torch.randn(2, WIDTH, 9, generator=torch.Generator().manual_seed(1)).half()
+    models: dict[str, Any] = {"r": Convolving(False, 1.0), "c": Convolving(True, factor).half()}
+    paths = [record(tmp_path / "r", models["r"], x.float()), record(tmp_path / "c", models["c"], x)]
+    verdict = tensorprobe.compare(*paths).verdict
+    assert (verdict.kind == "agree") is (factor == 1.0), verdict
