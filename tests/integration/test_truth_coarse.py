@@ -50,3 +50,26 @@ def test_weights_that_are_turned_and_rounded_to_half_precision_are_the_same_weig
     paths = [record(tmp_path / "r", models["r"], x.float()), record(tmp_path / "c", models["c"], x)]
     verdict = tensorprobe.compare(*paths).verdict
     assert (verdict.kind == "agree") is (factor == 1.0), verdict
+
+
+class Wrong(torch.optim.Adagrad):
+    """Begins with another number."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **{**named, "initial_accumulator_value": 0.2})
+
+
+@pytest.mark.parametrize("is_wrong", [False, True])
+def test_what_an_optimizer_begins_with_may_be_rounded_too(is_wrong: bool, tmp_path: Path) -> None:
+    """0.1 is another number in float16, also where it is only one."""
+    x = torch.randn(5, WIDTH, generator=torch.Generator().manual_seed(1)).half()
+    for name, dtype in (("r", torch.float32), ("c", torch.float16)):
+        torch.manual_seed(0)
+        model = nn.Linear(WIDTH, 1).half().to(dtype)
+        kind = Wrong if is_wrong and name == "c" else torch.optim.Adagrad
+        optimizer = kind(model.parameters(), lr=0.1, initial_accumulator_value=0.1, foreach=False)
+        with tensorprobe.capture(model, tmp_path / name, level="L1", task="tensor"):
+            model(x.to(dtype)).square().mean().backward()
+            optimizer.step()
+    verdict = tensorprobe.compare(tmp_path / "r", tmp_path / "c").verdict
+    assert (verdict.kind == "agree") is not is_wrong, verdict

@@ -89,7 +89,7 @@ class _Arrays:
             self._by_size.setdefault(value.array.size, []).append(value.array.reshape(-1))
 
     def put_together(self, arrays: Sequence[Array]) -> Array:
-        """As the other run has it: along some axis, their sum or their mean. If it has none of them, along the first axis."""
+        """As the other run has it: along some axis, their sum or their mean. If it has none, along the first axis."""
         first = arrays[0]
         is_alike = all(one.shape == first.shape for one in arrays[1:])
         if is_alike and all(np.array_equal(one, first) for one in arrays[1:]):

@@ -13,7 +13,7 @@ import numpy as np
 
 from tensorprobe.compare.truth.observable import Observables, find_held_otherwise
 from tensorprobe.compare.truth.piece import Bound, find_pieces, turn
-from tensorprobe.compare.truth.same_array import permutations
+from tensorprobe.compare.truth.same_array import is_constant, permutations
 from tensorprobe.compare.truth.start import LeafPair
 from tensorprobe.compare.truth.value_index import Counterparts, other_side
 from tensorprobe.replay.true_step import LEAST, UNITS, Array, LeafKey, TrueValue
@@ -43,12 +43,13 @@ def find_replacements(counterparts: Counterparts) -> dict[str, dict[LeafKey, Arr
         leaves = [value for value in others.leaves if value.is_floating]
         for leaf in step.leaves:
             is_lone = leaf.is_floating and not counterparts.exists(side, leaf)
-            if is_lone and (leaf.array.size > 1 or leaf.is_trained):
+            is_state = leaf.parameter is None and not step.leads_to_loss(leaf)
+            if is_lone and (leaf.array.size > 1 or leaf.is_trained or is_state):
                 finer = _find_finer(leaf, by_size.get(leaf.array.size, []))
                 content = finer.array.reshape(leaf.array.shape) if finer is not None else None
                 if content is None and leaf.array.size > 1:
                     content = _find_turned(leaf, by_size.get(leaf.array.size, []))
-                if content is None and leaf.array.size > 1:
+                if content is None and (leaf.array.size > 1 or is_state):
                     content = _assemble_finer(leaf, leaves)
                 if content is not None and leaf.key is not None:
                     found[side][leaf.key] = content
@@ -135,7 +136,18 @@ def _find_turned(leaf: TrueValue, others: Sequence[TrueValue]) -> Array | None:
 def _assemble_finer(leaf: TrueValue, others: Sequence[TrueValue]) -> Array | None:
     unit = UNITS.get(leaf.dtype)
     better = [one for one in others if unit is not None and UNITS.get(one.dtype, 1.0) < unit]
-    return _assemble(leaf, better, _rounding_bound(leaf.dtype, unit)) if unit is not None and better else None
+    if unit is None or not better:
+        return None
+    bound = _rounding_bound(leaf.dtype, unit)
+    return _find_constant(leaf, better, bound) if is_constant(leaf.array) else _assemble(leaf, better, bound)
+
+
+def _find_constant(leaf: TrueValue, others: Sequence[TrueValue], bound: Bound) -> Array | None:
+    """What an optimizer begins with: one number, of which the other run may hold more or fewer."""
+    number = leaf.array.reshape(-1)[:1]
+    numbers = {float(one.array.reshape(-1)[0]) for one in others if one.array.size > 1 and is_constant(one.array)}
+    near = [one for one in numbers if abs(one - number[0]) <= bound.around(number)[0]]
+    return np.full_like(leaf.array, near[0]) if len(near) == 1 else _assemble(leaf, others, bound)
 
 
 def _assemble(leaf: TrueValue, others: Sequence[TrueValue], bound: Bound) -> Array | None:
