@@ -97,6 +97,18 @@ def test_a_program_that_puts_back_what_it_has_found_in_a_window_does_not_keep_it
     assert gc.get_threshold() == (700, 10, 10)
 
 
+def test_a_number_that_the_program_has_wanted_before_is_its_own_again() -> None:
+    collector = Collector()
+    for wanted in (5000, 700, 0, 700):
+        gc.set_threshold(wanted)
+        held = [make(collector, 600)]
+        before = collector.begin()
+        held.clear()
+        collector.end(before)  # all of ours is gone
+        collector.restore()
+        assert gc.get_threshold()[0] == wanted
+
+
 def test_a_collector_that_the_program_has_switched_off_stays_off() -> None:
     collector = Collector()
     gc.set_threshold(0)

@@ -646,3 +646,15 @@ def test_a_mistake_in_a_batch_that_is_computed_in_parts_is_named(
                 (loss / share if parts > 1 else loss).backward()
     verdict = tensorprobe.compare(tmp_path / "r", tmp_path / "c").verdict
     assert verdict.kind == "agree" if not fault else word in verdict.headline, verdict
+
+
+def test_a_last_part_of_one_row_may_lose_its_axis(tmp_path: Path) -> None:
+    x, target = torch.randn(2, 6, WIDTH, generator=torch.Generator().manual_seed(3))
+    for name, sizes, factor in (("r", [6], 1.0), ("c", [5, 1], 1.1)):
+        model = InParts()
+        with tensorprobe.capture(model, tmp_path / name, level="L1", task="tensor"):
+            for one, wanted in zip(x.split(sizes), target.split(sizes), strict=True):
+                made = model.out(F.gelu(factor * model.query(one))).squeeze()
+                (F.mse_loss(made, wanted.squeeze()) * (len(one) / 6)).backward()
+    verdict = tensorprobe.compare(tmp_path / "r", tmp_path / "c").verdict
+    assert verdict.kind != "agree", verdict

@@ -3,8 +3,8 @@ of the process, which takes a tenth of a second and more. What a capture notes o
 objects, and none of them is garbage: they are not to count, so that the collector runs as often as without a capture.
 
 What is noted is counted, and the threshold raised by as much; as it goes again, while records are written and a
-backward pass frees its graph, it is lowered. It is never raised by more than there is, so that garbage of the program
-waits for at most twice as many new objects. When the window is closed, it is put back.
+backward pass frees its graph, it is lowered: at each call it is raised by no more than there is. When the window is
+closed, it is put back.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Collector:
                 self._passed = max(0, min(self._passed + made, there, _MOST))
                 rounded = -(-self._passed // _AT_ONCE) * _AT_ONCE  # few numbers are possible: what is kept stays small
                 raised = self._own + rounded
-                if raised not in self._raised:
+                if rounded and raised not in self._raised:  # else it is the program's own
                     self._raised.append(raised)
                 gc.set_threshold(raised, *others)
 

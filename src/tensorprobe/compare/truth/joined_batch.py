@@ -99,8 +99,10 @@ class _Arrays:
             found = next((one for one in (total, total / len(arrays)) if self._has(one)), None)
             if found is not None:
                 return np.asarray(found)
-        if not first.ndim:
+        if not first.ndim and is_alike:
             return np.stack(arrays)
+        if any(one.ndim != first.ndim for one in arrays[1:]):  # a last part of one row, squeezed
+            return first
         sizes = ({one.shape[:axis] + one.shape[axis + 1 :] for one in arrays} for axis in range(first.ndim))
         joined = (np.concatenate(arrays, axis) for axis, rest in enumerate(sizes) if len(rest) == 1)
         found = next(joined, None)
