@@ -82,10 +82,12 @@ class BackwardPasses:
         passes: list[BackwardPass],
         workspace: Workspace,
         note_failure: Callable[[str, Exception], None],
-        is_used: Callable[[Leaf, int], bool],
+        is_known: Callable[[Leaf, int], bool],
+        load: Callable[[Leaf], torch.Tensor],
     ) -> None:
-        """`is_used`: has a recorded call taken it before so many records?"""
-        self._passes, self._is_used = passes, is_used
+        """`is_known`: have recorded calls alone taken it before so many records? `load`: what was recorded
+        of a tensor."""
+        self._passes, self._is_known, self._load = passes, is_known, load
         self._workspace = workspace
         self._note_failure = note_failure
 
@@ -129,22 +131,27 @@ class BackwardPasses:
             tensor = self._find(gradient.leaf)
             if tensor is None or gradient.after is None or not (tensor.is_leaf or tensor.retains_grad):
                 continue
-            if tensor.grad is not None:
+            if tensor.grad is not None and self._is_known(gradient.leaf, one.position):
                 self._workspace.add(gradient.after, tensor.grad, one.name)
                 found.append((gradient, tensor.grad))
         self._workspace.release(one.used_tensors())
         return found
 
     def find_unused(self, request: BackwardRequest) -> Iterator[tuple[LeafGradient, torch.Tensor | None]]:
-        """The leaves that got a gradient in the program although no recorded call had taken them: something that is one
-        call here has used them, such as a compiled module. With the gradient as it was recorded; None without its
-        content."""
+        """The leaves that got a gradient in the program and not, or not all of it, from recorded calls: something that is
+        one call here has used them, such as a compiled module. With what the pass added to the gradient, as it was
+        recorded; None without its content."""
         for gradient in request.asked.all_leaves if request.roots else ():
-            if gradient.after is not None and not self._is_used(gradient.leaf, request.asked.position):
+            if gradient.after is not None and not self._is_known(gradient.leaf, request.asked.position):
                 try:
-                    yield gradient, self._workspace.take(gradient.after, request.asked.name)
+                    yield gradient, self._load_added(gradient)
                 except MissingContentError:
                     yield gradient, None
+
+    def _load_added(self, gradient: LeafGradient) -> torch.Tensor:
+        assert gradient.after is not None
+        after = self._load(gradient.after)
+        return after if gradient.before is None else after.double() - self._load(gradient.before)
 
     def _find(self, leaf: Leaf | None) -> torch.Tensor | None:
         return self._workspace.find_followed(leaf) if leaf is not None else None

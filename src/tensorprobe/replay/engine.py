@@ -78,7 +78,11 @@ class Replay:
         self.values = Values(self, replace_leaf)
         self.workspace = self.values.workspace
         self._passes = BackwardPasses(
-            list(self.passes), self.workspace, self.gradients.receiver.note_failure, FirstUses(program).is_used
+            list(self.passes),
+            self.workspace,
+            self.gradients.receiver.note_failure,
+            FirstUses(program).is_known,
+            self.recorded.load,
         )
         self.spread = SpreadCalls(self, self.rank)
         self.participant = Participant(self, self.rank)

@@ -1,4 +1,4 @@
-"""Which leaves the recorded calls of a step have taken, and when."""
+"""Which leaves the recorded calls of a step have taken, and when, and which only a compiled module knows about."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from functools import cached_property
 from tensorprobe.replay.program import Program
 from tensorprobe.run.leaf import Leaf
 
+COMPILED = "Jit"
+"""What is recorded as one call, with parameters that are not among its arguments."""
+
 
 class FirstUses:
     """By the number of a tensor, of its memory, and by the name of a parameter."""
@@ -15,9 +18,20 @@ class FirstUses:
     def __init__(self, program: Program) -> None:
         self._program = program
 
-    def is_used(self, leaf: Leaf, position: int) -> bool:
-        """Before so many records."""
-        return any(self._positions.get(key, position) < position for key in _iter_keys(leaf))
+    def is_known(self, leaf: Leaf, position: int) -> bool:
+        """Have recorded calls taken it before so many records, and no compiled module that it is a parameter of?"""
+        is_taken = any(self._positions.get(key, position) < position for key in _iter_keys(leaf))
+        name = leaf.parameter or ""
+        return is_taken and not any(name.startswith(path) and at < position for path, at in self._compiled.items())
+
+    @cached_property
+    def _compiled(self) -> dict[str, int]:
+        """What the names of parameters of compiled modules begin with, and where each was called first."""
+        found: dict[str, int] = {}
+        for operation in self._program.walk():
+            if operation.prefix == COMPILED and operation.call.module_path:
+                found.setdefault(f"{operation.call.module_path}.", operation.position)
+        return found
 
     @cached_property
     def _positions(self) -> dict[Hashable, int]:

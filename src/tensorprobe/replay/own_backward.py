@@ -27,6 +27,10 @@ _ROUNDED_UNITS = 32.0
 """A backward that is the derivative is so many units of rounding off, or by no more than this in any dtype …"""
 _FACTOR_UNITS = 6.0
 """… and all of it together by less."""
+_EXACT = 1e-12
+_FACTOR_SHARE = 1 / 16
+"""A factor goes on as it is, and no sum makes more of its rounding: where gradients are held against each other with
+room for many roundings, so much of one will do."""
 _GIVEN_ERRORS = 2.0
 """What is off by more than rounding already when it comes is off by as much when it goes on, or by a little more."""
 
@@ -104,12 +108,22 @@ class OwnBackward:
         unit, own = UNITS.get(leaf.dtype), load(leaf)
         if unit is None or own is None or own.shape != derivative.shape:
             return None
-        if _is_near(own, derivative, unit, self._find_arriving_error(load)):
+        if self._is_derivative(own, derivative, unit, load):
             return None
         factor = self._find_factor(own, unit, load)
-        rounding = self._find_rounding(slot, own, unit, load) if factor != 1 else 0.0
+        rounding = self._find_rounding(slot, own, unit, load) if factor is None else _factor_rounding(factor, own, unit)
         coverage.own_backwards.setdefault(self._operation.name, {})[slot] = rounding
         return own if factor is None or self._true is None else factor * self._true * (own != 0)
+
+    def _is_derivative(
+        self, own: torch.Tensor, derivative: torch.Tensor, unit: float, load: Callable[[Leaf], torch.Tensor | None]
+    ) -> bool:
+        came, true = self._load_arriving(load), self._true
+        if came is not None and true is not None and came.shape == true.shape == own.shape:
+            factor = float((derivative * true).sum()) / (float(true.square().sum()) or math.inf)
+            if bool(((derivative - factor * true).abs() <= _EXACT * true.abs()).all()):  # it hands on what came
+                return bool(((own - factor * came).abs() <= 2 * unit * (factor * came).abs()).all())
+        return _is_near(own, derivative, unit, self._find_arriving_error(load))
 
     def _find_arriving_error(self, load: Callable[[Leaf], torch.Tensor | None]) -> float:
         """How far the gradient that came was from its truth, relative to its size: so far what it gave back may be from
@@ -150,6 +164,12 @@ class OwnBackward:
             if bool(((own - factor * came).abs() <= 2 * unit * (factor * came).abs())[is_passed].all()):
                 return factor
         return None
+
+
+def _factor_rounding(factor: float, own: torch.Tensor, unit: float) -> float:
+    """All numbers that it was found from are rounded, each on its own, so together they tell it better than one does."""
+    count = float((own**2).sum()) ** 2 / (float((own**4).sum()) or 1.0)  # small ones among large ones tell nothing
+    return 0.0 if factor == 1 else _FACTOR_SHARE * unit * float(own.norm()) / max(count, 1.0) ** 0.5
 
 
 class _Joined(torch.autograd.Function):  # type: ignore[misc]

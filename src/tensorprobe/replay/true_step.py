@@ -52,7 +52,7 @@ class TrueValue:
     updated: Update | None = None
     """What became of a parameter, of a leaf that it is afterwards."""
     is_pinned: bool = False
-    """It is what was recorded: its maker could not be executed again, or drew it at random."""
+    """It is what was recorded: its maker could not be executed again, drew it at random, or was not seen."""
     is_root: bool = False
     """Gradients were asked of it."""
     is_trained: bool = False
@@ -202,11 +202,12 @@ class TrueStep:
         return bool(self.coarseness or self.coverage.own_backwards)
 
     def is_taken_as_recorded(self, value: TrueValue) -> bool:
-        """Is it a number of a call that could not be executed again, with the rounding that it was recorded with?"""
+        """Is it a number of a call that could not be executed again, or was not seen, with the rounding that it was
+        recorded with?"""
         if not value.is_pinned or not value.is_floating:
             return False
         maker = self.maker(value)
-        return maker is not None and not maker.is_random
+        return maker is None or not maker.is_random
 
     def leads_on(self, value: TrueValue) -> bool:
         """Is another floating value made of it? A choice is an end."""

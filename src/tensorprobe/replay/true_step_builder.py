@@ -102,6 +102,7 @@ class TrueStepBuilder(Onlooker):
             one.after.tensor for asked in program.backward_passes for one in asked.all_leaves if one.after is not None
         } - {None}
         self._cleared = set(_iter_cleared(program))
+        self._leaves = _find_leaves(program)
         self._parameters: dict[Any, str] = {}
         """By the memory that they show: what is written through `.data` is the parameter, too."""
         self._calls: dict[str, TrueCall] = {}
@@ -113,6 +114,8 @@ class TrueStepBuilder(Onlooker):
         self._followed: dict[int, weakref.ref[torch.Tensor]] = {}
         self._last: dict[int, int] = {}
         """The value that each tensor of the program held last."""
+        self._added: dict[str, Array | None] = {}
+        """What all passes added to the gradients of such leaves, or of those that other calls have used as well."""
         self._unused: dict[int, tuple[Leaf, Array | None]] = {}
         """Leaves that only calls have used which were not executed again, with their gradients."""
 
@@ -165,8 +168,14 @@ class TrueStepBuilder(Onlooker):
             owner.gradient, owner.is_cleared = to_array(gradient), True
 
     def see_unused_leaf(self, leaf: LeafGradient, recorded: torch.Tensor | None) -> None:
-        if leaf.leaf.tensor is not None:
-            self._unused[leaf.leaf.tensor] = leaf.leaf, None if recorded is None else to_array(recorded)
+        name = leaf.name
+        known = self._added.get(name, 0.0)
+        content = self._added[name] = None if recorded is None or known is None else known + to_array(recorded)
+        owner = self._owners.get(leaf.leaf.parameter or "")
+        if owner is not None:  # recorded calls have used it, too
+            owner.gradient, owner.is_gradient_lost = content, content is None
+        elif leaf.leaf.tensor is not None:
+            self._unused[leaf.leaf.tensor] = leaf.leaf, content
 
     def see_state_gradient(self, record: str, slot: str, gradient: torch.Tensor) -> None:
         self.see_gradient(record, slot, gradient)
@@ -259,6 +268,7 @@ class TrueStepBuilder(Onlooker):
         value.is_trained = leaf.requires_grad if not self._names_parameters else parameter is not None
         value.is_followed = tensor.requires_grad
         value.is_gradient = leaf.tensor in self._given_back
+        value.is_pinned = maker is None and leaf.requires_grad and leaf.tensor not in (self._leaves or {leaf.tensor})
         value.updated = _read_update(leaf)
         if leaf.tensor in self._unused and maker is None:
             _, value.gradient = self._unused.pop(leaf.tensor)
@@ -280,6 +290,15 @@ def _read_update(leaf: Leaf) -> Update | None:
     found = leaf.fields.get(UPDATED)
     parameter, by = (found.get("parameter"), found.get("by")) if isinstance(found, dict) else (None, None)
     return Update(parameter, by) if isinstance(parameter, str) and isinstance(by, str) else None
+
+
+def _find_leaves(program: Program) -> Set[int | None]:
+    """The tensors that gradients end at. Nothing is known of them where none of the passes asked for those of all."""
+    asked = program.backward_passes
+    if not any(one.accumulates and not one.inputs for one in asked):
+        return set()
+    known = {one.leaf.tensor for pass_ in asked for one in pass_.all_leaves}
+    return known | {one.tensor for pass_ in asked for one in pass_.inputs if one is not None}
 
 
 def _iter_rewritten(replay: Replay) -> Iterator[str]:

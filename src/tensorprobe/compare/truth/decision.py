@@ -35,6 +35,7 @@ from tensorprobe.compare.truth.verdict import TruthWords
 from tensorprobe.errors import DumpError, UsageError
 from tensorprobe.model.count import count_noun
 from tensorprobe.replay import NO_TORCH
+from tensorprobe.replay.true_step import UNITS
 from tensorprobe.run.leaf import WRITTEN
 from tensorprobe.run.step import Run, read_run
 from tensorprobe.store.slot import TensorSlot
@@ -181,7 +182,8 @@ class TruthDecision:
         return len(observed.gradients) > len(observed.unpaired_gradients)
 
     def _choose(self, judgement: Judgement, runs: tuple[Run, Run], finding: Finding, grown: Verdict) -> Verdict:
-        if grown.kind != "agree":  # what was recorded differs by more than rounding: which of the two is wrong?
+        if grown.kind != "agree" or judgement.coarsest >= UNITS["float16"]:
+            # what was recorded differs by more than rounding, or a mistake is no larger: is one of the two wrong?
             judgement.look_closer()
         if judgement.borrowers and _is_told_by_statistics(grown, judgement, finding):
             return grown
