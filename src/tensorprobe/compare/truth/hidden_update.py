@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tensorprobe.compare.truth.difference import Difference
+from tensorprobe.compare.truth.movement import NO_GRADIENT
 from tensorprobe.compare.truth.observable import GradientPair, find_given_to_optimizers, find_made_of_gradients
 from tensorprobe.compare.truth.update import CLIPPING, find_updated
 from tensorprobe.compare.truth.value_index import Counterparts, other_side
@@ -19,7 +20,10 @@ from tensorprobe.replay.true_step import UNITS, Array, TrueStep, TrueValue
 _UNITS = 8.0
 """So many roundings of a parameter may an update cost …"""
 _SHARE = 1e-4
-"""… and so much of its own size: gradients are rounded, too."""
+"""… and so much of its own size: gradients are rounded, too, by so many units of the largest one."""
+_GRADIENT_UNITS = 256.0
+_OTHER_WAY = 2.0
+"""A gradient that is nothing but rounding may have the other sign."""
 _UNTOUCHED = "one run's optimizer is given gradients as they are, and the other run clips them first"
 
 
@@ -36,8 +40,13 @@ class HiddenUpdate:
     is_near: bool
 
 
-def find_hidden_updates(counterparts: Counterparts, gradients: Sequence[GradientPair]) -> Iterator[HiddenUpdate]:
-    """Those whose parameter the other run is seen to update."""
+def find_hidden_updates(
+    counterparts: Counterparts, gradients: Sequence[GradientPair], recorded: Mapping[str, TrueStep]
+) -> Iterator[HiddenUpdate]:
+    """Those whose parameter the other run is seen to update. `recorded`: both steps with the numbers that they started
+    with, which at a later step are not the same."""
+    known = (_own(pair, side).gradient for pair in gradients for side in counterparts.steps)
+    largest = max((float(np.abs(one).max(initial=0.0)) for one in known if one is not None), default=0.0)
     for side, step in counterparts.steps.items():
         updated = find_updated(counterparts.steps[other_side(side)])
         for leaf in step.leaves:
@@ -45,27 +54,51 @@ def find_hidden_updates(counterparts: Counterparts, gradients: Sequence[Gradient
                 pair for pair in gradients if leaf.updated and _own(pair, side).parameter == leaf.updated.parameter
             ]
             partners = [updated.get(_own(pair, other_side(side)).parameter or "") for pair in pairs]
-            found = _carry(side, leaf, pairs, partners) if pairs and None not in partners else None
+            found = _carry(side, leaf, pairs, partners, recorded[side], largest) if pairs and None not in partners else None
             if found is not None:
                 yield found
 
 
 def _carry(
-    side: str, leaf: TrueValue, pairs: Sequence[GradientPair], partners: Sequence[TrueValue | None]
+    side: str,
+    leaf: TrueValue,
+    pairs: Sequence[GradientPair],
+    partners: Sequence[TrueValue | None],
+    recorded_step: TrueStep,
+    largest: float,
 ) -> HiddenUpdate | None:
-    content, before = leaf.array.reshape(-1).copy(), leaf.array.reshape(-1).copy()
+    content, before, started = (leaf.array.reshape(-1).copy() for _ in range(3))
+    share = np.full(content.size, _SHARE)
+    unit = UNITS.get(leaf.dtype, 0.0)
     for pair, partner in zip(pairs, partners, strict=True):
         origin = pair.find_origin("")
         if origin is None or partner is None or _own(pair, side).array.size != content.size:
             return None
         here, there = (origin.put, origin.take) if side == "candidate" else (origin.take, origin.put)
         content[here] = partner.array.reshape(-1)[there]
-        before[here] = _own(pair, side).array.reshape(-1)[here]
+        own = _own(pair, side)
+        before[here], started[here] = own.array.reshape(-1)[here], recorded_step.values[own.number].array.reshape(-1)[here]
+        share[here] = np.maximum(_SHARE, _find_rounding(_own(pair, side), unit, largest)[here])
     numbers = leaf.array.reshape(-1)
-    rounding = _UNITS * UNITS.get(leaf.dtype, 0.0) * (np.abs(before) + np.abs(numbers))
-    is_near = bool(np.all(np.abs(numbers - content) <= rounding + _SHARE * np.abs(content - before)))
+    rounding = _UNITS * unit * (np.abs(before) + np.abs(numbers))
+    recorded = before + numbers - started  # the same update, of what the other run holds before it
+    way = max(float(np.abs(one - before).max(initial=0.0)) for one in (content, recorded))
+    apart = np.abs(recorded - content)
+    is_near = bool(np.all(apart <= rounding + share * way))
+    # an optimizer makes as much of a gradient that was nothing but rounding some steps ago
+    is_near = is_near or float(np.linalg.norm(apart)) <= _SHARE * float(np.linalg.norm(content - before))
     assert partners[0] is not None
     return HiddenUpdate(side, leaf, partners[0], content.reshape(leaf.array.shape), is_near)
+
+
+def _find_rounding(parameter: TrueValue, unit: float, largest: float) -> Array:
+    """How far each element of its gradient may be from its truth, relative to it: an optimizer that divides by what
+    they are large makes as much of the small ones, which are rounded as the large ones are that they come from."""
+    if parameter.gradient is None:
+        return np.zeros(parameter.array.size)
+    sizes = np.abs(parameter.gradient.reshape(-1))
+    room = _GRADIENT_UNITS * unit * max(float(sizes.max(initial=0.0)), NO_GRADIENT * largest)
+    return np.minimum(room / np.maximum(sizes, np.finfo(np.float64).tiny), _OTHER_WAY)
 
 
 def describe_hidden_updates(found: Sequence[HiddenUpdate], steps: Mapping[str, TrueStep]) -> list[Difference]:

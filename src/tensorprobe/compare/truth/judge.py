@@ -59,11 +59,14 @@ class _TruthJudge:
         self._origins = origins
         self._borrowers = find_borrowers(reference, candidate)
         self._replacements: dict[str, dict[LeafKey, Array]] = {side: {} for side in SIDES}
+        self._recorded: Mapping[str, TrueStep] = {}
+        """Both, with the numbers that they were recorded with."""
         self._has_states = True
         """Are those of the reference's optimizer known that belong to those of the candidate's?"""
 
     def judge(self) -> Judgement:
         found = self._observe()
+        self._recorded = found.steps
         if found.obstacle is not None:
             return found
         if not found.observables.is_equal and any(step.coverage.decisions for step in found.steps.values()):
@@ -187,7 +190,7 @@ class _TruthJudge:
         found.differences = find_untouched(found.counterparts)
         if found.differences:
             return
-        hidden = list(find_hidden_updates(found.counterparts, found.observables.gradients))
+        hidden = list(find_hidden_updates(found.counterparts, found.observables.gradients, self._recorded))
         found.differences = describe_hidden_updates([one for one in hidden if not one.is_near], found.steps)
         for one in hidden:
             if one.is_near and one.leaf.key is not None:

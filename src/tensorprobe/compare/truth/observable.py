@@ -127,9 +127,11 @@ def observe(counterparts: Counterparts) -> Observables:
     ]
     pairs, unpaired = pair_gradients(counterparts)
     ends = _find_ends(counterparts, is_training=bool(roots[0] and roots[1]))
-    if all(pair.is_equal for pair in pairs):  # of other gradients all that is made of them is another
+    if all(pair.is_equal for pair in pairs):
         given = _find_given(counterparts)
         ends = given if any(given.values()) else ends
+    else:  # of other gradients all that is made of them is another
+        ends = {side: _leave_out_made(ends[side], step) for side, step in counterparts.steps.items()}
     losses = tuple(zip(*roots, strict=False))
     tolerance = counterparts.tolerance
     return Observables(losses, tuple(pairs), unpaired, ends, totals[0], totals[1], tolerance)
@@ -172,12 +174,17 @@ def find_given_to_optimizers(step: TrueStep) -> list[TrueValue]:
 
 
 def find_made_of_gradients(step: TrueStep) -> list[TrueValue]:
-    """The gradients that later calls take, and what comes of them."""
-    come = {value.number for value in step.leaves if value.is_gradient}
+    """The gradients that later calls take, what an optimizer has made of them unseen, and what comes of both."""
+    come = {value.number for value in step.leaves if value.is_gradient or value.updated is not None}
     for call in step.calls.values():
         if not come.isdisjoint(call.inputs.values()):
             come.update(call.outputs.values())
     return [step.values[number] for number in sorted(come) if step.values[number].is_floating]
+
+
+def _leave_out_made(ends: Sequence[TrueValue], step: TrueStep) -> list[TrueValue]:
+    made = {one.number for one in find_made_of_gradients(step)}
+    return [one for one in ends if one.number not in made]
 
 
 def _is_nearly_among(value: TrueValue, others: Sequence[tuple[TrueValue, float]]) -> bool:
@@ -199,11 +206,13 @@ def _is_kept(end: TrueValue, step: TrueStep) -> bool:
 
 def _find_lone_ends(side: str, counterparts: Counterparts) -> Iterator[TrueValue]:
     """What nobody takes, and the other run has not. A step without a backward is for this. What becomes of parameters
-    is another question."""
+    that have gradients is another question: those of a network that is only moved along have none."""
     step = counterparts.steps[side]
+    learning = {leaf.parameter for leaf in step.leaves if leaf.gradient is not None}
     for value in step.values:
         maker = step.maker(value)
-        is_own = maker is not None and maker.caller is None and not value.is_pinned and not value.is_trained
+        is_own = maker is not None and maker.caller is None and not value.is_pinned
+        is_own = is_own and not (value.is_trained and (value.parameter is None or value.parameter in learning))
         if is_own and step.is_end(value) and not counterparts.exists(side, value):
             yield value
 
