@@ -268,13 +268,18 @@ class TrueStepBuilder(Onlooker):
         value.is_trained = leaf.requires_grad if not self._names_parameters else parameter is not None
         value.is_followed = tensor.requires_grad
         value.is_gradient = leaf.tensor in self._given_back
-        value.is_pinned = maker is None and leaf.requires_grad and leaf.tensor not in (self._leaves or {leaf.tensor})
+        value.is_pinned = maker is None and self._is_made_unseen(leaf)
         value.updated = _read_update(leaf)
         if leaf.tensor in self._unused and maker is None:
             _, value.gradient = self._unused.pop(leaf.tensor)
             value.is_gradient_lost = value.gradient is None
         self._values.append(value)
         return number
+
+    def _is_made_unseen(self, leaf: Leaf) -> bool:
+        """Do gradients go through it to what nobody has recorded, such as the inside of a function transform?"""
+        is_told = bool(self._leaves) and leaf.parameter is None
+        return is_told and leaf.requires_grad and leaf.storage not in self._leaves  # a view has the memory of a leaf
 
     def _follow(self, tensor: torch.Tensor, value: TrueValue) -> None:
         """The gradients of a leaf are added up; those of a parameter also where the program has changed it between two
@@ -293,12 +298,12 @@ def _read_update(leaf: Leaf) -> Update | None:
 
 
 def _find_leaves(program: Program) -> Set[int | None]:
-    """The tensors that gradients end at. Nothing is known of them where none of the passes asked for those of all."""
+    """The memory of the tensors that gradients end at. Nothing is known of them where none of the passes asked for those of all."""
     asked = program.backward_passes
     if not any(one.accumulates and not one.inputs for one in asked):
         return set()
-    known = {one.leaf.tensor for pass_ in asked for one in pass_.all_leaves}
-    return known | {one.tensor for pass_ in asked for one in pass_.inputs if one is not None}
+    known = {one.leaf.storage for pass_ in asked for one in pass_.all_leaves}
+    return known | {one.storage for pass_ in asked for one in pass_.inputs if one is not None}
 
 
 def _iter_rewritten(replay: Replay) -> Iterator[str]:

@@ -15,15 +15,19 @@ from tensorprobe.compare.truth.same_array import TOLERANCE
 from tensorprobe.replay.true_step import Array, TrueCall, TrueStep, TrueValue
 
 
+_NOTHING = np.zeros(0)
+"""What is left of the values of other parts: each value keeps its number."""
+
+
 def join_batch(step: TrueStep, other: TrueStep) -> TrueStep | None:
     """The step as if it had computed its parts at once: the calls are those of the first one. None where it has no
     parts, or as many as the other run."""
     if len(step.roots) < 2 or len(step.roots) == len(other.roots):
         return None
     parts = [list(part) for part in _iter_parts(step)]
-    if not parts[0] or any(list(map(_kind_of, part)) != list(map(_kind_of, parts[0])) for part in parts[1:]):
-        return None
-    twins = _find_twins(parts)
+    if not _are_alike(parts):
+        parts = [_leave_out_shared(part, step) for part in parts]
+    twins = _find_twins(parts) if parts[0] and _are_alike(parts) else None
     return None if twins is None else _join(step, parts, twins, _Arrays(other))
 
 
@@ -36,6 +40,28 @@ def _iter_parts(step: TrueStep) -> Iterator[list[TrueCall]]:
         leading.append([call for call in ordered if not before.isdisjoint(call.outputs.values())])
     counts = Counter(call.name for calls in leading for call in calls)
     yield from ([call for call in calls if counts[call.name] == 1] for calls in leading)
+
+
+def _leave_out_shared(part: Sequence[TrueCall], step: TrueStep) -> list[TrueCall]:
+    """Without what is computed of nothing of its own, such as rows of a table: one part may have it from another."""
+    known = {call.name for call in part}
+    users = step.users
+    own = {
+        leaf.number
+        for leaf in step.leaves
+        if leaf.number in users and all(user.name in known for user in users[leaf.number])
+    }
+    found = []
+    for call in part:
+        if not own.isdisjoint(call.inputs.values()):
+            own.update(call.outputs.values())
+            found.append(call)
+    return found
+
+
+def _are_alike(parts: Sequence[Sequence[TrueCall]]) -> bool:
+    kinds = [list(map(_kind_of, part)) for part in parts]
+    return all(one == kinds[0] for one in kinds[1:])
 
 
 def _kind_of(call: TrueCall) -> tuple[str, str | None, list[str], list[str]]:
@@ -61,19 +87,15 @@ def _join(
 ) -> TrueStep:
     first_of = {number: first for first, numbers in twins.items() for number in numbers}
     left_out = {call.name for part in parts[1:] for call in part}
-    numbers: dict[int, int] = {}
     values: list[TrueValue] = []
     for value in step.values:
-        if first_of.get(value.number, value.number) != value.number or value.maker in left_out:
-            continue
+        is_joined = first_of.get(value.number, value.number) != value.number or value.maker in left_out
         arrays = [step.values[number].array for number in twins.get(value.number, (value.number,))]
-        numbers[value.number] = len(values)
-        values.append(replace(value, number=len(values), array=others.put_together(arrays)))
+        values.append(replace(value, array=_NOTHING if is_joined else others.put_together(arrays)))
     calls = {}
     for call in step.calls.values():
         inputs, outputs = (
-            {slot: numbers[found] for slot, one in slots.items() if (found := first_of.get(one, one)) in numbers}
-            for slots in (call.inputs, call.outputs)
+            {slot: first_of.get(one, one) for slot, one in slots.items()} for slots in (call.inputs, call.outputs)
         )
         if call.name not in left_out:
             calls[call.name] = replace(call, inputs=inputs, outputs=outputs)

@@ -24,7 +24,6 @@ from tensorprobe.compare.truth.leaf import find_movable, find_replacements, pair
 from tensorprobe.compare.truth.lending import find_borrowers, find_wanted
 from tensorprobe.compare.truth.loss_scale import find_loss_scale
 from tensorprobe.compare.truth.observable import Observables, observe
-from tensorprobe.compare.truth.opening import NOT_OPENED
 from tensorprobe.compare.truth.replaying import Replaying
 from tensorprobe.compare.truth.same_array import TOLERANCE
 from tensorprobe.compare.truth.start import Origins, pair_lone_leaves, pair_moved_leaves, pair_nearly_equal_leaves
@@ -214,11 +213,15 @@ class _TruthJudge:
                 found.differences, found.updates = [], ()  # what an optimizer takes was drawn, and not computed
 
     def _explain_difference(self, found: Judgement) -> None:
-        if not found.observables.has_same_loss:
-            found.differences = self._explain_joined(found)
-            if found.differences:
-                return
-        found.differences, opened = self._explain(found.counterparts, found.observables, _NOT_MOVED)
+        whole = None if found.observables.has_same_loss else self._join_batches(found)
+        if whole is not None:
+            found.differences, opened = self._explain_joined(whole)
+        if not found.differences:
+            found.differences, opened = self._explain(found.counterparts, found.observables, _NOT_MOVED)
+        elif whole is not None and whole.steps[SIDES[1]] is found.steps[SIDES[1]]:  # which can be executed again
+            found.counterparts = whole
+        else:
+            return
         if found.observables.has_same_loss or not found.differences:
             return
         replay = partial(self._replaying[SIDES[1]].replay, self._replacements[SIDES[1]], ())
@@ -303,19 +306,20 @@ class _TruthJudge:
                 return found, opened
         return differences, counterparts
 
-    def _explain_joined(self, found: Judgement) -> list[Difference]:
-        """The same, of a batch that one run computes in parts, as if it did not."""
+    def _join_batches(self, found: Judgement) -> Counterparts | None:
+        """A batch that one run computes in parts, as if it did not."""
         steps = found.counterparts.steps
         joined = {side: join_batch(step, steps[other_side(side)]) for side, step in steps.items()}
         if not any(joined.values()):
-            return []
-        inside = {side: NOT_OPENED if joined[side] else one.look_inside() for side, one in self._replaying.items()}
+            return None
         reference, candidate = (joined[side] or steps[side] for side in SIDES)
-        whole = Counterparts(reference, candidate, tolerance=found.counterparts.tolerance)
-        starts = {side: step.roots for side, step in whole.steps.items()}
-        differences, _ = explain_forward(whole, starts, self._arguments, inside)
+        return Counterparts(reference, candidate, tolerance=found.counterparts.tolerance)
+
+    def _explain_joined(self, whole: Counterparts) -> tuple[list[Difference], Counterparts]:
+        differences, opened = self._explain_forward(whole, {side: step.roots for side, step in whole.steps.items()})
         differences.sort(key=lambda one: not one.is_found)  # labels and losses of parts are written otherwise
-        return differences if len(differences) == 1 or any(one.is_found for one in differences) else []
+        is_told = len(differences) == 1 or any(one.is_found for one in differences)
+        return (differences if is_told else []), opened
 
     def _explain_forward(self, counterparts: Counterparts, starts: Starts) -> tuple[list[Difference], Counterparts]:
         inside = {side: one.look_inside() for side, one in self._replaying.items()}

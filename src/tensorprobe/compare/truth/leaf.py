@@ -6,7 +6,7 @@ coarser value is the rounding of the finer one, the finer one is what both mean.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -31,6 +31,7 @@ _COMPUTED = 3e-6
 def find_replacements(counterparts: Counterparts) -> dict[str, dict[LeafKey, Array]]:
     """For each side, the leaves that take the value of the other one."""
     found: dict[str, dict[LeafKey, Array]] = {"reference": {}, "candidate": {}}
+    is_other = _find_lone(counterparts)
     for side, step in counterparts.steps.items():
         others = counterparts.steps[other_side(side)]
         by_size: dict[int, list[TrueValue]] = {}
@@ -42,10 +43,15 @@ def find_replacements(counterparts: Counterparts) -> dict[str, dict[LeafKey, Arr
                 by_size.setdefault(value.array.size, []).append(value)
         leaves = [value for value in others.leaves if value.is_floating]
         for leaf in step.leaves:
-            is_lone = leaf.is_floating and not counterparts.exists(side, leaf)
+            is_lone = leaf.is_floating and is_other(side, leaf)
             is_state = leaf.parameter is None and not step.leads_to_loss(leaf)
             if is_lone and (leaf.array.size > 1 or leaf.is_trained or is_state):
                 finer = _find_finer(leaf, by_size.get(leaf.array.size, []))
+                tables = (one for one in by_size.get(leaf.array.size, []) if _is_same_table(leaf, one))
+                table = next((one for one in tables if is_other(other_side(side), one)), None)
+                if table is not None and side == "reference":
+                    continue  # which serves both
+                finer = finer if table is None else table
                 content = finer.array.reshape(leaf.array.shape) if finer is not None else None
                 if content is None and leaf.array.size > 1:
                     content = _find_turned(leaf, by_size.get(leaf.array.size, []))
@@ -99,11 +105,7 @@ def pair_near_leaves(counterparts: Counterparts, known: Collection[TrueValue]) -
     """At a later step: what is no parameter with a gradient, besides `known`, and differs by a few roundings, such as a
     slow copy of the weights. No mistake is so small."""
     reference, candidate = counterparts.steps["reference"], counterparts.steps["candidate"]
-    lone = set(counterparts.lone_tables)  # these have made the comparison so coarse that they would seem the same
-
-    def is_other(side: str, leaf: TrueValue) -> bool:
-        return leaf in lone or not counterparts.exists(side, leaf)
-
+    is_other = _find_lone(counterparts)
     others = [one for one in reference.leaves if one.is_floating and is_other("reference", one)]
     for leaf in candidate.leaves:
         unit = UNITS.get(leaf.dtype)
@@ -117,6 +119,13 @@ def pair_near_leaves(counterparts: Counterparts, known: Collection[TrueValue]) -
             content = _find_nearest(leaf, others, bounds[-1].relative)
         if content is not None and not np.array_equal(content, leaf.array):
             yield LeafPair(others[0], leaf, content, tuple(others))
+
+
+def _find_lone(counterparts: Counterparts) -> Callable[[str, TrueValue], bool]:
+    """Has the other run no such numbers? Tables that it has not have made the comparison so coarse that they would seem
+    to be there."""
+    lone = set(counterparts.lone_tables)
+    return lambda side, leaf: leaf in lone or not counterparts.exists(side, leaf)
 
 
 def _find_turned(leaf: TrueValue, others: Sequence[TrueValue]) -> Array | None:
@@ -187,6 +196,18 @@ def _collect(leaf: TrueValue, others: Sequence[TrueValue], bound: Bound) -> Arra
 
 def _rounding_bound(dtype: str, unit: float) -> Bound:
     return Bound(_SLACK * unit, max(LEAST.get(dtype, 0.0), 1e-38))
+
+
+def _is_same_table(leaf: TrueValue, other: TrueValue) -> bool:
+    """Have both programs written the same numbers down, each as it computed them?"""
+    is_data = all(one.is_leaf and not (one.is_trained or one.is_gradient) for one in (leaf, other))
+    if not is_data or leaf.dtype != other.dtype or UNITS.get(leaf.dtype, 1.0) > _COMPUTED or leaf.array.size < 2:
+        return False
+    first, second = leaf.array.reshape(-1), other.array.reshape(-1)
+    with np.errstate(invalid="ignore", over="ignore"):
+        is_finite = np.isfinite(second)
+        near = np.abs(first - second) <= _COMPUTED * np.abs(second[is_finite]).max(initial=0.0)
+        return bool(np.all((is_finite & near) | (first == second)))
 
 
 def is_rounding_of(leaf: TrueValue, finer: TrueValue) -> bool:

@@ -27,15 +27,6 @@ class Opener(Protocol):
     def open(self, step: TrueStep, name: str) -> TrueStep | None: ...
 
 
-class _NotOpened:
-    def open(self, step: TrueStep, name: str) -> TrueStep | None:
-        return None
-
-
-NOT_OPENED: Opener = _NotOpened()
-"""For calls of which no one call of the program can be taken apart."""
-
-
 class Opening:
     """Takes the calls apart at which two runs part, until they are found to part at two calls of a kind."""
 
