@@ -22,6 +22,8 @@ from tensorprobe.store.slot import TensorSlot
 _UNITS_OF_FLOAT32 = 512
 _UNITS = 4
 """Of the coarsest dtype: as a rule the rounding of a step's results is much less."""
+_FEWER_UNITS = 2
+"""Of the loss: it is a mean of many numbers, each rounded on its own."""
 _UNITS_OF_GRADIENTS = 64
 """Of a coarse dtype, of single gradients; of all together a quarter of it."""
 STRICT = 8
@@ -44,7 +46,8 @@ def find_agreement(reference: Run, candidate: Run, *, is_strict: bool = False) -
     is_coarse = tolerance > _UNITS_OF_FLOAT32 * 2.0**-24
     tolerance /= STRICT if is_strict and not is_coarse else 1
     loss_error = find_loss_error(reference, candidate)
-    if loss_error is None or not loss_error <= tolerance or any(find_lone_ends(reference, candidate)):
+    allowed_loss = tolerance / _FEWER_UNITS if is_coarse else tolerance
+    if loss_error is None or not loss_error <= allowed_loss or any(find_lone_ends(reference, candidate)):
         return None
     allowed = tolerance * (_UNITS_OF_GRADIENTS / _UNITS if is_coarse else 1)
     same = compare_gradients(reference, candidate, allowed).agree(allowed / 4 if is_coarse else allowed)

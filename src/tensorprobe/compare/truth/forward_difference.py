@@ -16,7 +16,7 @@ from tensorprobe.compare.truth.partial_sum import PartialSums
 from tensorprobe.compare.truth.piece import find_pieces
 from tensorprobe.compare.truth.slice import Slice, Slicer
 from tensorprobe.compare.truth.start import pair_lone_leaves
-from tensorprobe.compare.truth.value_index import Counterparts, other_side
+from tensorprobe.compare.truth.value_index import ORDERS, Counterparts, other_side
 from tensorprobe.compare.truth.walk import Walker
 from tensorprobe.replay.true_step import TrueCall, TrueValue
 
@@ -271,10 +271,15 @@ class ForwardExplainer:
         if untaken is not None:
             because = f"it does not take {untaken.parameter or untaken.slot}, as the reference does"
             return Difference("entered", reference, candidate, because, is_clear=True)
-        if word_of(reference) != word_of(candidate):
+        operands = [slot for slot in candidate.inputs if not self._is_same_operand(reference, candidate, slot)]
+        words = word_of(reference), word_of(candidate)
+        if words[0] != words[1]:
+            is_comparison = ORDERS.issuperset(words) and not operands
+            if is_comparison and not self._walker.describe_arguments(reference, candidate):
+                because = f"it compares by `{words[1]}` what the reference compares by `{words[0]}`"
+                return Difference("source", reference, candidate, because, is_clear=True)
             because = "both take the same value, and each does something else with it"
             return Difference("source", reference, candidate, because)
-        operands = [slot for slot in candidate.inputs if not self._is_same_operand(reference, candidate, slot)]
         arguments = self._walker.describe_arguments(reference, candidate, or_left_out=not operands)
         if arguments:
             because = f"called with {arguments}"

@@ -54,7 +54,9 @@ def find_hidden_updates(
                 pair for pair in gradients if leaf.updated and _own(pair, side).parameter == leaf.updated.parameter
             ]
             partners = [updated.get(_own(pair, other_side(side)).parameter or "") for pair in pairs]
-            found = _carry(side, leaf, pairs, partners, recorded[side], largest) if pairs and None not in partners else None
+            found = (
+                _carry(side, leaf, pairs, partners, recorded[side], largest) if pairs and None not in partners else None
+            )
             if found is not None:
                 yield found
 
@@ -77,7 +79,10 @@ def _carry(
         here, there = (origin.put, origin.take) if side == "candidate" else (origin.take, origin.put)
         content[here] = partner.array.reshape(-1)[there]
         own = _own(pair, side)
-        before[here], started[here] = own.array.reshape(-1)[here], recorded_step.values[own.number].array.reshape(-1)[here]
+        before[here], started[here] = (
+            own.array.reshape(-1)[here],
+            recorded_step.values[own.number].array.reshape(-1)[here],
+        )
         share[here] = np.maximum(_SHARE, _find_rounding(_own(pair, side), unit, largest)[here])
     numbers = leaf.array.reshape(-1)
     rounding = _UNITS * unit * (np.abs(before) + np.abs(numbers))

@@ -60,8 +60,8 @@ class _TruthJudge:
         self._replacements: dict[str, dict[LeafKey, Array]] = {side: {} for side in SIDES}
         self._recorded: Mapping[str, TrueStep] = {}
         """Both, with the numbers that they were recorded with."""
-        self._has_states = True
-        """Are those of the reference's optimizer known that belong to those of the candidate's?"""
+        self._unknown_states: Collection[tuple[int, ...]] = ()
+        """The shapes of what the candidate's optimizer keeps and of which the reference's has none that is alike."""
 
     def judge(self) -> Judgement:
         found = self._observe()
@@ -157,9 +157,8 @@ class _TruthJudge:
         lone = (pair for pair in unlike if leads_to_loss(pair.candidate))
         pairs = list(lone) if origins is None else pair_moved_leaves(counterparts, origins)
         near = list(pair_near_leaves(counterparts, {pair.candidate for pair in pairs})) if origins is not None else []
-        states = pair_states(counterparts) if origins is not None else []
-        self._has_states = states is not None
-        changed = [*pairs, *(states or ()), *near]
+        states, self._unknown_states = pair_states(counterparts) if origins is not None else ([], ())
+        changed = [*pairs, *states, *near]
         put = {pair.candidate.key: pair.content for pair in changed if pair.candidate.key is not None}
         if not put:
             return
@@ -201,10 +200,11 @@ class _TruthJudge:
     def _compare_updates(self, found: Judgement) -> None:
         """What becomes of the parameters?"""
         found.updates = pair_updates(found.counterparts, found.observables.gradients)
+        unknown = self._unknown_states
+        is_told = not (unknown and found.borrowers)  # the states of a run with statistics only are those of another
+        found.updates = tuple(pair for pair in found.updates if is_told and pair.candidate.array.shape not in unknown)
         differing = [pair for pair in found.updates if not pair.is_equal]
-        if differing and not self._has_states:
-            found.updates = ()
-        elif differing:
+        if differing:
             starts = {SIDES[0]: [one.reference for one in differing], SIDES[1]: [one.candidate for one in differing]}
             found.differences = find_left_alone(differing, found.steps)
             if not found.differences:

@@ -131,7 +131,7 @@ def observe(counterparts: Counterparts) -> Observables:
         given = _find_given(counterparts)
         ends = given if any(given.values()) else ends
     else:  # of other gradients all that is made of them is another
-        ends = {side: _leave_out_made(ends[side], step) for side, step in counterparts.steps.items()}
+        ends = _keep_common({side: _leave_out_made(ends[side], step) for side, step in counterparts.steps.items()})
     losses = tuple(zip(*roots, strict=False))
     tolerance = counterparts.tolerance
     return Observables(losses, tuple(pairs), unpaired, ends, totals[0], totals[1], tolerance)
@@ -148,7 +148,12 @@ def _find_ends(counterparts: Counterparts, *, is_training: bool) -> dict[str, li
         if piece.part.array.size == piece.whole.array.size:
             ends["candidate"].remove(piece.part)
             ends["reference"].remove(piece.whole)
-    sizes = {value.array.size for value in ends["reference"]} & {value.array.size for value in ends["candidate"]}
+    return _keep_common(ends)
+
+
+def _keep_common(ends: Mapping[str, Sequence[TrueValue]]) -> dict[str, list[TrueValue]]:
+    """Those of which both runs have some with so many numbers."""
+    sizes = set.intersection(*({value.array.size for value in values} for values in ends.values()))
     return {side: [value for value in values if value.array.size in sizes] for side, values in ends.items()}
 
 

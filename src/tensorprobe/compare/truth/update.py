@@ -124,13 +124,13 @@ def find_left_alone(pairs: Sequence[UpdatePair], steps: Mapping[str, TrueStep]) 
     return found
 
 
-def pair_states(counterparts: Counterparts) -> list[LeafPair] | None:
+def pair_states(counterparts: Counterparts) -> tuple[list[LeafPair], Set[tuple[int, ...]]]:
     """What both runs hold besides the parameters at the start of a later step, where rounding has moved it: what an
-    optimizer keeps, and what leads to no loss, such as means of the parameters. None if some of it has no partner,
-    and may be more than the rounding of a gradient that is zero."""
+    optimizer keeps, and what leads to no loss, such as means of the parameters. And the shapes of what has no partner,
+    and may be more than the rounding of a gradient that is zero: of such parameters no update is known."""
     lone = {side: list(_find_states(side, counterparts)) for side in counterparts.steps}
     noise = {side: _find_noise(lone[side], step) for side, step in counterparts.steps.items()}
-    found = []
+    found, unknown = [], set[tuple[int, ...]]()
     for value in lone["candidate"]:
         alike = [one for one in lone["reference"] if one.array.shape == value.array.shape]
         best = max(alike, key=lambda one: _cosine(one.array, value.array), default=None)
@@ -139,12 +139,13 @@ def pair_states(counterparts: Counterparts) -> list[LeafPair] | None:
             others = [one for one in alike if one.number in noise["reference"]]
             is_noise = bool(others) and value.number in noise["candidate"]
             if not is_noise:
-                return None
+                unknown.add(value.array.shape)
+                continue
             best = min(others, key=lambda one: abs(np.log(_size(one.array) / _size(value.array))))
         lone["reference"].remove(best)
         if is_noise or _distance(best.array, value.array) < _NEAR:
             found.append(pair_leaves(best, value))
-    return found
+    return found, unknown
 
 
 def _find_largest(leaf: TrueValue) -> float:

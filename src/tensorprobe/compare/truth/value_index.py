@@ -27,12 +27,11 @@ _ROUNDED_UNITS = 64.0
 _FINE = 1e-6
 _SMALL = 4
 """Of values with fewer numbers it is not worth knowing which are equal."""
-_COMPARISONS = frozenset(
-    {
-        *("lt", "le", "gt", "ge", "eq", "ne", "logical_not", "logical_and", "logical_or", "logical_xor"),
-        *("bitwise_not", "bitwise_and", "bitwise_or", "bitwise_xor"),
-    }
-)
+ORDERS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
+_COMPARISONS = ORDERS | {
+    *("logical_not", "logical_and", "logical_or", "logical_xor"),
+    *("bitwise_not", "bitwise_and", "bitwise_or", "bitwise_xor"),
+}
 """One mask is made by any of them: what is smaller, or what is not; what is seen by both, or hidden by one of them."""
 
 
