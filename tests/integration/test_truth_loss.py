@@ -99,3 +99,47 @@ def test_parameters_that_only_a_compiled_module_uses_have_their_recorded_gradien
 
     verdict = compare(tmp_path, (at_once, at_once), compile_candidate, task, updates)
     assert (verdict.kind == "agree") is (scale == 1.0), verdict.headline
+
+
+def shrink(decay: float) -> Loss:
+    def loss_of(net: nn.Module, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return at_once(net, x, target) + decay * sum(one.square().sum() for one in net.parameters())
+
+    return loss_of
+
+
+@pytest.mark.parametrize("decay", [0.01, 0.02])
+def test_parameters_that_a_compiled_module_uses_besides_have_all_of_their_gradients(
+    decay: float, tmp_path: Path
+) -> None:
+    def compile_candidate(side: str, net: nn.Module) -> nn.Module:
+        assert isinstance(net, Net)
+        if side == "candidate":
+            net.head = torch.compile(net.head, backend="aot_eager")
+        return net
+
+    verdict = compare(tmp_path, (shrink(0.01), shrink(decay)), compile_candidate, updates=True)
+    assert (verdict.kind == "agree") is (decay == 0.01), verdict.headline
+
+
+def test_what_comes_out_of_a_function_transform_is_known_as_it_was_recorded(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    nets, x, target = [Net() for _ in range(3)], torch.randn(6, 8), torch.randint(0, 5, (6,))
+    one = Net()
+
+    parameters, buffers = torch.func.stack_module_state(nets)
+    parameters = {name: value.detach().requires_grad_() for name, value in parameters.items()}
+
+    def together(factor: float) -> torch.Tensor:
+        call = lambda given, kept: factor * torch.func.functional_call(one, (given, kept), (x,))  # noqa: E731
+        return torch.stack([F.cross_entropy(y, target) for y in torch.vmap(call)(parameters, buffers)]).mean()
+
+    def one_by_one(_: float) -> torch.Tensor:
+        return torch.stack([F.cross_entropy(net(x), target) for net in nets]).mean()
+
+    for name, way, factor in (("loop", one_by_one, 1.0), ("vmap", together, 1.0), ("wrong", together, 1.01)):
+        with tensorprobe.capture(nn.ModuleList(nets), tmp_path / name, level="L1", task="tensor"):
+            way(factor).backward()
+    verdict = tensorprobe.compare(tmp_path / "loop", tmp_path / "vmap").verdict
+    assert verdict.kind == "agree", verdict.headline
+    assert tensorprobe.compare(tmp_path / "loop", tmp_path / "wrong").verdict.kind != "agree"

@@ -658,3 +658,126 @@ def test_a_last_part_of_one_row_may_lose_its_axis(tmp_path: Path) -> None:
                 (F.mse_loss(made, wanted.squeeze()) * (len(one) / 6)).backward()
     verdict = tensorprobe.compare(tmp_path / "r", tmp_path / "c").verdict
     assert verdict.kind != "agree", verdict
+
+
+class Looking(nn.Module):
+    """Attention with turned queries and keys, with a table of angles; written out, or as one call."""
+
+    def __init__(self, *, is_written_out: bool, is_turned: bool = True, window: int = 2) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.joint = nn.Embedding(17, WIDTH), nn.Linear(WIDTH, 3 * WIDTH)
+        self.norm, self.last = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 17)
+        angles = torch.outer(torch.arange(9.0), torch.arange(WIDTH // 2) / 3)
+        self.register_buffer("cos", angles.cos().repeat(1, 2), persistent=False)
+        self.register_buffer("sin", angles.sin().repeat(1, 2), persistent=False)
+        self.is_written_out, self.is_turned, self.window = is_written_out, is_turned, window
+
+    def turn(self, x: Tensor) -> Tensor:
+        first, second = x.chunk(2, -1)
+        return x * self.cos[: x.shape[1]] + torch.cat([-second, first], -1) * self.sin[: x.shape[1]]
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.table(tokens)
+        query, key, value = self.joint(self.norm(x)).chunk(3, -1)
+        query, key = self.turn(query), self.turn(key) if self.is_turned else key
+        place = torch.arange(tokens.shape[1])
+        seen = (place[:, None] - place).abs() <= self.window
+        if self.is_written_out:
+            scores = (query @ key.transpose(1, 2) / WIDTH**0.5).masked_fill(~seen, float("-inf"))
+            mixed = scores.softmax(-1) @ value
+        else:
+            mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=seen)
+        return self.last(x + mixed)
+
+
+def record_looking(path: Path, model: Looking, parts: int) -> Path:
+    tokens = torch.randint(0, 17, (4, 9), generator=torch.Generator().manual_seed(5))
+    with tensorprobe.capture(model, path, level="L1", task="tensor"):
+        for part in tokens.chunk(parts):
+            loss = F.cross_entropy(model(part[:, :-1]).flatten(0, 1), part[:, 1:].flatten())
+            (loss / parts).backward()
+    return path
+
+
+@pytest.mark.parametrize("is_turned", [True, False])
+def test_attention_is_looked_into_also_where_the_batch_is_taken_in_halves(is_turned: bool, tmp_path: Path) -> None:
+    reference = record_looking(tmp_path / "r", Looking(is_written_out=False), 2)
+    candidate = record_looking(tmp_path / "c", Looking(is_written_out=True, is_turned=is_turned), 1)
+    verdict = tensorprobe.compare(reference, candidate, processes=1).verdict
+    assert (verdict.kind == "agree") is is_turned, verdict.headline
+    lines = " ".join(str(line) for line in verdict.evidence)
+    assert is_turned or "key.transpose" in lines or "self.turn(key)" in lines or "query, key, value" in lines, verdict
+
+
+class Seeing(Looking):
+    """As far as the window, and not up to it."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.table(tokens)
+        query, key, value = self.joint(self.norm(x)).chunk(3, -1)
+        query, key = self.turn(query), self.turn(key)
+        place = torch.arange(tokens.shape[1])
+        seen = (place[:, None] - place).abs() < self.window
+        return self.last(x + F.scaled_dot_product_attention(query, key, value, attn_mask=seen))
+
+
+def test_numbers_that_are_compared_in_another_way_are_named_before_what_is_masked_by_them(tmp_path: Path) -> None:
+    reference = record_looking(tmp_path / "r", Looking(is_written_out=True), 1)
+    candidate = record_looking(tmp_path / "c", Seeing(is_written_out=False), 1)
+    headline = tensorprobe.compare(reference, candidate, processes=1).verdict.headline
+    assert "compares by `lt` what the reference compares by `le`" in headline
+
+
+# -- what is moved along -----------------------------------------------------------------------------------------------
+
+
+class Followed(nn.Module):
+    """A network, and one that follows it slowly. `share`: how far; `is_stopped`: are its results constants?"""
+
+    def __init__(self, share: float, *, is_stopped: bool = True) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.net, self.slow = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.slow.requires_grad_(False)
+        self.share, self.is_stopped = share, is_stopped
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.net(x)
+        aim = self.slow(x) + 0.5 * (y.detach() if self.is_stopped else y)
+        return (y - aim).square().mean()
+
+    @torch.no_grad()
+    def follow(self, by_hand: bool) -> None:
+        for slow, fast in zip(self.slow.parameters(), self.net.parameters(), strict=True):
+            if by_hand:
+                slow.copy_((1 - self.share) * slow + self.share * fast)
+            else:
+                slow.mul_(1 - self.share).add_(self.share * fast)
+
+
+def record_followed(path: Path, model: Followed, by_hand: bool) -> Path:
+    optimizer = torch.optim.Adam(model.net.parameters(), 0.01)
+    with tensorprobe.capture(model, path, level="L1", task="tensor"):
+        model(draw_data(3)).backward()
+        optimizer.step()
+        model.follow(by_hand)
+    return path
+
+
+@pytest.mark.parametrize("share", [0.1, 0.9])
+def test_a_network_that_is_only_moved_along_is_held_against_that_of_the_other_run(share: float, tmp_path: Path) -> None:
+    paths = (
+        record_followed(tmp_path / "r", Followed(0.1), False),
+        record_followed(tmp_path / "c", Followed(share), True),
+    )
+    verdict = tensorprobe.compare(*paths, processes=1).verdict
+    assert (verdict.kind == "agree") is (share == 0.1), verdict.headline
+
+
+def test_a_gradient_is_named_before_what_comes_of_it_after_the_update(tmp_path: Path) -> None:
+    reference = record_followed(tmp_path / "r", Followed(0.1), False)
+    candidate = record_followed(tmp_path / "c", Followed(0.1, is_stopped=False), True)
+    verdict = tensorprobe.compare(reference, candidate, processes=1).verdict
+    assert verdict.call is not None
+    assert "detach" in verdict.headline or "backward" in verdict.headline, verdict.headline

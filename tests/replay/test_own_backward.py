@@ -126,6 +126,35 @@ class Through(torch.autograd.Function):  # type: ignore[misc]
         return ctx.share * gradient, None, None
 
 
+class HandedOn(torch.autograd.Function):  # type: ignore[misc]
+    """What it is given, with its gradient times a factor."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, factor: float) -> torch.Tensor:
+        ctx.factor = factor
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return ctx.factor * gradient, None
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.97, 1.02])
+def test_a_factor_that_is_not_much_more_than_rounding_is_found_in_bfloat16(factor: float, tmp_path: Path) -> None:
+    verdict = compare(tmp_path, lambda x, _: x, lambda x, _: HandedOn.apply(x, factor), torch.bfloat16)
+    assert (verdict.kind == "agree") is (factor == 1.0), verdict.headline
+
+
+def test_a_hook_that_changes_a_gradient_by_little_is_found_in_bfloat16(tmp_path: Path) -> None:
+    def hook(x: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        y = x.view_as(x)
+        y.register_hook(lambda gradient: 1.02 * gradient)
+        return y
+
+    verdict = compare(tmp_path, lambda x, _: x.view_as(x), hook, torch.bfloat16)
+    assert "a hook, or a write" in verdict.headline
+
+
 @pytest.mark.parametrize("share", [1.0, 1.1])
 def test_an_argument_that_no_call_inside_uses_gets_the_gradient_that_the_function_gave_it(
     share: float, tmp_path: Path

@@ -138,8 +138,8 @@ class BackwardPasses:
         return found
 
     def find_unused(self, request: BackwardRequest) -> Iterator[tuple[LeafGradient, torch.Tensor | None]]:
-        """The leaves that got a gradient in the program and not, or not all of it, from recorded calls: something that is
-        one call here has used them, such as a compiled module. With what the pass added to the gradient, as it was
+        """The leaves that got a gradient in the program and not, or not all of it, from recorded calls: something that
+        is one call here has used them, such as a compiled module. With what the pass added to the gradient, as it was
         recorded; None without its content."""
         for gradient in request.asked.all_leaves if request.roots else ():
             if gradient.after is not None and not self._is_known(gradient.leaf, request.asked.position):

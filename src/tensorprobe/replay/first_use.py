@@ -26,12 +26,17 @@ class FirstUses:
 
     @cached_property
     def _compiled(self) -> dict[str, int]:
-        """What the names of parameters of compiled modules begin with, and where each was called first."""
+        """What the names of parameters of compiled modules begin with, and where each was called first. In a module
+        that only calls something compiled there are other calls."""
         found: dict[str, int] = {}
+        others = set[str]()
         for operation in self._program.walk():
-            if operation.prefix == COMPILED and operation.call.module_path:
-                found.setdefault(f"{operation.call.module_path}.", operation.position)
-        return found
+            path = f"{operation.call.module_path}." if operation.call.module_path else ""
+            if operation.prefix == COMPILED and path:
+                found.setdefault(path, operation.position)
+            elif not operation.is_module:
+                others.add(path)
+        return {path: at for path, at in found.items() if not any(other.startswith(path) for other in others)}
 
     @cached_property
     def _positions(self) -> dict[Hashable, int]:

@@ -167,7 +167,7 @@ class OwnBackward:
 
 
 def _factor_rounding(factor: float, own: torch.Tensor, unit: float) -> float:
-    """All numbers that it was found from are rounded, each on its own, so together they tell it better than one does."""
+    """The numbers that it was found from are rounded, each on its own: together they tell it better than one does."""
     count = float((own**2).sum()) ** 2 / (float((own**4).sum()) or 1.0)  # small ones among large ones tell nothing
     return 0.0 if factor == 1 else _FACTOR_SHARE * unit * float(own.norm()) / max(count, 1.0) ** 0.5
 

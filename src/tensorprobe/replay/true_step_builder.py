@@ -298,7 +298,8 @@ def _read_update(leaf: Leaf) -> Update | None:
 
 
 def _find_leaves(program: Program) -> Set[int | None]:
-    """The memory of the tensors that gradients end at. Nothing is known of them where none of the passes asked for those of all."""
+    """The memory of the tensors that gradients end at. Nothing is known of them where none of the passes asked for
+    those of all."""
     asked = program.backward_passes
     if not any(one.accumulates and not one.inputs for one in asked):
         return set()

@@ -182,9 +182,10 @@ class TruthDecision:
         return len(observed.gradients) > len(observed.unpaired_gradients)
 
     def _choose(self, judgement: Judgement, runs: tuple[Run, Run], finding: Finding, grown: Verdict) -> Verdict:
-        if grown.kind != "agree" or judgement.coarsest >= UNITS["float16"]:
-            # what was recorded differs by more than rounding, or a mistake is no larger: is one of the two wrong?
+        if grown.kind != "agree":  # what was recorded differs by more than rounding: which of the two is wrong?
             judgement.look_closer()
+        elif judgement.coarsest >= UNITS["float16"]:  # a mistake may be no larger than rounding
+            judgement.look_closer(only_sums=True)
         if judgement.borrowers and _is_told_by_statistics(grown, judgement, finding):
             return grown
         is_unclear = not judgement.is_equal and not judgement.differences

@@ -103,7 +103,8 @@ def _find_rounding(parameter: TrueValue, unit: float, largest: float) -> Array:
         return np.zeros(parameter.array.size)
     sizes = np.abs(parameter.gradient.reshape(-1))
     room = _GRADIENT_UNITS * unit * max(float(sizes.max(initial=0.0)), NO_GRADIENT * largest)
-    return np.minimum(room / np.maximum(sizes, np.finfo(np.float64).tiny), _OTHER_WAY)
+    found: Array = np.minimum(room / np.maximum(sizes, np.finfo(np.float64).tiny), _OTHER_WAY)
+    return found
 
 
 def describe_hidden_updates(found: Sequence[HiddenUpdate], steps: Mapping[str, TrueStep]) -> list[Difference]:

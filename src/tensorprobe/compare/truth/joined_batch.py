@@ -14,7 +14,6 @@ from tensorprobe.compare.truth.call_likeness import word_of
 from tensorprobe.compare.truth.same_array import TOLERANCE
 from tensorprobe.replay.true_step import Array, TrueCall, TrueStep, TrueValue
 
-
 _NOTHING = np.zeros(0)
 """What is left of the values of other parts: each value keeps its number."""
 

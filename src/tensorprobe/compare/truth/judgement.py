@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tensorprobe.compare.truth.difference import Difference
@@ -90,10 +90,18 @@ class Judgement:
         names = {name for pair in self.updates for name in (pair.candidate.parameter,) if pair.is_equal}
         return bool(names) and names.issuperset(find_updated(self.steps[SIDES[1]]))
 
-    def look_closer(self) -> None:
-        """Hold each call of each run against what it means, which takes longer than all else."""
-        if self.runs_alike and not self.truths:
-            self.truths = {side: one.find_truth() for side, one in self.runs_alike.items()}
+    def look_closer(self, *, only_sums: bool = False) -> None:
+        """Hold each call of each run against what it means, which takes longer than all else. `only_sums`: nothing is
+        looked for but gradients that something has changed on their way."""
+        if not self.runs_alike or self.truths:
+            return
+        self.truths = {side: one.find_truth() for side, one in self.runs_alike.items()}
+        if only_sums:
+            self.truths = {
+                side: replace(truth, findings=[one for one in truth.findings if one.kind == "sum"])
+                for side, truth in self.truths.items()
+            }
+        else:
             self.precision_loss = find_precision_loss(self.counterparts, self.truths)
 
     def find_origins(self) -> dict[str, list[Origin]]:
