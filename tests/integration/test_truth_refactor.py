@@ -781,3 +781,21 @@ def test_a_gradient_is_named_before_what_comes_of_it_after_the_update(tmp_path: 
     verdict = tensorprobe.compare(reference, candidate, processes=1).verdict
     assert verdict.call is not None
     assert "detach" in verdict.headline or "backward" in verdict.headline, verdict.headline
+
+
+class Shifted(nn.Module):
+    """What is added to all of a row before a softmax has no effect."""
+
+    def __init__(self, shift: float) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear, self.shift = nn.Linear(WIDTH, WIDTH), nn.Parameter(shift + torch.rand(6, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.linear(x) + self.shift).softmax(-1)[..., 0].sum()
+
+
+def test_a_parameter_that_starts_otherwise_without_an_effect_is_told(tmp_path: Path) -> None:
+    verdict = compare(tmp_path, Shifted(0.0), Shifted(1.0))
+    assert verdict.kind == "agree", verdict.headline
+    assert any("shift did not start with the same numbers, which has no effect" in line for line in verdict.evidence)

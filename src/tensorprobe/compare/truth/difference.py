@@ -104,6 +104,9 @@ def describe_start(pair: LeafPair, steps: Mapping[str, TrueStep]) -> Difference:
     )
     size = "" if pair.error is None else f": they differ by {pair.error:.2g}"
     because = f"{what} is not the same at the start{size}"
+    users = steps["candidate"].users.get(leaf.number, [])
+    if kind == "entered" and users and all(call.caller is not None for call in users):
+        because = f"what the optimizer keeps ({what}) is not the same{size}. The step before has made it"
     for side, value in (("candidate", leaf), ("reference", pair.reference)):
         if value.is_gradient and not _is_computed(value, steps[side]):
             because = f"{what} is not the gradient that this step of the {side} computed: it was cleared too late, "

@@ -47,6 +47,12 @@ def word_coverage(judgement: Judgement) -> Iterator[str]:
             "those of the reference served both"
         )
     unpaired = judgement.observables.unpaired_gradients
+    held = {value.parameter: value for value in judgement.steps["candidate"].leaves if value.parameter is not None}
+    other = [one for one in unpaired if one.parameter in held and held[one.parameter].array.shape == one.array.shape]
+    if other and judgement.is_equal:
+        names = list_names([str(value.parameter) for value in other])
+        yield f"{names} did not start with the same numbers, which has no effect on the loss and the other gradients"
+        unpaired = [one for one in unpaired if one not in other]
     if unpaired:
         names = list_names([value.parameter or value.slot for value in unpaired])
         yield f"not compared: the gradient of {names} of the reference: nothing in the candidate has its numbers"

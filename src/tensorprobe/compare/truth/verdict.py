@@ -137,7 +137,7 @@ class TruthWords:
             return f"Without rounding, the loss is {losses}."
         differing = [pair for pair in observed.gradients if not pair.is_equal]
         if not differing:
-            return "Results that nobody takes differ."
+            return "Results that no other call takes differ."
         names = list_names([pair.name for pair in differing])
         count = f"{len(differing):,} of {len(observed.gradients):,} gradients of parameters"
         verb = "is" if len(differing) == 1 else "are"
