@@ -90,6 +90,9 @@ class BackwardPasses:
         self._passes, self._is_known, self._load = passes, is_known, load
         self._workspace = workspace
         self._note_failure = note_failure
+        self._left: dict[int | None, torch.Tensor] = {}
+        self._left_before: dict[int | None, torch.Tensor] = {}
+        """What the last pass, and the one before it, left in gradients that recorded calls alone do not make."""
 
     def next(self, position: float, *, is_joint: bool) -> BackwardRequest | None:
         """The next one that came before the record at `position`. `is_joint`: other ranks may go through its graph."""
@@ -118,7 +121,8 @@ class BackwardPasses:
             tensor = self._find(wanted)
             request.inputs.append(tensor if tensor is not None and tensor.requires_grad else None)
         for gradient in one.all_leaves if request.roots else ():
-            self._put_gradient(gradient)
+            if self._is_known(gradient.leaf, one.position):
+                self._put_gradient(gradient)
 
     def take_results(self, request: BackwardRequest) -> list[tuple[LeafGradient, torch.Tensor]]:
         """A pass is over: what it gave stands for what the program got. Returns what is in `.grad` now."""
@@ -141,6 +145,7 @@ class BackwardPasses:
         """The leaves that got a gradient in the program and not, or not all of it, from recorded calls: something that
         is one call here has used them, such as a compiled module. With what the pass added to the gradient, as it was
         recorded; None without its content."""
+        self._left_before, self._left = self._left, {}
         for gradient in request.asked.all_leaves if request.roots else ():
             if gradient.after is not None and not self._is_known(gradient.leaf, request.asked.position):
                 try:
@@ -150,8 +155,12 @@ class BackwardPasses:
 
     def _load_added(self, gradient: LeafGradient) -> torch.Tensor:
         assert gradient.after is not None
-        after = self._load(gradient.after)
-        return after if gradient.before is None else after.double() - self._load(gradient.before)
+        after = self._left[gradient.after.tensor] = self._load(gradient.after)
+        if gradient.before is None:
+            return after
+        if gradient.before.data_name is None and gradient.before.tensor in self._left_before:
+            return after.double() - self._left_before[gradient.before.tensor]
+        return after.double() - self._load(gradient.before)
 
     def _find(self, leaf: Leaf | None) -> torch.Tensor | None:
         return self._workspace.find_followed(leaf) if leaf is not None else None

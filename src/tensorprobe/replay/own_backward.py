@@ -31,6 +31,8 @@ _EXACT = 1e-12
 _FACTOR_SHARE = 1 / 16
 """A factor goes on as it is, and no sum makes more of its rounding: where gradients are held against each other with
 room for many roundings, so much of one will do."""
+_FACTOR_ITSELF = 1 / 32
+"""It may have been computed, and rounded itself."""
 _GIVEN_ERRORS = 2.0
 """What is off by more than rounding already when it comes is off by as much when it goes on, or by a little more."""
 
@@ -119,7 +121,9 @@ class OwnBackward:
         self, own: torch.Tensor, derivative: torch.Tensor, unit: float, load: Callable[[Leaf], torch.Tensor | None]
     ) -> bool:
         came, true = self._load_arriving(load), self._true
-        if came is not None and true is not None and came.shape == true.shape == own.shape:
+        is_told = came is not None and true is not None and came.shape == true.shape == own.shape
+        if is_told and unit >= UNITS["float16"]:  # where a mistake may be no larger than rounding
+            assert came is not None and true is not None
             factor = float((derivative * true).sum()) / (float(true.square().sum()) or math.inf)
             if bool(((derivative - factor * true).abs() <= _EXACT * true.abs()).all()):  # it hands on what came
                 return bool(((own - factor * came).abs() <= 2 * unit * (factor * came).abs()).all())
@@ -169,7 +173,9 @@ class OwnBackward:
 def _factor_rounding(factor: float, own: torch.Tensor, unit: float) -> float:
     """The numbers that it was found from are rounded, each on its own: together they tell it better than one does."""
     count = float((own**2).sum()) ** 2 / (float((own**4).sum()) or 1.0)  # small ones among large ones tell nothing
-    return 0.0 if factor == 1 else _FACTOR_SHARE * unit * float(own.norm()) / max(count, 1.0) ** 0.5
+    if factor == 1 or unit < UNITS["float16"]:
+        return 0.0 if factor == 1 else unit * float(own.norm())
+    return unit * float(own.norm()) * max(_FACTOR_SHARE / math.sqrt(max(count, 1.0)), _FACTOR_ITSELF)
 
 
 class _Joined(torch.autograd.Function):  # type: ignore[misc]

@@ -129,6 +129,10 @@ class TrueStepBuilder(Onlooker):
             if slot in leaves
         }
         self._add_call(operation, inputs)
+        for slot, number in inputs.items():
+            given_back = self._program.gradients_of(operation)[1]
+            if slot in given_back and self._values[number].is_leaf and self._is_made_unseen(leaves[slot]):
+                self._values[number].is_pinned = True
 
     def see_results(self, operation: Operation, tensors: Tensors) -> None:
         if operation.prefix == "Autograd":  # the calls inside a Function make its results
@@ -268,7 +272,6 @@ class TrueStepBuilder(Onlooker):
         value.is_trained = leaf.requires_grad if not self._names_parameters else parameter is not None
         value.is_followed = tensor.requires_grad
         value.is_gradient = leaf.tensor in self._given_back
-        value.is_pinned = maker is None and self._is_made_unseen(leaf)
         value.updated = _read_update(leaf)
         if leaf.tensor in self._unused and maker is None:
             _, value.gradient = self._unused.pop(leaf.tensor)
@@ -304,7 +307,7 @@ def _find_leaves(program: Program) -> Set[int | None]:
     if not any(one.accumulates and not one.inputs for one in asked):
         return set()
     known = {one.leaf.storage for pass_ in asked for one in pass_.all_leaves}
-    return known | {one.storage for pass_ in asked for one in pass_.inputs if one is not None}
+    return known | {one.storage for pass_ in asked for one in (*pass_.inputs, *pass_.results) if one is not None}
 
 
 def _iter_rewritten(replay: Replay) -> Iterator[str]:

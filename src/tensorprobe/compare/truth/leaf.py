@@ -24,6 +24,8 @@ _MOVED_UNITS = (8.0, 64.0, 1024.0)
 _MOST_MOVED = 0.05
 """By so many roundings, and by no more than this in any dtype, updates move the numbers of two states of one value
 apart; those that are nearly zero more than others."""
+_USUAL = 10.0
+"""So many times one of the smallest numbers of a table is what its rounding is measured by."""
 _COMPUTED = 3e-6
 """A table that the other run computes may be off by more than one rounding: by so much at most."""
 
@@ -205,9 +207,15 @@ def _is_same_table(leaf: TrueValue, other: TrueValue) -> bool:
         return False
     first, second = leaf.array.reshape(-1), other.array.reshape(-1)
     with np.errstate(invalid="ignore", over="ignore"):
-        is_finite = np.isfinite(second)
-        near = np.abs(first - second) <= _COMPUTED * np.abs(second[is_finite]).max(initial=0.0)
-        return bool(np.all((is_finite & near) | (first == second)))
+        usual = min(_find_usual(first), _find_usual(second))
+        near = np.abs(first - second) <= _COMPUTED * np.maximum(np.abs(second), usual)
+        return bool(np.all((np.isfinite(second) & near) | (first == second)))
+
+
+def _find_usual(array: Array) -> float:
+    """How large its numbers are: what a mask puts in the place of minus infinity is larger than all that it leaves."""
+    sizes = np.sort(np.abs(array[np.isfinite(array) & (array != 0)]))
+    return min(_USUAL * float(sizes[len(sizes) // int(_USUAL)]), float(sizes[-1])) if sizes.size else 0.0
 
 
 def is_rounding_of(leaf: TrueValue, finer: TrueValue) -> bool:

@@ -214,11 +214,14 @@ def _find_lone_ends(side: str, counterparts: Counterparts) -> Iterator[TrueValue
     that have gradients is another question: those of a network that is only moved along have none."""
     step = counterparts.steps[side]
     learning = {leaf.parameter for leaf in step.leaves if leaf.gradient is not None}
+    unlike = {leaf.number for leaf in step.leaves if leaf.parameter and not counterparts.exists(side, leaf)}
     for value in step.values:
         maker = step.maker(value)
         is_own = maker is not None and maker.caller is None and not value.is_pinned
         is_own = is_own and not (value.is_trained and (value.parameter is None or value.parameter in learning))
-        if is_own and step.is_end(value) and not counterparts.exists(side, value):
+        is_lone = is_own and step.is_end(value) and not counterparts.exists(side, value)
+        # at a later step rounding has moved what such parameters start from
+        if is_lone and (not value.is_trained or unlike.isdisjoint(step.find_before({value.number}))):
             yield value
 
 

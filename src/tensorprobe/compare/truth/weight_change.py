@@ -170,7 +170,9 @@ def _list_few(words: Sequence[str]) -> str:
 
 def _word_unparted(pairs: Sequence[GradientPair], steps: dict[str, TrueStep]) -> Iterator[str]:
     """What is the same number for number. Zeros and ones are the content of many weights: they tell no name."""
-    telling = [pair for pair in pairs if pair.places is None and np.ptp(pair.reference.array) > 0]
+    telling = [
+        pair for pair in pairs if pair.places is None and pair.reference.array.size and np.ptp(pair.reference.array) > 0
+    ]
     shared = {pair: line for pair in telling if (line := _word_shared(pair, steps))}
     yield from shared.values()
     others = [pair for pair in telling if pair not in shared]
