@@ -104,7 +104,9 @@ def _find_rounding(parameter: TrueValue, unit: float, largest: float) -> Array:
     sizes = np.abs(parameter.gradient.reshape(-1))
     room = _GRADIENT_UNITS * unit * max(float(sizes.max(initial=0.0)), NO_GRADIENT * largest)
     found: Array = np.minimum(room / np.maximum(sizes, np.finfo(np.float64).tiny), _OTHER_WAY)
-    found[sizes == 0] = 0.0  # that of what is not used is no rounding
+    largest_own = float(sizes.max(initial=0.0))
+    if largest_own == 0 or largest_own > NO_GRADIENT * largest:
+        found[sizes == 0] = 0.0  # that of what is not used is no rounding
     return found
 
 

@@ -11,8 +11,8 @@ import numpy as np
 from tensorprobe.compare.truth.piece import Bound, Piece, find_pieces, pair_pieces
 from tensorprobe.compare.truth.same_array import TOLERANCE, is_constant, is_laid_out, is_same, permutations
 from tensorprobe.compare.truth.start import Origin
-from tensorprobe.compare.truth.value_index import ZERO, Counterparts, other_side
-from tensorprobe.replay.true_step import Array, TrueStep, TrueValue
+from tensorprobe.compare.truth.value_index import FINE, ROUNDED_UNITS, ZERO, Counterparts, other_side
+from tensorprobe.replay.true_step import UNITS, Array, TrueStep, TrueValue
 
 GUARD = 1e-5
 """Clipped gradients are the same to so many of their digits: what clips them adds 1e-6 to their norm in one framework,
@@ -220,9 +220,25 @@ def _find_lone_ends(side: str, counterparts: Counterparts) -> Iterator[TrueValue
         is_own = maker is not None and maker.caller is None and not value.is_pinned
         is_own = is_own and not (value.is_trained and (value.parameter is None or value.parameter in learning))
         is_lone = is_own and step.is_end(value) and not counterparts.exists(side, value)
+        is_lone = is_lone and not _is_rounded(value, side, counterparts)
         # at a later step rounding has moved what such parameters start from
         if is_lone and (not value.is_trained or unlike.isdisjoint(step.find_before({value.number}))):
             yield value
+
+
+def _is_rounded(value: TrueValue, side: str, counterparts: Counterparts) -> bool:
+    """Is it what the other run has, but for a number that the program wrote down in its own precision? Where that leads
+    to the loss, all is compared so."""
+    step, other = counterparts.steps[side], counterparts.steps[other_side(side)]
+    before = step.find_before({value.number})
+    data = [leaf for leaf in step.leaves if leaf.number in before and not (leaf.is_trained or leaf.is_gradient)]
+    units = [UNITS.get(leaf.dtype, 1.0) for leaf in data if leaf.is_floating and not counterparts.exists(side, leaf)]
+    fine = [unit for unit in units if unit < FINE]
+    return bool(fine) and any(
+        is_same(one.array, value.array, ROUNDED_UNITS * max(fine))
+        for one in other.values
+        if one.is_floating and one.array.shape == value.array.shape
+    )
 
 
 def pair_gradients(counterparts: Counterparts) -> tuple[list[GradientPair], dict[str, list[TrueValue]]]:

@@ -22,9 +22,9 @@ from tensorprobe.replay.true_step import UNITS, Array, TrueStep, TrueValue
 
 ZERO = 1e-11
 """A gradient that is smaller than this part of the largest one of the run is zero in exact arithmetic."""
-_ROUNDED_UNITS = 64.0
+ROUNDED_UNITS = 64.0
 """Where recorded results or rounded constants had to be taken, truths differ by so many of their roundings."""
-_FINE = 1e-6
+FINE = 1e-6
 _SMALL = 4
 """Of values with fewer numbers it is not worth knowing which are equal."""
 ORDERS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
@@ -190,7 +190,7 @@ class Counterparts:
         }
         self._found: dict[tuple[str, int], _Found] = {}
         """By a side, and the first of its values that are alike."""
-        self.tolerance = max(TOLERANCE, _ROUNDED_UNITS * max(reference.coarseness, candidate.coarseness))
+        self.tolerance = max(TOLERANCE, ROUNDED_UNITS * max(reference.coarseness, candidate.coarseness))
         """By what two truths of one value may differ."""
         self.lone_tables: tuple[TrueValue, ...] = ()
         """Data of one run that the other has not, but for rounding; where it counts for the tolerance."""
@@ -198,7 +198,7 @@ class Counterparts:
             self.tolerance = tolerance
             return
         self.lone_tables = tuple(self._find_lone_tables())
-        rounded = _ROUNDED_UNITS * max((UNITS[value.dtype] for value in self.lone_tables), default=0.0)
+        rounded = ROUNDED_UNITS * max((UNITS[value.dtype] for value in self.lone_tables), default=0.0)
         if rounded > self.tolerance:
             self.tolerance = rounded
             self._found.clear()
@@ -213,7 +213,7 @@ class Counterparts:
             return self.tolerance
         gradients = (step.gradient_of(one) for step, values in given for one in values)
         largest = max((float(np.linalg.norm(one)) for one in gradients if one is not None), default=0.0)
-        return max(self.tolerance, _ROUNDED_UNITS * rounding / largest if largest else 0.0)
+        return max(self.tolerance, ROUNDED_UNITS * rounding / largest if largest else 0.0)
 
     def _find_lone_tables(self) -> Iterator[TrueValue]:
         """Data that one run reads and the other has not: numbers of a program, that it wrote down in this precision and
@@ -221,7 +221,7 @@ class Counterparts:
         for side, step in self.steps.items():
             for leaf in step.leaves:
                 is_data = not leaf.is_trained and not leaf.is_gradient
-                is_table = is_data and UNITS.get(leaf.dtype, 1.0) < _FINE and step.leads_to_loss(leaf)
+                is_table = is_data and UNITS.get(leaf.dtype, 1.0) < FINE and step.leads_to_loss(leaf)
                 if is_table and not is_round(leaf.array) and not self.exists(side, leaf):
                     yield leaf
 
