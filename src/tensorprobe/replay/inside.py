@@ -21,6 +21,7 @@ from tensorprobe.capture.torch.function import UNDEFINED, base_op
 from tensorprobe.replay.allocation import Allocation, DispatchMode
 from tensorprobe.replay.invocation import Invoker, Tensors, tensors_by_slot
 from tensorprobe.replay.precision import Precision, default_dtype
+from tensorprobe.replay.meaning.fused_update import UPDATES
 from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.recorded import RecordedTensors
 from tensorprobe.replay.true_step import Array, TrueCall, TrueStep, TrueValue
@@ -99,11 +100,14 @@ class Inside:
         part = self._parts.get(call.name)
         if part is None:
             return self._run_recorded(call, watch)
-        function = decomposition_table[part.function]  # KeyError: it is as simple as can be
+        # KeyError: it is as simple as can be
+        function = UPDATES[part.function] if part.function in UPDATES else decomposition_table[part.function]
         held = partial(tree_map_only, _Held, lambda one: watch.tensor(one.number))
+        args, kwargs = held(part.args), held(part.kwargs)
         with torch.no_grad(), default_dtype(torch.float64), watch:
-            output = function(*held(part.args), **held(part.kwargs))
-        return dict(_find_results(output))
+            output = function(*args, **kwargs)
+        written = _find_written(part.function, _find_given(args, kwargs))
+        return {**dict(_find_results(output)), **{f"{WRITTEN}.{slot}": tensor for slot, tensor in written}}
 
     def _run_recorded(self, call: TrueCall, watch: _Watch) -> Tensors:
         operation = self._operations[call.name]
@@ -167,7 +171,7 @@ class _Watch(DispatchMode):
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        given = {**dict(tensors_by_slot(args, "input")), **dict(tensors_by_slot(kwargs, "kwargs"))}
+        given = _find_given(args, kwargs)
         inputs = {slot: number for slot, tensor in given.items() if (number := self._find(tensor)) is not None}
         held = partial(tree_map_only, torch.Tensor, self._hold)
         part = _Part(function, held(args), held(kwargs))
@@ -176,7 +180,7 @@ class _Watch(DispatchMode):
         is_undefined = base_op(_OPERATOR, str(function)) in UNDEFINED
         is_constant = bool(given) and not inputs
         if not is_undefined and not is_constant:
-            results |= {f"{WRITTEN}.{slot}": given[slot] for slot in _find_written(function, given)}
+            results |= {f"{WRITTEN}.{slot}": tensor for slot, tensor in _find_written(function, given)}
             self._note(function, part, inputs, results)
         return output
 
@@ -187,6 +191,8 @@ class _Watch(DispatchMode):
             made = self._find(results[slot]) if slot in results else None
             if made is not None and made >= len(self._step.values) and self._is_same(made, number):
                 numbers[made] = number
+            elif made is not None and slot.startswith(WRITTEN) and self._is_same(made, number):
+                self._note_copy(made, number)  # it is as it was, under another number
             elif self._call.inside is None or number in self._step.users:
                 return None
         calls = {name: _rename(call, numbers) for name, call in self._calls.items()}
@@ -205,20 +211,7 @@ class _Watch(DispatchMode):
         return TrueStep(self._step.name, placed, values, self._step.coverage)
 
     def _note(self, function: Any, part: _Part, inputs: dict[str, int], results: Tensors) -> None:
-        whole = self._call
-        call = replace(
-            whole,
-            name=f"{whole.name}/{len(self._calls)}.{base_op(_OPERATOR, str(function))}",
-            framework="pytorch",
-            prefix=_OPERATOR,
-            op=f"aten.{base_op(_OPERATOR, str(function))}",  # prims have the same names
-            inputs=inputs,
-            outputs={},
-            arguments=dict(self._find_plain(part)),
-            arriving={},
-            departing={},
-            inside=whole.inside or whole.name,
-        )
+        call = self._make_call(function, inputs, dict(self._find_plain(part)))
         for slot, tensor in results.items():
             number = self._number(tensor, call, slot, inputs)
             if number not in inputs.values():
@@ -228,6 +221,29 @@ class _Watch(DispatchMode):
         if call.outputs:
             self._calls[call.name] = call
             self.parts[call.name] = replace(part, computes=not self._only_looks(function, call))
+
+    def _make_call(self, function: Any, inputs: dict[str, int], arguments: dict[str, Any]) -> TrueCall:
+        whole, op = self._call, base_op(_OPERATOR, str(function))
+        return replace(
+            whole,
+            name=f"{whole.name}/{len(self._calls)}.{op}",
+            framework="pytorch",
+            prefix=_OPERATOR,
+            op=f"aten.{op}",  # prims have the same names
+            inputs=inputs,
+            outputs={},
+            arguments=arguments,
+            arriving={},
+            departing={},
+            inside=whole.inside or whole.name,
+        )
+
+    def _note_copy(self, given: int, made: int) -> None:
+        copy = torch.ops.aten.clone.default
+        call = self._make_call(copy, {"input.0": given}, {})
+        call.outputs["output.0"] = made
+        self._calls[call.name] = call
+        self.parts[call.name] = _Part(copy, (_Held(given),), {}, computes=False)
 
     def _only_looks(self, function: Any, call: TrueCall) -> bool:
         made = [self._values[number].array.reshape(-1) for number in call.outputs.values()]
@@ -291,13 +307,20 @@ def _find_results(output: Any) -> Iterator[tuple[str, torch.Tensor]]:
     return tensors_by_slot(list(output) if isinstance(output, tuple) else [output], "output")
 
 
-def _find_written(function: Any, given: Tensors) -> Iterator[str]:
-    """The places of arguments that an operator writes to."""
+def _find_given(args: Any, kwargs: Any) -> Tensors:
+    return {**dict(tensors_by_slot(args, "input")), **dict(tensors_by_slot(kwargs, "kwargs"))}
+
+
+def _find_written(function: Any, given: Tensors) -> Iterator[tuple[str, torch.Tensor]]:
+    """What an operator writes to, by the places of its arguments; of a list every tensor."""
     for place, argument in enumerate(function._schema.arguments):
-        is_written = argument.alias_info is not None and argument.alias_info.is_write
-        for slot in (f"input.{place}", f"kwargs.{argument.name}"):
-            if is_written and slot in given:
-                yield slot
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            places = f"input.{place}", f"kwargs.{argument.name}"
+            yield from (one for one in given.items() if _is_in(one[0], places))
+
+
+def _is_in(slot: str, places: tuple[str, ...]) -> bool:
+    return any(slot == place or slot.startswith(f"{place}.") for place in places)
 
 
 def _is_numbers(value: Any) -> bool:

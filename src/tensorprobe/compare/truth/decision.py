@@ -266,7 +266,7 @@ def _remember(judgement: Judgement, origins: Origins) -> EarlierStep:
     }
     differences = {pair.name: pair.difference for pair in judgement.unequal if pair.candidate.parameter}
     unmoved = find_unmoved(judgement.steps["reference"])
-    return EarlierStep(known, parameters, differences, judgement.proves_updates, unmoved)
+    return EarlierStep(known, parameters, differences, judgement.proves_updates, unmoved, judgement.spread)
 
 
 def _writes_otherwise(grown: Verdict, judgement: Judgement) -> bool:

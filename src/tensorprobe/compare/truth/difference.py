@@ -46,6 +46,8 @@ class Difference:
     """These two calls say it all."""
     takes_up_mask: bool = False
     """The candidate's call is given a mask that the reference has not, and what both have."""
+    is_left_out: bool = False
+    """The candidate's call takes what the reference's is given, where it should take what that gives."""
     region: Region | None = None
     """Where one call stands against several."""
     suspects: tuple[TrueCall, ...] = ()

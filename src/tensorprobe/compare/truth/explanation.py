@@ -107,7 +107,7 @@ def _is_telling(one: Difference, scattered: Scattered) -> bool:
     """Do both calls do something of a kind? One that computes stands for none that moves numbers or makes zeros."""
     if _is_scattered(one, scattered) or not _has_common(one, scattered):
         return False
-    if one.is_found:
+    if one.is_found or one.is_left_out:
         return True
     if one.reference is None or one.candidate is None:
         return False

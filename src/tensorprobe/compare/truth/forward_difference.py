@@ -195,7 +195,26 @@ class ForwardExplainer:
                 return Difference("source", parting.reference, parting.candidate, parting.because, is_clear=True)
             if parting is not None:
                 return self._describe(parting.reference, parting.candidate)
+        if partner is not None and self._is_left_out(partner, call):
+            because = "the candidate's call takes what goes into the reference's, and not what comes out of it"
+            return Difference("source", partner, call, because, is_left_out=True)
         return self._describe(partner or namesake, call)
+
+    def _is_left_out(self, partner: TrueCall, call: TrueCall) -> bool:
+        """Does the reference do the same as this call with what `partner` makes of what this call takes?"""
+        if word_of(partner) == word_of(call):
+            return False
+        step, values, given = self._steps["reference"], self._steps["candidate"].values, set(partner.inputs.values())
+        for user in step.calls.values():
+            made = {slot for slot, number in user.inputs.items() if step.values[number].maker == partner.name}
+            if not made or word_of(user) != word_of(call) or self._walker.describe_arguments(user, call):
+                continue
+            others = {slot for slot in call.inputs if not self._is_same_operand(user, call, slot)}
+            taken = [values[call.inputs[slot]] for slot in others]
+            likes = ([one.number for one in self._likeness.of("candidate", value)] for value in taken)
+            if others and others <= made and not any(given.isdisjoint(numbers) for numbers in likes):
+                return True
+        return False
 
     def _takes(self, call: TrueCall, unequal: Sequence[Difference]) -> bool:
         """Is the reason why it gives something else that it takes what was not the same at the start?"""

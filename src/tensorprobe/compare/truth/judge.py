@@ -23,6 +23,7 @@ from tensorprobe.compare.truth.judgement import SIDES, Judgement
 from tensorprobe.compare.truth.leaf import find_movable, find_replacements, pair_near_leaves
 from tensorprobe.compare.truth.lending import find_borrowers, find_wanted
 from tensorprobe.compare.truth.loss_scale import find_loss_scale
+from tensorprobe.compare.truth.movement import measure_spread
 from tensorprobe.compare.truth.observable import Observables, observe
 from tensorprobe.compare.truth.replaying import Replaying
 from tensorprobe.compare.truth.same_array import TOLERANCE
@@ -163,6 +164,7 @@ class _TruthJudge:
         if not put:
             return
         again = self._replaying[SIDES[1]].replay({**self._replacements[SIDES[1]], **put})
+        found.spread = measure_spread(found.steps[SIDES[1]], again)
         as_if = Counterparts(found.steps[SIDES[0]], again)
         observed = observe(as_if)
         if observed.is_equal or origins is not None:  # an update of the same program moves them

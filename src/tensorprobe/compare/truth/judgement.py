@@ -59,6 +59,9 @@ class Judgement:
     """How many leaves of each side took the finer value of the other."""
     unequal: list[LeafPair] = field(default_factory=list)
     """Leaves with other numbers. The runs mean the same, but for these."""
+    spread: dict[str, float] = field(default_factory=dict)
+    """What comes of that: how far the gradient of each parameter of the candidate is from the one that it would have
+    with the reference's parameters, as a share of it."""
     borrowers: tuple[str, ...] = ()
     """The sides that were recorded with statistics only."""
     unknown: int = 0

@@ -26,6 +26,8 @@ _UNIFORM = 0.2
 """So much of a difference that is one factor may be something else."""
 _MOST = 0.5
 """So much of the way of all parameters together is not left out by rounding, which goes to either side."""
+_MOST_SPREAD = 2.0
+"""An update goes as far apart as the gradients that it is made of, which rounding moves besides."""
 _LEAST_COUNT = 8
 """Fewer numbers are multiples of others by chance."""
 _FINE = 1e-6
@@ -45,6 +47,8 @@ class EarlierStep:
     """Do both runs mean to make the same of them?"""
     unmoved: Collection[str] = ()
     """The parameters of the reference whose gradient was nothing but rounding: what moved them was no more."""
+    spread: Mapping[str, float] = field(default_factory=dict)
+    """How far apart the gradients of the candidate's parameters were for no other reason than that these were."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,18 @@ def find_unmoved(step: TrueStep) -> frozenset[str]:
     return frozenset(leaf.parameter for leaf in leaves if leaf.parameter is not None and _density(leaf) <= floor)
 
 
+def measure_spread(own: TrueStep, other: TrueStep) -> dict[str, float]:
+    """How far the gradient of each parameter is from the one that it has with other parameters, as a share of that."""
+    gradients = {leaf.key: leaf.gradient for leaf in own.leaves if leaf.gradient is not None}
+    found = {}
+    for leaf in other.leaves:
+        gradient = gradients.get(leaf.key)
+        if leaf.parameter is not None and leaf.gradient is not None and gradient is not None:
+            size = float(np.linalg.norm(leaf.gradient))
+            found[leaf.parameter] = float(np.linalg.norm(gradient - leaf.gradient)) / size if size else 0.0
+    return found
+
+
 def find_moved_otherwise(
     pairs: Sequence[LeafPair], steps: Mapping[str, TrueStep], earlier: EarlierStep, unit: float
 ) -> list[Movement]:
@@ -94,7 +110,14 @@ def find_moved_otherwise(
         float(one.way @ one.way) for one in movements
     ):
         movements = [replace(one, growth=one.unrounded) for one in movements]
-    return [one for one in movements if one.share > most or (unit < _FINE and one.factor is not None)]
+    return [one for one in movements if _is_otherwise(one, most, unit, _MOST_SPREAD * earlier.spread.get(one.name, 0.0))]
+
+
+def _is_otherwise(one: Movement, most: float, unit: float, spread: float) -> bool:
+    """`spread`: the share that other gradients explain, which come of other parameters, however near these were."""
+    if one.share <= spread:
+        return False
+    return one.share > most or (unit < _FINE and one.factor is not None)
 
 
 def _find_movements(
