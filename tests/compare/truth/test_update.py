@@ -363,7 +363,7 @@ def test_two_updates_in_one_recorded_step_agree_in_bfloat16_too(rate: float, tmp
 
         paths.append(record_steps(tmp_path / name, model, update_twice, x, 3))
     verdict = tensorprobe.compare(*paths).verdict
-    assert verdict.kind == ("agree" if rate == 1e-3 else "source"), verdict.headline
+    assert verdict.kind == ("agree" if rate == 1e-3 else "entered"), verdict.headline
     assert rate == 1e-3 or "_fused_adamw_.0" in verdict.headline
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from tensorprobe.compare.truth.call_likeness import unlikeness
 from tensorprobe.compare.truth.difference import Difference
-from tensorprobe.compare.truth.gradient_stop import find_going_on, find_stop
+from tensorprobe.compare.truth.gradient_stop import find_exit, find_going_on, find_stop
 from tensorprobe.compare.truth.observable import GradientPair, arrange
 from tensorprobe.compare.truth.value_index import ZERO, Counterparts, other_side
 from tensorprobe.model.count import count_noun
@@ -45,6 +45,9 @@ class GradientExplainer:
 
     def explain(self, pairs: Sequence[GradientPair]) -> list[Difference]:
         """The differences, the one that comes first in backward. `pairs`: the gradients of parameters."""
+        frozen = [one for pair in pairs if not pair.is_equal for one in self._describe_frozen(pair)]
+        if frozen:
+            return frozen
         step = self._steps["candidate"]
         differing = self._find_differing(step)
         found: dict[tuple[TrueCall | None, TrueCall | None], Difference] = {}
@@ -56,6 +59,18 @@ class GradientExplainer:
         lone = [] if found else [pair for pair in pairs if not pair.is_equal]
         ordered = sorted(found.values(), key=_rank)
         return [*ordered, *(one for pair in lone for one in self._describe_parameter(pair))]
+
+    def _describe_frozen(self, pair: GradientPair) -> Iterator[Difference]:
+        """A parameter that only one run has set to be trained."""
+        leaves = {"reference": pair.reference, "candidate": pair.candidate}
+        trained = [side for side, leaf in leaves.items() if leaf.is_followed]
+        if len(trained) != 1 or not all(leaf.is_leaf and leaf.parameter for leaf in leaves.values()):
+            return
+        users = {side: next(iter(self._steps[side].users.get(leaf.number, ())), None) for side, leaf in leaves.items()}
+        because = f"{pair.name} gets a gradient in the {trained[0]}, and is frozen in the {other_side(trained[0])}"
+        yield Difference(
+            "entered", users["reference"], users["candidate"], because, is_backward=True, is_clear=True
+        )
 
     def _describe_parameter(self, pair: GradientPair) -> list[Difference]:
         """Where no other value shows it: a parameter that only one run uses twice, or one that is joined, of which each
@@ -217,6 +232,9 @@ class GradientExplainer:
             return None
         going_on = find_going_on(self._counterparts, given, side, stop) or share.call
         calls = {other_side(side): stop, side: going_on}
+        ends = {side: [given], other_side(side): self._counterparts.of(side, given)}
+        exits = {name: find_exit(self._steps[name], call, ends[name]) for name, call in calls.items()}
+        calls = {name: exits[name] or call for name, call in calls.items()} if all(exits.values()) else calls
         because = "a gradient goes through it, and in the reference it is stopped there"
         if side == "reference":
             because = "it lets no gradient through, and in the reference one goes on there"
@@ -311,9 +329,11 @@ class GradientExplainer:
         return difference <= max(_SLACK * tolerance * scale, self._floor)
 
 
-def _rank(one: Difference) -> tuple[bool, bool]:
-    """First what says why a gradient is missing; last what one run alone does, which may be its way to do the same."""
-    return not one.is_clear, one.reference is None or one.candidate is None
+def _rank(one: Difference) -> tuple[bool, bool, int]:
+    """First what says why a gradient is missing, from the end: what lies before it may be missing for the same reason.
+    Last what one run alone does, which may be its way to do the same."""
+    position = one.candidate.position if one.is_clear and one.candidate is not None else 0
+    return not one.is_clear, one.reference is None or one.candidate is None, -position
 
 
 def _find_given_back(call: TrueCall) -> list[int]:

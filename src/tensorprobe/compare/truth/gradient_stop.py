@@ -5,9 +5,11 @@ Where the gradients part may be far behind it: a product gives a share back that
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tensorprobe.compare.truth.call_likeness import word_of
 from tensorprobe.compare.truth.value_index import Counterparts, other_side
-from tensorprobe.replay.true_step import TrueCall, TrueValue
+from tensorprobe.replay.true_step import TrueCall, TrueStep, TrueValue
 
 
 def find_stop(counterparts: Counterparts, value: TrueValue, side: str) -> TrueCall | None:
@@ -24,6 +26,22 @@ def find_stop(counterparts: Counterparts, value: TrueValue, side: str) -> TrueCa
         if any(one.is_followed for one in given):
             return maker
         waiting += given
+    return None
+
+
+def find_exit(step: TrueStep, call: TrueCall, values: Iterable[TrueValue]) -> TrueCall | None:
+    """Where no gradients are followed through a whole network, on the way from this call to these values: the first
+    call that is made outside of all modules, where somebody has asked for that. None if there is no such call."""
+    if call.module_path is None or step.only_moves(call):
+        return None
+    ends = {value.number for value in values}
+    wanted, reached = ends | step.find_before(ends), set(call.outputs.values())
+    for one in sorted(step.calls.values(), key=lambda one: one.position):
+        if one.position <= call.position or reached.isdisjoint(one.inputs.values()):
+            continue
+        reached.update(one.outputs.values())
+        if one.module_path is None and one.inside is None and not wanted.isdisjoint(one.outputs.values()):
+            return one
     return None
 
 

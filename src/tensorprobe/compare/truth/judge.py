@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -27,7 +27,14 @@ from tensorprobe.compare.truth.movement import measure_spread
 from tensorprobe.compare.truth.observable import Observables, observe
 from tensorprobe.compare.truth.replaying import Replaying
 from tensorprobe.compare.truth.same_array import TOLERANCE
-from tensorprobe.compare.truth.start import Origins, pair_lone_leaves, pair_moved_leaves, pair_nearly_equal_leaves
+from tensorprobe.compare.truth.start import (
+    LeafPair,
+    Origins,
+    pair_lone_leaves,
+    pair_moved_leaves,
+    pair_nearly_equal_leaves,
+    pair_placed_leaves,
+)
 from tensorprobe.compare.truth.untaken import find_untaken
 from tensorprobe.compare.truth.update import find_left_alone, pair_states, pair_updates
 from tensorprobe.compare.truth.value_index import Counterparts, other_side
@@ -159,15 +166,22 @@ class _TruthJudge:
         pairs = list(lone) if origins is None else pair_moved_leaves(counterparts, origins)
         near = list(pair_near_leaves(counterparts, {pair.candidate for pair in pairs})) if origins is not None else []
         states, self._unknown_states = pair_states(counterparts) if origins is not None else ([], ())
-        changed = [*pairs, *states, *near]
-        put = {pair.candidate.key: pair.content for pair in changed if pair.candidate.key is not None}
+        self._try_leaves(found, pairs, (*states, *near))
+        if not found.observables.is_equal and origins is None:
+            placed = pair_placed_leaves(counterparts, {pair.candidate for pair in pairs})
+            more = [pair for pair in placed if leads_to_loss(pair.candidate)]
+            if more:
+                self._try_leaves(found, [*pairs, *more], ())
+
+    def _try_leaves(self, found: Judgement, pairs: list[LeafPair], others: Sequence[LeafPair]) -> None:
+        put = {pair.candidate.key: pair.content for pair in (*pairs, *others) if pair.candidate.key is not None}
         if not put:
             return
         again = self._replaying[SIDES[1]].replay({**self._replacements[SIDES[1]], **put})
         found.spread = measure_spread(found.steps[SIDES[1]], again)
         as_if = Counterparts(found.steps[SIDES[0]], again)
         observed = observe(as_if)
-        if observed.is_equal or origins is not None:  # an update of the same program moves them
+        if observed.is_equal or self._origins is not None:  # an update of the same program moves them
             self._replacements[SIDES[1]].update(put)
             found.counterparts, found.observables, found.unequal = as_if, observed, pairs
 

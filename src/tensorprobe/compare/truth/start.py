@@ -6,7 +6,8 @@ place. At a later step this is as it should be, as far as rounding goes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -103,6 +104,34 @@ def pair_lone_leaves(counterparts: Counterparts) -> list[LeafPair]:
         pairs = _pair(left["reference"], left["candidate"], rule)
         found += [replace(pair, is_certain=rule is not _is_of_kind) for pair in pairs]
     return sorted(found, key=lambda pair: pair.candidate.number)
+
+
+def pair_placed_leaves(counterparts: Counterparts, taken: Collection[TrueValue]) -> Iterator[LeafPair]:
+    """What one run alone has, with what the same call of the other run takes in the same place, though the other run
+    may use that elsewhere, too: worth a trial. `taken`: the candidate's leaves that have a partner."""
+    places = {side: _find_places(step) for side, step in counterparts.steps.items()}
+    for place, value in places["candidate"].items():
+        other = places["reference"].get(place)
+        if other is None or value in taken or not (value.is_floating and other.is_floating):
+            continue
+        is_lone = not counterparts.exists("candidate", value) or not counterparts.exists("reference", other)
+        if is_lone and value.array.shape == other.array.shape and value.is_trained == other.is_trained:
+            yield LeafPair(other, value, other.array, (other,), is_certain=False)
+
+
+def _find_places(step: TrueStep) -> dict[tuple[object, ...], TrueValue]:
+    """Leaves, each by the first call that takes it: the how manyth of its kind in its module it is."""
+    found: dict[tuple[object, ...], TrueValue] = {}
+    counts, seen = Counter[tuple[str, str | None]](), set[int]()
+    for call in step.calls.values():
+        kind = word_of(call), call.module_path
+        counts[kind] += 1
+        for slot, number in call.inputs.items():
+            value = step.values[number]
+            if value.is_leaf and not value.updated and number not in seen:
+                found[(*kind, counts[kind], slot)] = value
+                seen.add(number)
+    return found
 
 
 def pair_nearly_equal_leaves(counterparts: Counterparts) -> Iterator[LeafPair]:

@@ -147,16 +147,18 @@ class TruthWords:
         kind: VerdictKind = first.kind
         calls = {side: self._find_calls(side, first.call(side), first.is_backward) for side in SIDES}
         place = _describe_inside(first) or _describe_place(calls)
+        is_written_otherwise = bool(self._judgement.updates) and (not first.is_found or first.is_inside)
         if first.kind == "unequal start":
             headline = f"The runs did not start equal: {first.because}, first used by {place}."
         elif first.kind == "discontinuity":
             headline = f"No call went wrong, but rounding flipped a choice at {place}: {first.because}."
-        elif self._judgement.updates and not first.is_found and self._judgement.observables.is_equal:
-            headline = f"The runs first differ in the update of the parameters, at {place}: {_OTHER_UPDATE}."
+        elif is_written_otherwise and self._judgement.observables.is_equal:
+            because = first.because if first.is_found else _OTHER_UPDATE
+            headline = f"The runs first differ in the update of the parameters, at {place}: {because}."
         else:
             headline = f"The runs first differ {_describe_region(first) or f'at {place}'}: {first.because}."
         evidence = [self._word_observables(), *_word_effect(first), *self._lines(calls), *self._word_region(first)]
-        evidence += _word_settings(first) if self._judgement.updates and not first.is_found else ()
+        evidence += self._word_settings(first) if is_written_otherwise else ()
         evidence += [f"also: {_describe_other(one)}" for one in others[:MAX_NAMED]]
         evidence += [*self._word_weights(), *word_coverage(self._judgement)]
         result = self._result(calls, _role_of(first), first.because)
@@ -266,20 +268,21 @@ class TruthWords:
         if one.region.shared and single is not None:
             yield f"the same in both runs: {', '.join(one.region.shared)} of {single.name}"
 
+    def _word_settings(self, one: Difference) -> Iterator[str]:
+        """What the calls of two optimizers were given by name. One that does all at once is given all its settings."""
+        for side in SIDES:
+            call = one.call(side)
+            for named in self._find_calls(side, call, is_backward=False)[:1]:
+                call = self._judgement.steps[side].calls.get(named.name, call)
+            known = {} if call is None else {slot: value for slot, value in call.arguments.items() if _is_setting(value)}
+            words = [f"{slot.removeprefix('kwargs.')}={value:g}" for slot, value in known.items() if "kwargs." in slot]
+            if call is not None and words:
+                yield f"{describe_call(call)} of the {side} was given {', '.join(sorted(words))}"
+
     def _describe_record(self, side: str, record: str) -> str:
         call = self._runs[side].by_name.get(record)
         path = call.module_path if call is not None else None
         return f"{record} in module {path}" if path else record
-
-
-def _word_settings(one: Difference) -> Iterator[str]:
-    """What the calls of two optimizers were given by name. One that does all at once is given all its settings."""
-    for side in SIDES:
-        call = one.call(side)
-        known = {} if call is None else {slot: value for slot, value in call.arguments.items() if _is_setting(value)}
-        words = [f"{slot.removeprefix('kwargs.')}={value:g}" for slot, value in known.items() if "kwargs." in slot]
-        if call is not None and words:
-            yield f"{describe_call(call)} of the {side} was given {', '.join(sorted(words))}"
 
 
 def _is_setting(value: object) -> TypeGuard[float]:
