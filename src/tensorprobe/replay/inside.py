@@ -20,8 +20,8 @@ from torch.utils._pytree import tree_map_only
 from tensorprobe.capture.torch.function import UNDEFINED, base_op
 from tensorprobe.replay.allocation import Allocation, DispatchMode
 from tensorprobe.replay.invocation import Invoker, Tensors, tensors_by_slot
+from tensorprobe.replay.meaning.fused_update import find_update
 from tensorprobe.replay.precision import Precision, default_dtype
-from tensorprobe.replay.meaning.fused_update import UPDATES
 from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.recorded import RecordedTensors
 from tensorprobe.replay.true_step import Array, TrueCall, TrueStep, TrueValue
@@ -100,8 +100,7 @@ class Inside:
         part = self._parts.get(call.name)
         if part is None:
             return self._run_recorded(call, watch)
-        # KeyError: it is as simple as can be
-        function = UPDATES[part.function] if part.function in UPDATES else decomposition_table[part.function]
+        function = find_update(part.function) or decomposition_table[part.function]  # KeyError: it is simple enough
         held = partial(tree_map_only, _Held, lambda one: watch.tensor(one.number))
         args, kwargs = held(part.args), held(part.kwargs)
         with torch.no_grad(), default_dtype(torch.float64), watch:

@@ -68,9 +68,7 @@ class GradientExplainer:
             return
         users = {side: next(iter(self._steps[side].users.get(leaf.number, ())), None) for side, leaf in leaves.items()}
         because = f"{pair.name} gets a gradient in the {trained[0]}, and is frozen in the {other_side(trained[0])}"
-        yield Difference(
-            "entered", users["reference"], users["candidate"], because, is_backward=True, is_clear=True
-        )
+        yield Difference("entered", users["reference"], users["candidate"], because, is_backward=True, is_clear=True)
 
     def _describe_parameter(self, pair: GradientPair) -> list[Difference]:
         """Where no other value shows it: a parameter that only one run uses twice, or one that is joined, of which each

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tensorprobe.compare.truth.difference import Difference
+from tensorprobe.compare.truth.end import find_given_to_optimizers, find_made_of_gradients
 from tensorprobe.compare.truth.movement import NO_GRADIENT
-from tensorprobe.compare.truth.observable import GradientPair, find_given_to_optimizers, find_made_of_gradients
+from tensorprobe.compare.truth.observable import GradientPair
 from tensorprobe.compare.truth.update import CLIPPING, find_updated
 from tensorprobe.compare.truth.value_index import Counterparts, other_side
 from tensorprobe.model.count import count_noun

@@ -110,7 +110,9 @@ def find_moved_otherwise(
         float(one.way @ one.way) for one in movements
     ):
         movements = [replace(one, growth=one.unrounded) for one in movements]
-    return [one for one in movements if _is_otherwise(one, most, unit, _MOST_SPREAD * earlier.spread.get(one.name, 0.0))]
+    return [
+        one for one in movements if _is_otherwise(one, most, unit, _MOST_SPREAD * earlier.spread.get(one.name, 0.0))
+    ]
 
 
 def _is_otherwise(one: Movement, most: float, unit: float, spread: float) -> bool:

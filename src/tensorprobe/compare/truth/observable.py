@@ -3,20 +3,17 @@ mean the same, whatever happens in between."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
 
-from tensorprobe.compare.truth.piece import Bound, Piece, find_pieces, pair_pieces
-from tensorprobe.compare.truth.same_array import TOLERANCE, is_constant, is_laid_out, is_same, permutations
+from tensorprobe.compare.truth.end import find_ends, find_given, leave_out_made
+from tensorprobe.compare.truth.piece import Piece, pair_pieces
+from tensorprobe.compare.truth.same_array import TOLERANCE, is_constant, is_laid_out, is_same, norm_of, permutations
 from tensorprobe.compare.truth.start import Origin
-from tensorprobe.compare.truth.value_index import FINE, ROUNDED_UNITS, ZERO, Counterparts, other_side
-from tensorprobe.replay.true_step import UNITS, Array, TrueStep, TrueValue
-
-GUARD = 1e-5
-"""Clipped gradients are the same to so many of their digits: what clips them adds 1e-6 to their norm in one framework,
-so that nothing is divided by zero, and nothing in another."""
+from tensorprobe.compare.truth.value_index import ZERO, Counterparts, other_side
+from tensorprobe.replay.true_step import Array, TrueValue
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,119 +123,15 @@ def observe(counterparts: Counterparts) -> Observables:
         float(sum(value.array.sum() for value in step.roots)) / step.loss_scale for step in (reference, candidate)
     ]
     pairs, unpaired = pair_gradients(counterparts)
-    ends = _find_ends(counterparts, is_training=bool(roots[0] and roots[1]))
+    ends = find_ends(counterparts, is_training=bool(roots[0] and roots[1]))
     if all(pair.is_equal for pair in pairs):
-        given = _find_given(counterparts)
+        given = find_given(counterparts)
         ends = given if any(given.values()) else ends
     else:  # of other gradients all that is made of them is another
-        ends = _keep_common({side: _leave_out_made(ends[side], step) for side, step in counterparts.steps.items()})
+        ends = leave_out_made(ends, counterparts)
     losses = tuple(zip(*roots, strict=False))
     tolerance = counterparts.tolerance
     return Observables(losses, tuple(pairs), unpaired, ends, totals[0], totals[1], tolerance)
-
-
-def _find_ends(counterparts: Counterparts, *, is_training: bool) -> dict[str, list[TrueValue]]:
-    """In a training step, what one side computes besides has no effect; what both do, and otherwise, may have one. What
-    is kept for the next step may be kept in another order: that step shows whether it is right."""
-    ends = {side: list(_find_lone_ends(side, counterparts)) for side in counterparts.steps}
-    if not is_training:
-        return {**ends, "reference": ends["reference"] if ends["candidate"] else []}
-    kept = {side: [one for one in values if _is_kept(one, counterparts.steps[side])] for side, values in ends.items()}
-    for piece in find_pieces(kept["candidate"], kept["reference"], Bound(counterparts.tolerance)):
-        if piece.part.array.size == piece.whole.array.size:
-            ends["candidate"].remove(piece.part)
-            ends["reference"].remove(piece.whole)
-    return _keep_common(ends)
-
-
-def _keep_common(ends: Mapping[str, Sequence[TrueValue]]) -> dict[str, list[TrueValue]]:
-    """Those of which both runs have some with so many numbers."""
-    sizes = set.intersection(*({value.array.size for value in values} for values in ends.values()))
-    return {side: [value for value in values if value.array.size in sizes] for side, values in ends.items()}
-
-
-def _find_given(counterparts: Counterparts) -> dict[str, list[TrueValue]]:
-    """What an optimizer that is one compiled call is given, such as clipped gradients, if the other run makes no such
-    thing of its gradients."""
-    found: dict[str, list[TrueValue]] = {side: [] for side in counterparts.steps}
-    for side, step in counterparts.steps.items():
-        others = find_made_of_gradients(counterparts.steps[other_side(side)]) if step.updates_unseen else []
-        given = find_given_to_optimizers(step) if others else []
-        lone = [one for one in given if not one.is_leaf and not counterparts.exists(side, one)]
-        sizes = [(other, _norm_of(other.array)) for other in others if lone]
-        lone = [one for one in lone if not _is_nearly_among(one, sizes)]
-        known = {piece.part for piece in find_pieces(lone, others, Bound(max(counterparts.tolerance, GUARD)))}
-        found[side] += [one for one in lone if one not in known]
-    return found
-
-
-def find_given_to_optimizers(step: TrueStep) -> list[TrueValue]:
-    """Of gradients, and what is made of them."""
-    taken = {number for call in step.calls.values() if call.caller is not None for number in call.inputs.values()}
-    return [one for one in find_made_of_gradients(step) if one.number in taken]
-
-
-def find_made_of_gradients(step: TrueStep) -> list[TrueValue]:
-    """The gradients that later calls take, what an optimizer has made of them unseen, and what comes of both."""
-    come = {value.number for value in step.leaves if value.is_gradient or value.updated is not None}
-    for call in step.calls.values():
-        if not come.isdisjoint(call.inputs.values()):
-            come.update(call.outputs.values())
-    return [step.values[number] for number in sorted(come) if step.values[number].is_floating]
-
-
-def _leave_out_made(ends: Sequence[TrueValue], step: TrueStep) -> list[TrueValue]:
-    made = {one.number for one in find_made_of_gradients(step)}
-    return [one for one in ends if one.number not in made]
-
-
-def _is_nearly_among(value: TrueValue, others: Sequence[tuple[TrueValue, float]]) -> bool:
-    """`others`: with their norms."""
-    own = _norm_of(value.array)
-    near = (other.array for other, norm in others if abs(norm - own) <= 2 * GUARD * own)
-    return any(
-        is_same(value.array, one, GUARD) or is_laid_out(value.array, one, GUARD, allows_square=True) for one in near
-    )
-
-
-def _is_kept(end: TrueValue, step: TrueStep) -> bool:
-    """Is it made of data of its own size?"""
-    before = (step.values[number] for number in step.find_before({end.number}))
-    return any(
-        one.is_leaf and one.is_floating and not one.is_trained and one.array.size == end.array.size for one in before
-    )
-
-
-def _find_lone_ends(side: str, counterparts: Counterparts) -> Iterator[TrueValue]:
-    """What nobody takes, and the other run has not. A step without a backward is for this. What becomes of parameters
-    that have gradients is another question: those of a network that is only moved along have none."""
-    step = counterparts.steps[side]
-    learning = {leaf.parameter for leaf in step.leaves if leaf.gradient is not None}
-    unlike = {leaf.number for leaf in step.leaves if leaf.parameter and not counterparts.exists(side, leaf)}
-    for value in step.values:
-        maker = step.maker(value)
-        is_own = maker is not None and maker.caller is None and not value.is_pinned
-        is_own = is_own and not (value.is_trained and (value.parameter is None or value.parameter in learning))
-        is_lone = is_own and step.is_end(value) and not counterparts.exists(side, value)
-        is_lone = is_lone and not _is_rounded(value, side, counterparts)
-        # at a later step rounding has moved what such parameters start from
-        if is_lone and (not value.is_trained or unlike.isdisjoint(step.find_before({value.number}))):
-            yield value
-
-
-def _is_rounded(value: TrueValue, side: str, counterparts: Counterparts) -> bool:
-    """Is it what the other run has, but for a number that the program wrote down in its own precision? Where that leads
-    to the loss, all is compared so."""
-    step, other = counterparts.steps[side], counterparts.steps[other_side(side)]
-    before = step.find_before({value.number})
-    data = [leaf for leaf in step.leaves if leaf.number in before and not (leaf.is_trained or leaf.is_gradient)]
-    units = [UNITS.get(leaf.dtype, 1.0) for leaf in data if leaf.is_floating and not counterparts.exists(side, leaf)]
-    fine = [unit for unit in units if unit < FINE]
-    return bool(fine) and any(
-        is_same(one.array, value.array, ROUNDED_UNITS * max(fine))
-        for one in other.values
-        if one.is_floating and one.array.shape == value.array.shape
-    )
 
 
 def pair_gradients(counterparts: Counterparts) -> tuple[list[GradientPair], dict[str, list[TrueValue]]]:
@@ -315,7 +208,7 @@ class _KnownGradients:
     def __init__(self, counterparts: Counterparts) -> None:
         self._counterparts = counterparts
         self._leaves = {
-            side: [(leaf, _norm_of(leaf.gradient)) for leaf in step.leaves if leaf.gradient is not None]
+            side: [(leaf, norm_of(leaf.gradient)) for leaf in step.leaves if leaf.gradient is not None]
             for side, step in counterparts.steps.items()
         }
         self._floor = ZERO * max((norm for found in self._leaves.values() for _, norm in found), default=0.0)
@@ -323,7 +216,7 @@ class _KnownGradients:
     def has(self, side: str, value: TrueValue) -> bool:
         """Is the gradient of this value of the other run that of some leaf of this one, or zero?"""
         gradient = value.gradient
-        norm = _norm_of(gradient)
+        norm = norm_of(gradient)
         if gradient is None or not np.isfinite(gradient).all() or norm <= self._floor:
             return True
         for leaf, other in self._leaves[side]:
@@ -357,23 +250,19 @@ class _GradientSizes:
         self._rounded = {side: step.gradient_rounding for side, step in counterparts.steps.items()}
         leaves = list(counterparts.steps["candidate"].leaves)
         self._numbers = np.array([leaf.number for leaf in leaves], dtype=np.int64)
-        self._norms = np.array([_norm_of(leaf.gradient) for leaf in leaves])
+        self._norms = np.array([norm_of(leaf.gradient) for leaf in leaves])
         self._is_open = ~np.isfinite(self._norms)
         self._is_open |= np.isin(self._numbers, list(self._rounded["candidate"]))
 
     def find_near(self, value: TrueValue) -> Set[int] | None:
         """The leaves of the candidate whose gradients may be that of this one of the reference; None if any may."""
-        norm = _norm_of(value.gradient)
+        norm = norm_of(value.gradient)
         if not np.isfinite(norm) or value.number in self._rounded["reference"]:
             return None
         with np.errstate(invalid="ignore", over="ignore"):
             room = np.maximum(self._floor, 2 * self._tolerance * np.maximum(self._norms, norm))
             is_near = self._is_open | (np.abs(self._norms - norm) <= room)
         return set(self._numbers[is_near].tolist())
-
-
-def _norm_of(gradient: Array | None) -> float:
-    return 0.0 if gradient is None else float(np.linalg.norm(gradient))
 
 
 def _piece_error(piece: Piece, largest: float) -> float:

@@ -92,10 +92,21 @@ def _iter_pairs(counterparts: Counterparts) -> Iterator[tuple[TrueCall, str, Tru
             value = candidate.values[number]
             if not value.is_floating or counterparts.is_plain("candidate", value):
                 continue
-            places = [place for one in counterparts.of("candidate", value) for place in _places_of(one, reference)]
+            partners = counterparts.of("candidate", value)
+            if any(_is_rounded_there(one, reference, value.dtype) for one in partners):
+                continue
+            places = [place for one in partners for place in _places_of(one, reference)]
             if places:  # of several, an update that changes nothing among them, the one that does the same
                 maker, name = min(places, key=lambda place: unlikeness(call, place[0]))
                 yield call, slot, maker, name
+
+
+def _is_rounded_there(value: TrueValue, step: TrueStep, dtype: str) -> bool:
+    """Is it of a finer dtype, and taken by a call that computes in this one, as autocast rounds what a product takes?"""
+    if _EPSILONS.get(value.dtype, 0.0) >= _EPSILONS.get(dtype, 0.0):
+        return False
+    users = (user for user in step.users.get(value.number, ()) if user.in_autocast and word_of(user) not in _CASTS)
+    return any(step.values[number].dtype == dtype for user in users for number in user.outputs.values())
 
 
 def _places_of(value: TrueValue, step: TrueStep) -> Iterator[tuple[TrueCall, str]]:

@@ -146,3 +146,7 @@ def is_plain(array: Array) -> bool:
 def is_round(array: Array) -> bool:
     """Are all of them numbers that every precision has: 0.5, 3, 1/64?"""
     return bool(array.dtype.kind == "f" and np.array_equal(array * 64, np.round(array * 64)))
+
+
+def norm_of(array: Array | None) -> float:
+    return 0.0 if array is None else float(np.linalg.norm(array))

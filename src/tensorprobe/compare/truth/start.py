@@ -122,14 +122,14 @@ def pair_placed_leaves(counterparts: Counterparts, taken: Collection[TrueValue])
 def _find_places(step: TrueStep) -> dict[tuple[object, ...], TrueValue]:
     """Leaves, each by the first call that takes it: the how manyth of its kind in its module it is."""
     found: dict[tuple[object, ...], TrueValue] = {}
-    counts, seen = Counter[tuple[str, str | None]](), set[int]()
+    counts, seen = Counter[object](), set[int]()
     for call in step.calls.values():
         kind = word_of(call), call.module_path
         counts[kind] += 1
         for slot, number in call.inputs.items():
             value = step.values[number]
             if value.is_leaf and not value.updated and number not in seen:
-                found[(*kind, counts[kind], slot)] = value
+                found[kind, counts[kind], slot] = value
                 seen.add(number)
     return found
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tensorprobe.compare.truth.difference import Difference
+from tensorprobe.compare.truth.end import GUARD
 from tensorprobe.compare.truth.movement import NO_GRADIENT, find_unmoved
-from tensorprobe.compare.truth.observable import GUARD, GradientPair
+from tensorprobe.compare.truth.observable import GradientPair
 from tensorprobe.compare.truth.same_array import TOLERANCE
 from tensorprobe.compare.truth.start import LeafPair, pair_leaves
 from tensorprobe.compare.truth.value_index import ZERO, Counterparts

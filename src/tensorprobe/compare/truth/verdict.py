@@ -274,7 +274,9 @@ class TruthWords:
             call = one.call(side)
             for named in self._find_calls(side, call, is_backward=False)[:1]:
                 call = self._judgement.steps[side].calls.get(named.name, call)
-            known = {} if call is None else {slot: value for slot, value in call.arguments.items() if _is_setting(value)}
+            known = (
+                {} if call is None else {slot: value for slot, value in call.arguments.items() if _is_setting(value)}
+            )
             words = [f"{slot.removeprefix('kwargs.')}={value:g}" for slot, value in known.items() if "kwargs." in slot]
             if call is not None and words:
                 yield f"{describe_call(call)} of the {side} was given {', '.join(sorted(words))}"

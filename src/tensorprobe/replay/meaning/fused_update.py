@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
 Tensors = Sequence[torch.Tensor]
-Number = float | torch.Tensor
+Number: TypeAlias = "float | torch.Tensor"
 
 
 def _adam(*lists: Tensors, weight_decay: float, lr: Number, **settings: Any) -> None:
@@ -114,11 +114,14 @@ def _refuse_scale(*given: torch.Tensor | None) -> None:
         raise NotImplementedError("an update that takes a loss scale back")
 
 
-_FUNCTIONS = {"_fused_adam_": _adam, "_fused_adamw_": _adamw, "_fused_sgd_": _sgd, "_fused_adagrad_": _adagrad}
-UPDATES: dict[Any, Callable[..., None]] = {
-    getattr(packet, overload): function
-    for name, function in _FUNCTIONS.items()
-    if (packet := getattr(torch.ops.aten, name, None)) is not None
-    for overload in packet.overloads()
+_UPDATES: dict[str, Callable[..., None]] = {
+    "aten::_fused_adam_": _adam,
+    "aten::_fused_adamw_": _adamw,
+    "aten::_fused_sgd_": _sgd,
+    "aten::_fused_adagrad_": _adagrad,
 }
-"""By torch's operators."""
+
+
+def find_update(operator: Any) -> Callable[..., None] | None:
+    """What an operator of torch does, step by step; None if it is none of these."""
+    return _UPDATES.get(operator.name().partition(".")[0])

@@ -1,0 +1,135 @@
+"""What one run of two computes and nobody takes, and what an optimizer is given: ends of a step beside its loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from tensorprobe.compare.truth.piece import Bound, find_pieces
+from tensorprobe.compare.truth.same_array import is_laid_out, is_same, norm_of
+from tensorprobe.compare.truth.value_index import FINE, ROUNDED_UNITS, ZERO, Counterparts, other_side
+from tensorprobe.replay.true_step import UNITS, TrueStep, TrueValue
+
+GUARD = 1e-5
+"""Clipped gradients are the same to so many of their digits: what clips them adds 1e-6 to their norm in one framework,
+so that nothing is divided by zero, and nothing in another."""
+
+
+def find_ends(counterparts: Counterparts, *, is_training: bool) -> dict[str, list[TrueValue]]:
+    """In a training step, what one side computes besides has no effect; what both do, and otherwise, may have one. What
+    is kept for the next step may be kept in another order: that step shows whether it is right."""
+    ends = {side: list(_find_lone_ends(side, counterparts)) for side in counterparts.steps}
+    if not is_training:
+        return {**ends, "reference": ends["reference"] if ends["candidate"] else []}
+    kept = {side: [one for one in values if _is_kept(one, counterparts.steps[side])] for side, values in ends.items()}
+    for piece in find_pieces(kept["candidate"], kept["reference"], Bound(counterparts.tolerance)):
+        if piece.part.array.size == piece.whole.array.size:
+            ends["candidate"].remove(piece.part)
+            ends["reference"].remove(piece.whole)
+    return _keep_common(ends)
+
+
+def _keep_common(ends: Mapping[str, Sequence[TrueValue]]) -> dict[str, list[TrueValue]]:
+    """Those of which both runs have some with so many numbers."""
+    sizes = set.intersection(*({value.array.size for value in values} for values in ends.values()))
+    return {side: [value for value in values if value.array.size in sizes] for side, values in ends.items()}
+
+
+def find_given(counterparts: Counterparts) -> dict[str, list[TrueValue]]:
+    """What an optimizer that is one compiled call is given, such as clipped gradients, if the other run makes no such
+    thing of its gradients."""
+    found: dict[str, list[TrueValue]] = {side: [] for side in counterparts.steps}
+    for side, step in counterparts.steps.items():
+        others = find_made_of_gradients(counterparts.steps[other_side(side)]) if step.updates_unseen else []
+        given = find_given_to_optimizers(step) if others else []
+        lone = [one for one in given if not one.is_leaf and not counterparts.exists(side, one)]
+        sizes = [(other, norm_of(other.array)) for other in others if lone]
+        lone = [one for one in lone if not _is_nearly_among(one, sizes)]
+        bound = Bound(max(counterparts.tolerance, GUARD), ZERO * max((norm for _, norm in sizes), default=0.0))
+        known = {piece.part for piece in find_pieces(lone, others, bound)}
+        lone = [one for one in lone if one not in known]
+        joined = _find_joined(lone, others, bound)
+        found[side] += [one for one in lone if one not in joined]
+    return found
+
+
+def _find_joined(wholes: Sequence[TrueValue], parts: Sequence[TrueValue], bound: Bound) -> set[TrueValue]:
+    """Those that are made of nothing but such parts, and zeros, as the gradients of joined projections are."""
+    left = {whole: np.abs(whole.array.reshape(-1)) > bound.least for whole in wholes}
+    smaller = [part for part in parts if any(part.array.size < whole.array.size for whole in wholes)]
+    for piece in find_pieces(smaller, wholes, bound):
+        left[piece.whole][piece.places] = False
+    return {whole for whole, places in left.items() if not places.any()}
+
+
+def find_given_to_optimizers(step: TrueStep) -> list[TrueValue]:
+    """Of gradients, and what is made of them."""
+    taken = {number for call in step.calls.values() if call.caller is not None for number in call.inputs.values()}
+    return [one for one in find_made_of_gradients(step) if one.number in taken]
+
+
+def find_made_of_gradients(step: TrueStep) -> list[TrueValue]:
+    """The gradients that later calls take, what an optimizer has made of them unseen, and what comes of both."""
+    come = {value.number for value in step.leaves if value.is_gradient or value.updated is not None}
+    for call in step.calls.values():
+        if not come.isdisjoint(call.inputs.values()):
+            come.update(call.outputs.values())
+    return [step.values[number] for number in sorted(come) if step.values[number].is_floating]
+
+
+def leave_out_made(ends: Mapping[str, Sequence[TrueValue]], counterparts: Counterparts) -> dict[str, list[TrueValue]]:
+    """Those that are not made of gradients."""
+    made = {side: {one.number for one in find_made_of_gradients(step)} for side, step in counterparts.steps.items()}
+    return _keep_common(
+        {side: [one for one in values if one.number not in made[side]] for side, values in ends.items()}
+    )
+
+
+def _is_nearly_among(value: TrueValue, others: Sequence[tuple[TrueValue, float]]) -> bool:
+    """`others`: with their norms."""
+    own = norm_of(value.array)
+    near = (other.array for other, norm in others if abs(norm - own) <= 2 * GUARD * own)
+    return any(
+        is_same(value.array, one, GUARD) or is_laid_out(value.array, one, GUARD, allows_square=True) for one in near
+    )
+
+
+def _is_kept(end: TrueValue, step: TrueStep) -> bool:
+    """Is it made of data of its own size?"""
+    before = (step.values[number] for number in step.find_before({end.number}))
+    return any(
+        one.is_leaf and one.is_floating and not one.is_trained and one.array.size == end.array.size for one in before
+    )
+
+
+def _find_lone_ends(side: str, counterparts: Counterparts) -> Iterator[TrueValue]:
+    """What nobody takes, and the other run has not. A step without a backward is for this. What becomes of parameters
+    that have gradients is another question: those of a network that is only moved along have none."""
+    step = counterparts.steps[side]
+    learning = {leaf.parameter for leaf in step.leaves if leaf.gradient is not None}
+    unlike = {leaf.number for leaf in step.leaves if leaf.parameter and not counterparts.exists(side, leaf)}
+    for value in step.values:
+        maker = step.maker(value)
+        is_own = maker is not None and maker.caller is None and not value.is_pinned
+        is_own = is_own and not (value.is_trained and (value.parameter is None or value.parameter in learning))
+        is_lone = is_own and step.is_end(value) and not counterparts.exists(side, value)
+        is_lone = is_lone and not _is_rounded(value, side, counterparts)
+        # at a later step rounding has moved what such parameters start from
+        if is_lone and (not value.is_trained or unlike.isdisjoint(step.find_before({value.number}))):
+            yield value
+
+
+def _is_rounded(value: TrueValue, side: str, counterparts: Counterparts) -> bool:
+    """Is it what the other run has, but for a number that the program wrote down in its own precision? Where that leads
+    to the loss, all is compared so."""
+    step, other = counterparts.steps[side], counterparts.steps[other_side(side)]
+    before = step.find_before({value.number})
+    data = [leaf for leaf in step.leaves if leaf.number in before and not (leaf.is_trained or leaf.is_gradient)]
+    units = [UNITS.get(leaf.dtype, 1.0) for leaf in data if leaf.is_floating and not counterparts.exists(side, leaf)]
+    fine = [unit for unit in units if unit < FINE]
+    return bool(fine) and any(
+        is_same(one.array, value.array, ROUNDED_UNITS * max(fine))
+        for one in other.values
+        if one.is_floating and one.array.shape == value.array.shape
+    )
