@@ -117,7 +117,7 @@ class BackwardPasses:
             if root is not None and root.requires_grad:
                 request.roots.append(root)
                 request.seeds.append(self._find_seed(one, number, root))
-        for wanted in one.inputs:
+        for wanted in one.inputs or one.reached:
             tensor = self._find(wanted)
             request.inputs.append(tensor if tensor is not None and tensor.requires_grad else None)
         for gradient in one.all_leaves if request.roots else ():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence, Set
+from dataclasses import replace
 from typing import Protocol
 
 import torch
@@ -38,6 +39,7 @@ def find_passes(program: Program, linked: Linked) -> list[BackwardPass]:
     for operation in program.calls():
         _tell_what_is_followed(operation, given_back, reached)
     found: list[BackwardPass] = []
+    begin = -1
     for first, last in _runs(program):
         roots: dict[int, tuple[Leaf, Leaf]] = {}
         calls = [call for call in program.calls() if first <= program.gradient_position(call.backward_name) <= last]
@@ -50,8 +52,37 @@ def find_passes(program: Program, linked: Linked) -> list[BackwardPass]:
             tensors, gradients = zip(*roots.values(), strict=True)
             name = f"backward_pass.{len(found)}"
             leaves = tuple(_find_leaf_gradients(program, linked, calls, last))
-            found.append(BackwardPass(name, first, tensors, gradients, leaves=leaves, begins_anew=True))
-    return found
+            ends = tuple(_find_ends(program, begin, last))
+            found.append(BackwardPass(name, first, tensors, gradients, leaves=leaves, begins_anew=True, reached=ends))
+            begin = last
+    return list(_narrow(found))
+
+
+def _narrow(passes: Sequence[BackwardPass]) -> Iterator[BackwardPass]:
+    """Some kernels give gradients back that nobody asked for: not among those of one pass is what later calls took from
+    another one alone."""
+    taken = [{one.leaf.tensor for one in asked.leaves} for asked in passes]
+    for asked, own in zip(passes, taken, strict=True):
+        others = set[int | None]().union(*taken) - own if own else set[int | None]()
+        kept = tuple(leaf for leaf in asked.reached if leaf.tensor not in others)
+        yield replace(asked, reached=kept if len(passes) > 1 else ())
+
+
+def _find_ends(program: Program, begin: float, last: float) -> Iterator[Leaf]:
+    """The leaves that a pass went to. What an earlier one has gone through is data for it; and of a network that it
+    only goes through nobody asked for the gradients of parameters: then most calls give none back to these."""
+    calls = [call for call in program.calls() if begin < call.position <= last]
+    known = {leaf.tensor for call in calls for leaf in call.operands if leaf.parameter is not None}
+    made = {leaf.tensor for call in calls for leaf in call.outputs} - known
+    seen = set[int | None]()
+    for call in calls:
+        departing = program.gradients_of(call)[1]
+        is_recorded = any(program.gradients_of(call))
+        for leaf in call.operands:
+            is_leaf = leaf.tensor is not None and leaf.tensor not in made and leaf.requires_grad
+            if is_leaf and leaf.tensor not in seen and (leaf.slot in departing or not is_recorded):
+                seen.add(leaf.tensor)
+                yield leaf
 
 
 def _find_unrecorded(program: Program) -> set[int]:

@@ -57,6 +57,8 @@ class BackwardPass:
     nested: list[BackwardPass] = field(default_factory=list)
     begins_anew: bool = False
     """Its gradients are not added to those of the passes before."""
+    reached: tuple[Leaf, ...] = ()
+    """The only leaves that gradients went to, where the record shows it."""
 
     @property
     def all_leaves(self) -> list[LeafGradient]:

@@ -90,7 +90,9 @@ class _TruthJudge:
             self._take_loss_scale_back(found)
         if found.observables.has_same_gradients and self._origins is not None:
             self._take_hidden_updates(found)
-        if found.observables.is_equal and not found.differences and (self._origins is not None or not found.unequal):
+        # what is made of updated parameters comes after these
+        is_first = found.observables.has_same_gradients and not found.differences
+        if is_first and (self._origins is not None or not found.unequal):
             self._compare_updates(found)
         if not found.observables.is_equal and not found.differences:
             self._explain_difference(found)

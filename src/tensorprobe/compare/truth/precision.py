@@ -102,7 +102,7 @@ def _iter_pairs(counterparts: Counterparts) -> Iterator[tuple[TrueCall, str, Tru
 
 
 def _is_rounded_there(value: TrueValue, step: TrueStep, dtype: str) -> bool:
-    """Is it of a finer dtype, and taken by a call that computes in this one, as autocast rounds what a product takes?"""
+    """Is it finer, and taken by a call that computes in this dtype, as autocast rounds what a product takes?"""
     if _EPSILONS.get(value.dtype, 0.0) >= _EPSILONS.get(dtype, 0.0):
         return False
     users = (user for user in step.users.get(value.number, ()) if user.in_autocast and word_of(user) not in _CASTS)
