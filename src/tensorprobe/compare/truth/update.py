@@ -134,7 +134,9 @@ def pair_states(counterparts: Counterparts) -> tuple[list[LeafPair], Set[tuple[i
     found, unknown = [], set[tuple[int, ...]]()
     for value in lone["candidate"]:
         alike = [one for one in lone["reference"] if one.array.shape == value.array.shape]
-        best = max(alike, key=lambda one: _cosine(one.array, value.array), default=None)
+        best = min(alike, key=lambda one: _distance(one.array, value.array), default=None)
+        if best is not None and _distance(best.array, value.array) >= _NEAR:
+            best = max(alike, key=lambda one: _cosine(one.array, value.array))
         is_noise = False
         if best is None or _cosine(best.array, value.array) < _ALIKE:
             others = [one for one in alike if one.number in noise["reference"]]
@@ -180,7 +182,7 @@ def _compare(first: Array, second: Array, largest: float) -> float:
 def _find_states(side: str, counterparts: Counterparts) -> Iterator[TrueValue]:
     step = counterparts.steps[side]
     for value in step.leaves:
-        if not value.is_floating or value.parameter is not None or value.is_gradient:
+        if not value.is_floating or value.parameter is not None or value.is_gradient or value.updated is not None:
             continue
         is_held = all(call.caller is not None for call in step.users.get(value.number, ()))
         if (is_held or not step.leads_to_loss(value)) and not counterparts.exists(side, value):
