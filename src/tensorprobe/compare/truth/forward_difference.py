@@ -14,6 +14,7 @@ from tensorprobe.compare.truth.flipped_choice import FLIPPED, is_explained_by_ro
 from tensorprobe.compare.truth.observable import Observables
 from tensorprobe.compare.truth.partial_sum import PartialSums
 from tensorprobe.compare.truth.piece import find_pieces
+from tensorprobe.compare.truth.repeated import find_repeated
 from tensorprobe.compare.truth.slice import Slice, Slicer
 from tensorprobe.compare.truth.start import pair_lone_leaves
 from tensorprobe.compare.truth.value_index import ORDERS, Counterparts, other_side
@@ -176,6 +177,8 @@ class ForwardExplainer:
         found.sort(key=lambda one: one[:2])
         places = {(one.reference, one.candidate): one for *_, one in reversed(found)}
         differences = list(reversed(places.values()))
+        if differences and differences[0].is_given_other:
+            differences[:0] = find_repeated(differences[0], reference.beginnings, self._steps, self._likeness)
         if not differences:
             differences = [self._describe(call, None) for call in reference.beginnings[:1]]
         earliest = min((call.position for call in candidate.beginnings), default=0)

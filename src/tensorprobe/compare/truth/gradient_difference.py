@@ -64,10 +64,15 @@ class GradientExplainer:
         """A parameter that only one run has set to be trained."""
         leaves = {"reference": pair.reference, "candidate": pair.candidate}
         trained = [side for side, leaf in leaves.items() if leaf.is_followed]
-        if len(trained) != 1 or not all(leaf.is_leaf and leaf.parameter for leaf in leaves.values()):
+        if len(trained) != 1 or not all(leaf.is_leaf for leaf in leaves.values()):
             return
         users = {side: next(iter(self._steps[side].users.get(leaf.number, ())), None) for side, leaf in leaves.items()}
-        because = f"{pair.name} gets a gradient in the {trained[0]}, and is frozen in the {other_side(trained[0])}"
+        side = other_side(trained[0])
+        is_named = leaves[side].parameter is not None
+        how = (
+            f"is frozen in the {side}" if is_named else f"the {side} takes its numbers without one (`.data`, `detach`)"
+        )
+        because = f"{pair.name} gets a gradient in the {trained[0]}, and {how}"
         yield Difference("entered", users["reference"], users["candidate"], because, is_backward=True, is_clear=True)
 
     def _describe_parameter(self, pair: GradientPair) -> list[Difference]:

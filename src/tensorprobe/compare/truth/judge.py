@@ -308,7 +308,7 @@ class _TruthJudge:
         """Where they part: in the forward, and if that is the same, in the gradients. A loss may be the same only as
         far as it is known: then what the first of these calls takes and gives says whether it is the forward after all.
         Besides, both steps with those calls taken apart that had to be."""
-        if not observed.has_same_loss or any(observed.ends.values()):
+        if not observed.has_same_loss or (observed.has_same_gradients and any(observed.ends.values())):
             found, opened = self._explain_forward(counterparts, find_starts(counterparts, observed))
             if found:
                 return found, opened

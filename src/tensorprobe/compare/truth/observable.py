@@ -13,7 +13,7 @@ from tensorprobe.compare.truth.piece import Piece, pair_pieces
 from tensorprobe.compare.truth.same_array import TOLERANCE, is_constant, is_laid_out, is_same, norm_of, permutations
 from tensorprobe.compare.truth.start import Origin
 from tensorprobe.compare.truth.value_index import ZERO, Counterparts, other_side
-from tensorprobe.replay.true_step import Array, TrueValue
+from tensorprobe.replay.true_step import Array, TrueStep, TrueValue
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,6 +168,7 @@ def _pair_leaves(counterparts: Counterparts, known: _KnownGradients, largest: fl
     taken: set[int] = set()
     waiting = list(counterparts.steps["reference"].leaves)
     sizes = _GradientSizes(counterparts, ZERO * largest)
+    steps = counterparts.steps["reference"], counterparts.steps["candidate"]
     for has_same_gradient in (True, False):
         left = []
         for value in waiting:
@@ -178,10 +179,12 @@ def _pair_leaves(counterparts: Counterparts, known: _KnownGradients, largest: fl
                 if one.is_leaf and one.number not in taken and (near is None or one.number in near)
             ]
             for partner in sorted(partners, key=lambda one: _distance(value, one)):
-                if any(
-                    one.gradient is None and not (one.is_trained and other.is_trained)
-                    for one, other in ((value, partner), (partner, value))
-                ):
+                lone = [
+                    (one, step)
+                    for (one, other), step in zip(((value, partner), (partner, value)), steps, strict=True)
+                    if one.gradient is None and not (one.is_trained and other.is_trained)
+                ]
+                if any(has_same_gradient or not _is_cut_off(one, step) for one, step in lone):
                     continue
                 error = _gradient_error(value, partner, largest, counterparts.tolerance)
                 pair = GradientPair(value, partner, error, counterparts.gradient_tolerance([value], [partner]))
@@ -193,6 +196,12 @@ def _pair_leaves(counterparts: Counterparts, known: _KnownGradients, largest: fl
                 left.append(value)
         waiting = left
     return [found[number] for number in sorted(found)]
+
+
+def _is_cut_off(value: TrueValue, step: TrueStep) -> bool:
+    """Does this run compute its loss from the numbers of a parameter, and follow no gradients to them?"""
+    is_told = value.is_floating and value.parameter is None and not is_constant(value.array)
+    return is_told and not value.is_followed and not value.is_gradient_lost and step.leads_to_loss(value)
 
 
 def find_held_otherwise(counterparts: Counterparts, observed: Observables) -> dict[str, list[TrueValue]]:

@@ -1,0 +1,52 @@
+"""What one call computes is computed once more, where the other run computes something else of the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from tensorprobe.compare.truth.call_likeness import word_of
+from tensorprobe.compare.truth.difference import Difference
+from tensorprobe.replay.true_step import TrueCall, TrueStep, TrueValue
+
+
+class Likeness(Protocol):
+    """Which values of the other run have the content of this one?"""
+
+    def of(self, side: str, value: TrueValue) -> list[TrueValue]: ...
+
+
+def find_repeated(
+    one: Difference, beginnings: Sequence[TrueCall], steps: Mapping[str, TrueStep], likeness: Likeness
+) -> Iterator[Difference]:
+    """All that the candidate's call is given is in the reference, too, but in another place. `beginnings`: the calls of
+    the reference whose results the candidate has not."""
+    step, call = steps["candidate"], one.candidate
+    if call is None or one.reference is None:
+        return
+    given = {number for number in call.inputs.values() if step.values[number].is_floating}
+    leading = given | step.find_before(given)
+    for other in beginnings:
+        taken = [steps["reference"].values[number] for number in other.inputs.values()]
+        telling = [value for value in taken if value.is_floating]
+        likes = {like.number for value in telling for like in likeness.of("reference", value)}
+        users = [user for user in step.calls.values() if not likes.isdisjoint(user.inputs.values())]
+        users = [user for user in users if not leading.isdisjoint(user.outputs.values())]
+        for place, user in enumerate(users):
+            first = next((before for before in users[:place] if _gives_the_same(before, user, step)), None)
+            if first is not None and other.position < one.reference.position:
+                because = f"it computes what {first.name} has computed, and the reference something else"
+                yield Difference("source", other, user, because, is_clear=True)
+                return
+
+
+def _gives_the_same(first: TrueCall, second: TrueCall, step: TrueStep) -> bool:
+    """Twice the same, by one function, and not only in another order?"""
+    if word_of(first) != word_of(second) or len(first.outputs) != len(second.outputs) or step.only_moves(second):
+        return False
+    pairs = zip(first.outputs.values(), second.outputs.values(), strict=True)
+    return first.outputs != second.outputs and all(
+        np.array_equal(step.values[one].array, step.values[other].array) for one, other in pairs
+    )
