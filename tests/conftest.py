@@ -14,7 +14,7 @@ from tests.length import IS_LONG
 # Neither a deadline nor the check for slowness tells anything but how busy the machine is. The short form tries the
 # same examples every time, so that what passes once passes again; the long one looks for new ones.
 settings.register_profile(
-    "short", max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+    "short", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
 settings.register_profile("long", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("long" if IS_LONG else "short")

@@ -6,7 +6,7 @@ import ast
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,12 +17,15 @@ from tests.length import PATIENCE_SECONDS, wait_until
 TESTS = Path(__file__).parent
 
 
-def keywords() -> Iterator[tuple[str, ast.keyword]]:
+@cache
+def keywords() -> list[tuple[str, ast.keyword]]:
     """All keyword arguments in these tests, with where they stand."""
-    for path in TESTS.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.keyword):
-                yield f"{path.relative_to(TESTS)}:{node.value.lineno}", node
+    return [
+        (f"{path.relative_to(TESTS)}:{node.value.lineno}", node)
+        for path in TESTS.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.keyword)
+    ]
 
 
 def test_hypothesis_has_no_deadline_and_no_check_for_slowness() -> None:

@@ -73,6 +73,14 @@ class Recorded:
         record_program(build_program(model, 0, Plan(CORPUS)), Setting(level, "tensor", framework="mindspore"), folder)
         return folder
 
+    @cache  # noqa: B019
+    def truth_of_port(self, network: str) -> Truth:
+        return truth_of(self.pair(network)[1])
+
+    @cache  # noqa: B019
+    def truth_of_corpus(self, model: str, level: str) -> Truth:
+        return truth_of(self.corpus(model, level))
+
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
@@ -96,7 +104,7 @@ def assert_clean(found: Truth) -> None:
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.some(2)
 def test_a_right_port_has_the_truth_of_its_original(network: str, recorded: Recorded) -> None:
-    reference, candidate = map(truth_of, recorded.pair(network))
+    reference, candidate = truth_of(recorded.pair(network)[0]), recorded.truth_of_port(network)
     assert_clean(candidate)
     assert not reference.findings
     assert candidate.losses[0][2] == pytest.approx(reference.losses[0][2], rel=0, abs=1e-12)
@@ -115,7 +123,7 @@ def compute_in_float64(network: str, recorded: Recorded) -> float:
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_the_gradients_of_its_parameters_are_those_of_the_truth(network: str, recorded: Recorded) -> None:
-    found = truth_of(recorded.pair(network)[1])
+    found = recorded.truth_of_port(network)
     largest = found.largest_gradient
     assert found.parameter_gradients
     assert max(row.share_of(largest) for row in found.parameter_gradients) < 1e-2  # of those that are zero in truth
@@ -126,7 +134,7 @@ def test_the_gradients_of_its_parameters_are_those_of_the_truth(network: str, re
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.some(2)
 def test_nothing_is_wrong_in_a_clean_run_of_the_corpus(model: str, level: str, recorded: Recorded) -> None:
-    assert_clean(truth_of(recorded.corpus(model, level)))
+    assert_clean(recorded.truth_of_corpus(model, level))
 
 
 def test_the_command_says_it_and_how_much_it_could_check(
@@ -139,7 +147,7 @@ def test_the_command_says_it_and_how_much_it_could_check(
 
 def test_a_batch_norm_that_has_gathered_statistics_hands_them_to_the_next_call(recorded: Recorded) -> None:
     """The corpus' CNN is trained for a step and then evaluated: with the statistics of the truth."""
-    found = truth_of(recorded.corpus("cnn", "mix"))
+    found = recorded.truth_of_corpus("cnn", "mix")
     rows = [row for row in found.rows if "bn_train" in row.record and row.slot in ("output.5", "output.6")]
     assert len(rows) == 14 and all(row.own is not None and row.own.is_explained for row in rows)
 

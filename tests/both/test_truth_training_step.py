@@ -165,7 +165,7 @@ def test_a_training_loop_and_its_port_agree_in_all_steps(tmp_path: Path, way: st
     ("way", "mistake", "step", "line"),
     [
         ("plain", "rate", 0, "self.rate * moment"),
-        ("clipped", "rate", 0, "self.rate * moment"),
+        pytest.param("clipped", "rate", 0, "self.rate * moment", marks=pytest.mark.long),
         ("average", "rate", 0, "self.optimizer(tuple(gradients))"),
         ("average", "keep", 0, "(1 - keep) * one"),
         ("sharp", "reach", 0, "2 * REACH"),

@@ -93,9 +93,9 @@ def test_files_are_written_and_named(tmp_path: Path) -> None:
     assert [row["role"] for row in rows if row["reference_name"] == "Functional.gelu.0.forward.output.0"] == ["source"]
 
 
-def test_the_files_that_are_asked_for_are_written(tmp_path: Path) -> None:
+def test_the_files_that_are_asked_for_are_written(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "result"
-    done = run_command("compare", *write_runs(tmp_path), "-o", folder, "--files", "json,xlsx")
+    done = run_here(capfd, "compare", *write_runs(tmp_path), "-o", folder, "--files", "json,xlsx")
     assert done.returncode == 1
     assert sorted(path.name for path in folder.iterdir()) == ["compare.json", "compare.xlsx"]
     assert json.loads((folder / "compare.json").read_text())["verdict"]["kind"] == "source"
@@ -114,10 +114,11 @@ def test_files_that_there_are_not_and_files_without_a_folder_are_refused(
     assert done.stderr == "error: --files 'csv' says what -o writes. Give a folder, too: -o result\n"
 
 
-def test_with_format_json_the_document_is_all_that_goes_to_stdout(tmp_path: Path) -> None:
-    done = run_command(
-        "compare", *write_runs(tmp_path), "--format", "json", "-o", tmp_path / "result", "--files", "json"
-    )
+def test_with_format_json_the_document_is_all_that_goes_to_stdout(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    files = ("-o", tmp_path / "result", "--files", "json")
+    done = run_here(capfd, "compare", *write_runs(tmp_path), "--format", "json", *files)
     assert done.returncode == 1
     content = json.loads(done.stdout)
     assert content["verdict"]["call"]["reference"] == ["Functional.gelu.0.forward"]

@@ -31,21 +31,21 @@ def test_the_version() -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["show", "--help"], ["recover", "--help"]])
-def test_help_teaches_with_examples(arguments: list[str]) -> None:
-    done = run_command(*arguments)
+def test_help_teaches_with_examples(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    done = run_here(capsys, *arguments)
     assert done.returncode == 0
     assert f"tensorprobe {arguments[0] if len(arguments) > 1 else 'show'} dump_path" in done.stdout
 
 
-def test_help_says_where_runs_differ_in_the_words_of_the_verdict() -> None:
-    assert "where two runs first differ" in " ".join(run_command("--help").stdout.split())
-    told = " ".join(run_command("compare", "--help").stdout.split())
+def test_help_says_where_runs_differ_in_the_words_of_the_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "where two runs first differ" in " ".join(run_here(capsys, "--help").stdout.split())
+    told = " ".join(run_here(capsys, "compare", "--help").stdout.split())
     assert "where two runs first differ" in told
     assert "runs part" not in told
 
 
-def test_a_wrong_option_is_exit_code_2() -> None:
-    done = run_command("show", "--wrong")
+def test_a_wrong_option_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    done = run_here(capsys, "show", "--wrong")
     assert done.returncode == 2
     assert "--wrong" in done.stderr
 
@@ -56,9 +56,10 @@ def test_an_expected_error_is_one_line(tmp_path: Path) -> None:
     assert done.stderr == f"error: {tmp_path}/nothing does not exist. Give the dump_path of a run, or a folder in it.\n"
 
 
-def test_an_error_cannot_steer_the_terminal(tmp_path: Path) -> None:
+def test_an_error_cannot_steer_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "dump.json").write_text('{"data": {"\\u001b[31m": 3}}')
-    assert "\x1b" not in run_command("show", tmp_path).stderr
+    error = run_here(capsys, "show", tmp_path).stderr
+    assert error and "\x1b" not in error
 
 
 @pytest.mark.parametrize(

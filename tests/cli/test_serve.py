@@ -16,7 +16,7 @@ from unittest import mock
 
 import pytest
 
-from tests.cli.command import COMMAND, run_command, run_here
+from tests.cli.command import COMMAND, run_here
 from tests.length import PATIENCE_SECONDS
 from tests.serve.recorded import NAME, VALUES, write_run
 
@@ -88,9 +88,9 @@ def test_a_run_is_served_by_its_address(tmp_path: Path) -> None:
         assert ask(address, "api/pair?row=1")["heat"]["reference"] == VALUES.tolist()
 
 
-def test_a_saved_comparison_is_served_from_its_folder(tmp_path: Path) -> None:
+def test_a_saved_comparison_is_served_from_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     reference, candidate = write_run(tmp_path / "good"), write_run(tmp_path / "bad", VALUES + 1)
-    run_command("compare", reference, candidate, "-o", tmp_path / "result", "--files", "json")
+    run_here(capsys, "compare", reference, candidate, "-o", tmp_path / "result", "--files", "json")
     for path in (tmp_path / "result", tmp_path / "result" / "compare.json"):
         with serving(path) as (_, address):
             assert ask_for(address)[0] == 200

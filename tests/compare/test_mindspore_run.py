@@ -13,7 +13,7 @@ import pytest
 import tensorprobe
 from tensorprobe.compare.circumstance import NOT_REPEATED
 from tensorprobe.compare.result import Comparison
-from tests.cli.command import run_command
+from tests.cli.command import run_here
 from tests.compare.recording import Recording
 
 RNG = np.random.default_rng(0)
@@ -73,7 +73,9 @@ def test_two_runs_of_mindspore_agree_or_part_at_the_wrong_call(tmp_path: Path, t
     assert (verdict.kind, verdict.call and verdict.call.name) == ("source", "Functional.relu.0.forward")
 
 
-def test_that_the_bits_may_not_repeat_is_said_where_they_differ_and_only_there(tmp_path: Path) -> None:
+def test_that_the_bits_may_not_repeat_is_said_where_they_differ_and_only_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     runs = [recorded(), recorded(), recorded(wrong=1e-7)]
     for run in runs:
         run.run |= {"framework": "mindspore", "devices": ["CPU"], "settings": {"threads_num_is_set": False}}
@@ -81,7 +83,7 @@ def test_that_the_bits_may_not_repeat_is_said_where_they_differ_and_only_there(t
 
     assert compared(tmp_path / "same", reference, same).ranks[0].notes == ()
     assert compared(tmp_path / "other", reference, other).ranks[0].notes == (NOT_REPEATED,)
-    said = run_command("compare", tmp_path / "other" / "r", tmp_path / "other" / "c").stdout
+    said = run_here(capsys, "compare", tmp_path / "other" / "r", tmp_path / "other" / "c").stdout
     assert f"  circumstances {NOT_REPEATED}\n" in said
 
 
@@ -190,8 +192,8 @@ def test_a_mindspore_dump_of_msprobe_is_compared(tmp_path: Path) -> None:
     assert (verdict.kind, verdict.call and verdict.call.name) == ("source", "Primitive.relu.ReLU.0.forward")
 
 
-def test_a_mindspore_dump_is_shown(tmp_path: Path) -> None:
-    done = run_command("show", write_msprobe_dump(tmp_path))
+def test_a_mindspore_dump_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    done = run_here(capsys, "show", write_msprobe_dump(tmp_path))
 
     assert (done.returncode, done.stderr) == (0, "")
     assert "fc: Dense" in done.stdout

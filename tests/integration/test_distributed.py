@@ -1,4 +1,4 @@
-"""Processes under torchrun: one folder per rank, collectives under Distributed, the rank filter."""
+"""Several ranks: one folder per rank, collectives under Distributed, the rank filter."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tensorprobe.store.reader import open_dump
-from tests.integration.torchrun import run_ranks, run_torchrun
+from tests.integration.torchrun import run_ranks
 
 SCRIPT = """
 import sys
@@ -72,7 +72,7 @@ dist.destroy_process_group()
 def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dumps")
     (folder / "train.py").write_text(SCRIPT)
-    run_torchrun(2, folder / "train.py", str(folder))
+    run_ranks(2, folder / "train.py", str(folder))
     return folder
 
 

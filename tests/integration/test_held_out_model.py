@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+
+from tests.integration.script import run_script
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -97,10 +98,10 @@ def test_each_fault_is_in_modules_that_the_model_has() -> None:
             assert fault.modules | {fault.module} <= paths, (name, fault.name)
 
 
-def test_a_library_is_imported_only_for_its_models() -> None:
-    command = "import sys, held_out.third_party; sys.exit('diffusers' in sys.modules)"
+def test_a_library_is_imported_only_for_its_models(tmp_path: Path) -> None:
+    program = f"import sys; sys.path.insert(0, {str(BENCHMARKS)!r})\nimport held_out.third_party\n"
 
-    assert subprocess.run([sys.executable, "-c", command], cwd=BENCHMARKS, check=False).returncode == 0
+    run_script(tmp_path, program + "sys.exit('diffusers' in sys.modules)\n")
 
 
 def test_a_model_whose_library_is_missing_is_left_out_with_a_word(capsys: pytest.CaptureFixture[str]) -> None:

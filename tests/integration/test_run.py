@@ -19,6 +19,7 @@ from tests.integration.launched import (
     run_watched,
 )
 from tests.integration.script import messages
+from tests.integration.torchrun import start_ranks
 from tests.length import PATIENCE_SECONDS, wait_until
 
 PREAMBLE = """
@@ -174,7 +175,7 @@ def test_both_ranks_of_torchrun_are_recorded_whichever_of_the_two_starts_the_oth
     python: Path, tmp_path: Path, is_outer: bool
 ) -> None:
     script = write(tmp_path, DISTRIBUTED)
-    plain = run_program(python, tmp_path, *TORCHRUN, script).stdout
+    plain = "".join(rank.stdout for rank in start_ranks(2, tmp_path / script))
     if is_outer:
         recorded = run_recorded(python, tmp_path, "-o", "dump", *TORCHRUN, script)
     else:
@@ -197,8 +198,8 @@ debugger.stop()
 )
 
 
-def test_a_program_that_uses_tensorprobe_itself_is_left_to_it(python: Path, tmp_path: Path) -> None:
-    ended = run_recorded(python, tmp_path, "-o", "dump", write(tmp_path, OWN))
+def test_a_program_that_uses_tensorprobe_itself_is_left_to_it(tmp_path: Path) -> None:
+    ended = run_watched(tmp_path, write(tmp_path, OWN), output="dump")
     assert messages(ended)[0] == (
         "this program uses tensorprobe itself, and is left to it: the options of tensorprobe run, and the variables "
         "TENSORPROBE…, have no effect"
@@ -278,18 +279,23 @@ if __name__ == "__main__":
 """
 
 
+@pytest.fixture(scope="module")
+def spawned(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What the program prints unrecorded: its own line, and that of the process that it spawns."""
+    folder = tmp_path_factory.mktemp("spawned")
+    return run_plain(folder, write(folder, SPAWNING), "first").stdout.splitlines()
+
+
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [(["first"], "step 0"), ([], "processes that the program started,")],
     ids=["both", "children"],
 )
 def test_of_a_program_and_the_processes_that_it_spawns_one_line_is_said(
-    arguments: list[str], what: str, python: Path, tmp_path: Path
+    arguments: list[str], what: str, spawned: list[str], python: Path, tmp_path: Path
 ) -> None:
-    script = write(tmp_path, SPAWNING)
-    plain = run_plain(tmp_path, script, *arguments)
-    recorded = run_recorded(python, tmp_path, script, *arguments)
-    assert recorded.stdout == plain.stdout
+    recorded = run_recorded(python, tmp_path, write(tmp_path, SPAWNING), *arguments)
+    assert len(spawned) == 2 and recorded.stdout.splitlines() == (spawned if arguments else spawned[1:])
     ends = [text for text in messages(recorded) if "Next: tensorprobe show" in text]
     output = tmp_path / "dump_path"
     assert ends == [f"recorded {what} in {output}. Next: tensorprobe show {output}"]

@@ -68,7 +68,7 @@ def test_an_argument_that_rounding_hides_is_named_in_another_precision(how: str,
 
 @pytest.mark.parametrize("tasks", TASKS, ids=" and ".join)
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.some(3)
+@pytest.mark.some(5)
 def test_a_fault_is_named(fault: str, tasks: tuple[str, str], tmp_path: Path) -> None:
     result = compare(tmp_path, tasks, {}, {"fault": fault})
     assert result.verdict.call is not None, result.verdict

@@ -59,6 +59,7 @@ def test_later_steps_of_one_program_written_in_two_ways_agree(dtype: torch.dtype
     assert [rank.verdict.kind for rank in result] == ["agree"] * 3
 
 
+@pytest.mark.long  # tests/compare/truth/test_update.py shows the same of a smaller model
 def test_an_update_in_many_calls_and_one_in_a_single_call_agree(tmp_path: Path) -> None:
     """In bfloat16 a parameter after its update looks like the rounding of what it was before."""
     bfloat16 = {"dtype": torch.bfloat16}
@@ -66,7 +67,7 @@ def test_an_update_in_many_calls_and_one_in_a_single_call_agree(tmp_path: Path) 
     assert result.verdict.kind == "agree", result.verdict.headline
 
 
-@pytest.mark.parametrize("how", ["eager", "fused"])
+@pytest.mark.parametrize("how", [pytest.param("eager", marks=pytest.mark.long), "fused"])
 def test_a_fault_of_the_second_step_is_named_there(how: str, tmp_path: Path) -> None:
     result = compare(tmp_path, {"how": how}, {"fault": "epsilon"})
     assert result.verdict.step == 1 and result.verdict.call is not None, result.verdict.headline

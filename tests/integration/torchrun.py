@@ -1,35 +1,24 @@
-"""Programs of several processes, started as users start them."""
+"""Programs of PyTorch in several processes, as torchrun starts them."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 from tests.integration.msrun import find_port
 from tests.integration.script import SOURCE
-from tests.length import PATIENCE_SECONDS
 from tests.warm import run_warm
 
 
-def run_torchrun(ranks: int, script: Path, *arguments: str) -> str:
-    """Run a program on this many ranks; what it wrote to stderr."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)]
-    done = subprocess.run(
-        [*launcher, str(script), *arguments],
-        env=_make_environment(),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stderr
-
-
 def run_ranks(ranks: int, script: Path, *arguments: str) -> str:
-    """The same without the launcher, in processes that have imported torch: what the launcher itself does is shown
-    elsewhere."""
+    """Run a program on this many ranks, without the launcher, in processes that have imported torch; what it wrote to
+    stderr. What the launcher itself does is shown in test_run.py."""
+    return "".join(one.stderr for one in start_ranks(ranks, script, *arguments))
+
+
+def start_ranks(ranks: int, script: Path, *arguments: str) -> list[subprocess.CompletedProcess[str]]:
+    """The same, with all that each rank wrote."""
     common = {
         **_make_environment(),
         "WORLD_SIZE": str(ranks),
@@ -39,9 +28,8 @@ def run_ranks(ranks: int, script: Path, *arguments: str) -> str:
     }
     environments = [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
     ended = run_warm("ranks", Path.cwd(), [str(script), *arguments], *environments)
-    errors = "".join(one.stderr for one in ended)
-    assert not any(one.returncode for one in ended), errors[-3000:]
-    return errors
+    assert not any(one.returncode for one in ended), "".join(one.stderr for one in ended)[-3000:]
+    return ended
 
 
 def _make_environment() -> dict[str, str]:

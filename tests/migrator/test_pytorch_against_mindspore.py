@@ -90,7 +90,7 @@ def read_pair(paths: tuple[Path, Path]) -> tuple[Run, Run]:
 
 @pytest.mark.parametrize("task", ["tensor", "statistics"])
 @pytest.mark.parametrize(("network", "level"), CASES)
-@pytest.mark.some(3)
+@pytest.mark.some(7)  # each network, level and task
 def test_equal_weights_agree(recorded: Recorded, network: str, level: str, task: str) -> None:
     found = compared(recorded.pair(network, level, task))
 
@@ -155,7 +155,7 @@ def test_a_mistake_in_the_port_is_named(recorded: Recorded, fault: Fault, level:
 
 
 @pytest.mark.parametrize(("fault", "level"), FAULTY)
-@pytest.mark.some(3)
+@pytest.mark.some(5)
 def test_a_mistake_in_the_port_is_named_when_the_whole_run_was_looked_at(
     recorded: Recorded, fault: Fault, level: str
 ) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import mindspore as ms
@@ -14,6 +16,7 @@ from mindspore import Tensor, nn, ops
 
 from tensorprobe.capture.mindspore.graph_call import make_tree
 from tensorprobe.mindspore import PrecisionDebugger
+from tests.capture.mindspore.dump import only_step
 from tests.mindspore.mode import COMPILED, compiled, running_in
 from tests.mindspore.program import dump_of
 
@@ -64,6 +67,8 @@ def make_net() -> Net:
     return net
 
 
+FOLDER = TemporaryDirectory(prefix="graph")
+"""For the runs that several tests here look at."""
 X = np.random.default_rng(1).normal(size=(4, 3)).astype(np.float32)
 
 
@@ -90,21 +95,28 @@ def record(mode: str, dump_path: str, steps: int = 1) -> tuple[list[bytes], list
     return before, during, bits_of(run(Tensor(X)))
 
 
-def tensors(dump_path: str, step: int = 0) -> dict[str, np.ndarray[Any, Any]]:
+@cache
+def record_once(mode: str) -> tuple[tuple[list[bytes], list[list[bytes]], list[bytes]], Path]:
+    """The same for all tests that only look at it, and where it lies: to compile a graph takes seconds."""
+    folder = Path(FOLDER.name) / mode
+    return record(mode, str(folder), steps=2), folder
+
+
+def tensors(dump_path: str | Path, step: int = 0) -> dict[str, np.ndarray[Any, Any]]:
     folder = Path(dump_path) / f"step{step}" / "rank" / "dump_tensor_data"
     return {path.name: np.load(path) for path in folder.iterdir()}
 
 
 def test_nothing_that_the_program_computes_changes(mode: str) -> None:
-    before, during, after = record(mode, "dump", steps=2)
+    (before, during, after), _ = record_once(mode)
     assert during == [before, before] and after == before
 
 
 def test_every_cell_has_the_values_and_gradients_that_it_has_in_pynative(mode: str) -> None:
-    record(mode, "dump")
+    _, folder = record_once(mode)
     with running_in("pynative"):
         record("pynative", "reference")
-    reference, found = tensors("reference"), tensors("dump")
+    reference, found = tensors("reference"), tensors(folder)
     inside = {name for name in reference if not name.startswith("Cell.Net.")}
     assert not inside - set(found)
     for name in inside:
@@ -113,8 +125,8 @@ def test_every_cell_has_the_values_and_gradients_that_it_has_in_pynative(mode: s
 
 @in_one_mode
 def test_records_nest_and_count_as_in_pynative(mode: str) -> None:
-    record(mode, "dump")
-    records = list(dump_of().records)
+    dump = only_step(record_once(mode)[1], 0)
+    records = list(dump.records)
     forward = [name for name in records if "forward" in name]
     assert forward == [
         "Cell.shared.Dense.forward.0",
@@ -128,7 +140,7 @@ def test_records_nest_and_count_as_in_pynative(mode: str) -> None:
         "Cell.sequence.SequentialCell.forward.0",
         "Cell.Net.forward.0",
     ]
-    assert dump_of().read("construct.json")["Cell.pair.inner.Dense.forward.0"] == "Cell.pair.Pair.forward.0"
+    assert dump.read("construct.json")["Cell.pair.inner.Dense.forward.0"] == "Cell.pair.Pair.forward.0"
     backward = {name for name in records if "backward" in name}
     assert backward >= {name.replace("forward", "backward") for name in forward[:-1]}
 

@@ -63,7 +63,12 @@ def counts(folder: Path) -> dict[str, int]:
 
 @pytest.mark.parametrize(
     ("mode", "end", "code"),
-    [("graph", "quiet", 0), ("ast", "exit", 3), ("bytecode", "error", 1), ("pynative", "quiet", 0)],
+    [
+        pytest.param("graph", "quiet", 0, marks=pytest.mark.long),
+        ("ast", "exit", 3),
+        ("bytecode", "error", 1),
+        ("pynative", "quiet", 0),
+    ],
 )
 @pytest.mark.some(3)
 def test_nothing_is_lost_when_the_program_ends_right_after_training(

@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,7 +15,8 @@ from tempfile import TemporaryDirectory
 import pytest
 import torch
 
-from tests.length import PATIENCE_SECONDS
+from tests.integration.script import make_environment
+from tests.warm import run_warm
 
 GOLDEN = Path(__file__).parent / "golden"
 PROGRAM = Path(__file__).with_name("golden_program.py")
@@ -31,16 +30,16 @@ PARTS = ["dump.json.part", "construct.json.part", "stack.json.part", "debug.json
 @cache
 def run_program(task: str) -> Path:
     dump_path = Path(FOLDER.name) / task
-    environment = {**os.environ, "PYTHONPATH": str(PROGRAM.parents[2] / "src")}
-    command = [sys.executable, str(PROGRAM), task, str(dump_path)]
-    subprocess.run(command, env=environment, check=True, capture_output=True, timeout=PATIENCE_SECONDS)
+    (ended,) = run_warm("torch", Path.cwd(), [str(PROGRAM), task, str(dump_path)], make_environment())
+    assert ended.returncode == 0, ended.stderr
     return dump_path
 
 
 def normalise(text: str, dump_path: Path) -> str:
-    """Without what differs from one machine to the next: where things lie, and the lines of torch."""
+    """Without what differs from one machine to the next: where things lie, the lines of torch, who ran it."""
     for place, name in ((PROGRAM.parent, "PROGRAM"), (TORCH, "TORCH"), (dump_path, "DUMP")):
         text = text.replace(str(place), name)
+    text = re.sub(r', "File [^"]*/tests/warm_process\.py, line \d+, in <module>, \\n exec\(\*program\)"', "", text)
     return re.sub(r"(TORCH/[\w/]+\.py), line \d+", r"\1, line N", text)
 
 

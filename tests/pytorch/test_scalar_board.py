@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ from torch import nn
 
 from tensorprobe.errors import ConfigError
 from tensorprobe.pytorch import PrecisionDebugger
-from tests.length import PATIENCE_SECONDS
+from tests.integration.script import run_script
 
 WITHOUT_TENSORBOARD = """
 import sys
@@ -95,10 +93,8 @@ def test_training_is_bit_identical_while_tensorboard_is_written() -> None:
     assert read_board(Path("board/rank"))
 
 
-def test_without_a_package_for_it_the_error_says_what_to_install() -> None:
-    program = [sys.executable, "-c", WITHOUT_TENSORBOARD]
-    result = subprocess.run(program, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
-    assert result.returncode == 1
+def test_without_a_package_for_it_the_error_says_what_to_install(tmp_path: Path) -> None:
+    result = run_script(tmp_path, WITHOUT_TENSORBOARD, code=1)
     assert result.stderr.splitlines()[-1] == (
         'tensorprobe.errors.ConfigError: the key "tensorboard" needs the package tensorboard or tensorboardX, and '
         "none of them can be imported; run: pip install tensorboard"

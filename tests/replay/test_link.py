@@ -5,7 +5,6 @@ The runs are written down here, as capture would write them: MindSpore is not ne
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from tensorprobe.replay.mindspore_bit import check_bits
 from tensorprobe.replay.program import Program, read_program
 from tensorprobe.store.reader import open_dump
 from tests.compare.recording import Recording, Traced
-from tests.length import PATIENCE_SECONDS
+from tests.integration.script import run_script
 
 RNG = np.random.default_rng(3)
 X = RNG.standard_normal((4, 3)).astype(np.float32)
@@ -267,10 +266,7 @@ def test_a_mindspore_dump_is_replayed_where_there_is_no_mindspore(tmp_path: Path
         f"found = tensorprobe.truth({str(tmp_path)!r})\n"
         "print(bool(found), found.runs[0].coverage.replayed)"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True
-    )
-    assert result.stdout.split() == ["True", "3"]
+    assert run_script(tmp_path, program).stdout.split() == ["True", "3"]
 
 
 def test_a_hostile_nesting_ends_no_replay(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from tests.replay.random_program import (
 )
 from tests.replay.state import FinalState
 
-_FAST = settings(max_examples=100 if IS_LONG else 6, derandomize=not IS_LONG)
+_FAST = settings(max_examples=100 if IS_LONG else 4, derandomize=not IS_LONG)
 _PLAIN = [name for name in STEPS if name not in RANDOM | CHANGING | ROUNDING | DECIDING]
 
 

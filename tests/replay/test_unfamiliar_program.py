@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +15,7 @@ from torch import nn
 
 import tensorprobe
 from tests.cli.command import run_here
-from tests.length import PATIENCE_SECONDS
+from tests.integration.script import run_script as run_program
 from tests.warm import run_warm
 
 Capture = pytest.CaptureFixture[str]
@@ -364,9 +362,8 @@ def test_gradients_that_overflow_are_counted_and_give_no_shares(tmp_path: Path, 
 
 def test_a_replay_warns_of_nothing(tmp_path: Path) -> None:
     dump = record(tmp_path, train_two_steps)
-    command = [sys.executable, "-m", "tensorprobe", "replay", str(dump), "--dtype", "recorded"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS)
-    assert "Warning" not in done.stderr
+    program = "from tensorprobe.__main__ import main\nmain()\n"
+    assert "Warning" not in run_program(tmp_path, program, "replay", str(dump), "--dtype", "recorded").stderr
 
 
 def test_a_script_of_a_call_on_nothing_runs(tmp_path: Path, capsys: Capture) -> None:

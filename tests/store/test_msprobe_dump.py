@@ -11,7 +11,7 @@ import pytest
 from tensorprobe.model.name import ApiName, ModuleName, ParametersGradName, parse_name
 from tensorprobe.store.reader import RankDump, open_dump
 from tensorprobe.store.slot import PlainSlot, Slot, TensorSlot
-from tests.cli.command import run_command
+from tests.cli.command import run_here
 
 FOLDER = Path(__file__).with_name("msprobe_dump")
 CASES = sorted(path.name for path in FOLDER.iterdir() if path.is_dir() and "-" in path.name)
@@ -180,8 +180,8 @@ def test_single_points_are_read(task: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_show_prints_it(case: str) -> None:
-    done = run_command("show", FOLDER / case)
+def test_show_prints_it(case: str, capsys: pytest.CaptureFixture[str]) -> None:
+    done = run_here(capsys, "show", FOLDER / case)
     assert (done.returncode, done.stderr) == (0, "")
     for rank in open_dump(FOLDER / case).ranks():
         assert rank.name in done.stdout
@@ -190,8 +190,8 @@ def test_show_prints_it(case: str) -> None:
         assert all(name in done.stdout for name in api_calls(rank))
 
 
-def test_show_gives_it_as_json() -> None:
-    done = run_command("show", "--json", FOLDER / "mix-md5")
+def test_show_gives_it_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    done = run_here(capsys, "show", "--json", FOLDER / "mix-md5")
     (rank,) = json.loads(done.stdout)["ranks"]
     assert (done.returncode, rank["error"], rank["record_count"]) == (0, None, only_rank("mix-md5").record_count)
 

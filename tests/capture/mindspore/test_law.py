@@ -24,10 +24,11 @@ def plain(model: str) -> Observed:
     return train(model)
 
 
+@pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize(
     ("level", "way"), WAYS, ids=lambda part: part if isinstance(part, str) else "-".join(part.values())
 )
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.some(2)  # each level with each model, and each way
 def test_training_is_bit_identical_while_it_is_recorded(
     model: str, level: str, way: dict[str, str], tmp_path: Path
 ) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import mindspore
@@ -19,6 +19,7 @@ from mindspore.ops import dropout as dropout_imported_early
 
 from tensorprobe.capture.mindspore.seed import seed_all
 from tensorprobe.errors import UsageError
+from tests.integration.script import run_script
 
 VARIABLES = ("PYTHONHASHSEED", "HCCL_DETERMINISTIC", "TE_PARALLEL_COMPILER")
 SEED_MODULE = sys.modules["mindspore.common.seed"]
@@ -118,13 +119,13 @@ class TestSeeding:
         changed = {key for key in before if before[key] != now[key]}
         assert changed == {"environment", "random", "numpy", "mindspore", "generator"}
 
-    def test_settings_that_come_before_the_first_operation_still_can(self) -> None:
+    def test_settings_that_come_before_the_first_operation_still_can(self, tmp_path: Path) -> None:
         program = (
             "import mindspore; from tensorprobe.mindspore import seed_all\n"
             "handle = seed_all(mode=True); mindspore.set_device('CPU'); mindspore.runtime.launch_blocking()\n"
             "handle.restore(); mindspore.set_deterministic(True)\n"
         )
-        subprocess.run([sys.executable, "-c", program], check=True)
+        run_script(tmp_path, program, framework="mindspore")
 
 
 class TestMode:
@@ -149,12 +150,12 @@ class TestMode:
         finally:
             mindspore.set_context(deterministic="OFF")
 
-    def test_a_program_that_has_ruled_it_out_is_told(self) -> None:
+    def test_a_program_that_has_ruled_it_out_is_told(self, tmp_path: Path) -> None:
         program = (
             "import mindspore; from tensorprobe.mindspore import seed_all\n"
             "mindspore.set_deterministic(False); seed_all(mode=True)\n"
         )
-        done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+        done = run_script(tmp_path, program, framework="mindspore")
         assert "seed_all: the program has called mindspore.set_deterministic(False)" in done.stderr
 
 

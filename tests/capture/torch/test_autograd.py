@@ -47,9 +47,10 @@ def record(name: str, tmp_path: Path, level: str, **way: Any) -> tuple[DumpOnDis
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", AUTOGRAD_PROGRAMS)
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(way.values()) or "statistics")
 @pytest.mark.parametrize("level", ["L0", "L1", "mix"])
-@pytest.mark.parametrize("name", AUTOGRAD_PROGRAMS)
+@pytest.mark.some(3)  # each program at each level, each level in each way
 def test_nothing_changes_when_it_is_recorded(name: str, level: str, way: dict[str, Any], tmp_path: Path) -> None:
     step, _, observed = record(name, tmp_path, level, **way)
     assert difference(plain(name), observed) == []

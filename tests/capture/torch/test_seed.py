@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from tensorprobe.capture import seed as seed_module
 from tensorprobe.capture.seed import SeedHandle
 from tensorprobe.capture.torch.seed import seed_all
 from tensorprobe.errors import UsageError
+from tests.integration.script import run_script
 
 DROPOUT_OFF = "seed_all: dropout is off from here on, because rm_dropout is True; rm_dropout=False leaves it on"
 VARIABLES = ("PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG", "HCCL_DETERMINISTIC")
@@ -110,12 +112,12 @@ class TestSeeding:
         changed = {key for key in before if before[key] != now[key]}
         assert changed == {"environment", "random", "numpy", "torch"}
 
-    def test_cuda_is_not_initialised(self) -> None:
+    def test_cuda_is_not_initialised(self, tmp_path: Path) -> None:
         program = (
             "import torch; from tensorprobe.capture.torch.seed import seed_all\n"
             "seed_all(mode=True).restore(); assert not torch.cuda.is_initialized()"
         )
-        subprocess.run([sys.executable, "-c", program], check=True)
+        run_script(tmp_path, program)
 
 
 class FakeBackend:
@@ -464,9 +466,8 @@ class TestDropoutLater:
             assert is_inert()
         assert caplog.messages == [DROPOUT_OFF]
 
-    def test_the_line_appears_in_a_program_that_configures_no_logging(self) -> None:
-        program = "from tensorprobe.pytorch import seed_all; seed_all(rm_dropout=True)"
-        ended = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    def test_the_line_appears_in_a_program_that_configures_no_logging(self, tmp_path: Path) -> None:
+        ended = run_script(tmp_path, "from tensorprobe.pytorch import seed_all; seed_all(rm_dropout=True)")
         assert ended.stderr.splitlines()[-1] == f"[tensorprobe] {DROPOUT_OFF}"
 
     def test_a_name_imported_while_inert_drops_again_afterwards(self) -> None:
@@ -496,14 +497,15 @@ class TestDropoutLater:
         finally:
             torch.dropout = original
 
-    def test_the_names_that_torch_knows_do_not_depend_on_the_order(self) -> None:
+    def test_the_names_that_torch_knows_do_not_depend_on_the_order(self, tmp_path: Path) -> None:
         """Torch fills its table of names once; filled while the patches are on, it would not know the originals."""
         program = (
             "import torch; original = torch.nn.functional.scaled_dot_product_attention\n"
+            "assert not torch.overrides._get_overridable_functions.cache_info().currsize\n"
             "from tensorprobe.capture.torch.seed import seed_all; handle = seed_all(rm_dropout=True)\n"
             "assert torch.overrides.resolve_name(original).endswith('scaled_dot_product_attention')\n"
         )
-        subprocess.run([sys.executable, "-c", program], check=True)
+        run_script(tmp_path, program)
 
     @pytest.mark.filterwarnings("ignore")
     def test_scripting_works_meanwhile_and_afterwards(self) -> None:

@@ -147,6 +147,7 @@ def test_two_layouts_of_several_ranks_agree(pair: tuple[str, str], two: Path, fo
 
 
 @pytest.mark.parametrize("pair", SHORT_RIGHT_PAIRS)
+@pytest.mark.some(2)
 def test_two_layouts_of_two_ranks_agree(pair: tuple[str, str], two: Path) -> None:
     check_right_pair(two / pair[0], two / pair[1])
 

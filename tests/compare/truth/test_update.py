@@ -190,7 +190,7 @@ def test_a_bias_without_a_gradient_raises_no_alarm(is_joined: bool, kind: str, t
     assert verdict.kind == "agree", verdict.headline
 
 
-@pytest.mark.parametrize("beta", [0.999, 0.95])
+@pytest.mark.parametrize("beta", [pytest.param(0.999, marks=pytest.mark.long), 0.95])
 def test_what_an_optimizer_keeps_of_a_gradient_that_is_zero_hides_no_other_update(beta: float, tmp_path: Path) -> None:
     """Two ways to compute one attention leave other roundings in the state of the keys' bias."""
     paths = []
