@@ -12,7 +12,7 @@ import torch
 from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
 from tensorprobe.run.backward_pass import BackwardPass, LeafGradient
-from tensorprobe.run.leaf import STATE_ROLES, Leaf, change_leaves
+from tensorprobe.run.leaf import STATE_ROLES, UNASKED, Leaf, change_leaves
 
 Key = tuple[str, tuple[int, ...], bytes]
 """Equal for tensors of the same bits."""
@@ -103,7 +103,9 @@ def _tell_what_is_followed(operation: Operation, given_back: Set[int], reached: 
     for name, slot in _PLACES.items():
         if name in fields:
             fields[name] = change_leaves(
-                fields[name], slot, lambda leaf: {"requires_grad": False} if leaf.tensor in left_out else {}
+                fields[name],
+                slot,
+                lambda leaf: {"requires_grad": False, UNASKED: True} if leaf.tensor in left_out else {},
             )
     operation.describe(fields)
 

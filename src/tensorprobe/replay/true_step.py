@@ -61,6 +61,8 @@ class TrueValue:
     """What a backward pass left for a leaf. No call made it."""
     is_cleared: bool = False
     """The gradient that an earlier pass left for it was cleared before anybody took it."""
+    is_frozen: bool = False
+    """Has the program said that a parameter gets no gradient?"""
     is_followed: bool = False
     """Gradients go through it, or to it."""
     gradient: Array | None = None

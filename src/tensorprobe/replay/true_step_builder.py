@@ -21,7 +21,7 @@ from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.result import Coverage
 from tensorprobe.replay.true_step import Array, LeafKey, TrueCall, TrueStep, TrueValue, Update
 from tensorprobe.run.backward_pass import LeafGradient
-from tensorprobe.run.leaf import UPDATED, WRITTEN, Leaf, is_tensor
+from tensorprobe.run.leaf import UNASKED, UPDATED, WRITTEN, Leaf, is_tensor
 
 ReplaceLeaf = Callable[[Leaf, torch.Tensor], torch.Tensor]
 
@@ -271,6 +271,7 @@ class TrueStepBuilder(Onlooker):
         # Where parameters have names, these are trained. A gradient of data may be there because a kernel gives it.
         value.is_trained = leaf.requires_grad if not self._names_parameters else parameter is not None
         value.is_followed = tensor.requires_grad
+        value.is_frozen = parameter is not None and not tensor.requires_grad and UNASKED not in leaf.fields
         value.is_gradient = leaf.tensor in self._given_back
         value.updated = _read_update(leaf)
         if leaf.tensor in self._unused and maker is None:

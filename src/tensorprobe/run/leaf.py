@@ -22,6 +22,8 @@ LENT = "lent"
 """The field of a tensor whose file is that of another run."""
 UPDATED = "updated"
 """The field of a tensor that a parameter became, by a call that says nothing of it: which, and by what."""
+UNASKED = "unasked"
+"""The field of a tensor that could have a gradient, of which the record shows that nobody asked for it."""
 WRITTEN = "written"
 """The name of the places of what a call wrote to: `written.input.1` is its second argument afterwards."""
 _SLOT_OF_FIELD = {

@@ -15,7 +15,7 @@ import numpy as np
 
 from tensorprobe.compare.truth.call_likeness import unlikeness
 from tensorprobe.compare.truth.difference import Difference
-from tensorprobe.compare.truth.gradient_stop import find_exit, find_going_on, find_stop
+from tensorprobe.compare.truth.gradient_stop import find_exit, find_going_on, find_stop, leads_to_loss
 from tensorprobe.compare.truth.observable import GradientPair, arrange
 from tensorprobe.compare.truth.value_index import ZERO, Counterparts, other_side
 from tensorprobe.model.count import count_noun
@@ -65,6 +65,9 @@ class GradientExplainer:
         leaves = {"reference": pair.reference, "candidate": pair.candidate}
         trained = [side for side, leaf in leaves.items() if leaf.is_followed]
         if len(trained) != 1 or not all(leaf.is_leaf for leaf in leaves.values()):
+            return
+        frozen = leaves[other_side(trained[0])]
+        if frozen.gradient is not None or (frozen.parameter is not None and not frozen.is_frozen):
             return
         users = {side: next(iter(self._steps[side].users.get(leaf.number, ())), None) for side, leaf in leaves.items()}
         side = other_side(trained[0])
@@ -136,7 +139,16 @@ class GradientExplainer:
             return not self._is_same(own, others, value)
         known = own if own is not None else others
         is_meant = value.is_trained and all(one.is_trained for one in partners)
+        is_meant = is_meant or self._is_on_the_way(value, partners)
         return is_meant and known is not None and not self._is_zero(known)
+
+    def _is_on_the_way(self, value: TrueValue, partners: Sequence[TrueValue]) -> bool:
+        """Could gradients go through it in both runs, from a loss that is computed from it? What has the same numbers
+        and is not followed is none of them."""
+        sides = {"candidate": [value, *self._twins(value)], "reference": partners}
+        followed = {side: [one for one in some if one.is_followed] for side, some in sides.items()}
+        told = [leads_to_loss(one, self._steps[side]) for side, some in followed.items() for one in some]
+        return value.is_followed and [len(some) for some in followed.values()] == [1, 1] and all(told)
 
     def _agrees(self, value: TrueValue) -> bool:
         """Is its gradient known, and that of the same value in the reference?"""

@@ -5,9 +5,10 @@ Where the gradients part may be far behind it: a product gives a share back that
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tensorprobe.compare.truth.call_likeness import word_of
+from tensorprobe.compare.truth.slice import SHAPED
 from tensorprobe.compare.truth.value_index import Counterparts, other_side
 from tensorprobe.replay.true_step import TrueCall, TrueStep, TrueValue
 
@@ -16,7 +17,12 @@ def find_stop(counterparts: Counterparts, value: TrueValue, side: str) -> TrueCa
     """A gradient reaches this value in this run only: the last call of the other run on the way to the same value that
     is given something with a gradient."""
     step, seen = counterparts.steps[other_side(side)], set[str]()
-    waiting = [one for one in counterparts.of(side, value) if not one.is_followed]
+    partners = counterparts.of(side, value)
+    followed = [one for one in partners if one.is_followed]
+    own = {one.number for other in partners for one in counterparts.of(other_side(side), other) if one.is_followed}
+    if followed and len(followed) >= len(own):
+        return _find_stop_behind(followed, step)
+    waiting = [one for one in partners if not one.is_followed]
     while waiting:
         maker = step.maker(waiting.pop(0))
         if maker is None or maker.name in seen:
@@ -27,6 +33,34 @@ def find_stop(counterparts: Counterparts, value: TrueValue, side: str) -> TrueCa
             return maker
         waiting += given
     return None
+
+
+def _find_stop_behind(values: Sequence[TrueValue], step: TrueStep) -> TrueCall | None:
+    """These could have a gradient: the first call on the way to the loss that makes of them what could not."""
+    waiting, seen = [*values], {one.number for one in values}
+    found: list[TrueCall] = []
+    while waiting:
+        for user in step.users.get(waiting.pop().number, ()):
+            made = [step.values[number] for number in user.outputs.values() if step.values[number].is_floating]
+            if made and not any(one.is_followed for one in made) and any(leads_to_loss(one, step) for one in made):
+                found += [user] if word_of(user) not in SHAPED else []
+            waiting += [one for one in made if one.is_followed and one.number not in seen]
+            seen.update(one.number for one in made)
+    return min(found, key=lambda call: call.position, default=None)
+
+
+def leads_to_loss(value: TrueValue, step: TrueStep) -> bool:
+    """Is the loss computed of its numbers, and not only of its shape?"""
+    ends, waiting, seen = {root.number for root in step.roots}, [value.number], {value.number}
+    while waiting:
+        number = waiting.pop()
+        if number in ends:
+            return True
+        users = (user for user in step.users.get(number, ()) if word_of(user) not in SHAPED)
+        made = [one for user in users for one in user.outputs.values() if one not in seen]
+        waiting += made
+        seen.update(made)
+    return False
 
 
 def find_exit(step: TrueStep, call: TrueCall, values: Iterable[TrueValue]) -> TrueCall | None:

@@ -320,7 +320,7 @@ class _TruthJudge:
         lacking = find_lacking(differences[0], counterparts) if differences and observed.tolerance > TOLERANCE else {}
         if all(lacking.get(side) for side in SIDES):
             found, opened = self._explain_forward(counterparts, lacking)
-            if found and found[0].is_found:
+            if found and found[0].is_found and not found[0].is_given_other:
                 return found, opened
         return differences, counterparts
 

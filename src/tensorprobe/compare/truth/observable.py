@@ -163,13 +163,13 @@ def pair_gradients(counterparts: Counterparts) -> tuple[list[GradientPair], dict
 
 def _pair_leaves(counterparts: Counterparts, known: _KnownGradients, largest: float) -> list[GradientPair]:
     """Leaves of the same content. Many have one content, zeros or ones: those with the same gradient belong together;
-    what is left then is paired by its name and place."""
+    what is left then is paired by its name and place; at last, what is a parameter in one run and data in the other."""
     found: dict[int, GradientPair] = {}
     taken: set[int] = set()
     waiting = list(counterparts.steps["reference"].leaves)
     sizes = _GradientSizes(counterparts, ZERO * largest)
     steps = counterparts.steps["reference"], counterparts.steps["candidate"]
-    for has_same_gradient in (True, False):
+    for has_same_gradient, is_lost in ((True, False), (False, False), (False, True)):
         left = []
         for value in waiting:
             near = sizes.find_near(value) if has_same_gradient else None
@@ -179,12 +179,9 @@ def _pair_leaves(counterparts: Counterparts, known: _KnownGradients, largest: fl
                 if one.is_leaf and one.number not in taken and (near is None or one.number in near)
             ]
             for partner in sorted(partners, key=lambda one: _distance(value, one)):
-                lone = [
-                    (one, step)
-                    for (one, other), step in zip(((value, partner), (partner, value)), steps, strict=True)
-                    if one.gradient is None and not (one.is_trained and other.is_trained)
-                ]
-                if any(has_same_gradient or not _is_cut_off(one, step) for one, step in lone):
+                given = [(one, step) for one, step in zip((value, partner), steps, strict=True) if one.gradient is None]
+                is_data = bool(given) and not (value.is_trained and partner.is_trained)
+                if is_data and not (is_lost and len(given) == 1 and _is_cut_off(*given[0])):
                     continue
                 error = _gradient_error(value, partner, largest, counterparts.tolerance)
                 pair = GradientPair(value, partner, error, counterparts.gradient_tolerance([value], [partner]))
