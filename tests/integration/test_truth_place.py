@@ -458,3 +458,71 @@ def test_a_norm_whose_channels_come_last_agrees_if_it_keeps_the_same(momentum: f
 
     verdict = compare(tmp_path, channels_first, channels_last).verdict
     assert (verdict.kind == "agree") is (momentum == 0.3), verdict.headline
+
+
+def test_what_a_value_was_before_is_not_taken_for_what_it_should_be(tmp_path: Path) -> None:
+    """The reference looks numbers up in a mean of two tables; the candidate in the first of them, as it was."""
+    places = torch.tensor([0, 3, 3, 5])
+
+    def look_up(model: nn.Module, x: torch.Tensor, *, is_mixed: bool) -> torch.Tensor:
+        table = torch.lerp(model.a.detach(), model.b.detach(), 0.2) if is_mixed else model.a.detach()
+        return (F.embedding(places, table) @ model.c).square().mean() + x.square().mean()
+
+    result = compare(
+        tmp_path, lambda model, x: look_up(model, x, is_mixed=True), lambda model, x: look_up(model, x, is_mixed=False)
+    )
+    assert named(result) == {"lerp", "embedding"}, result.verdict.headline
+
+
+def test_what_is_computed_twice_in_the_place_of_something_else_is_named(tmp_path: Path) -> None:
+    """A loss over the rows and over the columns: in the candidate over the rows, twice."""
+
+    def compute(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        scores, labels = x[:6] @ model.a[:, :6], torch.arange(6)
+        return (F.cross_entropy(scores, labels) + F.cross_entropy(scores.t(), labels)) / 2
+
+    def write_out(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        scores = x[:6] @ model.a[:, :6]
+        rows = -scores.log_softmax(dim=1).diagonal().mean()
+        return 0.5 * (rows - scores.log_softmax(dim=1).diagonal().mean())
+
+    result = compare(tmp_path, compute, write_out)
+    assert named(result) == {"t", "log_softmax"}, result.verdict.headline
+
+
+def test_a_product_that_casts_and_one_under_autocast_lose_the_same_digits(tmp_path: Path) -> None:
+    def under_autocast(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            hidden = F.linear(F.layer_norm(x, (8,)), model.a)
+            return F.linear(F.layer_norm(hidden, (8,)), model.b).float().square().mean()
+
+    def with_casts(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        hidden = F.linear(F.layer_norm(x, (8,)).bfloat16(), model.a.bfloat16())
+        return F.linear(F.layer_norm(hidden.float(), (8,)).bfloat16(), model.b.bfloat16()).float().square().mean()
+
+    verdict = compare(tmp_path, under_autocast, with_casts).verdict
+    assert verdict.kind == "agree", verdict.headline
+
+
+class Turn(nn.Module):
+    """Two tables of frequencies, as networks have them whose layers look near and far."""
+
+    def __init__(self, near: float, far: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8, 8, generator=torch.Generator().manual_seed(0)))
+        for name, base in (("near", near), ("far", far)):
+            self.register_buffer(name, base ** -(torch.arange(8) / 8), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        near, far = ((x[:, :1] * getattr(self, name)).cos() for name in ("near", "far"))
+        return ((x * near) @ self.weight * far).square().mean()
+
+
+def test_a_table_that_the_other_run_has_in_another_place_is_named_as_the_start(tmp_path: Path) -> None:
+    x = torch.randn(6, 8, generator=torch.Generator().manual_seed(1))
+    for name, bases in (("r", (100.0, 100.0)), ("c", (20.0, 100.0))):
+        model = Turn(*bases)
+        with tensorprobe.capture(model, tmp_path / name, level="L1", task="tensor"):
+            model(x).backward()
+    verdict = tensorprobe.compare(tmp_path / "r", tmp_path / "c").verdict
+    assert "near is not the same at the start" in verdict.headline or "input.1 of Tensor.mul.0" in verdict.headline

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import tensorprobe
+from tensorprobe.pytorch import PrecisionDebugger
 from tensorprobe.replay import find_device
 from tensorprobe.replay.inside import Inside
 from tensorprobe.replay.program import Program, read_program
@@ -121,3 +123,42 @@ def test_the_generator_of_the_process_is_as_it_was(tmp_path: Path) -> None:
     open_once(program, step)
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.get_default_dtype() is torch.float32
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "last"),
+    [
+        ("Adam", {"weight_decay": 0.1, "amsgrad": True}, "addcdiv_"),
+        ("AdamW", {"maximize": True}, "addcdiv_"),
+        ("SGD", {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}, "add_"),
+        ("SGD", {}, "add_"),
+        ("Adagrad", {"lr_decay": 0.1}, "addcdiv_"),
+    ],
+    ids=["Adam", "AdamW", "SGD", "plain", "Adagrad"],
+)
+def test_an_update_of_all_parameters_in_one_call_is_taken_apart(
+    kind: str, settings: dict[str, Any], last: str, tmp_path: Path
+) -> None:
+    """What is seen inside is held against what the call has made of the parameters: it must be the same."""
+    torch.manual_seed(0)
+    model = nn.Linear(6, 3)
+    optimizer = getattr(torch.optim, kind)(model.parameters(), lr=0.1, fused=True, **settings)
+    debugger = PrecisionDebugger(dump_path=str(tmp_path), level="L1", task="tensor")
+    for _ in range(2):
+        debugger.start(model)
+        optimizer.zero_grad()
+        model(X).square().mean().backward()
+        optimizer.step()
+        debugger.stop()
+        debugger.step()
+    PrecisionDebugger.reset()
+    program = read_program(next(iter(open_dump(tmp_path / "step1").ranks())))
+    step = build_true_step(program, find_device("cpu"))
+    name = next(name for name in step.calls if "_fused_" in name)
+    inside = Inside(program, find_device("cpu"))
+    spelt = inside.open(step, name)
+    opened = inside.open(spelt or step, name)
+    assert opened is not None
+    assert last in parts_of(opened)
+    (weight, *_) = (value for value in opened.values if value.parameter == "weight" and value.maker is not None)
+    assert opened.calls[weight.maker or ""].inside == name

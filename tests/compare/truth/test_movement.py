@@ -12,8 +12,11 @@ from torch import nn
 
 import tensorprobe
 from tensorprobe.compare.result import Verdict
-from tensorprobe.compare.truth.movement import Movement
+from tensorprobe.compare.truth.movement import EarlierStep, Movement, find_moved_otherwise, measure_spread
+from tensorprobe.compare.truth.start import Origin, pair_leaves
 from tensorprobe.pytorch import PrecisionDebugger
+from tensorprobe.replay.result import Coverage
+from tensorprobe.replay.true_step import TrueStep, TrueValue
 
 WAY = np.random.default_rng(0).standard_normal(100)
 
@@ -106,3 +109,30 @@ def test_what_rounding_alone_has_moved_is_not_said_to_be_updated_otherwise(tmp_p
     runs = (record_norm(tmp_path / name, is_scaled=name == "c") for name in ("r", "c"))
     verdict = tensorprobe.compare(*runs).verdict
     assert verdict.kind == "agree", verdict.headline
+
+
+def test_an_update_may_go_apart_as_its_gradients_do() -> None:
+    """Parameters that rounding has moved a little have other gradients, and go on to be further apart."""
+    weight = np.linspace(1.0, 2.0, 10)
+    then, candidate = weight + 0.1, weight + 0.002
+    leaves = [TrueValue(0, one, "float32", None, "input.0", "weight", "weight") for one in (weight, candidate)]
+    for leaf in leaves:
+        leaf.gradient = np.ones(10)
+    steps = {
+        side: TrueStep(side, {}, [leaf], Coverage())
+        for side, leaf in zip(("reference", "candidate"), leaves, strict=True)
+    }
+    origin = Origin("weight", np.arange(10), np.arange(10))
+    for spread, is_told in ((0.0, True), (0.02, False)):
+        earlier = EarlierStep({"weight": [origin]}, {"weight": then}, spread={"weight": spread})
+        moved = find_moved_otherwise([pair_leaves(*leaves)], steps, earlier, 2.0**-24)
+        assert bool(moved) is is_told
+
+
+def test_the_spread_is_how_far_the_gradients_of_one_run_are_from_those_with_other_parameters() -> None:
+    def make_step(gradient: float) -> TrueStep:
+        leaf = TrueValue(0, np.ones(3), "float32", None, "input.0", "weight", "weight")
+        leaf.gradient = np.full(3, gradient)
+        return TrueStep("candidate", {}, [leaf], Coverage())
+
+    assert measure_spread(make_step(1.1), make_step(1.0)) == {"weight": pytest.approx(0.1)}

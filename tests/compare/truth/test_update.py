@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -453,3 +454,56 @@ def test_wide_layers_without_norms_can_be_moved(fault: float, tmp_path: Path) ->
     verdict = tensorprobe.compare(tmp_path / "r", tmp_path / "c").verdict
     assert verdict.kind == "agree" if not fault else "1.01" in verdict.headline, verdict
     assert ("also when all parameters are moved" in verdict.headline) is (fault == 0), verdict
+
+
+@pytest.mark.parametrize("is_inside", [False, True])
+def test_of_an_update_that_is_written_out_the_line_is_named_though_the_other_run_makes_one_call(
+    is_inside: bool, tmp_path: Path
+) -> None:
+    def write_adamw(model: Layers) -> Callable[[], object]:
+        state = {one: [torch.zeros_like(one), torch.zeros_like(one)] for one in model.parameters()}
+        steps = count(1)
+
+        def update() -> None:
+            step = next(steps)
+            with torch.no_grad():
+                for weight, (mean, square) in state.items():
+                    assert weight.grad is not None
+                    mean.mul_(0.9).add_(weight.grad, alpha=0.1)
+                    square.mul_(0.999).addcmul_(weight.grad, weight.grad, value=0.001)
+                    weight.mul_(1 - 1e-3 * 0.01)
+                    corrected = square / (1 - 0.999**step)
+                    root = (corrected + 1e-3).sqrt() if is_inside else corrected.sqrt() + 1e-3
+                    weight.addcdiv_(mean, root, value=-1e-3 / (1 - 0.9**step))
+
+        return update
+
+    def use_fused(model: Layers) -> Callable[[], object]:
+        return torch.optim.AdamW(model.parameters(), lr=1e-3, eps=1e-3, fused=True).step
+
+    verdict = compare_updates(tmp_path, use_fused, write_adamw)
+    if not is_inside:
+        assert verdict.kind == "agree", verdict.headline
+        return
+    assert verdict.headline.startswith("The runs first differ in the update of the parameters"), verdict.headline
+    assert verdict.call is not None and verdict.call.candidate[-1].op in ("__truediv__", "div", "add", "sqrt")
+
+
+def test_a_mean_of_updated_parameters_hides_no_wrong_update(tmp_path: Path) -> None:
+    def make(rate: float) -> Callable[[Layers], Callable[[], object]]:
+        def make_update(model: Layers) -> Callable[[], object]:
+            means = [one.detach().clone() for one in model.parameters()]
+            optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+
+            def update() -> None:
+                optimizer.step()
+                for mean, one in zip(means, model.parameters(), strict=True):
+                    mean.lerp_(one.detach(), 0.2)
+
+            return update
+
+        return make_update
+
+    verdict = compare_updates(tmp_path, make(0.1), make(0.11))
+    assert "lerp" not in verdict.headline, verdict.headline
+    assert any("4 of 4 parameters are updated otherwise" in line for line in verdict.evidence), verdict.evidence

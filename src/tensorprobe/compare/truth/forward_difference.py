@@ -177,10 +177,10 @@ class ForwardExplainer:
         found.sort(key=lambda one: one[:2])
         places = {(one.reference, one.candidate): one for *_, one in reversed(found)}
         differences = list(reversed(places.values()))
-        if differences and differences[0].is_given_other:
-            differences[:0] = find_repeated(differences[0], reference.beginnings, self._steps, self._likeness)
         if not differences:
             differences = [self._describe(call, None) for call in reference.beginnings[:1]]
+        if differences and (differences[0].is_given_other or differences[0].candidate is None):
+            differences[:0] = find_repeated(differences[0], reference.beginnings, self._steps, self._likeness)
         earliest = min((call.position for call in candidate.beginnings), default=0)
         early = [one for one in unequal if one.candidate is not None and one.candidate.position <= earliest]
         return [*early, *differences]

@@ -24,9 +24,10 @@ def find_repeated(
     """All that the candidate's call is given is in the reference, too, but in another place. `beginnings`: the calls of
     the reference whose results the candidate has not."""
     step, call = steps["candidate"], one.candidate
-    if call is None or one.reference is None:
+    if one.reference is None:
         return
-    given = {number for number in call.inputs.values() if step.values[number].is_floating}
+    inputs = [root.number for root in step.roots] if call is None else call.inputs.values()
+    given = {number for number in inputs if step.values[number].is_floating}
     leading = given | step.find_before(given)
     for other in beginnings:
         taken = [steps["reference"].values[number] for number in other.inputs.values()]
@@ -36,7 +37,7 @@ def find_repeated(
         users = [user for user in users if not leading.isdisjoint(user.outputs.values())]
         for place, user in enumerate(users):
             first = next((before for before in users[:place] if _gives_the_same(before, user, step)), None)
-            if first is not None and other.position < one.reference.position:
+            if first is not None and other.position <= one.reference.position:
                 because = f"it computes what {first.name} has computed, and the reference something else"
                 yield Difference("source", other, user, because, is_clear=True)
                 return

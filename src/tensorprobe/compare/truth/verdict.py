@@ -115,7 +115,7 @@ class TruthWords:
     def _word_observables(self) -> str:
         observed = self._judgement.observables
         updated = [pair for pair in self._judgement.updates if not pair.is_equal]
-        if observed.is_equal and updated:
+        if observed.has_same_gradients and updated:
             names = list_names([pair.name for pair in updated])
             count = f"{len(updated):,} of {len(self._judgement.updates):,} parameters"
             worst = max(pair.error for pair in updated)
@@ -137,7 +137,8 @@ class TruthWords:
             return f"Without rounding, the loss is {losses}."
         differing = [pair for pair in observed.gradients if not pair.is_equal]
         if not differing:
-            return "Results that no other call takes differ."
+            same = "The loss and the gradients are the same. " if observed.losses else ""
+            return f"{same}Results that no other call takes differ."
         names = list_names([pair.name for pair in differing])
         count = f"{len(differing):,} of {len(observed.gradients):,} gradients of parameters"
         verb = "is" if len(differing) == 1 else "are"
@@ -152,7 +153,7 @@ class TruthWords:
             headline = f"The runs did not start equal: {first.because}, first used by {place}."
         elif first.kind == "discontinuity":
             headline = f"No call went wrong, but rounding flipped a choice at {place}: {first.because}."
-        elif is_written_otherwise and self._judgement.observables.is_equal:
+        elif is_written_otherwise and self._judgement.observables.has_same_gradients:
             because = first.because if first.is_found else _OTHER_UPDATE
             headline = f"The runs first differ in the update of the parameters, at {place}: {because}."
         else:

@@ -1,0 +1,62 @@
+"""What an optimizer that is one compiled call is given: is it what the other run makes of its gradients?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tensorprobe.compare.truth.end import find_given
+from tensorprobe.compare.truth.value_index import Counterparts
+from tensorprobe.replay.result import Coverage
+from tensorprobe.replay.true_step import TrueCall, TrueStep, TrueValue, Update
+
+Array = np.ndarray[Any, Any]
+PARTS = np.random.default_rng(0).standard_normal((3, 4, 5))
+SMALL = np.concatenate([PARTS[:2], 1e-18 * PARTS[2:]])
+
+
+def add_up_parts(parts: Array) -> TrueStep:
+    """Each of three gradients is added to itself."""
+    step = TrueStep("reference", {}, [], Coverage())
+    for part in parts:
+        number, name = len(step.values), f"Tensor.add.{len(step.calls)}.forward"
+        step.values.append(TrueValue(number, part, "float32", None, "input.0", is_gradient=True))
+        step.values.append(TrueValue(number + 1, 2 * part, "float32", name, "output.0"))
+        made = {"output.0": number + 1}
+        step.calls[name] = TrueCall(
+            name, len(step.calls), "pytorch", "Tensor", "add", None, None, {"input.0": number}, made
+        )
+    return step
+
+
+def add_up_joined(whole: Array) -> TrueStep:
+    """One gradient of all three, which a compiled call takes; what it makes of the parameter shows later."""
+    add, update = "Functional.add.0.forward", "Jit.Adam.0.forward"
+    values = [
+        TrueValue(0, whole, "float32", None, "input.0", is_gradient=True),
+        TrueValue(1, 2 * whole, "float32", add, "output.0"),
+        TrueValue(2, whole - 1, "float32", None, "input.0", updated=Update("weight", update)),
+    ]
+    calls = [
+        TrueCall(add, 0, "mindspore", "Functional", "add", None, None, {"input.0": 0}, {"output.0": 1}),
+        TrueCall(update, 1, "mindspore", "Jit", "Adam", None, "optimizer", {"input.0": 1}, {}),
+        TrueCall("Tensor.mul.0.forward", 2, "mindspore", "Tensor", "mul", None, None, {"input.0": 2}, {}),
+    ]
+    return TrueStep("candidate", {call.name: call for call in calls}, values, Coverage())
+
+
+@pytest.mark.parametrize(
+    ("parts", "whole", "count"),
+    [
+        (PARTS, PARTS, 0),
+        (SMALL, np.concatenate([SMALL[:2], -3 * SMALL[2:]]), 0),
+        (PARTS, PARTS * [[[1]], [[1]], [[1.1]]], 1),
+    ],
+    ids=["joined", "one is zero but for rounding", "one is another"],
+)
+def test_gradients_of_joined_parameters_are_made_of_their_parts(parts: Array, whole: Array, count: int) -> None:
+    given = find_given(Counterparts(add_up_parts(parts), add_up_joined(whole.reshape(12, 5))))
+    assert len(given["candidate"]) == count
+    assert not given["reference"]
