@@ -98,9 +98,10 @@ class TrueStepBuilder(Onlooker):
         self._names_parameters = any(leaf.parameter is not None for call in program.calls() for leaf in call.operands)
         self._values: list[TrueValue] = []
         self._known: dict[int, tuple[weakref.ref[torch.Tensor], int, int]] = {}
-        self._given_back = {
-            one.after.tensor for asked in program.backward_passes for one in asked.all_leaves if one.after is not None
-        } - {None}
+        passes = program.backward_passes
+        left = [one.after for asked in passes for one in asked.all_leaves]
+        left += [one for asked in passes for one in asked.results]
+        self._given_back = {leaf.tensor for leaf in left if leaf is not None} - {None}
         self._cleared = set(_iter_cleared(program))
         self._leaves = _find_leaves(program)
         self._parameters: dict[Any, str] = {}
