@@ -144,7 +144,10 @@ class GradientExplainer:
 
     def _is_on_the_way(self, value: TrueValue, partners: Sequence[TrueValue]) -> bool:
         """Could gradients go through it in both runs, from a loss that is computed from it? What has the same numbers
-        and is not followed is none of them."""
+        and is not followed is none of them. None goes through the calls inside a Function that has a backward of its
+        own."""
+        if any(step.coverage.own_backwards for step in self._steps.values()):
+            return False
         sides = {"candidate": [value, *self._twins(value)], "reference": partners}
         followed = {side: [one for one in some if one.is_followed] for side, some in sides.items()}
         told = [leads_to_loss(one, self._steps[side]) for side, some in followed.items() for one in some]
