@@ -181,7 +181,8 @@ def _pair_leaves(counterparts: Counterparts, known: _KnownGradients, largest: fl
             for partner in sorted(partners, key=lambda one: _distance(value, one)):
                 given = [(one, step) for one, step in zip((value, partner), steps, strict=True) if one.gradient is None]
                 is_data = bool(given) and not (value.is_trained and partner.is_trained)
-                if is_data and not (is_lost and len(given) == 1 and _is_cut_off(*given[0])):
+                is_parameter = any(one.is_trained and one.gradient is not None for one in (value, partner))
+                if is_data and not (is_lost and is_parameter and _is_cut_off(*given[0])):
                     continue
                 error = _gradient_error(value, partner, largest, counterparts.tolerance)
                 pair = GradientPair(value, partner, error, counterparts.gradient_tolerance([value], [partner]))
