@@ -66,7 +66,8 @@ def test_behind_a_difference_a_product_of_weights_that_only_one_run_makes_is_no_
 def test_a_value_that_one_run_uses_twice_and_the_other_computes_twice_hides_no_gradient(tmp_path: Path) -> None:
     verdict = compare(tmp_path, "frozen")
     assert verdict.call is not None
-    assert "none does in the candidate" in verdict.headline and "logsumexp" not in verdict.headline, verdict.headline
+    assert "it lets no gradient through" in verdict.headline and "logsumexp" not in verdict.headline, verdict.headline
+    assert verdict.call.candidate[-1].op == "detach"
 
 
 class Normalised(nn.Module):
