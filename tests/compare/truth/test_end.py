@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tensorprobe.compare.truth.end import find_given
+from tensorprobe.compare.truth.observable import GradientPair
 from tensorprobe.compare.truth.value_index import Counterparts
 from tensorprobe.replay.result import Coverage
 from tensorprobe.replay.true_step import TrueCall, TrueStep, TrueValue, Update
@@ -47,16 +48,29 @@ def add_up_joined(whole: Array) -> TrueStep:
     return TrueStep("candidate", {call.name: call for call in calls}, values, Coverage())
 
 
+ZEROS = np.zeros((1, 4, 5))
+
+
 @pytest.mark.parametrize(
     ("parts", "whole", "count"),
     [
         (PARTS, PARTS, 0),
         (SMALL, np.concatenate([SMALL[:2], -3 * SMALL[2:]]), 0),
         (PARTS, PARTS * [[[1]], [[1]], [[1.1]]], 1),
+        (PARTS, np.concatenate([PARTS[:2], ZEROS]), 1),
+        (PARTS, PARTS[[1, 0, 2]], 1),
     ],
-    ids=["joined", "one is zero but for rounding", "one is another"],
+    ids=["joined", "one is zero but for rounding", "one is another", "one is left out", "two are exchanged"],
 )
 def test_gradients_of_joined_parameters_are_made_of_their_parts(parts: Array, whole: Array, count: int) -> None:
-    given = find_given(Counterparts(add_up_parts(parts), add_up_joined(whole.reshape(12, 5))))
+    reference, candidate = add_up_parts(parts), add_up_joined(whole.reshape(12, 5))
+    weight = TrueValue(9, np.ones((12, 5)), "float32", None, "input.1", "weight", "weight", is_trained=True)
+    weight.gradient = 2 * parts.reshape(12, 5)
+    pairs = []
+    for part in parts:
+        leaf = TrueValue(9, np.ones((4, 5)), "float32", None, "input.1", "part", "part", is_trained=True)
+        leaf.gradient = 2 * part
+        pairs.append(GradientPair(leaf, weight, 0.0))
+    given = find_given(Counterparts(reference, candidate), pairs)
     assert len(given["candidate"]) == count
     assert not given["reference"]

@@ -507,3 +507,40 @@ def test_a_mean_of_updated_parameters_hides_no_wrong_update(tmp_path: Path) -> N
     verdict = compare_updates(tmp_path, make(0.1), make(0.11))
     assert "lerp" not in verdict.headline, verdict.headline
     assert any("4 of 4 parameters are updated otherwise" in line for line in verdict.evidence), verdict.evidence
+
+
+def test_states_that_are_zero_to_begin_with_are_not_said_to_be_computed_twice(tmp_path: Path) -> None:
+    def make(decay: float, way: dict[str, Any]) -> Callable[[Layers], Callable[[], object]]:
+        def make_update(model: Layers) -> Callable[[], object]:
+            groups = [
+                {"params": [one for one in model.parameters() if one.ndim > 1], "weight_decay": 0.1},
+                {"params": [one for one in model.parameters() if one.ndim == 1], "weight_decay": decay},
+            ]
+            return torch.optim.AdamW(groups, lr=1e-2, **way).step
+
+        return make_update
+
+    verdict = compare_updates(tmp_path, make(0.0, ONE), make(0.1, SINGLE), steps=1)
+    assert verdict.call is not None and verdict.call.candidate[-1].op == "mul_", verdict.headline
+    assert "has computed" not in verdict.headline
+
+
+def test_a_mean_that_is_wrong_by_itself_is_no_wrong_update(tmp_path: Path) -> None:
+    def make(count: int) -> Callable[[Layers], Callable[[], object]]:
+        def make_update(model: Layers) -> Callable[[], object]:
+            means = [torch.zeros_like(one) for one in model.parameters()]
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+            def update() -> None:
+                optimizer.step()
+                with torch.no_grad():
+                    for mean, one in zip(means, model.parameters(), strict=True):
+                        mean += (one - mean) / count
+
+            return update
+
+        return make_update
+
+    verdict = compare_updates(tmp_path, make(2), make(3), steps=1)
+    assert verdict.kind != "agree"
+    assert "in the update of the parameters" not in verdict.headline

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 
 from tensorprobe.compare.truth.piece import Bound, find_pieces
 from tensorprobe.compare.truth.same_array import is_laid_out, is_same, norm_of
 from tensorprobe.compare.truth.value_index import FINE, ROUNDED_UNITS, ZERO, Counterparts, other_side
-from tensorprobe.replay.true_step import UNITS, TrueStep, TrueValue
+from tensorprobe.replay.true_step import UNITS, Array, TrueStep, TrueValue
 
 GUARD = 1e-5
 """Clipped gradients are the same to so many of their digits: what clips them adds 1e-6 to their norm in one framework,
@@ -36,7 +37,17 @@ def _keep_common(ends: Mapping[str, Sequence[TrueValue]]) -> dict[str, list[True
     return {side: [value for value in values if value.array.size in sizes] for side, values in ends.items()}
 
 
-def find_given(counterparts: Counterparts) -> dict[str, list[TrueValue]]:
+class ParameterPair(Protocol):
+    """A parameter of both runs, or a part of one."""
+
+    @property
+    def reference(self) -> TrueValue: ...
+
+    @property
+    def candidate(self) -> TrueValue: ...
+
+
+def find_given(counterparts: Counterparts, pairs: Sequence[ParameterPair]) -> dict[str, list[TrueValue]]:
     """What an optimizer that is one compiled call is given, such as clipped gradients, if the other run makes no such
     thing of its gradients."""
     found: dict[str, list[TrueValue]] = {side: [] for side in counterparts.steps}
@@ -46,21 +57,44 @@ def find_given(counterparts: Counterparts) -> dict[str, list[TrueValue]]:
         lone = [one for one in given if not one.is_leaf and not counterparts.exists(side, one)]
         sizes = [(other, norm_of(other.array)) for other in others if lone]
         lone = [one for one in lone if not _is_nearly_among(one, sizes)]
-        bound = Bound(max(counterparts.tolerance, GUARD), ZERO * max((norm for _, norm in sizes), default=0.0))
+        bound = Bound(max(counterparts.tolerance, GUARD))
         known = {piece.part for piece in find_pieces(lone, others, bound)}
-        lone = [one for one in lone if one not in known]
-        joined = _find_joined(lone, others, bound)
-        found[side] += [one for one in lone if one not in joined]
+        found[side] += [one for one in lone if one not in known and not _is_joined(one, side, pairs, sizes)]
     return found
 
 
-def _find_joined(wholes: Sequence[TrueValue], parts: Sequence[TrueValue], bound: Bound) -> set[TrueValue]:
-    """Those that are made of nothing but such parts, and zeros, as the gradients of joined projections are."""
-    left = {whole: np.abs(whole.array.reshape(-1)) > bound.least for whole in wholes}
-    smaller = [part for part in parts if any(part.array.size < whole.array.size for whole in wholes)]
-    for piece in find_pieces(smaller, wholes, bound):
-        left[piece.whole][piece.places] = False
-    return {whole for whole, places in left.items() if not places.any()}
+def _is_joined(
+    value: TrueValue, side: str, pairs: Sequence[ParameterPair], others: Sequence[tuple[TrueValue, float]]
+) -> bool:
+    """Is it the gradient of a parameter that the other run holds in parts, or a multiple of it that the other run makes
+    of those of all parts? `others`: what that makes of its gradients, with their norms."""
+    wholes: dict[int, tuple[Array, list[Array]]] = {}
+    for pair in pairs:
+        own, part = (pair.reference, pair.candidate) if side == "reference" else (pair.candidate, pair.reference)
+        if own.gradient is not None and part.gradient is not None and own.array.size == value.array.size:
+            wholes.setdefault(own.number, (own.gradient.reshape(-1), []))[1].append(part.gradient)
+    numbers = value.array.reshape(-1)
+    for whole, parts in wholes.values():
+        size = float(whole @ whole)
+        factor = float(numbers @ whole) / size if size else 0.0
+        if factor and len(parts) > 1 and _is_near(numbers, factor * whole):
+            made = (factor * part for part in parts)
+            least = ZERO * float(np.linalg.norm(numbers))
+            return all(norm_of(part) <= least or _has_near(part, others) for part in made)
+    return False
+
+
+def _has_near(array: Array, others: Sequence[tuple[TrueValue, float]]) -> bool:
+    norm = norm_of(array)
+    near = (one.array for one, size in others if one.array.size == array.size and abs(size - norm) <= 2 * GUARD * norm)
+    return any(
+        _is_near(one.reshape(-1), array.reshape(-1)) or is_laid_out(one, array, GUARD, allows_square=True)
+        for one in near
+    )
+
+
+def _is_near(first: Array, second: Array) -> bool:
+    return norm_of(first - second) <= GUARD * norm_of(second)
 
 
 def find_given_to_optimizers(step: TrueStep) -> list[TrueValue]:

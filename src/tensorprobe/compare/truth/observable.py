@@ -125,7 +125,7 @@ def observe(counterparts: Counterparts) -> Observables:
     pairs, unpaired = pair_gradients(counterparts)
     ends = find_ends(counterparts, is_training=bool(roots[0] and roots[1]))
     if all(pair.is_equal for pair in pairs):
-        given = find_given(counterparts)
+        given = find_given(counterparts, pairs)
         ends = given if any(given.values()) else ends
     else:  # of other gradients all that is made of them is another
         ends = leave_out_made(ends, counterparts)

@@ -9,6 +9,7 @@ import numpy as np
 
 from tensorprobe.compare.truth.call_likeness import word_of
 from tensorprobe.compare.truth.difference import Difference
+from tensorprobe.compare.truth.same_array import is_constant
 from tensorprobe.replay.true_step import TrueCall, TrueStep, TrueValue
 
 
@@ -37,7 +38,8 @@ def find_repeated(
         users = [user for user in users if not leading.isdisjoint(user.outputs.values())]
         for place, user in enumerate(users):
             first = next((before for before in users[:place] if _gives_the_same(before, user, step)), None)
-            if first is not None and other.position <= one.reference.position:
+            is_before = other.position <= one.reference.position
+            if first is not None and is_before and not _is_repeated_there(user, step, likeness):
                 because = f"it computes what {first.name} has computed, and the reference something else"
                 yield Difference("source", other, user, because, is_clear=True)
                 return
@@ -48,6 +50,12 @@ def _gives_the_same(first: TrueCall, second: TrueCall, step: TrueStep) -> bool:
     if word_of(first) != word_of(second) or len(first.outputs) != len(second.outputs) or step.only_moves(second):
         return False
     pairs = zip(first.outputs.values(), second.outputs.values(), strict=True)
-    return first.outputs != second.outputs and all(
-        np.array_equal(step.values[one].array, step.values[other].array) for one, other in pairs
-    )
+    arrays = [(step.values[one].array, step.values[other].array) for one, other in pairs]
+    is_telling = not all(is_constant(one) for one, _ in arrays)  # zeros to begin with are made many times
+    return first.outputs != second.outputs and is_telling and all(np.array_equal(*pair) for pair in arrays)
+
+
+def _is_repeated_there(call: TrueCall, step: TrueStep, likeness: Likeness) -> bool:
+    """Does the other run compute what this call gives more than once, too?"""
+    values = [step.values[number] for number in call.outputs.values()]
+    return any(len({like.maker for like in likeness.of("candidate", value)}) > 1 for value in values)

@@ -148,7 +148,8 @@ class TruthWords:
         kind: VerdictKind = first.kind
         calls = {side: self._find_calls(side, first.call(side), first.is_backward) for side in SIDES}
         place = _describe_inside(first) or _describe_place(calls)
-        is_written_otherwise = bool(self._judgement.updates) and (not first.is_found or first.is_inside)
+        is_updated_otherwise = any(not pair.is_equal for pair in self._judgement.updates)
+        is_written_otherwise = is_updated_otherwise and (not first.is_found or first.is_inside)
         if first.kind == "unequal start":
             headline = f"The runs did not start equal: {first.because}, first used by {place}."
         elif first.kind == "discontinuity":
