@@ -13,6 +13,10 @@ from torch import nn
 Inputs = dict[str, Any]
 
 
+def keep(model: nn.Module) -> None:
+    """As it is."""
+
+
 @dataclass(frozen=True)
 class Variant:
     name: str
@@ -26,7 +30,7 @@ class Variant:
     threads: int = 1
     optimizer: str = ""
     """`foreach` or `fused`."""
-    change: Callable[[nn.Module], object] = lambda model: None
+    change: Callable[[nn.Module], object] = keep
 
 
 PLAIN = Variant("")

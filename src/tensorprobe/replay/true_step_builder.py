@@ -20,7 +20,7 @@ from tensorprobe.replay.precision import Precision
 from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.result import Coverage
 from tensorprobe.replay.true_step import Array, LeafKey, TrueCall, TrueStep, TrueValue, Update
-from tensorprobe.run.backward_pass import LeafGradient
+from tensorprobe.run.backward_pass import BackwardPass, LeafGradient
 from tensorprobe.run.leaf import UNASKED, UPDATED, WRITTEN, Leaf, is_tensor
 
 ReplaceLeaf = Callable[[Leaf, torch.Tensor], torch.Tensor]
@@ -103,6 +103,9 @@ class TrueStepBuilder(Onlooker):
         left += [one for asked in passes for one in asked.results]
         self._given_back = {leaf.tensor for leaf in left if leaf is not None} - {None}
         self._cleared = set(_iter_cleared(program))
+        self._leftover = set(_iter_leftover(program))
+        self._settled: dict[int, Array | None] = {}
+        """The gradient of each leaf after the last pass whose gradient counts."""
         self._leaves = _find_leaves(program)
         self._parameters: dict[Any, str] = {}
         """By the memory that they show: what is written through `.data` is the parameter, too."""
@@ -171,6 +174,11 @@ class TrueStepBuilder(Onlooker):
             value = self._values[number]
             owner = self._owners.get(value.parameter or "", value)
             owner.gradient, owner.is_cleared = to_array(gradient), True
+        if self._leftover and number is not None:
+            owner = self._owners.get(self._values[number].parameter or "", self._values[number])
+            if (record, leaf.leaf.tensor) in self._leftover:
+                owner.gradient = self._settled.get(owner.number)
+            self._settled[owner.number] = owner.gradient
 
     def see_unused_leaf(self, leaf: LeafGradient, recorded: torch.Tensor | None) -> None:
         name = leaf.name
@@ -327,11 +335,44 @@ def _iter_cleared(program: Program) -> Iterator[tuple[str, int | None]]:
     for asked in program.backward_passes:
         for one in asked.all_leaves if asked.accumulates and not asked.begins_anew else ():
             left = known.get(one.leaf.tensor)
-            is_cleared = one.before is None or one.before.fields.get("Norm") == 0
-            if left is not None and is_cleared and left.tensor not in taken:
+            if left is not None and _is_cleared(one) and left.tensor not in taken:
                 yield asked.name, one.leaf.tensor
             if one.after is not None:
                 known[one.leaf.tensor] = one.after
+
+
+def _iter_leftover(program: Program) -> Iterator[tuple[str, int | None]]:
+    """The passes that leave a gradient that nobody takes, with the leaf, though an update took an earlier one: it
+    came along with those that were wanted, and is cleared later."""
+    takers: dict[int | None, list[int]] = {}
+    updates: dict[str, int] = {}
+    for call in program.calls():
+        for leaf in call.inputs:
+            takers.setdefault(leaf.tensor, []).append(call.position)
+        for leaf in call.outputs:
+            if leaf.parameter is not None:
+                updates.setdefault(leaf.parameter, call.position)
+    given: dict[str, list[tuple[BackwardPass, LeafGradient]]] = {}
+    for asked in program.backward_passes:
+        for one in asked.all_leaves if asked.accumulates else ():
+            if one.leaf.parameter in updates and one.after is not None:
+                given.setdefault(one.leaf.parameter, []).append((asked, one))
+    for name, passes in given.items():
+        kept_until, left = math.inf, list[tuple[int, tuple[str, int | None]]]()
+        first_taken = math.inf
+        for asked, one in reversed(passes):
+            assert one.after is not None
+            if any(asked.position <= position < kept_until for position in takers.get(one.after.tensor, ())):
+                first_taken = asked.position
+            else:
+                left.append((asked.position, (asked.name, one.leaf.tensor)))
+            kept_until = asked.position if _is_cleared(one) else kept_until
+        yield from (key for position, key in left if first_taken < position > updates[name])
+
+
+def _is_cleared(one: LeafGradient) -> bool:
+    """Was there nothing before the pass?"""
+    return one.before is None or one.before.fields.get("Norm") == 0
 
 
 def _add_gradient(value: TrueValue, gradient: torch.Tensor) -> None:

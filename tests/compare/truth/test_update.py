@@ -425,6 +425,37 @@ def test_gradients_that_are_cleared_after_they_were_used_are_no_loss(tmp_path: P
     assert tensorprobe.compare(*paths).verdict.kind == "agree"
 
 
+def record_rivals(folder: Path, *, is_frozen: bool = False, forgets: bool = False) -> Path:
+    """A judge is trained first, then the one that is judged, through the judge. `forgets`: the gradients that came to
+    the judge on that way, which its next update then takes."""
+    torch.manual_seed(0)
+    maker, judge = nn.Linear(4, 6), make_layers()
+    rivals = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (judge, maker)]
+    x = torch.randn(6, 4, generator=torch.Generator().manual_seed(1))
+    with tensorprobe.capture(nn.ModuleList([maker, judge]), folder, level="L1", task="tensor"):
+        for _ in range(2):
+            if not forgets:
+                rivals[0].zero_grad()
+            judge(maker(x).detach()).backward()
+            rivals[0].step()
+            rivals[1].zero_grad()
+            judge.requires_grad_(not is_frozen)
+            (-judge(maker(x))).backward()
+            judge.requires_grad_(True)
+            rivals[1].step()
+    return folder
+
+
+def test_gradients_that_came_along_and_that_nobody_takes_are_no_difference(tmp_path: Path) -> None:
+    verdict = tensorprobe.compare(record_rivals(tmp_path / "r"), record_rivals(tmp_path / "c", is_frozen=True)).verdict
+    assert verdict.kind == "agree", verdict
+
+
+def test_gradients_that_came_along_and_are_taken_by_the_next_update_are_one(tmp_path: Path) -> None:
+    verdict = tensorprobe.compare(record_rivals(tmp_path / "r"), record_rivals(tmp_path / "c", forgets=True)).verdict
+    assert verdict.kind != "agree"
+
+
 def test_numbers_that_blow_up_when_parameters_are_moved_prove_nothing_there(tmp_path: Path) -> None:
     for name, is_squared in (("r", False), ("c", True)):
         layer = nn.Linear(4, 4)
