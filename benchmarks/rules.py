@@ -22,6 +22,7 @@ import io
 import json
 import math
 import multiprocessing
+import os
 import pkgutil
 import runpy
 import signal
@@ -32,6 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the threads of its gradients do not go with a process that parts
 sys.path.insert(0, str(Path(__file__).parent))
 
 from held_out.answer import Answer
@@ -71,7 +73,7 @@ class Recorded:
 
 def main() -> None:
     options = make_parser().parse_args()
-    rules = [rule for rule in list_rules() if options.only in rule.path]
+    rules = [rule for rule in list_rules() if any(part in rule.path for part in options.only.split(","))]
     for rule in rules:
         importlib.import_module(rule.module)  # before the processes part
     if options.off:
@@ -113,7 +115,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("script", nargs="*", help="with --off: a benchmark, and its arguments")
     parser.add_argument("--off", default="", help="only run a benchmark, with these rules switched off")
-    parser.add_argument("--only", default="", help="only rules whose path contains this")
+    parser.add_argument("--only", default="", help="only rules whose path contains one of these (a,b,…)")
     parser.add_argument("--pairs", default="", help="record these, with commas between them, where they are not there")
     parser.add_argument("--cases", type=int, default=8, help="try each rule in so many cases at most")
     parser.add_argument("--jobs", type=int, default=1, help="so many at a time")

@@ -11,7 +11,7 @@ import torch
 
 from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
-from tensorprobe.run.backward_pass import BackwardPass, LeafGradient
+from tensorprobe.run.backward_pass import PASS, BackwardPass, LeafGradient
 from tensorprobe.run.leaf import STATE_ROLES, UNASKED, Leaf, change_leaves
 
 Key = tuple[str, tuple[int, ...], bytes]
@@ -50,7 +50,7 @@ def find_passes(program: Program, linked: Linked) -> list[BackwardPass]:
                     roots[leaf.tensor] = leaf, arriving[leaf.slot]
         if roots:
             tensors, gradients = zip(*roots.values(), strict=True)
-            name = f"backward_pass.{len(found)}"
+            name = f"{PASS}{len(found)}"
             leaves = tuple(_find_leaf_gradients(program, linked, calls, last))
             ends = tuple(_find_ends(program, begin, last))
             found.append(BackwardPass(name, first, tensors, gradients, leaves=leaves, begins_anew=True, reached=ends))

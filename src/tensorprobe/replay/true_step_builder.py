@@ -95,7 +95,10 @@ class TrueStepBuilder(Onlooker):
     def __init__(self, program: Program, keeping: Keeping) -> None:
         self._program = program
         self._keeping = keeping
-        self._names_parameters = any(leaf.parameter is not None for call in program.calls() for leaf in call.operands)
+        named = [leaf for call in program.calls() for leaf in call.operands if leaf.parameter is not None]
+        self._names_parameters = bool(named)
+        self._trained = {leaf.storage for leaf in named if leaf.requires_grad} - {None}
+        """The memory of parameters."""
         self._values: list[TrueValue] = []
         self._known: dict[int, tuple[weakref.ref[torch.Tensor], int, int]] = {}
         passes = program.backward_passes
@@ -278,7 +281,8 @@ class TrueStepBuilder(Onlooker):
         parameter = self._find_parameter(leaf, maker)
         value = TrueValue(number, content, leaf.dtype, maker, leaf.slot, parameter, leaf_key(leaf))
         # Where parameters have names, these are trained. A gradient of data may be there because a kernel gives it.
-        value.is_trained = leaf.requires_grad if not self._names_parameters else parameter is not None
+        is_view = maker is None and leaf.requires_grad and leaf.storage in self._trained  # such as `weight.T`
+        value.is_trained = leaf.requires_grad if not self._names_parameters else parameter is not None or is_view
         value.is_followed = tensor.requires_grad
         value.is_frozen = parameter is not None and not tensor.requires_grad and UNASKED not in leaf.fields
         value.is_gradient = leaf.tensor in self._given_back

@@ -12,6 +12,8 @@ from typing import Any
 
 from tensorprobe.run.leaf import Leaf, is_tensor, read_leaf
 
+PASS = "backward_pass."
+"""The passes of a step are called so, and have numbers."""
 _MAX_PASSES = 1 << 12
 """Of one step: more are not those of a program."""
 _MAX_LEAVES = 1 << 20
@@ -83,7 +85,7 @@ def read_passes(run: Mapping[str, Any]) -> list[BackwardPass]:
     found: list[BackwardPass] = []
     listed = run.get("backward_passes")
     for number, item in enumerate(listed[:_MAX_PASSES] if isinstance(listed, list) else ()):
-        one = _read_pass(f"backward_pass.{number}", item) if isinstance(item, dict) else None
+        one = _read_pass(f"{PASS}{number}", item) if isinstance(item, dict) else None
         if one is not None and one.is_nested and found:
             found[-1].nested.append(one)
         elif one is not None and not one.is_nested:

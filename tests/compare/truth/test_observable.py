@@ -88,6 +88,27 @@ def test_a_step_too_large_for_the_memory_is_judged_by_how_errors_grow(
         tensorprobe.compare(tmp_path / "r", tmp_path / "c", by="truth")
 
 
+def test_gradients_that_cannot_be_computed_again_are_not_proved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a process that has parted from one that used a GPU: torch refuses to follow gradients there."""
+
+    def lose_half(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return x @ (0.5 * model.weight + 0.5 * model.weight.detach())
+
+    assert compare(tmp_path, lambda model, x: x @ model.weight, lose_half).kind != "agree"
+
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("Unable to handle autograd's threading in combination with fork-based multiprocessing.")
+
+    monkeypatch.setattr("torch.autograd.backward", refuse)
+    verdict = tensorprobe.compare(tmp_path / "r", tmp_path / "c").verdict
+    assert "executed again in float64" not in verdict.headline
+    assert any("not judged by truth: backward_pass.0 of the reference" in line for line in verdict.evidence), verdict
+    with pytest.raises(tensorprobe.UsageError, match=r"backward_pass.0 of the reference could not be run again"):
+        tensorprobe.compare(tmp_path / "r", tmp_path / "c", by="truth")
+
+
 def test_a_mask_of_what_is_kept_is_that_of_what_is_left_out(tmp_path: Path) -> None:
     """And what comes after it is not hidden by it."""
     places = torch.arange(8)
@@ -150,3 +171,55 @@ def test_a_gradient_that_is_nan_in_both_is_none(tmp_path: Path) -> None:
         lambda model, x: F.linear(x, model.weight.T) + ((model.unused * 0) ** 2).sum().sqrt(),
     )
     assert verdict.kind == "agree", verdict
+
+
+class Parts(nn.Module):
+    """Two maps in three matrices and biases, or in two halves of all three, as ranks hold them."""
+
+    def __init__(self, *, is_halved: bool, fault: float = 1.0) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        weights = [torch.randn(8, 6, generator=generator) for _ in range(3)]
+        biases = [torch.randn(8, generator=generator) for _ in range(3)]
+        cut = slice(0, 4), slice(4, 8)
+        self.fault = fault
+        halves = [[torch.cat([one[part] for one in kind]) for part in cut] for kind in (weights, biases)]
+        self.weights, self.biases = map(nn.ParameterList, halves if is_halved else (weights, biases))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if len(self.weights) == 3:
+            first, second, third = (x @ one.T + bias for one, bias in zip(self.weights, self.biases, strict=True))
+            return first * second.tanh() + third
+        parts = (F.linear(x, one, bias).chunk(3, -1) for one, bias in zip(self.weights, self.biases, strict=True))
+        return torch.cat([one * two.tanh() + three * self.fault for one, two, three in parts], -1)
+
+
+@pytest.mark.parametrize("fault", [1.0, 1.01])
+def test_weights_that_each_run_has_cut_up_in_its_own_way_are_compared(fault: float, tmp_path: Path) -> None:
+    x = torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
+    for name, model in (("r", Parts(is_halved=False)), ("c", Parts(is_halved=True, fault=fault))):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        with tensorprobe.capture(model, tmp_path / name, level="L1", task="tensor") as run:
+            for _ in range(2):
+                optimizer.zero_grad()
+                model(x).square().mean().backward()
+                optimizer.step()
+                run.step()
+    verdict = tensorprobe.compare(tmp_path / "r", tmp_path / "c").verdict
+    assert (verdict.kind == "agree") == (fault == 1.0), verdict
+    told = "weights: biases.0, biases.1 and biases.2 of the reference are the same rows as biases.0 and biases.1 of the"
+    assert any(told in line for line in verdict.evidence), verdict
+    assert not any("not compared" in line for line in verdict.evidence), verdict
+
+
+def test_a_count_that_is_added_up_in_another_way_does_not_hide_what_differs(tmp_path: Path) -> None:
+    masks = [torch.arange(8) < 5, torch.arange(8) < 3]
+
+    def add_up(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return (x @ model.weight).relu() / sum(mask.sum() for mask in masks)
+
+    def add_stacked(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return F.gelu(x @ model.weight) / torch.stack([mask.sum() for mask in masks]).sum()
+
+    verdict = compare(tmp_path, add_up, add_stacked)
+    assert verdict.call is not None and verdict.call.reference[0].name == "Tensor.relu.0.forward", verdict

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensorprobe.compare.truth.piece import find_pieces
+from tensorprobe.compare.truth.piece import find_pieces, pair_overlaps
 from tensorprobe.replay.true_step import Array, TrueValue
 
 WHOLE = np.random.default_rng(0).normal(size=(6, 8))
 
 
-def make_leaf(array: Array) -> TrueValue:
-    return TrueValue(0, array, "float32", None, "input.1")
+def make_leaf(array: Array, number: int = 0) -> TrueValue:
+    return TrueValue(number, array, "float32", None, "input.1")
 
 
 def locate(part: Array, whole: Array) -> Array | None:
@@ -103,3 +103,37 @@ def test_biases_of_single_outputs_are_found_in_that_of_all() -> None:
     assert found == {2: [2], 0: [0], 1: [1]}
     assert list(find_pieces(parts[:2], [whole])) == []
     assert list(find_pieces(parts, [TrueValue(9, np.zeros(3), "float32", None, "")])) == []
+
+
+def find_overlaps(references: list[Array], candidates: list[Array]) -> set[tuple[int, int]]:
+    numbers = iter(range(100))
+    ours, theirs = ([make_leaf(one, next(numbers)) for one in arrays] for arrays in (references, candidates))
+    found = set()
+    for one in pair_overlaps(ours, theirs):
+        taken = one.reference.array.reshape(-1)[one.places[0]]
+        assert np.array_equal(taken, one.candidate.array.reshape(-1)[one.places[1]])
+        found.add((one.reference.number, one.candidate.number - len(references)))
+    return found
+
+
+def test_weights_that_each_run_has_cut_up_in_its_own_way_are_found_row_by_row() -> None:
+    """Query, key and value in one run; in the other two parts, each with half of all three."""
+    three = [np.random.default_rng(seed).standard_normal((4, 6)) for seed in range(3)]
+    halves = [np.concatenate([one[part] for one in three]) for part in (slice(0, 2), slice(2, 4))]
+    everything = {(one, half) for one in range(3) for half in range(2)}
+    assert find_overlaps(three, halves) == everything
+    assert find_overlaps(three, [half.T.copy() for half in halves]) == everything
+    assert find_overlaps(halves, three) == {(half, one) for one, half in everything}
+
+
+def test_biases_that_each_run_has_cut_up_in_its_own_way_are_found_number_by_number() -> None:
+    three = [np.random.default_rng(seed).standard_normal(8) for seed in range(3)]
+    halves = [np.concatenate([one[part] for one in three]) for part in (slice(0, 4), slice(4, 8))]
+    assert len(find_overlaps(three, halves)) == 6
+
+
+def test_weights_of_which_something_is_nowhere_else_are_no_parts_of_others() -> None:
+    three = [np.random.default_rng(seed).standard_normal((4, 6)) for seed in range(3)]
+    halves = [np.concatenate([one[part] for one in three]) for part in (slice(0, 2), slice(2, 4))]
+    halves[1][0] += 1
+    assert find_overlaps(three, halves) == set()

@@ -13,13 +13,16 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from tensorprobe.compare.judge.own_record import is_measured, list_own, read_number
-from tensorprobe.compare.measure.statistic_measure import sketched_distance
+from tensorprobe.compare.measure.statistic_measure import sketched_distance, with_statistics_of
+from tensorprobe.errors import DumpError
 from tensorprobe.model.name import BACKWARD, FORWARD
+from tensorprobe.run.backward_pass import read_passes
 from tensorprobe.run.call import Call
 from tensorprobe.run.flow import Flow
 from tensorprobe.run.step import Run
 from tensorprobe.store.sketch import estimate_distance
-from tensorprobe.store.slot import TensorSlot
+from tensorprobe.store.slot import TensorSlot, iter_slots
+from tensorprobe.store.tensor_file import open_tensor
 
 _LEAST_SIZE = 1e-2
 """Of all gradients together: what is smaller may be noise, where terms cancel."""
@@ -67,12 +70,33 @@ def _find_gradients(run: Run) -> list[_Gradient]:
     whole = [slot for call in run.calls if call.kind == "parameters_grad" for slot in call.tensors]
     if whole:
         return [_Gradient(None, (slot,)) for slot in whole if is_measured(slot)]
+    try:
+        left = list(_iter_left(run))
+    except DumpError:  # a file is not there, or damaged: what came back to each call is recorded, too
+        left = []
+    if left and all(is_measured(slot) for one in left for slot in one.shares):
+        return left
     leaves: dict[object, TensorSlot] = {}
     shares: dict[object, list[TensorSlot]] = {}
     for leaf, slot in _iter_shares(run):
         leaves.setdefault(_key(leaf), leaf)
         shares.setdefault(_key(leaf), []).append(slot)
     return [_Gradient(leaf, tuple(shares[key])) for key, leaf in leaves.items() if all(map(is_measured, shares[key]))]
+
+
+def _iter_left(run: Run) -> Iterator[_Gradient]:
+    """What the last pass has left for each leaf, where that was kept."""
+    passes = [one for one in read_passes(run.rank.run) if one.accumulates]
+    last = {one.leaf.tensor: one for asked in passes for one in asked.all_leaves}
+    taken = (slot for call in list_own(run, FORWARD) for slot in call.tensors if slot.is_input and slot.parameter)
+    leaves = {slot.parameter: slot for slot in taken}
+    for one in last.values():
+        for slot in iter_slots(dict(one.after.fields), "") if one.after is not None else ():
+            if isinstance(slot, TensorSlot) and slot.data_name is not None:
+                content = open_tensor(run.rank.tensor_path(slot.data_name), slot.dtype)
+                yield _Gradient(leaves.get(one.leaf.parameter), (with_statistics_of(slot, content),))
+            elif isinstance(slot, TensorSlot):
+                yield _Gradient(leaves.get(one.leaf.parameter), (slot,))
 
 
 def _key(leaf: TensorSlot) -> object:

@@ -144,6 +144,8 @@ class TruthDecision:
                 return verdict
         if self._options.by == "truth":
             raise UsageError(f"the runs cannot be compared by truth: {attempt.obstacle}")
+        if attempt.judgement is not None:
+            grown = replace(grown, evidence=(*grown.evidence, f"not judged by truth: {attempt.obstacle}"))
         return grown
 
     def end_step(self) -> None:

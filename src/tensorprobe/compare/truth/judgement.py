@@ -19,6 +19,7 @@ from tensorprobe.model.count import count_noun
 from tensorprobe.replay import check_replayable, find_device, find_untold_layer, tells_tensors_apart
 from tensorprobe.replay.result import Finding, Truth
 from tensorprobe.replay.true_step import UNITS, TrueStep
+from tensorprobe.run.backward_pass import PASS
 from tensorprobe.run.step import Run
 
 if TYPE_CHECKING:
@@ -141,6 +142,9 @@ class Judgement:
             lost = next(filter(step.is_taken_as_recorded, step.roots), None)
             if lost is not None:
                 return f"{lost.maker} of the {side} gives the loss, and could not be executed again"
+            failed = next((name for name in step.coverage.gaps if name.startswith(PASS)), None)
+            if failed is not None and self.observables.has_same_loss:
+                return f"{failed} of the {side} could not be run again ({step.coverage.gaps[failed]})"
         if self.observables.tolerance > _LEAST_TELLING:
             return f"{count_noun(len(self.gaps), 'call')} could not be executed again"
         if not self._has_results():

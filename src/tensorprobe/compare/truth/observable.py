@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tensorprobe.compare.truth.end import find_ends, find_given, leave_out_made
-from tensorprobe.compare.truth.piece import Piece, pair_pieces
+from tensorprobe.compare.truth.piece import Overlap, Piece, pair_overlaps, pair_pieces
 from tensorprobe.compare.truth.same_array import TOLERANCE, is_constant, is_laid_out, is_same, norm_of, permutations
 from tensorprobe.compare.truth.start import Origin
 from tensorprobe.compare.truth.value_index import ZERO, Counterparts, other_side
@@ -28,11 +28,15 @@ class GradientPair:
     places: Array | None = None
     """Where the elements of the smaller one are in the larger one (those of the reference in the candidate's, if they
     are of one size), unless they lie there in the order of the axes."""
+    overlap: tuple[Array, Array] | None = None
+    """Where the elements that are in both lie in each, if neither holds all of the other."""
 
     def find_origin(self, name: str) -> Origin | None:
         """Where the numbers of the candidate's are in the reference, where it has this name."""
         first, second = self.reference.array, self.candidate.array
         numbers = np.arange(first.size)
+        if self.overlap is not None:
+            return Origin(name, *self.overlap)
         if self.places is not None and first.size <= second.size:
             return Origin(name, numbers, self.places)
         if self.places is not None:
@@ -155,6 +159,17 @@ def pair_gradients(counterparts: Counterparts) -> tuple[list[GradientPair], dict
             found[0].add(value.number)
             found[1].add(partner.number)
             pairs += [pair] if pair.has_gradient else []
+    left = (
+        [one for one in values if one.number not in known and one.gradient is not None]
+        for values, known in zip((lone, others), found, strict=True)
+    )
+    for overlap in pair_overlaps(*left):
+        value, partner = overlap.reference, overlap.candidate
+        error, tolerance = _piece_error(overlap, largest), counterparts.gradient_tolerance([value], [partner])
+        found[0].add(value.number)
+        found[1].add(partner.number)
+        pair = GradientPair(value, partner, error, tolerance, overlap=overlap.places)
+        pairs += [pair] if pair.has_gradient else []
     return pairs, {
         "reference": [value for value in lone if value.number not in found[0]],
         "candidate": [value for value in others if value.number not in found[1]],
@@ -272,7 +287,7 @@ class _GradientSizes:
         return set(self._numbers[is_near].tolist())
 
 
-def _piece_error(piece: Piece, largest: float) -> float:
+def _piece_error(piece: Piece | Overlap, largest: float) -> float:
     return _distance_of(*piece.gradients, ZERO * largest)
 
 

@@ -127,6 +127,83 @@ def pair_pieces(
         yield piece.whole, piece.part, piece
 
 
+@dataclass(frozen=True)
+class Overlap:
+    """What two leaves have in common of which neither lies in the other: each run has cut up weights in its own way."""
+
+    reference: TrueValue
+    candidate: TrueValue
+    places: tuple[Array, Array]
+    """Where their common numbers are, in both, flat."""
+
+    @property
+    def gradients(self) -> tuple[Array, Array]:
+        first, second = (
+            np.zeros(one.array.size) if one.gradient is None else one.gradient.reshape(-1)
+            for one in (self.reference, self.candidate)
+        )
+        return first[self.places[0]], second[self.places[1]]
+
+
+def pair_overlaps(references: Sequence[TrueValue], candidates: Sequence[TrueValue]) -> Iterator[Overlap]:
+    """Of leaves all of which the other run has, each number once, but in several of its leaves."""
+    pairs = ((one, other) for one in references for other in candidates if one.is_floating and other.is_floating)
+    found = [Overlap(one, other, places) for one, other in pairs if (places := _find_common(one.array, other.array))]
+    while True:
+        counts: dict[int, Array] = {}
+        for overlap in found:
+            for side, one in enumerate((overlap.reference, overlap.candidate)):
+                known = counts.setdefault(id(one), np.zeros(one.array.size, dtype=int))
+                known[overlap.places[side]] += 1
+        whole = {number for number, known in counts.items() if np.all(known == 1)}
+        kept = [one for one in found if id(one.reference) in whole and id(one.candidate) in whole]
+        if len(kept) == len(found):
+            yield from kept
+            return
+        found = kept
+
+
+def _find_common(first: Array, second: Array) -> tuple[Array, Array] | None:
+    """Rows that are in both, with their axes in some order; of a bias, numbers one behind the other."""
+    for order, other in product(_turn_places(first), _turn_places(second)):
+        if min(first.ndim, second.ndim) > 1 and order.shape[1:] == other.shape[1:]:
+            rows, others = (
+                array.reshape(-1)[places].reshape(len(places), -1)
+                for array, places in ((first, order), (second, other))
+            )
+            pairs = _pair_rows(rows, others) if rows.shape[1] >= _MIN_SIZE else []
+            if pairs:
+                here, there = map(list, zip(*pairs, strict=True))
+                return order[here].reshape(-1), other[there].reshape(-1)
+    return _find_runs(first, second) if first.ndim == second.ndim == 1 else None
+
+
+def _pair_rows(rows: Array, others: Array, bound: Bound = EXACT) -> list[tuple[int, int]]:
+    """Each row of one with the row of the other that is the same, if there is one only."""
+    found = []
+    for number, row in enumerate(rows):
+        allowed = bound.around(np.abs(row).max())
+        near = np.flatnonzero(np.abs(others[:, 0] - row[0]) <= allowed)
+        same = near[np.all(np.abs(others[near] - row) <= allowed, axis=1)]
+        found += [(number, int(same[0]))] if len(same) == 1 else []
+    return found
+
+
+def _find_runs(first: Array, second: Array) -> tuple[Array, Array] | None:
+    order = np.argsort(second)
+    allowed = EXACT.around(first)
+    begin = np.searchsorted(second[order], first - allowed, "left")
+    end = np.searchsorted(second[order], first + allowed, "right")
+    here = np.flatnonzero(end - begin == 1)
+    there = order[begin[here]]
+    if not len(here):
+        return None
+    breaks = np.flatnonzero((np.diff(here) != 1) | (np.diff(there) != 1)) + 1
+    runs = [run for run in np.split(np.arange(len(here)), breaks) if len(run) >= _MIN_SIZE]
+    kept = np.concatenate(runs) if runs else np.zeros(0, dtype=int)
+    return (here[kept], there[kept]) if len(kept) else None
+
+
 def _locate(part: Array, whole: Array, bound: Bound) -> list[Array]:
     """One behind the other, also with the last two axes of either in the other order; else row by row, as gates in
     another order are; else wherever they are, if no two numbers of the whole are alike."""
@@ -177,12 +254,5 @@ def _find_rows(part: Array, whole: Array, bound: Bound) -> list[int] | None:
     if part.ndim < 2 or part.shape[1:] != whole.shape[1:] or part[0].size < _MIN_SIZE:
         return None
     rows, others = part.reshape(len(part), -1), whole.reshape(len(whole), -1)
-    found = list[int]()
-    for row in rows:
-        allowed = bound.around(np.abs(row).max())
-        near = np.flatnonzero(np.abs(others[:, 0] - row[0]) <= allowed)
-        same = near[np.all(np.abs(others[near] - row) <= allowed, axis=1)]
-        if len(same) != 1:
-            return None
-        found.append(int(same[0]))
-    return found if len(set(found)) == len(found) else None
+    found = [other for _, other in _pair_rows(rows, others, bound)]
+    return found if len(set(found)) == len(found) == len(rows) else None

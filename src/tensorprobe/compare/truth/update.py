@@ -7,14 +7,14 @@ gradients on, so that two ways to write it give the same parameters to the last 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tensorprobe.compare.truth.difference import Difference
 from tensorprobe.compare.truth.end import GUARD
 from tensorprobe.compare.truth.movement import NO_GRADIENT, find_unmoved
-from tensorprobe.compare.truth.observable import GradientPair
+from tensorprobe.compare.truth.observable import GradientPair, arrange
 from tensorprobe.compare.truth.same_array import TOLERANCE
 from tensorprobe.compare.truth.start import LeafPair, pair_leaves
 from tensorprobe.compare.truth.value_index import ZERO, Counterparts
@@ -82,8 +82,8 @@ def pair_updates(counterparts: Counterparts, gradients: Sequence[GradientPair]) 
     )
     floor = largest_gradient * (ZERO if tolerance <= TOLERANCE else _LEAST_GRADIENT)
     for pair in gradients:
-        reference = updated["reference"].get(pair.reference.parameter or "", pair.reference)
-        candidate = updated["candidate"].get(pair.candidate.parameter or "", pair.candidate)
+        reference = _find_after(pair.reference, counterparts.steps["reference"], updated["reference"])
+        candidate = _find_after(pair.candidate, counterparts.steps["candidate"], updated["candidate"])
         is_coarse = counterparts.gradient_tolerance([pair.reference], [pair.candidate]) > tolerance
         if (reference.is_leaf and candidate.is_leaf) or reference.is_pinned or candidate.is_pinned or is_coarse:
             continue
@@ -100,6 +100,21 @@ def pair_updates(counterparts: Counterparts, gradients: Sequence[GradientPair]) 
         UpdatePair(reference, candidate, _compare(first, second, largest), max(setting, _GROWTH * tolerance))
         for reference, candidate, first, second in found
     )
+
+
+def _find_after(leaf: TrueValue, step: TrueStep, updated: Mapping[str, TrueValue]) -> TrueValue:
+    """What the step makes of this leaf; the leaf where it makes nothing of it. A view, such as `weight.T`, has no name:
+    it holds the numbers of a parameter that calls take in no other form before its update."""
+    if leaf.parameter is not None or leaf.gradient is None:
+        return updated.get(leaf.parameter or "", leaf)
+    for whole in step.leaves:
+        after = updated.get(whole.parameter or "")
+        if after is None or whole.gradient is not None or whole.array.size != leaf.array.size:
+            continue
+        order = arrange(whole.array, leaf.array, np.arange(whole.array.size).reshape(whole.array.shape))
+        if order is not None:
+            return replace(after, array=after.array.reshape(-1)[order.reshape(-1)].reshape(leaf.array.shape))
+    return leaf
 
 
 def _find_hidden(step: TrueStep) -> Set[int]:

@@ -246,8 +246,25 @@ class Counterparts:
             found = chain(found, other.find(inverted, measure(inverted.array), self.tolerance))
         if value.number in own.noise:
             found = chain(found, (one for one in other.noise.values() if one.array.shape == value.array.shape))
-        is_plain = own.is_plain(value)
-        return (one for one in found if not is_plain or is_made_alike(own.step, value, other.step, one))
+        if not own.is_plain(value):
+            return found
+        return (
+            one
+            for one in found
+            if is_made_alike(own.step, value, other.step, one) or self._has_same_origins(side, value, one)
+        )
+
+    def _has_same_origins(self, side: str, value: TrueValue, partner: TrueValue) -> bool:
+        """Are both a single number that is computed of the same leaves, as a count of tokens is, in whatever way?"""
+        if value.array.size != 1:
+            return False
+        own, others = (
+            [leaf for leaf in step.leaves if leaf.number in step.find_before({one.number})]
+            for step, one in ((self.steps[side], value), (self.steps[other_side(side)], partner))
+        )
+        found = [{one.number for one in self.of(side, leaf)} for leaf in own]
+        numbers = {leaf.number for leaf in others}
+        return bool(own) and all(numbers & one for one in found) and numbers <= set().union(*found)
 
     def find_observed(self) -> dict[str, set[int]]:
         """The values that two steps are held against each other by, and those of the other run that have their content:

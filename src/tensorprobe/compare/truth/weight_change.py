@@ -55,7 +55,7 @@ def describe_weights(observables: Observables, counterparts: Counterparts) -> li
         for pair in (*observables.gradients, *_iter_frozen_pieces(observables, counterparts))
         if pair.reference.parameter and pair.candidate.parameter
     ]
-    lines = [*_word_wholes(_find_wholes(pairs)), *_word_unparted(pairs, counterparts.steps)]
+    lines = [*_word_wholes(_find_wholes(pairs)), *_word_overlaps(pairs), *_word_unparted(pairs, counterparts.steps)]
     left = len(lines) - _MAX_LINES
     return lines if left <= 1 else [*lines[:_MAX_LINES], f"weights: {left} more lines of this kind are left out"]
 
@@ -94,6 +94,20 @@ def _find_wholes(pairs: Sequence[GradientPair]) -> list[_Whole]:
         ordered = [part for _, part in sorted(parts, key=lambda one: one[0])]
         wholes.append(_Whole(side, whole.parameter or "", tuple(ordered)))
     return wholes
+
+
+def _word_overlaps(pairs: Sequence[GradientPair]) -> Iterator[str]:
+    groups: list[tuple[set[str], set[str]]] = []
+    for pair in (pair for pair in pairs if pair.overlap is not None):
+        names = {pair.reference.parameter or ""}, {pair.candidate.parameter or ""}
+        for group in [one for one in groups if names[0] & one[0] or names[1] & one[1]]:
+            groups.remove(group)
+            names = names[0] | group[0], names[1] | group[1]
+        groups.append(names)
+    if groups:
+        first, second = (_list_few(sorted(side)) for side in groups[0])
+        more = f"; {len(groups) - 1} more like it" if groups[1:] else ""
+        yield f"weights: {first} of the reference are the same rows as {second} of the candidate, cut otherwise{more}"
 
 
 def _place_part(part: TrueValue, shape: tuple[int, ...], places: Array) -> _Part:
@@ -170,9 +184,8 @@ def _list_few(words: Sequence[str]) -> str:
 
 def _word_unparted(pairs: Sequence[GradientPair], steps: dict[str, TrueStep]) -> Iterator[str]:
     """What is the same number for number. Zeros and ones are the content of many weights: they tell no name."""
-    telling = [
-        pair for pair in pairs if pair.places is None and pair.reference.array.size and np.ptp(pair.reference.array) > 0
-    ]
+    unparted = [pair for pair in pairs if pair.places is None and pair.overlap is None]
+    telling = [pair for pair in unparted if pair.reference.array.size and np.ptp(pair.reference.array) > 0]
     shared = {pair: line for pair in telling if (line := _word_shared(pair, steps))}
     yield from shared.values()
     others = [pair for pair in telling if pair not in shared]
