@@ -166,27 +166,32 @@ def pair_overlaps(references: Sequence[TrueValue], candidates: Sequence[TrueValu
 def _find_common(first: Array, second: Array) -> tuple[Array, Array] | None:
     """Rows that are in both, with their axes in some order; of a bias, numbers one behind the other."""
     for order, other in product(_turn_places(first), _turn_places(second)):
-        if min(first.ndim, second.ndim) > 1 and order.shape[1:] == other.shape[1:]:
-            rows, others = (
-                array.reshape(-1)[places].reshape(len(places), -1)
-                for array, places in ((first, order), (second, other))
-            )
-            pairs = _pair_rows(rows, others) if rows.shape[1] >= _MIN_SIZE else []
-            if pairs:
-                here, there = map(list, zip(*pairs, strict=True))
-                return order[here].reshape(-1), other[there].reshape(-1)
+        if min(first.ndim, second.ndim) < 2 or order.shape[1:] != other.shape[1:] or order[0].size < _MIN_SIZE:
+            continue
+        rows, others = first.reshape(-1)[order], second.reshape(-1)[other]
+        rows, others = rows.reshape(len(rows), -1), others.reshape(len(others), -1)
+        near = np.flatnonzero(_is_near_any(rows[:, 0], np.sort(others[:, 0])))
+        found = {int(row): _find_row(rows[row], others, EXACT) for row in near}
+        places = {row: place for row, place in found.items() if place is not None}
+        if places:
+            return order[list(places)].reshape(-1), other[list(places.values())].reshape(-1)
     return _find_runs(first, second) if first.ndim == second.ndim == 1 else None
 
 
-def _pair_rows(rows: Array, others: Array, bound: Bound = EXACT) -> list[tuple[int, int]]:
-    """Each row of one with the row of the other that is the same, if there is one only."""
-    found = []
-    for number, row in enumerate(rows):
-        allowed = bound.around(np.abs(row).max())
-        near = np.flatnonzero(np.abs(others[:, 0] - row[0]) <= allowed)
-        same = near[np.all(np.abs(others[near] - row) <= allowed, axis=1)]
-        found += [(number, int(same[0]))] if len(same) == 1 else []
-    return found
+def _is_near_any(numbers: Array, known: Array) -> Array:
+    """Is one of these, in their order, as near to each number as one that is the same?"""
+    allowed = EXACT.around(numbers)
+    begin = np.searchsorted(known, numbers - allowed, "left")
+    is_near: Array = begin < np.searchsorted(known, numbers + allowed, "right")
+    return is_near
+
+
+def _find_row(row: Array, others: Array, bound: Bound) -> int | None:
+    """Which of these is the same, if it is one only?"""
+    allowed = bound.around(np.abs(row).max())
+    near = np.flatnonzero(np.abs(others[:, 0] - row[0]) <= allowed)
+    same = near[np.all(np.abs(others[near] - row) <= allowed, axis=1)]
+    return int(same[0]) if len(same) == 1 else None
 
 
 def _find_runs(first: Array, second: Array) -> tuple[Array, Array] | None:
@@ -254,5 +259,10 @@ def _find_rows(part: Array, whole: Array, bound: Bound) -> list[int] | None:
     if part.ndim < 2 or part.shape[1:] != whole.shape[1:] or part[0].size < _MIN_SIZE:
         return None
     rows, others = part.reshape(len(part), -1), whole.reshape(len(whole), -1)
-    found = [other for _, other in _pair_rows(rows, others, bound)]
-    return found if len(set(found)) == len(found) == len(rows) else None
+    found = list[int]()
+    for row in rows:
+        place = _find_row(row, others, bound)
+        if place is None:
+            return None
+        found.append(place)
+    return found if len(set(found)) == len(found) else None
