@@ -20,7 +20,7 @@ try:
 finally:
     sys.path.remove(str(BENCHMARKS))
 
-SHORT = ("graph", "memory", "scan", "squeeze")
+SHORT = ("graph", "memory", "scan")
 """The corpus changes seldom: all of it is checked in the long form."""
 
 

@@ -158,6 +158,7 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("mistake", "call", "words"), MISTAKES)
 @pytest.mark.parametrize("framework", ["pytorch", "mindspore"])
+@pytest.mark.some(2)
 def test_a_mistake_of_a_port_is_named_with_its_words_and_both_lines(
     recorded: Recorded, framework: str, mistake: str, call: str, words: str
 ) -> None:

@@ -86,6 +86,7 @@ def test_a_right_port_agrees(tasks: tuple[str, str], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tasks", TASKS, ids=" and ".join)
 @pytest.mark.parametrize(("fault", "named"), [("scale", "mul"), ("axis", "softmax"), ("epsilon", "add")])
+@pytest.mark.some(2)
 def test_a_mistake_is_named(fault: str, named: str, tasks: tuple[str, str], tmp_path: Path) -> None:
     result = compare(tmp_path, tasks, fault)
     assert result.verdict.call is not None, result.verdict

@@ -16,11 +16,13 @@ import tensorprobe
 from tensorprobe import mindspore as mindspore_face
 from tensorprobe import pytorch as pytorch_face
 from tensorprobe.compare.result import Comparison
+from tests.length import IS_LONG
 
 RANDOM = np.random.default_rng(0)
 DATA = RANDOM.normal(size=(3, 6, 4)).astype(np.float32)
 GOALS = RANDOM.integers(0, 3, size=(3, 6))
-RATE, MOMENTUM, SLOW, REACH, STEPS = 0.1, 0.9, 0.8, 0.05, 3
+RATE, MOMENTUM, SLOW, REACH = 0.1, 0.9, 0.8, 0.05
+STEPS = 3 if IS_LONG else 2
 
 
 class Reference(torch.nn.Module):

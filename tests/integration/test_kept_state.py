@@ -86,6 +86,7 @@ def compare(tmp_path: Path, level: str, task: str, both: Any = None, **how: Any)
 @LEVELS
 @TASKS
 @pytest.mark.parametrize("how", [{"share": 0.9}, {"forgets": True}], ids=["another share of the new mean", "forgets"])
+@pytest.mark.some(2)
 def test_a_norm_that_keeps_other_statistics_is_named(level: str, task: str, how: Any, tmp_path: Path) -> None:
     verdict = compare(tmp_path, level, task, **how).verdict
     assert verdict.call is not None and verdict.kind == "entered", verdict.headline
@@ -94,6 +95,7 @@ def test_a_norm_that_keeps_other_statistics_is_named(level: str, task: str, how:
 
 @LEVELS
 @TASKS
+@pytest.mark.some(2)
 def test_a_port_that_keeps_the_same_under_other_names_agrees(level: str, task: str, tmp_path: Path) -> None:
     verdict = compare(tmp_path, level, task, is_port=True).verdict
     assert verdict.kind == "agree", verdict.headline
@@ -126,6 +128,7 @@ class Places(nn.Module):
 
 @LEVELS
 @TASKS
+@pytest.mark.some(2)
 def test_a_table_that_has_grown_further_is_no_mistake(level: str, task: str, tmp_path: Path) -> None:
     paths = []
     for spare in (1, 2):

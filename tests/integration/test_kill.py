@@ -1,4 +1,4 @@
-"""SIGKILL at random moments, 40 times (200 times in the long form): the dump always reads, no window that was closed
+"""SIGKILL at random moments, 24 times (200 times in the long form): the dump always reads, no window that was closed
 is missing, and no file stays that belongs to nothing.
 
 One process imports torch and forks the programs that are killed: each makes its debugger after the fork, trains until
@@ -24,7 +24,7 @@ from tensorprobe.store.recover import recover_dump
 from tests.integration.script import run_script
 from tests.length import IS_LONG
 
-KILLS = 50 if IS_LONG else 10
+KILLS = 50 if IS_LONG else 6
 WINDOWS = 3
 
 KILLER = """

@@ -86,7 +86,9 @@ def result(folder: Path, script: str, *arguments: str) -> Any:
     return json.loads(run_script(folder, script, *arguments).stdout)
 
 
-@pytest.mark.parametrize(("level", "task"), [("mix", "statistics"), ("L1", "tensor")])
+@pytest.mark.parametrize(
+    ("level", "task"), [pytest.param("mix", "statistics", marks=pytest.mark.long), ("L1", "tensor")]
+)
 def test_a_run_of_many_steps_keeps_memory_flat(level: str, task: str, memory_disk: Path) -> None:
     """What is held for each step grows in every stretch of them; a table that has become too small grows in one."""
     measured = result(memory_disk, STEPS, level, task, *map(str, (*MEASURED_STEPS, LOOKS)))

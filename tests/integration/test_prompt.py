@@ -8,6 +8,8 @@ import sys
 import zipapp
 from pathlib import Path
 
+import pytest
+
 from tensorprobe.store.reader import RankDump, open_dump
 from tests.integration.script import messages, run_python, run_script
 
@@ -82,6 +84,7 @@ def test_what_is_typed_at_the_prompt_is_recorded(tmp_path: Path) -> None:
     assert "step 0: " in ended.stderr
 
 
+@pytest.mark.long  # the prompt shows what has no source, too
 def test_a_program_from_standard_input_is_recorded(tmp_path: Path) -> None:
     ended = run_python(tmp_path, "-", stdin=PROGRAM)
     inner, outer = stack(tmp_path)

@@ -124,6 +124,7 @@ def test_a_mistake_in_the_variables_is_said_and_the_program_runs(tmp_path: Path)
     ]
 
 
+@pytest.mark.long  # so does the next test, in a process that has imported torch
 def test_the_exit_code_is_that_of_the_program(python: Path, tmp_path: Path) -> None:
     script = write(tmp_path, PREAMBLE + "model(torch.randn(3, 4))\nsys.exit(7)\n")
     run_recorded(python, tmp_path, "-o", "dump", script, code=7)
@@ -288,7 +289,7 @@ def spawned(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 @pytest.mark.parametrize(
     ("arguments", "what"),
-    [(["first"], "step 0"), ([], "processes that the program started,")],
+    [pytest.param(["first"], "step 0", marks=pytest.mark.long), ([], "processes that the program started,")],
     ids=["both", "children"],
 )
 def test_of_a_program_and_the_processes_that_it_spawns_one_line_is_said(

@@ -158,6 +158,7 @@ class RecurrentByHand(nn.Module):
 @pytest.mark.parametrize("is_bias_zero", [False, True])
 @pytest.mark.parametrize("is_turned", [False, True])
 @pytest.mark.parametrize("scale", [1.0, 1.1])
+@pytest.mark.some(3)  # each of all that varies
 def test_two_biases_that_are_one_in_the_other_run(
     is_bias_zero: bool, is_turned: bool, scale: float, tmp_path: Path
 ) -> None:
@@ -633,6 +634,7 @@ class InParts(nn.Module):
 
 @pytest.mark.parametrize("count", [2, 4])
 @pytest.mark.parametrize(("fault", "word"), [("", ""), ("scale", "0.5"), ("gelu", "approximate"), ("share", "div")])
+@pytest.mark.some(3)  # each count
 def test_a_mistake_in_a_batch_that_is_computed_in_parts_is_named(
     fault: str, word: str, count: int, tmp_path: Path
 ) -> None:

@@ -29,6 +29,7 @@ def compare(tmp_path: Path, tasks: tuple[str, str], reference: dict[str, Any], c
 
 @pytest.mark.parametrize("tasks", TASKS, ids=" and ".join)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.some(2)  # each dtype, each way to keep what was recorded
 def test_two_ways_to_write_one_program_agree(tasks: tuple[str, str], dtype: torch.dtype, tmp_path: Path) -> None:
     result = compare(tmp_path, tasks, {"dtype": dtype}, {"how": "fused", "dtype": dtype})
     assert result.verdict.kind == "agree", result.verdict
@@ -41,6 +42,7 @@ OTHER_PRECISION = [({}, {"dtype": torch.bfloat16}), ({"dtype": torch.bfloat16}, 
 
 @pytest.mark.parametrize("tasks", TASKS, ids=" and ".join)
 @pytest.mark.parametrize(("reference", "candidate"), OTHER_PRECISION, ids=["one program", "two programs"])
+@pytest.mark.some(2)
 def test_bfloat16_and_float32_agree(
     reference: dict[str, Any], candidate: dict[str, Any], tasks: tuple[str, str], tmp_path: Path
 ) -> None:
@@ -76,6 +78,7 @@ def test_a_fault_is_named(fault: str, tasks: tuple[str, str], tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("tasks", TASKS, ids=" and ".join)
+@pytest.mark.some(2)
 def test_a_wrong_scale_is_found_inside_a_fused_attention(tasks: tuple[str, str], tmp_path: Path) -> None:
     result = compare(tmp_path, tasks, {"how": "fused"}, {"fault": "scale"})
     assert "inside Functional.scaled_dot_product_attention" in result.verdict.headline
@@ -96,6 +99,7 @@ def test_no_loss_is_told_of_numbers_that_were_drawn(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tasks", TASKS, ids=" and ".join)
+@pytest.mark.some(2)
 def test_parameters_that_differ_from_the_start_are_no_fault_of_a_call(tasks: tuple[str, str], tmp_path: Path) -> None:
     def change(model: nn.Module) -> None:
         with torch.no_grad():
@@ -260,6 +264,7 @@ def record_rotary(folder: Path, task: str, **how: Any) -> Path:
 
 @pytest.mark.parametrize("tasks", TASKS, ids=" and ".join)
 @pytest.mark.parametrize("fault", ["", "scale"])
+@pytest.mark.some(2)
 def test_tables_and_masks_that_only_one_run_computes_are_computed_for_both(
     fault: str, tasks: tuple[str, str], tmp_path: Path
 ) -> None:

@@ -13,10 +13,13 @@ import tensorprobe
 from tensorprobe.compare.result import Comparison
 from tensorprobe.pytorch import PrecisionDebugger
 from tests.integration.test_truth_verdict import Block, Model, carry
+from tests.length import IS_LONG
+
+STEPS = 3 if IS_LONG else 2
 
 
 def record(folder: Path, how: str = "eager", dtype: torch.dtype = torch.float32, **options: Any) -> Path:
-    """Three steps. `fault`: what is wrong from step 1 on; `decay`: the weight decay of AdamW; `update`: its setting."""
+    """A few steps. `fault`: what is wrong from step 1 on; `decay`: the weight decay of AdamW; `update`: its setting."""
     torch.manual_seed(0)
     plain = Model("eager", "")
     with torch.no_grad():
@@ -30,7 +33,7 @@ def record(folder: Path, how: str = "eager", dtype: torch.dtype = torch.float32,
     )
     PrecisionDebugger.reset()
     debugger = PrecisionDebugger(dump_path=str(folder), level="mix", task="tensor")
-    for step in range(3):
+    for step in range(STEPS):
         tokens = torch.randint(0, 23, (2, 8), generator=torch.Generator().manual_seed(step))
         if step == 1:
             block = model.blocks[1]
@@ -52,11 +55,15 @@ def compare(tmp_path: Path, reference: dict[str, Any], candidate: dict[str, Any]
     return tensorprobe.compare(record(tmp_path / "r", **reference), record(tmp_path / "c", **candidate))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.long)],  # tests/compare/truth/test_update.py
+    ids=["float32", "bfloat16"],
+)
 def test_later_steps_of_one_program_written_in_two_ways_agree(dtype: torch.dtype, tmp_path: Path) -> None:
     result = compare(tmp_path, {"dtype": dtype}, {"how": "fused", "dtype": dtype})
     assert result.verdict.kind == "agree", result.verdict.headline
-    assert [rank.verdict.kind for rank in result] == ["agree"] * 3
+    assert [rank.verdict.kind for rank in result] == ["agree"] * STEPS
 
 
 @pytest.mark.long  # tests/compare/truth/test_update.py shows the same of a smaller model

@@ -216,7 +216,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("how", ["eager", "fused", "bfloat16"])
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.some(3)
+@pytest.mark.some(4)  # each way
 def test_a_fault_is_named_also_where_both_are_written_differently(fault: str, how: str, tmp_path: Path) -> None:
     if fault == "scale" and how == "fused":
         pytest.skip("the scale is inside the fused call: see the next test")

@@ -146,7 +146,7 @@ FAULTY = [
 
 
 @pytest.mark.parametrize(("fault", "level"), FAULTY)
-@pytest.mark.some(3)
+@pytest.mark.some(5)
 def test_a_mistake_in_the_port_is_named(recorded: Recorded, fault: Fault, level: str) -> None:
     for task in ("tensor", "statistics"):
         found = compared(recorded.pair(fault.network, level, task, fault), first=True)
@@ -155,7 +155,7 @@ def test_a_mistake_in_the_port_is_named(recorded: Recorded, fault: Fault, level:
 
 
 @pytest.mark.parametrize(("fault", "level"), FAULTY)
-@pytest.mark.some(5)
+@pytest.mark.some(8)
 def test_a_mistake_in_the_port_is_named_when_the_whole_run_was_looked_at(
     recorded: Recorded, fault: Fault, level: str
 ) -> None:
@@ -165,6 +165,7 @@ def test_a_mistake_in_the_port_is_named_when_the_whole_run_was_looked_at(
 
 
 @pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.some(2)
 def test_a_mistake_that_shows_only_in_running_statistics_is_named_within_one_framework(
     recorded: Recorded, level: str
 ) -> None:

@@ -301,6 +301,7 @@ class Mistaken(nn.Cell):
         return self.dense(x) @ ops.zeros((5, 5))
 
 
+@in_one_mode
 def test_an_error_of_the_users_own_is_theirs_alone(mode: str) -> None:
     net = Mistaken()
     run = compiled(mode, net)
@@ -330,6 +331,7 @@ class Branching(nn.Cell):
         return z.sum()
 
 
+@in_one_mode
 def test_the_cells_of_the_branch_that_is_taken_are_recorded(mode: str) -> None:
     net = Branching()
     train = ms.value_and_grad(compiled(mode, net), 0, net.trainable_params())

@@ -166,6 +166,7 @@ class Mixture(nn.Cell):
         return ops.cross_entropy(logits, y)
 
 
+@pytest.mark.some(2)  # tests/both/test_save.py has the same of each mode
 def test_loss_gradients_and_weights_are_unchanged_bit_for_bit(mode: str) -> None:
     def train(is_saved: bool) -> list[bytes]:
         ms.set_seed(3)

@@ -83,7 +83,7 @@ def train(net: Net, run: Any, watch: AbstractContextManager[Any]) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.some(3)
+@pytest.mark.some(4)
 def test_a_mode_entered_inside_the_window_sees_the_same_as_without_a_capture(tmp_path: Path, way: str) -> None:
     plain, watch = Watch(), Watch()
     train(make_net(), None, plain)
@@ -95,7 +95,7 @@ def test_a_mode_entered_inside_the_window_sees_the_same_as_without_a_capture(tmp
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.some(3)
+@pytest.mark.some(4)
 def test_a_mode_entered_before_the_window_sees_the_same_as_without_a_capture(tmp_path: Path, way: str) -> None:
     with Watch() as plain:
         train(make_net(), None, nullcontext())

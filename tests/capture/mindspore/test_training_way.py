@@ -177,6 +177,7 @@ OPTIMIZERS = [
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS, ids=lambda kind: f"{kind.__module__.split('.')[1]}.{kind.__name__}")
+@pytest.mark.some(2)
 def test_the_calls_of_an_optimizer_are_tagged_and_its_update_is_the_same(kind: type, tmp_path: Path) -> None:
     def run(net: Net) -> Any:
         optimizer = kind(net.trainable_params(), 0.1)
@@ -197,6 +198,7 @@ def test_the_calls_of_an_optimizer_are_tagged_and_its_update_is_the_same(kind: t
 
 
 @pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])
+@pytest.mark.some(2)
 def test_automatic_mixed_precision(level: str, tmp_path: Path) -> None:
     def run(net: Net) -> Any:
         mixed = amp.auto_mixed_precision(net, amp_level=level)

@@ -30,7 +30,7 @@ def plain(model: str) -> Observed:
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(way.values()))
 @pytest.mark.parametrize("level", ["L0", "L1", "mix"])
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.some(2)  # each level with each model and with each way
+@pytest.mark.some(4)  # each level with each model and with each way
 def test_training_is_bit_identical_while_it_is_recorded(
     model: str, level: str, way: dict[str, str], tmp_path: Path
 ) -> None:

@@ -153,7 +153,7 @@ def test_two_layouts_of_two_ranks_agree(pair: tuple[str, str], two: Path) -> Non
 
 
 @pytest.mark.parametrize("pair", SHORT_WRONG_PAIRS)
-@pytest.mark.some(2)
+@pytest.mark.some(3)
 def test_of_a_mistake_in_one_of_two_layouts_of_two_ranks_the_place_is_named(pair: tuple[str, str], two: Path) -> None:
     check_wrong_pair(two / pair[0], two / pair[1], *SHORT_WRONG_PAIRS[pair])
 

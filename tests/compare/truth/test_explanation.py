@@ -85,7 +85,7 @@ def compare(tmp_path: Path, reference: str, candidate: str, activation: str) -> 
     ("reference", "candidate"), [("loop", "gathered"), ("sorted", "gathered"), ("gathered", "loop")]
 )
 @pytest.mark.parametrize("activation", ["gelu", ""], ids=["another", "none"])
-@pytest.mark.some(2)
+@pytest.mark.some(3)
 def test_an_activation_is_named_although_the_rows_take_other_ways(
     activation: str, reference: str, candidate: str, tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ from torch import nn
 import tensorprobe
 from tensorprobe.compare.result import Verdict
 from tensorprobe.pytorch import PrecisionDebugger
+from tests.length import IS_LONG
 
 MANY, ONE, SINGLE = {"foreach": True}, {"fused": True}, {"foreach": False}
 
@@ -141,7 +142,8 @@ def compare(
 def test_one_optimizer_written_in_two_ways_agrees(
     kind: str, settings: dict[str, Any], ways: tuple[dict[str, Any], ...], dtype: torch.dtype, tmp_path: Path
 ) -> None:
-    verdict = compare(tmp_path, kind, *({**settings, **way} for way in ways), dtype)
+    steps = 3 if IS_LONG else 2
+    verdict = compare(tmp_path, kind, *({**settings, **way} for way in ways), dtype, steps)
     assert verdict.kind == "agree", verdict.headline
 
 
