@@ -171,7 +171,7 @@ def test_another_setting_of_the_same_calls_is_named_as_an_argument(tmp_path: Pat
 
 def test_an_agreement_counts_the_updates(tmp_path: Path) -> None:
     verdict = compare(tmp_path, "SGD", MANY, {"foreach": False}, steps=1)
-    assert "the loss, the gradients of 6 parameters and 5 updates have the same value" in verdict.headline
+    assert "the loss, the gradients of 6 parameters and their updates have the same value" in verdict.headline
 
 
 @pytest.mark.parametrize("kind", ["AdamW", "Adagrad"])

@@ -28,7 +28,28 @@ def find_ends(counterparts: Counterparts, *, is_training: bool) -> dict[str, lis
         if piece.part.array.size == piece.whole.array.size:
             ends["candidate"].remove(piece.part)
             ends["reference"].remove(piece.whole)
-    return _keep_common(ends)
+    return _keep_common(
+        {
+            side: [one for one in values if not _is_report(one, counterparts.steps[side])]
+            for side, values in ends.items()
+        }
+    )
+
+
+def _is_report(end: TrueValue, step: TrueStep) -> bool:
+    """Is it a single number that is computed from gradients and parameters alone, as the norm of either is? Where
+    nobody takes it, it is only looked at, and they are compared themselves."""
+    waiting, seen = [end] if end.array.size == 1 else [], set[int]()
+    while waiting:
+        value = waiting.pop()
+        if value.is_gradient or value.is_trained or value.updated is not None or value.number in seen:
+            continue
+        seen.add(value.number)
+        maker = step.maker(value)
+        if maker is None:
+            return False
+        waiting += [step.values[number] for number in maker.inputs.values()]
+    return end.array.size == 1
 
 
 def _keep_common(ends: Mapping[str, Sequence[TrueValue]]) -> dict[str, list[TrueValue]]:

@@ -127,7 +127,7 @@ class _TruthJudge:
             self._replacements = computed.contents
             unknown = len(find_wanted(self._runs[SIDES[0]]) - computed.known)
             counterparts = self._replay() if any(self._replacements.values()) else counterparts
-        finer = find_replacements(counterparts)
+        finer = find_replacements(counterparts, is_start=self._origins is None)
         replaced = {side: len(one) for side, one in finer.items()}
         for side, found in finer.items():
             self._replacements[side].update(found)

@@ -6,7 +6,7 @@ coarser value is the rounding of the finer one, the finer one is what both mean.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -28,10 +28,12 @@ _USUAL = 10.0
 """So many times one of the smallest numbers of a table is what its rounding is measured by."""
 _COMPUTED = 3e-6
 """A table that the other run computes may be off by more than one rounding: by so much at most."""
+_DRAWN_UNITS = 4.0
+"""Parameters that both runs draw may be: one has multiplied them before they were rounded, the other behind it."""
 
 
-def find_replacements(counterparts: Counterparts) -> dict[str, dict[LeafKey, Array]]:
-    """For each side, the leaves that take the value of the other one."""
+def find_replacements(counterparts: Counterparts, *, is_start: bool) -> dict[str, dict[LeafKey, Array]]:
+    """For each side, the leaves that take the value of the other one. `is_start`: no step was compared before."""
     found: dict[str, dict[LeafKey, Array]] = {"reference": {}, "candidate": {}}
     is_other = _find_lone(counterparts)
     for side, step in counterparts.steps.items():
@@ -49,12 +51,12 @@ def find_replacements(counterparts: Counterparts) -> dict[str, dict[LeafKey, Arr
             is_state = leaf.parameter is None and not step.leads_to_loss(leaf)
             if is_lone and (leaf.array.size > 1 or leaf.is_trained or is_state):
                 finer = _find_finer(leaf, by_size.get(leaf.array.size, []))
-                tables = (one for one in by_size.get(leaf.array.size, []) if _is_same_table(leaf, one))
-                table = next((one for one in tables if is_other(other_side(side), one)), None)
-                if table is not None and side == "reference":
+                lone = (one for one in by_size.get(leaf.array.size, []) if is_other(other_side(side), one))
+                content = _find_same_table(leaf, lone, is_start=is_start)
+                if content is not None and side == "reference":
                     continue  # which serves both
-                finer = finer if table is None else table
-                content = finer.array.reshape(leaf.array.shape) if finer is not None else None
+                content = content if finer is None or content is not None else finer.array
+                content = content.reshape(leaf.array.shape) if content is not None else None
                 if content is None and leaf.array.size > 1:
                     content = _find_turned(leaf, by_size.get(leaf.array.size, []))
                 if content is None and (leaf.array.size > 1 or is_state):
@@ -200,15 +202,31 @@ def _rounding_bound(dtype: str, unit: float) -> Bound:
     return Bound(_SLACK * unit, max(LEAST.get(dtype, 0.0), 1e-38))
 
 
-def _is_same_table(leaf: TrueValue, other: TrueValue) -> bool:
-    """Have both programs written the same numbers down, each as it computed them?"""
-    is_data = all(one.is_leaf and not (one.is_trained or one.is_gradient) for one in (leaf, other))
-    if not is_data or leaf.dtype != other.dtype or UNITS.get(leaf.dtype, 1.0) > _COMPUTED or leaf.array.size < 2:
-        return False
-    first, second = leaf.array.reshape(-1), other.array.reshape(-1)
+def _find_same_table(leaf: TrueValue, others: Iterable[TrueValue], *, is_start: bool) -> Array | None:
+    """The same numbers as the other program wrote them down: each as it computed them. Those of parameters only at the
+    start, where they were drawn: later an update may have moved them by as little."""
+    unit = UNITS.get(leaf.dtype, 1.0)
+    is_told = is_start and not is_constant(leaf.array) if leaf.is_trained else True
+    if not leaf.is_leaf or leaf.is_gradient or unit > _COMPUTED or leaf.array.size < 2 or not is_told:
+        return None
+    room = _DRAWN_UNITS * unit if leaf.is_trained else _COMPUTED
+    for other in others:
+        is_alike = other.is_leaf and not other.is_gradient and other.is_trained == leaf.is_trained
+        if is_alike and other.dtype == leaf.dtype:
+            arrays = turn(other.array) if leaf.is_trained else [other.array]
+            found = (one for one in arrays if _are_near(leaf.array.reshape(-1), one.reshape(-1), room))
+            content = next(found, None)
+            if content is not None:
+                return content
+    return None
+
+
+def _are_near(first: Array, second: Array, room: float) -> bool:
     with np.errstate(invalid="ignore", over="ignore"):
+        if not abs(first[0] - second[0]) <= room * max(abs(second[0]), float(np.abs(second).max())):
+            return bool(first[0] == second[0]) and bool(np.all(first == second))
         usual = min(_find_usual(first), _find_usual(second))
-        near = np.abs(first - second) <= _COMPUTED * np.maximum(np.abs(second), usual)
+        near = np.abs(first - second) <= room * np.maximum(np.abs(second), usual)
         return bool(np.all((np.isfinite(second) & near) | (first == second)))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, islice
@@ -190,6 +190,7 @@ class Counterparts:
         }
         self._found: dict[tuple[str, int], _Found] = {}
         """By a side, and the first of its values that are alike."""
+        self._origins: dict[tuple[str, int], Set[int]] = {}
         self.tolerance = max(TOLERANCE, ROUNDED_UNITS * max(reference.coarseness, candidate.coarseness))
         """By what two truths of one value may differ."""
         self.lone_tables: tuple[TrueValue, ...] = ()
@@ -259,12 +260,19 @@ class Counterparts:
         if value.array.size != 1:
             return False
         own, others = (
-            [leaf for leaf in step.leaves if leaf.number in step.find_before({one.number})]
-            for step, one in ((self.steps[side], value), (self.steps[other_side(side)], partner))
+            self._find_origins(*one) for one in ((side, value.number), (other_side(side), partner.number))
         )
-        found = [{one.number for one in self.of(side, leaf)} for leaf in own]
-        numbers = {leaf.number for leaf in others}
-        return bool(own) and all(numbers & one for one in found) and numbers <= set().union(*found)
+        leaves = self.steps[side].values
+        found = [{one.number for one in self.of(side, leaves[number])} for number in own]
+        return bool(own) and all(others & one for one in found) and others <= set().union(*found)
+
+    def _find_origins(self, side: str, number: int) -> Set[int]:
+        """The leaves that a value is computed of."""
+        if (side, number) not in self._origins:
+            step = self.steps[side]
+            before = step.find_before({number})
+            self._origins[side, number] = frozenset(leaf.number for leaf in step.leaves if leaf.number in before)
+        return self._origins[side, number]
 
     def find_observed(self) -> dict[str, set[int]]:
         """The values that two steps are held against each other by, and those of the other run that have their content:
