@@ -178,9 +178,17 @@ def _find_common(first: Array, second: Array) -> tuple[Array, Array] | None:
     return _find_runs(first, second) if first.ndim == second.ndim == 1 else None
 
 
-def _is_near_any(numbers: Array, known: Array) -> Array:
+def _are_among(part: Array, whole: Array, bound: Bound) -> bool:
+    """Is each number there, in whatever place? Most are told by the largest one."""
+    largest = part[np.abs(part).argmax()]
+    if not (np.abs(whole - largest) <= bound.around(largest)).any():
+        return False
+    return bool(_is_near_any(part, np.sort(whole), bound).all())
+
+
+def _is_near_any(numbers: Array, known: Array, bound: Bound = EXACT) -> Array:
     """Is one of these, in their order, as near to each number as one that is the same?"""
-    allowed = EXACT.around(numbers)
+    allowed = bound.around(numbers)
     begin = np.searchsorted(known, numbers - allowed, "left")
     is_near: Array = begin < np.searchsorted(known, numbers + allowed, "right")
     return is_near
@@ -212,6 +220,8 @@ def _find_runs(first: Array, second: Array) -> tuple[Array, Array] | None:
 def _locate(part: Array, whole: Array, bound: Bound) -> list[Array]:
     """One behind the other, also with the last two axes of either in the other order; else row by row, as gates in
     another order are; else wherever they are, if no two numbers of the whole are alike."""
+    if not _are_among(part.reshape(-1), whole.reshape(-1), bound):
+        return []
     step = gcd(part.size, whole.size)  # parts of equal numbers lie beside each other
     turned = list(product(_turn_places(whole), _turn_places(part)))
     for order, turns in turned:
