@@ -333,7 +333,7 @@ WRONG: dict[str, Callable[[], Case]] = {
     "ep.expert": lambda: make_experts("expert"),
     "pp.micro": lambda: make_pipeline("micro"),
 }
-SHORT_RIGHT = ("tp_bfloat16", "tp_narrow", "dtensor", "fsdp2", "fsdp2_small", "cp", "ep", "pp", "ddp_small")
+SHORT_RIGHT = ("dtensor", "tp_narrow", "tp_bfloat16", "fsdp2_small", "fsdp2", "cp", "ddp_small", "ep", "pp")
 SHORT_WRONG = (
     *("tp.no_reduce_bfloat16", "tp.offset", "tp.stale", "dp.twice", "accumulation.scale"),
     *("cp.rotary", "ep.expert", "pp.micro", "fsdp2.half", "fsdp2_l1.half", "tp_narrow.stale", "tp.kernel"),

@@ -1,4 +1,4 @@
-"""Runs of the model in every layout, recorded once for all tests."""
+"""Runs of the model in every layout, each recorded once, for the tests that ask for it."""
 
 from __future__ import annotations
 
@@ -6,21 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.compare.layout.case import (
-    LONG_RIGHT,
-    LONG_WRONG,
-    REFERENCES,
-    RIGHT,
-    SHORT_RIGHT,
-    SHORT_WRONG,
-    SMALL,
-    STATISTICS,
-    STATISTICS_RIGHT,
-    STATISTICS_WRONG,
-    WRONG,
-)
+from tests.compare.layout.case import REFERENCES, STATISTICS
 from tests.compare.layout.eight import EIGHT_REFERENCES
-from tests.compare.layout.four import FOUR
+from tests.compare.layout.recorded import Recorded
 from tests.compare.layout.worker import record
 from tests.integration.torchrun import run_ranks
 
@@ -28,36 +16,26 @@ WORKER = Path(__file__).with_name("worker.py")
 
 
 @pytest.fixture(scope="session")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("whole")
-    for name, make in REFERENCES.items():
-        record(make(), folder / name)
-        record(make(), folder / (name + STATISTICS), task="statistics")
-    return folder
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    def record_one(name: str, folder: Path) -> None:
+        task = "statistics" if name.endswith(STATISTICS) else "tensor"
+        record(REFERENCES[name.removesuffix(STATISTICS)](), folder / name, task=task)
+
+    return Recorded(tmp_path_factory.mktemp("whole"), record_one)
 
 
 @pytest.fixture(scope="session")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("two")
-    statistics = [name + STATISTICS for name in (*STATISTICS_RIGHT, *STATISTICS_WRONG)]
-    run_ranks(2, WORKER, str(folder), *SHORT_RIGHT, *SHORT_WRONG, *statistics)
-    return folder
+def two(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    return Recorded(tmp_path_factory.mktemp("two"), lambda name, folder: run_worker(2, folder, name))
 
 
 @pytest.fixture(scope="session")
-def two_more(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("two_more")
-    short = (*STATISTICS_RIGHT, *STATISTICS_WRONG, *SMALL)
-    statistics = [name + STATISTICS for name in (*RIGHT, *WRONG) if name not in short]
-    run_ranks(2, WORKER, str(folder), *LONG_RIGHT, *LONG_WRONG, *statistics)
-    return folder
+def four(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    return Recorded(tmp_path_factory.mktemp("four"), lambda name, folder: run_worker(4, folder, name))
 
 
-@pytest.fixture(scope="session")
-def four(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("four")
-    run_ranks(4, WORKER, str(folder), *FOUR, *(name + STATISTICS for name in FOUR))
-    return folder
+def run_worker(ranks: int, folder: Path, name: str) -> None:
+    run_ranks(ranks, WORKER, str(folder), name)
 
 
 @pytest.fixture(scope="session")
