@@ -15,6 +15,11 @@ IS_LONG = os.environ.get("TENSORPROBE_LONG") == "1"
 PATIENCE_SECONDS = 900.0
 
 
+def count_examples(number: int) -> int:
+    """How many examples hypothesis tries, of what takes more than the profile says (conftest.py)."""
+    return number if IS_LONG else max(number // 4, 15)
+
+
 def wait_until(has_come: Callable[[], object]) -> None:
     """Until it has come, however long that takes; an error if it never does."""
     latest = time.monotonic() + PATIENCE_SECONDS

@@ -15,6 +15,7 @@ from hypothesis.extra import numpy as hnp
 from tensorprobe.capture.mindspore.reader import MindSporeReader
 from tensorprobe.capture.torch.reader import TorchReader
 from tensorprobe.model.record import Value
+from tests.length import count_examples
 
 Array = np.ndarray[Any, Any]
 NUMPY_DTYPES = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"]
@@ -53,7 +54,7 @@ def test_checksums_of_bfloat16_are_the_same(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["md5", "hash"])
-@settings(max_examples=60)
+@settings(max_examples=count_examples(60))
 @given(array=hnp.arrays(np.float32, st.integers(1, 40), elements=st.floats(width=32, allow_subnormal=False)))
 def test_any_numbers_have_the_same_checksum(array: Array, kind: str) -> None:
     first, second = read_both(array, kind)

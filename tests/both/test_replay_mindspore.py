@@ -122,6 +122,7 @@ def compute_in_float64(network: str, recorded: Recorded) -> float:
 
 
 @pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.some(2)
 def test_the_gradients_of_its_parameters_are_those_of_the_truth(network: str, recorded: Recorded) -> None:
     found = recorded.truth_of_port(network)
     largest = found.largest_gradient
@@ -275,6 +276,7 @@ def assert_all_bits(found: BitCheck) -> None:
 
 
 @pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.some(2)
 def test_mindspore_gives_every_bit_of_a_run_again(network: str, recorded: Recorded) -> None:
     found = bits_of(recorded.pair(network)[1])
     assert_all_bits(found)
@@ -282,6 +284,7 @@ def test_mindspore_gives_every_bit_of_a_run_again(network: str, recorded: Record
 
 
 @pytest.mark.parametrize("model", MODELS)
+@pytest.mark.some(2)
 def test_so_it_does_of_a_run_that_draws(model: str, recorded: Recorded) -> None:
     """What draws is not made again; all that follows from it is."""
     assert_all_bits(bits_of(recorded.corpus(model, "L1")))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import mindspore
@@ -19,7 +17,7 @@ from tensorprobe.replay import make_repro
 from tensorprobe.replay.mindspore_bit import check_bits
 from tensorprobe.store.reader import open_dump
 from tests.cli.command import run_here
-from tests.length import PATIENCE_SECONDS
+from tests.warm import run_warm
 
 Capture = pytest.CaptureFixture[str]
 RUN_SCRIPTS = """
@@ -69,14 +67,11 @@ def batch(*shape: int) -> Tensor:
 
 def run_scripts(*scripts: Path) -> dict[str, str]:
     """What each prints, by the names of their folders: in a Python that can import neither tensorprobe nor torch."""
-    done = subprocess.run(
-        [sys.executable, "-c", RUN_SCRIPTS, *scripts],
-        stdout=subprocess.PIPE,
-        encoding="utf-8",
-        check=True,
-        timeout=PATIENCE_SECONDS,
-        env={**os.environ, "GLOG_v": "4"},
-    )
+    program = scripts[0].parent.parent / "run_scripts.py"
+    program.write_text(RUN_SCRIPTS, encoding="utf-8")
+    arguments = [str(path) for path in (program, *scripts)]
+    (done,) = run_warm("mindspore", Path.cwd(), arguments, {**os.environ, "GLOG_v": "4"})
+    assert not done.returncode, done.stderr
     pieces = re.split(r"^script (.+)\n", done.stdout, flags=re.MULTILINE)[1:]
     return {Path(name).parent.name: text for name, text in zip(pieces[::2], pieces[1::2], strict=True)}
 

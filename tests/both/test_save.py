@@ -148,6 +148,7 @@ class BranchesAndHalves(nn.Cell):
 
 
 @pytest.mark.parametrize("way", COMPILED)
+@pytest.mark.some(2)
 def test_gradients_in_branches_and_of_narrow_floats_are_saved_from_a_graph(way: str) -> None:
     with running_in(way):
         gradient = ms.grad(compiled(way, BranchesAndHalves()))(Tensor([1.0, 2.0]))
@@ -276,6 +277,7 @@ class SaveAll(nn.Cell):
 
 
 @pytest.mark.parametrize("way", COMPILED)
+@pytest.mark.some(2)
 def test_dtypes_and_shapes_from_a_graph(way: str) -> None:
     arrays = [np.array([[1, 0, 3]]).astype(dtype) for dtype in DTYPES]
     arrays += [np.array(4.25, np.float32), np.zeros((0, 3), np.float32)]

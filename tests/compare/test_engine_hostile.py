@@ -22,6 +22,7 @@ from tensorprobe.store.reader import open_dump
 from tensorprobe.word.vocabulary import common_op
 from tests.cli.command import run_here
 from tests.compare.match.test_align_hostile import NAMES, dumps, make
+from tests.length import count_examples
 from tests.store.torch_archive import number, tensor_pickle, write_archive
 
 DIGITS = b"\x8b" + (2_500).to_bytes(4, "little") + b"\x7f" * 2_500
@@ -39,7 +40,7 @@ spoilt_leaves = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=count_examples(60))
 @given(pairs, spoilt_leaves)
 def test_any_two_dumps_can_be_compared(pair: tuple[dict[str, Any], dict[str, Any]], spoilt: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -40,12 +40,12 @@ def list_models(*short: str) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("name", list_models("convnext", "olmoe"))
+@pytest.mark.parametrize("name", list_models("olmoe"))
 def test_all_ways_to_run_a_model_agree_and_each_fault_changes_what_it_says(name: str) -> None:
     assert list(check_model(name)) == []
 
 
-@pytest.mark.parametrize("name", list_models("qwen3", "convnext", "olmoe", "unet"))
+@pytest.mark.parametrize("name", list_models("qwen3", "convnext"))
 def test_each_model_runs_in_bfloat16(name: str) -> None:
     (step,) = Training(MODELS[name], "bfloat16").run()
 

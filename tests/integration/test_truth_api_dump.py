@@ -123,6 +123,7 @@ def test_a_mistake_is_named_with_its_words(tmp_path: Path, mistake: str, calls: 
 
 
 @pytest.mark.parametrize(("mistake", "calls", "words"), MISTAKES)
+@pytest.mark.some(3)
 def test_a_mistake_is_named_against_a_run_in_which_each_call_has_its_record(
     tmp_path: Path, mistake: str, calls: list[str], words: str
 ) -> None:

@@ -69,6 +69,7 @@ def at_once(net: nn.Module, x: torch.Tensor, target: torch.Tensor) -> torch.Tens
 
 @pytest.mark.parametrize("task", ["tensor", "statistics"])
 @pytest.mark.parametrize("share", [0.1, 0.2])
+@pytest.mark.some(3)  # each share, each task
 def test_a_loss_that_is_added_to_in_place_is_one_loss(share: float, task: str, tmp_path: Path) -> None:
     verdict = compare(tmp_path, (in_place(share), at_once), task=task)
     assert (verdict.kind == "agree") is (share == 0.1), verdict.headline
@@ -90,6 +91,7 @@ class Compiled(nn.Module):
 @pytest.mark.parametrize("updates", [True, False])
 @pytest.mark.parametrize("task", ["tensor", "statistics"])
 @pytest.mark.parametrize("scale", [1.0, 1.1])
+@pytest.mark.some(3)  # each of all that varies
 def test_parameters_that_only_a_compiled_module_uses_have_their_recorded_gradients(
     scale: float, task: str, updates: bool, tmp_path: Path
 ) -> None:

@@ -462,6 +462,7 @@ def damp(how: Callable[[Tensor], Tensor], has_penalty: bool) -> Callable[[Any, T
 
 @pytest.mark.parametrize("has_penalty", [False, True])
 @pytest.mark.parametrize("share", [0.1, 0.2])
+@pytest.mark.some(3)  # each of both
 def test_a_function_that_gives_on_a_view_of_what_it_is_given_has_its_own_backward(
     share: float, has_penalty: bool, tmp_path: Path
 ) -> None:
@@ -545,13 +546,15 @@ def record_words(path: Path, model: Words, task: str) -> Path:
 
 
 @pytest.mark.parametrize("task", ["tensor", "statistics"])
+@pytest.mark.some(2)  # the next one has statistics
 def test_a_batch_that_is_taken_in_halves_agrees(task: str, tmp_path: Path) -> None:
     reference = record_words(tmp_path / "r", Words(1), task)
     verdict = tensorprobe.compare(reference, record_words(tmp_path / "c", Words(2), task), processes=1).verdict
     assert verdict.kind == "agree", verdict
 
 
-@pytest.mark.parametrize("task", ["tensor", "statistics"])
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+@pytest.mark.some(2)
 def test_a_mistake_in_a_batch_that_is_taken_in_halves_is_named(task: str, tmp_path: Path) -> None:
     reference = record_words(tmp_path / "r", Words(1), task)
     candidate = record_words(tmp_path / "c", Words(2, scale=1.3), task)

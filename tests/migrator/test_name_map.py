@@ -20,6 +20,7 @@ from tensorprobe.migrator.name_map import (
     pair_by_number,
     pair_by_shape,
 )
+from tests.length import count_examples
 
 names = st.lists(
     st.tuples(
@@ -86,7 +87,7 @@ def test_names_that_differ_only_in_their_number_are_not_the_same() -> None:
     assert pair_by_name(["3_x.npy"], ["4_x.npy"]) == [("3_x.npy", None), (None, "4_x.npy")]
 
 
-@settings(max_examples=40)
+@settings(max_examples=count_examples(40))
 @given(names, names)
 def test_every_file_is_in_one_pair(reference: list[str], candidate: list[str]) -> None:
     shapes = {name: (len(name),) for name in reference}, {name: (len(name),) for name in candidate}

@@ -19,6 +19,7 @@ from tensorprobe.compare.measure import executor
 from tensorprobe.errors import UsageError
 from tensorprobe.migrator.npy_comparison import NpyDirOptions, compare_folders, iter_passing_by_atol
 from tensorprobe.model.npy_row import NpyRow
+from tests.length import count_examples
 
 Array = np.ndarray[Any, Any]
 
@@ -47,7 +48,7 @@ float_arrays = npst.arrays(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=count_examples(150))
 @given(float_arrays, float_arrays, st.booleans(), st.sampled_from([0.0, 0.01, 1.0]), st.booleans())
 def test_close_is_what_numpy_takes_for_close(
     folders: tuple[Path, Path], reference: Array, noise: Array, is_near: bool, tolerance: float, equal_nan: bool

@@ -11,6 +11,7 @@ from hypothesis.extra import numpy as hnp
 from tensorprobe.store import print_file
 from tensorprobe.store.print_file import PrintedTensor, make_array, read_values
 from tensorprobe.store.tensor_layout import Unreadable
+from tests.length import count_examples
 from tests.store.print_bytes import array_value, field, tensor_value, text_value, varint
 
 DTYPES = ["bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"]
@@ -29,7 +30,7 @@ def test_a_file_as_mindspore_writes_it() -> None:
     assert make_array(EXAMPLE, tensor).tolist() == [2, 3, 4, 5]
 
 
-@settings(max_examples=100)
+@settings(max_examples=count_examples(100))
 @given(values=st.lists(st.one_of(st.text(max_size=20), ARRAYS), max_size=5))
 def test_what_was_written_is_read(values: list[object]) -> None:
     content = b"".join(text_value(v) if isinstance(v, str) else array_value(v) for v in values)  # type: ignore[arg-type]
@@ -42,7 +43,7 @@ def test_what_was_written_is_read(values: list[object]) -> None:
             assert got == value
 
 
-@settings(max_examples=300)
+@settings(max_examples=count_examples(300))
 @given(content=st.binary(max_size=80))
 def test_any_bytes_are_read_or_refused(content: bytes) -> None:
     try:
@@ -53,7 +54,7 @@ def test_any_bytes_are_read_or_refused(content: bytes) -> None:
         return
 
 
-@settings(max_examples=200)
+@settings(max_examples=count_examples(200))
 @given(data=st.data())
 def test_a_damaged_file_is_read_or_refused(data: st.DataObject) -> None:
     content = bytearray(EXAMPLE * 2)

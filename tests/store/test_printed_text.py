@@ -10,6 +10,7 @@ from hypothesis.extra import numpy as hnp
 
 from tensorprobe.store.printed_text import parse_tensor
 from tensorprobe.store.tensor_layout import Unreadable
+from tests.length import count_examples
 
 
 @pytest.mark.parametrize(
@@ -30,7 +31,7 @@ def test_a_text_is_the_array_that_it_shows(text: str, dtype: str, numbers: objec
     assert array.dtype == dtype and array.tolist() == numbers
 
 
-@settings(max_examples=100)
+@settings(max_examples=count_examples(100))
 @given(array=hnp.arrays(np.float32, hnp.array_shapes(max_dims=3, max_side=4), elements=st.floats(width=32)))
 def test_any_array_is_read_as_it_was_printed(array: np.ndarray) -> None:  # type: ignore[type-arg]
     with np.printoptions(threshold=10**6, floatmode="unique"):
@@ -38,7 +39,7 @@ def test_any_array_is_read_as_it_was_printed(array: np.ndarray) -> None:  # type
     assert np.array_equal(parse_tensor(text), array, equal_nan=True)
 
 
-@settings(max_examples=200)
+@settings(max_examples=count_examples(200))
 @given(shape=st.text("0123456789, -x", max_size=8), values=st.text("0123456789. []-einfTrue", max_size=20))
 def test_any_text_is_read_or_refused(shape: str, values: str) -> None:
     try:

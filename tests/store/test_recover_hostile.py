@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tensorprobe.errors import DumpError
 from tensorprobe.store.reader import open_dump
 from tensorprobe.store.recover import recover_dump
+from tests.length import count_examples
 from tests.report.dump_files import HEADER, RUN, model_records, tensor, write_killed_rank, write_lines
 from tests.store.test_recover import names, snapshot, touch, with_files
 
@@ -182,7 +183,7 @@ HOSTILE_PIECES = [
 ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=count_examples(60), deadline=None)
 @given(
     st.sampled_from(["dump.json.part", "construct.json.part", "stack.json.part", "debug.json.part", "run.json"]),
     st.floats(0, 1),

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorprobe.store.sketch import BLOCK, element_signs, estimate_distance, sketch_array
+from tests.length import count_examples
 
 FORMAT_PAGE = Path(__file__).parents[2] / "docs" / "format.md"
 ROUNDING = 1e-9
@@ -38,7 +39,7 @@ def test_anybody_can_compute_the_sketch_by_the_rule_on_the_page_of_the_format(co
     assert sketch_array(elements) == pytest.approx(names["sketch"], abs=1e-9 * np.linalg.norm(elements))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=count_examples(60))
 @given(hnp.array_shapes(max_dims=4, max_side=40), st.integers(0, 2**32 - 1), st.floats(1e-6, 1e6))
 def test_the_estimate_is_within_a_factor_of_four_of_the_distance(
     shape: tuple[int, ...], seed: int, size: float

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tensorprobe.store.disk import write_all
 from tensorprobe.store.folder import Folder
 from tensorprobe.store.stack_file import StackFile
+from tests.length import count_examples
 
 WINDOWS = st.lists(st.lists(st.tuples(st.integers(0, 4), st.text(max_size=12)), max_size=12), min_size=1, max_size=12)
 
@@ -45,7 +46,7 @@ def record(folder: Path, windows: list[list[tuple[int, str]]], *, in_one: bool) 
     return file
 
 
-@settings(max_examples=60)
+@settings(max_examples=count_examples(60))
 @given(WINDOWS)
 def test_it_is_whole_after_every_window_and_in_the_end_as_if_there_had_been_one(
     windows: list[list[tuple[int, str]]],

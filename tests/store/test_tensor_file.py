@@ -21,6 +21,7 @@ from tensorprobe.errors import DumpError
 from tensorprobe.store import npy_file, torch_file
 from tensorprobe.store.tensor_file import NotDenseError, open_tensor
 from tensorprobe.store.tensor_layout import Unreadable
+from tests.length import count_examples
 from tests.store.torch_archive import name, sequence, tensor_pickle, text, write_archive
 
 FOLDER = Path(__file__).with_name("tensor_file")
@@ -312,7 +313,7 @@ changes = st.lists(
 )
 
 
-@settings(in_a_folder, max_examples=400)
+@settings(in_a_folder, max_examples=count_examples(400))
 @given(
     file=st.sampled_from(sorted(FUZZED)),
     changed=changes,

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tensorprobe.errors import DumpError
 from tensorprobe.store import weight_file
 from tensorprobe.store.weight_file import read_weight_file
+from tests.length import count_examples
 
 
 def write(path: Path, header: object, data: bytes = b"", size: int | None = None) -> Path:
@@ -115,7 +116,9 @@ def test_what_is_no_file_of_weights_is_refused(tmp_path: Path) -> None:
         read_weight_file(tmp_path)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=count_examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(place=st.integers(0, 200), byte=st.integers(0, 255), end=st.integers(0, 200))
 def test_a_damaged_file_is_read_or_refused_and_nothing_else(tmp_path: Path, place: int, byte: int, end: int) -> None:
     header = {"a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}
@@ -136,7 +139,9 @@ odd = st.one_of(
 
 
 @settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=count_examples(100),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(st.dictionaries(st.sampled_from(["dtype", "shape", "data_offsets", "x"]), odd), st.text(max_size=3))
 def test_any_header_is_read_or_refused_and_nothing_else(tmp_path: Path, changes: dict[str, object], name: str) -> None:

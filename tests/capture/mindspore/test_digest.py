@@ -18,6 +18,7 @@ from tensorprobe.capture.mindspore.content import array_of
 from tensorprobe.capture.mindspore.digest import crc32_digest, hash_digest
 from tests.capture.mindspore.test_statistics import ALL_DTYPES, make_tensor
 from tests.capture.way import way  # noqa: F401
+from tests.length import count_examples
 
 Digest = Callable[[np.ndarray[Any, Any]], str]
 DIGESTS = (crc32_digest, hash_digest)
@@ -71,7 +72,7 @@ def test_empty_and_scalar_tensors_have_one(compute: Digest) -> None:
         assert len(compute(array)) == sizes[compute]
 
 
-@settings(max_examples=100)
+@settings(max_examples=count_examples(100))
 @given(st.lists(st.floats(width=32, allow_subnormal=False), min_size=2, max_size=30, unique=True), st.data())
 def test_any_swap_is_seen(numbers: list[float], data: st.DataObject) -> None:
     first, second = data.draw(st.tuples(*[st.integers(0, len(numbers) - 1)] * 2))

@@ -18,6 +18,7 @@ from tensorprobe.capture.mindspore.reader import MindSporeReader
 from tensorprobe.capture.mindspore.statistics import _CHUNK, reduce_array
 from tensorprobe.model.record import Stats
 from tests.capture.way import way  # noqa: F401
+from tests.length import count_examples
 
 NAN, INF = math.nan, math.inf
 FLOATS = (mindspore.float16, mindspore.bfloat16, mindspore.float32, mindspore.float64)
@@ -146,19 +147,19 @@ def test_an_empty_tensor_says_so(shape: tuple[int, ...]) -> None:
     assert stats.reason == "empty" and stats.max is None
 
 
-@settings(max_examples=150)
+@settings(max_examples=count_examples(150))
 @given(hnp.arrays(np.float32, hnp.array_shapes(max_dims=3, max_side=5), elements=FLOAT32))
 def test_any_float32(array: np.ndarray[Any, Any]) -> None:
     check_stats(reduce_array(array), array.astype(np.float64))
 
 
-@settings(max_examples=150)
+@settings(max_examples=count_examples(150))
 @given(hnp.arrays(np.float64, st.integers(1, 40), elements=FLOAT64))
 def test_any_float64(array: np.ndarray[Any, Any]) -> None:
     check_stats(reduce_array(array), array)
 
 
-@settings(max_examples=100)
+@settings(max_examples=count_examples(100))
 @given(hnp.arrays(np.int64, st.integers(1, 40)))
 def test_any_int64(array: np.ndarray[Any, Any]) -> None:
     stats = reduce_array(array)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tensorprobe.capture.torch import digest
 from tensorprobe.capture.torch.digest import crc32_digest, hash_digest
 from tests.capture.way import way  # noqa: F401
+from tests.length import count_examples
 
 DIGESTS = (crc32_digest, hash_digest)
 Digest = Callable[[torch.Tensor], str]
@@ -140,7 +141,7 @@ def test_every_change_of_sign_is_seen(compute: Digest) -> None:
     assert compute(-tensor) != compute(tensor)
 
 
-@settings(max_examples=100)
+@settings(max_examples=count_examples(100))
 @given(st.lists(st.floats(width=32), min_size=2, max_size=200), st.integers(0), st.integers(0))
 def test_any_swap_is_seen(numbers: list[float], first: int, second: int) -> None:
     tensor = torch.tensor(numbers)

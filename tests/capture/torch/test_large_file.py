@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tensorprobe.capture.torch import tensor_file
 from tensorprobe.capture.torch.large_file import DTYPES, write_pieces
 from tensorprobe.store.tensor_file import open_tensor
+from tests.length import count_examples
 
 SORTED = sorted(DTYPES, key=str)
 
@@ -25,7 +26,7 @@ def elements_of(tensor: torch.Tensor) -> bytes:
     return bytes((ctypes.c_char * tensor.nbytes).from_address(tensor.untyped_storage().data_ptr()))
 
 
-@settings(max_examples=60)
+@settings(max_examples=count_examples(60))
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=4), st.sampled_from(SORTED), st.data())
 def test_whatever_the_pieces_are_the_tensor_is_read_back(
     shape: list[int], dtype: torch.dtype, data: st.DataObject

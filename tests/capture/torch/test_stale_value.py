@@ -21,6 +21,7 @@ from tests.capture.torch.early_writes import EARLY_PROGRAMS, Changing
 from tests.capture.torch.training import open_session
 from tests.capture.torch.watched import Watched, check
 from tests.capture.torch.writes import Program
+from tests.length import count_examples
 
 
 @pytest.fixture(scope="module")
@@ -197,7 +198,7 @@ FILTERS: list[dict[str, Any]] = [{}, {"list": ["clone"]}, {"data_mode": ["forwar
 
 
 @pytest.mark.usefixtures("process_group")
-@settings(max_examples=40)
+@settings(max_examples=count_examples(40))
 @given(
     taken=st.sets(st.sampled_from(sorted(TAKE)), max_size=2),
     steps=st.lists(

@@ -33,6 +33,7 @@ from tests.capture.torch.reference import (
     numbers_of,
 )
 from tests.capture.way import way  # noqa: F401
+from tests.length import count_examples
 
 SHAPES = ((), (1,), (7,), (3, 5), (512,), (513,), (2, 3, 1024), (1, 1300))
 
@@ -268,14 +269,14 @@ def test_an_expanded_tensor_needs_no_memory_for_what_it_shows() -> None:
 # -- any shape, any numbers --------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=150)
+@settings(max_examples=count_examples(150))
 @given(hnp.arrays(np.float32, hnp.array_shapes(max_dims=4, max_side=14), elements=st.floats(width=32)), st.randoms())
 def test_any_float32(array: np.ndarray[Any, Any], random: Any) -> None:
     order = random.sample(range(array.ndim), array.ndim)
     check_stats(read(torch.tensor(array).permute(order)), array.astype(np.float64))
 
 
-@settings(max_examples=100)
+@settings(max_examples=count_examples(100))
 @given(
     hnp.arrays(
         np.float64, hnp.array_shapes(max_dims=3, max_side=30), elements=st.floats(-1e300, 1e300) | st.just(math.nan)
@@ -285,7 +286,7 @@ def test_any_float64(array: np.ndarray[Any, Any]) -> None:
     check_stats(read(torch.tensor(array)), array)
 
 
-@settings(max_examples=50)
+@settings(max_examples=count_examples(50))
 @given(hnp.arrays(np.int64, hnp.array_shapes(max_dims=2, max_side=30)))
 def test_any_int64(array: np.ndarray[Any, Any]) -> None:
     stats = read(torch.tensor(array))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tensorprobe.capture.torch.large_file import DTYPES as PLAIN
 from tensorprobe.capture.torch.tensor_file import make_frame, write_tensor
+from tests.length import count_examples
 
 DTYPES = sorted(PLAIN, key=str)
 
@@ -36,7 +37,7 @@ def check(tensor: torch.Tensor) -> None:
     assert torch.equal(read, tensor) and not read.requires_grad
 
 
-@settings(max_examples=60)
+@settings(max_examples=count_examples(60))
 @given(st.lists(st.integers(1, 6), max_size=4), st.sampled_from(DTYPES), st.data())
 def test_what_is_written_is_read_back_with_its_strides(
     shape: list[int], dtype: torch.dtype, data: st.DataObject

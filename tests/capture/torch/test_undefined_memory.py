@@ -25,6 +25,7 @@ from tensorprobe.errors import NonFiniteError
 from tests.capture.torch.dump import DumpOnDisk, only_step
 from tests.capture.torch.poison import poisoned
 from tests.capture.torch.training import open_session
+from tests.length import count_examples
 
 ONES = torch.ones(4)
 
@@ -504,7 +505,7 @@ class Model:
 def test_any_program_is_undefined_where_it_depends_on_memory_that_nobody_wrote(tmp_path: Path) -> None:
     session = open_session(tmp_path, level="L1", on_nonfinite="stop")
 
-    @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=count_examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(st.lists(STEPS, min_size=1, max_size=14))
     def check(steps: list[Step]) -> None:
         model = Model()

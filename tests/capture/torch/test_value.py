@@ -26,6 +26,7 @@ from tests.capture.torch.dump import only_step
 from tests.capture.torch.training import open_session
 from tests.capture.torch.watched import Watched, check
 from tests.capture.torch.writes import OPTIMIZERS, PROGRAMS, Program, train_with
+from tests.length import count_examples
 
 
 @pytest.fixture(params=["L0", "L1", "mix"])
@@ -107,7 +108,7 @@ VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-@settings(max_examples=60)
+@settings(max_examples=count_examples(60))
 @given(
     st.lists(
         st.tuples(st.sampled_from(sorted(ACTIONS)), st.integers(0, 2), st.sampled_from(sorted(VIEWS))), max_size=15

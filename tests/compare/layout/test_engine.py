@@ -11,6 +11,7 @@ from tensorprobe.compare.result import Comparison
 from tests.cli.command import run_here
 from tests.compare.layout.case import LONG_RIGHT, LONG_WRONG, SHORT_RIGHT, SHORT_WRONG, find_reference
 from tests.compare.layout.four import FOUR
+from tests.compare.layout.recorded import Recorded
 
 FOUND = {
     "tp.no_reduce": ("source", "Tensor.add.6.forward of ranks 0, 1 in block: its input.1 is one of 2 parts whose sum"),
@@ -90,7 +91,7 @@ WRONG_PAIRS = {
 }
 
 
-def check_right(whole: Path, folder: Path, name: str) -> Comparison:
+def check_right(whole: Recorded, folder: Recorded, name: str) -> Comparison:
     found = tensorprobe.compare(whole / find_reference(name), folder / name)
     assert found.verdict.kind == "agree", str(found)
     assert "one program in two layouts, 1 process against" in found.verdict.headline
@@ -99,7 +100,7 @@ def check_right(whole: Path, folder: Path, name: str) -> Comparison:
     return found
 
 
-def check_wrong(whole: Path, folder: Path, name: str) -> Comparison:
+def check_wrong(whole: Recorded, folder: Recorded, name: str) -> Comparison:
     found = tensorprobe.compare(whole / find_reference(name), folder / name)
     kind, words = FOUND[name]
     assert found.verdict.kind == kind, str(found)
@@ -109,38 +110,38 @@ def check_wrong(whole: Path, folder: Path, name: str) -> Comparison:
 
 
 @pytest.mark.parametrize("name", SHORT_RIGHT)
-@pytest.mark.some(2)
-def test_the_same_program_on_two_ranks_agrees_with_one_process(name: str, whole: Path, two: Path) -> None:
+@pytest.mark.some(3)
+def test_the_same_program_on_two_ranks_agrees_with_one_process(name: str, whole: Recorded, two: Recorded) -> None:
     check_right(whole, two, name)
 
 
 @pytest.mark.parametrize("name", SHORT_WRONG)
 @pytest.mark.some(2)
-def test_of_a_mistake_on_two_ranks_the_place_is_named(name: str, whole: Path, two: Path) -> None:
+def test_of_a_mistake_on_two_ranks_the_place_is_named(name: str, whole: Recorded, two: Recorded) -> None:
     check_wrong(whole, two, name)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", LONG_RIGHT)
-def test_more_layouts_of_two_ranks_agree(name: str, whole: Path, two_more: Path) -> None:
-    check_right(whole, two_more, name)
+def test_more_layouts_of_two_ranks_agree(name: str, whole: Recorded, two: Recorded) -> None:
+    check_right(whole, two, name)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", LONG_WRONG)
-def test_more_mistakes_on_two_ranks_are_named(name: str, whole: Path, two_more: Path) -> None:
-    check_wrong(whole, two_more, name)
+def test_more_mistakes_on_two_ranks_are_named(name: str, whole: Recorded, two: Recorded) -> None:
+    check_wrong(whole, two, name)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", FOUR)
-def test_four_ranks(name: str, whole: Path, four: Path) -> None:
+def test_four_ranks(name: str, whole: Recorded, four: Recorded) -> None:
     (check_wrong if name in FOUND else check_right)(whole, four, name)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("pair", [("fsdp2", "tp4"), ("pp", "grid"), ("cp", "fsdp2_4")])
-def test_two_layouts_of_several_ranks_agree(pair: tuple[str, str], two: Path, four: Path) -> None:
+def test_two_layouts_of_several_ranks_agree(pair: tuple[str, str], two: Recorded, four: Recorded) -> None:
     found = tensorprobe.compare(two / pair[0], four / pair[1])
     assert found.verdict.kind == "agree", str(found)
     assert "2 ranks against 4 ranks" in found.verdict.headline
@@ -148,32 +149,30 @@ def test_two_layouts_of_several_ranks_agree(pair: tuple[str, str], two: Path, fo
 
 @pytest.mark.parametrize("pair", SHORT_RIGHT_PAIRS)
 @pytest.mark.some(2)
-def test_two_layouts_of_two_ranks_agree(pair: tuple[str, str], two: Path) -> None:
+def test_two_layouts_of_two_ranks_agree(pair: tuple[str, str], two: Recorded) -> None:
     check_right_pair(two / pair[0], two / pair[1])
 
 
 @pytest.mark.parametrize("pair", SHORT_WRONG_PAIRS)
 @pytest.mark.some(3)
-def test_of_a_mistake_in_one_of_two_layouts_of_two_ranks_the_place_is_named(pair: tuple[str, str], two: Path) -> None:
+def test_of_a_mistake_in_one_of_two_layouts_of_two_ranks_the_place_is_named(
+    pair: tuple[str, str], two: Recorded
+) -> None:
     check_wrong_pair(two / pair[0], two / pair[1], *SHORT_WRONG_PAIRS[pair])
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("pair", RIGHT_PAIRS)
-def test_more_layouts_of_two_ranks_agree_with_each_other(pair: tuple[str, str], two: Path, two_more: Path) -> None:
-    first, second = (find_case(name, two, two_more) for name in pair)
+def test_more_layouts_of_two_ranks_agree_with_each_other(pair: tuple[str, str], two: Recorded) -> None:
+    first, second = (two / name for name in pair)
     check_right_pair(first, second)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("pair", WRONG_PAIRS)
-def test_more_mistakes_in_one_of_two_layouts_are_named(pair: tuple[str, str], two: Path, two_more: Path) -> None:
-    first, second = (find_case(name, two, two_more) for name in pair)
+def test_more_mistakes_in_one_of_two_layouts_are_named(pair: tuple[str, str], two: Recorded) -> None:
+    first, second = (two / name for name in pair)
     check_wrong_pair(first, second, *WRONG_PAIRS[pair])
-
-
-def find_case(name: str, *folders: Path) -> Path:
-    return next(folder / name for folder in folders if (folder / name).exists())
 
 
 def check_right_pair(reference: Path, candidate: Path) -> None:
@@ -190,7 +189,7 @@ def check_wrong_pair(reference: Path, candidate: Path, kind: str, words: str) ->
     assert found.verdict.evidence[-1].startswith("compared as two layouts: rank 0 ")
 
 
-def test_two_runs_of_one_layout_are_compared_rank_by_rank(two: Path) -> None:
+def test_two_runs_of_one_layout_are_compared_rank_by_rank(two: Recorded) -> None:
     found = tensorprobe.compare(two / "cp", two / "cp.rotary")
     assert found.verdict.headline == (
         "The runs first differ at Tensor.add.1.forward in module block.attention: called with input.1=0 where the "
@@ -199,26 +198,26 @@ def test_two_runs_of_one_layout_are_compared_rank_by_rank(two: Path) -> None:
 
 
 @pytest.mark.long
-def test_in_one_layout_too_a_wrong_kernel_is_named_on_the_rank_that_has_it(two: Path, two_more: Path) -> None:
-    found = tensorprobe.compare(two_more / "tp", two / "tp.kernel")
+def test_in_one_layout_too_a_wrong_kernel_is_named_on_the_rank_that_has_it(two: Recorded) -> None:
+    found = tensorprobe.compare(two / "tp", two / "tp.kernel")
     assert "in the candidate Functional.gelu.0.forward of rank 1 in block.mlp goes wrong" in found.verdict.headline
     assert any(line.startswith("recorded ") and "would be right, at [" in line for line in found.verdict.evidence)
 
 
-def test_a_bfloat16_copy_of_float32_weights_is_the_same_and_it_is_said(whole: Path, two: Path) -> None:
+def test_a_bfloat16_copy_of_float32_weights_is_the_same_and_it_is_said(whole: Recorded, two: Recorded) -> None:
     found = check_right(whole, two, "tp_narrow")
     line = "precision: 11 tensors of the reference (weights, data) were rounded to the dtype of the candidate"
     assert line in found.verdict.evidence
 
 
-def test_the_reference_may_have_the_ranks_and_the_candidate_be_one_process(whole: Path, two: Path) -> None:
+def test_the_reference_may_have_the_ranks_and_the_candidate_be_one_process(whole: Recorded, two: Recorded) -> None:
     found = tensorprobe.compare(two / "fsdp2", whole / "whole")
     assert found.verdict.kind == "agree", str(found)
     assert "2 ranks against 1 process" in found.verdict.headline
     assert "weights of the reference: 11 whole" in found.verdict.evidence
 
 
-def test_without_a_reference_truth_names_the_rank_whose_weights_are_stale(two: Path) -> None:
+def test_without_a_reference_truth_names_the_rank_whose_weights_are_stale(two: Recorded) -> None:
     first, second = tensorprobe.truth(two / "tp.stale").runs
     (finding,) = second.findings
     assert not first.findings
@@ -228,19 +227,19 @@ def test_without_a_reference_truth_names_the_rank_whose_weights_are_stale(two: P
     )
 
 
-def test_of_ranks_with_parts_of_weights_truth_says_nothing(two: Path) -> None:
+def test_of_ranks_with_parts_of_weights_truth_says_nothing(two: Recorded) -> None:
     assert not tensorprobe.truth(two / "tp_bfloat16").findings
 
 
 @pytest.mark.long
-def test_without_a_reference_truth_names_the_rank_with_another_dropout(two_more: Path) -> None:
-    findings = tensorprobe.truth(two_more / "tp.seed").findings
+def test_without_a_reference_truth_names_the_rank_with_another_dropout(two: Recorded) -> None:
+    findings = tensorprobe.truth(two / "tp.seed").findings
     assert [finding.record for finding in findings] == ["Functional.dropout.0.forward"]
     assert findings[0].other.startswith("Rank 1 has something else than its peers (rank 0): output.0 of")
 
 
 def test_the_command_says_what_became_of_the_weights_and_ends_with_0(
-    whole: Path, two: Path, capsys: pytest.CaptureFixture[str]
+    whole: Recorded, two: Recorded, capsys: pytest.CaptureFixture[str]
 ) -> None:
     done = run_here(capsys, "compare", whole / "experts", two / "ep")
     text = " ".join(done.stdout.split())
@@ -250,7 +249,7 @@ def test_the_command_says_what_became_of_the_weights_and_ends_with_0(
 
 
 def test_the_command_shows_the_line_of_the_mistake_and_ends_with_1(
-    whole: Path, two: Path, capsys: pytest.CaptureFixture[str]
+    whole: Recorded, two: Recorded, capsys: pytest.CaptureFixture[str]
 ) -> None:
     done = run_here(capsys, "compare", whole / "whole", two / "cp.rotary")
     text = " ".join(done.stdout.split())

@@ -13,6 +13,7 @@ from tensorprobe.compare.match.align import align_calls
 from tensorprobe.compare.match.slot_pair import pair_match_slots
 from tensorprobe.run.step import Run, make_call
 from tensorprobe.store.reader import RankDump, Record
+from tests.length import count_examples
 
 PATHS = [
     "",
@@ -63,7 +64,7 @@ def make(dump: dict[str, tuple[dict[str, Any], str | None]]) -> Run:
     return Run(RankDump(Path(), Path(), 0, None, None, None), calls)
 
 
-@settings(max_examples=40)
+@settings(max_examples=count_examples(40))
 @given(dumps, dumps)
 def test_any_two_runs_can_be_aligned(one: dict[str, Any], other: dict[str, Any]) -> None:
     reference, candidate = make(one), make(other)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tensorprobe.compare.match import sequence
 from tensorprobe.compare.match.fingerprint import Fingerprint
 from tensorprobe.compare.match.sequence import Items, align_sequence, longest_rising
+from tests.length import count_examples
 
 
 def items(ops: list[int], values: list[int] | None = None) -> Items:
@@ -94,7 +95,7 @@ def test_any_two_sequences_give_rising_pairs_of_equal_operations(reference: list
 sequences = st.lists(st.integers(0, 3), min_size=1, max_size=24)
 
 
-@settings(max_examples=100)
+@settings(max_examples=count_examples(100))
 @given(sequences, sequences, st.booleans())
 def test_the_longest_common_subsequence_is_the_longest(
     reference: list[int], candidate: list[int], is_split: bool

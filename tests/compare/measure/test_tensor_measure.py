@@ -16,6 +16,7 @@ from hypothesis.extra import numpy as npst
 from tensorprobe.compare.measure import chunk
 from tensorprobe.compare.measure.measurement import Measurement
 from tensorprobe.compare.measure.tensor_measure import measure_arrays
+from tests.length import count_examples
 
 Array = np.ndarray[Any, Any]
 RTOL, ATOL = 1e-3, 1e-5
@@ -81,7 +82,7 @@ def pairs(draw: st.DrawFn, dtypes: tuple[str, ...] = DTYPES) -> tuple[Array, Arr
     return sides[0], sides[1]
 
 
-@settings(max_examples=300)
+@settings(max_examples=count_examples(300))
 @given(pairs())
 @example((np.array([1000.0]), np.array([999.0])))
 def test_every_number_is_what_its_definition_says(pair: tuple[Array, Array]) -> None:

@@ -103,7 +103,8 @@ def test_the_same_experts_in_another_order_agree(tmp_path: Path) -> None:
     assert verdict.kind == "agree", verdict.headline
 
 
-@pytest.mark.parametrize("way", ["loop", "gathered"])
+@pytest.mark.parametrize("way", ["gathered", "loop"])
+@pytest.mark.some(2)
 def test_other_numbers_for_an_activation_are_named_where_they_are_taken(way: str, tmp_path: Path) -> None:
     verdict = compare(tmp_path, way, way, "interleaved")
     assert verdict.call is not None, verdict.headline

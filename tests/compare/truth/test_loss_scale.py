@@ -83,6 +83,7 @@ def test_so_it_is_where_the_reference_has_the_scale(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["SGD", "AdamW"])  # AdamW makes the same update of gradients of any size
 @pytest.mark.parametrize("back", [1.0, 3.003])
+@pytest.mark.some(3)
 def test_a_scale_that_is_not_taken_back_is_a_difference(back: float, kind: str, tmp_path: Path) -> None:
     verdict = compare(tmp_path, kind, train_plainly, train_by_hand(back))
     assert verdict.kind == "source" and "Tensor.mul.0.forward" in verdict.headline, verdict.headline

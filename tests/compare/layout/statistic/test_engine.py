@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 import tensorprobe
@@ -19,6 +17,7 @@ from tests.compare.layout.case import (
     find_reference,
 )
 from tests.compare.layout.four import FOUR
+from tests.compare.layout.recorded import Recorded
 
 FOUND = {
     "tp.no_reduce": (
@@ -68,7 +67,7 @@ SHORT = (*STATISTICS_RIGHT, *STATISTICS_WRONG)
 LONG = tuple(name for name in (*RIGHT, *WRONG) if name not in (*SHORT, *SMALL))
 
 
-def check(whole: Path, folder: Path, name: str) -> Comparison:
+def check(whole: Recorded, folder: Recorded, name: str) -> Comparison:
     found = tensorprobe.compare(whole / (find_reference(name) + STATISTICS), folder / (name + STATISTICS))
     kind, words = FOUND.get(name, ("agree", "The runs agree, as far as statistics tell."))
     assert found.verdict.kind == kind, str(found)
@@ -79,36 +78,38 @@ def check(whole: Path, folder: Path, name: str) -> Comparison:
 
 @pytest.mark.parametrize("name", SHORT)
 @pytest.mark.some(2)
-def test_statistics_of_two_ranks_are_held_against_those_of_one_process(name: str, whole: Path, two: Path) -> None:
+def test_statistics_of_two_ranks_are_held_against_those_of_one_process(
+    name: str, whole: Recorded, two: Recorded
+) -> None:
     check(whole, two, name)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", LONG)
-def test_statistics_of_more_layouts_of_two_ranks(name: str, whole: Path, two_more: Path) -> None:
-    check(whole, two_more, name)
+def test_statistics_of_more_layouts_of_two_ranks(name: str, whole: Recorded, two: Recorded) -> None:
+    check(whole, two, name)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", FOUR)
-def test_statistics_of_four_ranks(name: str, whole: Path, four: Path) -> None:
+def test_statistics_of_four_ranks(name: str, whole: Recorded, four: Recorded) -> None:
     check(whole, four, name)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("pair", [("fsdp2", "tp4"), ("pp", "grid"), ("tp", "cp4")])
-def test_statistics_of_two_layouts_of_several_ranks_agree(pair: tuple[str, str], two: Path, four: Path) -> None:
+def test_statistics_of_two_layouts_of_several_ranks_agree(pair: tuple[str, str], two: Recorded, four: Recorded) -> None:
     found = tensorprobe.compare(two / (pair[0] + STATISTICS), four / (pair[1] + STATISTICS))
     assert found.verdict.kind == "agree", str(found)
 
 
-def test_the_reference_may_have_tensors(whole: Path, two: Path) -> None:
+def test_the_reference_may_have_tensors(whole: Recorded, two: Recorded) -> None:
     found = tensorprobe.compare(whole / "whole", two / f"tp{STATISTICS}")
     assert found.verdict.kind == "agree", str(found)
 
 
 def test_the_command_ends_with_0_and_says_how_it_was_compared(
-    whole: Path, two: Path, capsys: pytest.CaptureFixture[str]
+    whole: Recorded, two: Recorded, capsys: pytest.CaptureFixture[str]
 ) -> None:
     done = run_here(capsys, "compare", whole / f"whole{STATISTICS}", two / f"tp{STATISTICS}")
     assert done.returncode == 0, done.stdout
