@@ -137,3 +137,13 @@ def test_weights_of_which_something_is_nowhere_else_are_no_parts_of_others() -> 
     halves = [np.concatenate([one[part] for one in three]) for part in (slice(0, 2), slice(2, 4))]
     halves[1][0] += 1
     assert find_overlaps(three, halves) == set()
+
+
+def test_of_two_copies_a_piece_belongs_to_the_one_with_its_gradient() -> None:
+    """A network, and another one that follows it and is not trained."""
+    copies = [make_leaf(WHOLE, number) for number in range(2)]
+    part = make_leaf(WHOLE[:2], 2)
+    copies[1].gradient, part.gradient = WHOLE**2, WHOLE[:2] ** 2
+    assert [piece.whole.number for piece in find_pieces([part], copies)] == [1]
+    part.gradient = None
+    assert [piece.whole.number for piece in find_pieces([part], copies)] == [0]

@@ -288,6 +288,9 @@ class _TruthJudge:
     def _observe_moved(self, found: Judgement) -> None:
         """The same with all parameters moved."""
         counterparts = found.counterparts
+        steps = found.steps.values()
+        if any(step.leads_to_loss(leaf) for step in steps for leaf in step.leaves if leaf.updated is not None):
+            return  # a loss that is computed of what an update has made unseen, which does not move along
         movable, wanted = find_movable(counterparts, found.observables), counterparts.find_observed()
         moved = self._replay(movable, {side: Keeping(numbers) for side, numbers in wanted.items()})
         second = observe(moved)  # where a root of a negative number is nobody's mistake

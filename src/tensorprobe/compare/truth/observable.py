@@ -158,7 +158,8 @@ def pair_gradients(counterparts: Counterparts) -> tuple[list[GradientPair], dict
         if pair.is_equal or known_gradients.tell(value, partner):
             found[0].add(value.number)
             found[1].add(partner.number)
-            pairs += [pair] if pair.has_gradient else []
+            is_still = value.gradient is None and partner.gradient is None  # as those of a target network
+            pairs += [pair] if pair.has_gradient or is_still else []
     left = (
         [one for one in values if one.number not in known and one.gradient is not None]
         for values, known in zip((lone, others), found, strict=True)

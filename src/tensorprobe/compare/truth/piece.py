@@ -81,14 +81,19 @@ def find_pieces(parts: Sequence[TrueValue], wholes: Sequence[TrueValue], bound: 
 
 
 def _iter_choices(part: TrueValue, wholes: Sequence[TrueValue], bound: Bound) -> Iterator[Piece]:
-    """Where it may lie: in the first whole that has its numbers, or, if these are all alike, as zeros are, in any."""
+    """Where it may lie: in the first whole that has its numbers, and in copies of it, such as a target network; or, if
+    they are all alike, as zeros are, in any."""
     is_alike = is_constant(part.array)
+    first: TrueValue | None = None
     for whole in wholes:
-        if whole.array.size >= part.array.size and whole.is_floating:
+        if whole.array.size < part.array.size or not whole.is_floating:
+            continue
+        if first is None or is_alike:
             found = [Piece(part, whole, places) for places in _locate(part.array, whole.array, bound)]
+            first = whole if found else None
             yield from found
-            if found and not is_alike:
-                return
+        elif np.array_equal(whole.array, first.array):
+            yield from (Piece(part, whole, one.places) for one in found)
 
 
 def _rank_choice(is_left: Mapping[int, Array], floor: float, piece: Piece) -> tuple[bool, bool]:

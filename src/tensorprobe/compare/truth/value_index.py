@@ -259,9 +259,7 @@ class Counterparts:
         """Are both a single number that is computed of the same leaves, as a count of tokens is, in whatever way?"""
         if value.array.size != 1:
             return False
-        own, others = (
-            self._find_origins(*one) for one in ((side, value.number), (other_side(side), partner.number))
-        )
+        own, others = (self._find_origins(*one) for one in ((side, value.number), (other_side(side), partner.number)))
         leaves = self.steps[side].values
         found = [{one.number for one in self.of(side, leaves[number])} for number in own]
         return bool(own) and all(others & one for one in found) and others <= set().union(*found)
