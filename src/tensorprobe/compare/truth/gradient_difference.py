@@ -57,8 +57,14 @@ class GradientExplainer:
             for one in self._describe(value):
                 found.setdefault((one.reference, one.candidate), one)
         lone = [] if found else [pair for pair in pairs if not pair.is_equal]
+        lone.sort(key=lambda pair: -self._find_last_use(pair.candidate))  # what lies before it differs for that reason
         ordered = sorted(found.values(), key=_rank)
         return [*ordered, *(one for pair in lone for one in self._describe_parameter(pair))]
+
+    def _find_last_use(self, leaf: TrueValue) -> int:
+        """By a call of the program."""
+        users = self._steps["candidate"].users.get(leaf.number, ())
+        return max((call.position for call in users if call.caller is None and call.departing), default=-1)
 
     def _describe_frozen(self, pair: GradientPair) -> Iterator[Difference]:
         """A parameter that only one run has set to be trained."""
