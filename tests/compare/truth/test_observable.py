@@ -223,3 +223,97 @@ def test_a_count_that_is_added_up_in_another_way_does_not_hide_what_differs(tmp_
 
     verdict = compare(tmp_path, add_up, add_stacked)
     assert verdict.call is not None and verdict.call.reference[0].name == "Tensor.relu.0.forward", verdict
+
+
+class Rows(nn.Module):
+    """18 rows of weights, in pieces."""
+
+    def __init__(self, *counts: int) -> None:
+        super().__init__()
+        whole = torch.randn(18, 6, generator=torch.Generator().manual_seed(0))
+        self.weights = nn.ParameterList(whole.split(counts))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([F.linear(x, one) for one in self.weights], -1).tanh()
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.5])
+def test_weights_of_which_some_lie_in_one_of_the_other_run_and_some_in_two_are_compared(
+    scale: float, tmp_path: Path
+) -> None:
+    """`scale`: of the gradient of one row, which lies in the middle."""
+    x = torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
+    for name, model in (("r", Rows(8, 10)), ("c", Rows(6, 6, 6))):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        with tensorprobe.capture(model, tmp_path / name, level="L1", task="tensor") as run:
+            for _ in range(2):
+                optimizer.zero_grad()
+                model(x).square().mean().backward()
+                if name == "c":
+                    gradient = model.weights[1].grad
+                    assert gradient is not None
+                    gradient[2].mul_(scale)
+                optimizer.step()
+                run.step()
+    assert (tensorprobe.compare(tmp_path / "r", tmp_path / "c").verdict.kind == "agree") == (scale == 1.0)
+
+
+@pytest.mark.parametrize(("rate", "is_same"), [(0.1, True), (0.2, False)])
+def test_views_of_two_parameters_that_start_equal_are_each_its_own(rate: float, is_same: bool, tmp_path: Path) -> None:
+    x = torch.randn(6, 8, generator=torch.Generator().manual_seed(1))
+    for name, second in (("r", 0.1), ("c", rate)):
+        layers = nn.ModuleList(nn.Linear(8, 8, bias=False) for _ in range(2))
+        layers[1].load_state_dict(layers[0].state_dict())
+        groups = [{"params": layers[0].parameters()}, {"params": layers[1].parameters(), "lr": second}]
+        optimizer = torch.optim.SGD(groups, lr=0.1, foreach=name == "c")
+        with torch.no_grad():
+            for layer in layers:
+                layer.weight.copy_(torch.randn(8, 8, generator=torch.Generator().manual_seed(0)))  # type: ignore
+        with tensorprobe.capture(layers, tmp_path / name, level="L1", task="tensor"):
+            y = x
+            for layer in layers:
+                y = F.linear(y, layer.weight) if name == "c" else y @ layer.weight.T  # type: ignore
+            y.square().mean().backward()
+            optimizer.step()
+    assert (tensorprobe.compare(tmp_path / "r", tmp_path / "c").verdict.kind == "agree") == is_same
+
+
+def test_norms_that_each_run_prints_in_its_own_way_are_no_difference(tmp_path: Path) -> None:
+    x = torch.randn(6, 8, generator=torch.Generator().manual_seed(1))
+
+    def record(name: str, look: Callable[[list[torch.Tensor]], object]) -> None:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+        with tensorprobe.capture(model, tmp_path / name, level="L1", task="tensor"):
+            model(x).square().mean().backward()
+            look([one.grad for one in model.parameters() if one.grad is not None])
+            look([one.detach() for one in model.parameters()])
+
+    record("r", lambda tensors: sum(float(one.double().square().sum()) for one in tensors) ** 0.5)
+    record("c", lambda tensors: torch.cat([one.double().reshape(-1) for one in tensors]).norm().item())
+    assert tensorprobe.compare(tmp_path / "r", tmp_path / "c").verdict.kind == "agree"
+
+
+def test_what_is_computed_of_parameters_and_is_no_norm_is_a_result(tmp_path: Path) -> None:
+    x = torch.randn(6, 8, generator=torch.Generator().manual_seed(1))
+    for name, axis in (("r", -1), ("c", 0)):
+        torch.manual_seed(0)
+        model = nn.Linear(8, 8)
+        with tensorprobe.capture(model, tmp_path / name, level="L1", task="tensor"):
+            model(x).square().mean().backward()
+            (model.weight @ model.weight).log_softmax(axis).diagonal().mean().item()
+    assert tensorprobe.compare(tmp_path / "r", tmp_path / "c").verdict.kind != "agree"
+
+
+def test_numbers_that_both_runs_draw_and_round_otherwise_are_one_start(tmp_path: Path) -> None:
+    x = torch.randn(6, 8, generator=torch.Generator().manual_seed(1))
+    drawn = torch.randn(8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for name, weight in (("r", (0.02 * drawn).float()), ("c", 0.02 * drawn.float())):
+        model = nn.Linear(8, 8)
+        with torch.no_grad():
+            model.weight.copy_(weight)
+            model.bias.zero_()
+        with tensorprobe.capture(model, tmp_path / name, level="L1", task="tensor"):
+            model(x).square().mean().backward()
+    verdict = tensorprobe.compare(tmp_path / "r", tmp_path / "c").verdict
+    assert verdict.kind == "agree" and any("which served both" in line for line in verdict.evidence), verdict

@@ -109,7 +109,7 @@ def find_overlaps(references: list[Array], candidates: list[Array]) -> set[tuple
     numbers = iter(range(100))
     ours, theirs = ([make_leaf(one, next(numbers)) for one in arrays] for arrays in (references, candidates))
     found = set()
-    for one in pair_overlaps(ours, theirs):
+    for one in pair_overlaps(ours, theirs, {}):
         taken = one.reference.array.reshape(-1)[one.places[0]]
         assert np.array_equal(taken, one.candidate.array.reshape(-1)[one.places[1]])
         found.add((one.reference.number, one.candidate.number - len(references)))
@@ -130,6 +130,10 @@ def test_biases_that_each_run_has_cut_up_in_its_own_way_are_found_number_by_numb
     three = [np.random.default_rng(seed).standard_normal(8) for seed in range(3)]
     halves = [np.concatenate([one[part] for one in three]) for part in (slice(0, 4), slice(4, 8))]
     assert len(find_overlaps(three, halves)) == 6
+
+
+def test_weights_without_numbers_are_no_parts_of_others() -> None:
+    assert find_overlaps([np.zeros((0, 4)), WHOLE], [np.zeros((3, 0)), np.zeros(0), np.zeros(())]) == set()
 
 
 def test_weights_of_which_something_is_nowhere_else_are_no_parts_of_others() -> None:

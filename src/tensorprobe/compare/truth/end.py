@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
+from tensorprobe.compare.truth.call_likeness import word_of
 from tensorprobe.compare.truth.piece import Bound, find_pieces
 from tensorprobe.compare.truth.same_array import is_laid_out, is_same, norm_of
 from tensorprobe.compare.truth.value_index import FINE, ROUNDED_UNITS, ZERO, Counterparts, other_side
@@ -15,6 +16,29 @@ from tensorprobe.replay.true_step import UNITS, Array, TrueStep, TrueValue
 GUARD = 1e-5
 """Clipped gradients are the same to so many of their digits: what clips them adds 1e-6 to their norm in one framework,
 so that nothing is divided by zero, and nothing in another."""
+
+
+_MEASURING = frozenset(
+    {
+        *("norm", "vector_norm", "linalg_vector_norm", "square", "pow", "sqrt", "abs", "sum", "mean", "max", "min"),
+        *("amax", "amin", "reducesum", "reducemean", "l2_loss", "item", "add", "mul", "div", "truediv", "stack", "cat"),
+        *(
+            "concat",
+            "concatenate",
+            "reshape",
+            "view",
+            "flatten",
+            "ravel",
+            "detach",
+            "clone",
+            "contiguous",
+            "to",
+            "cast",
+        ),
+        *("double", "float", "astype", "asnumpy", "numpy", "cpu", "type", "foreach_norm", "get_total_norm"),
+    }
+)
+"""What the size of numbers is computed with."""
 
 
 def find_ends(counterparts: Counterparts, *, is_training: bool) -> dict[str, list[TrueValue]]:
@@ -37,8 +61,8 @@ def find_ends(counterparts: Counterparts, *, is_training: bool) -> dict[str, lis
 
 
 def _is_report(end: TrueValue, step: TrueStep) -> bool:
-    """Is it a single number that is computed from gradients and parameters alone, as the norm of either is? Where
-    nobody takes it, it is only looked at, and they are compared themselves."""
+    """Is it a single number that says how large gradients or parameters are? Where nobody takes it, it is only looked
+    at, and they are compared themselves."""
     waiting, seen = [end] if end.array.size == 1 else [], set[int]()
     while waiting:
         value = waiting.pop()
@@ -46,7 +70,7 @@ def _is_report(end: TrueValue, step: TrueStep) -> bool:
             continue
         seen.add(value.number)
         maker = step.maker(value)
-        if maker is None:
+        if maker is None or not maker.inputs or word_of(maker) not in _MEASURING:
             return False
         waiting += [step.values[number] for number in maker.inputs.values()]
     return end.array.size == 1

@@ -210,9 +210,11 @@ def _find_same_table(leaf: TrueValue, others: Iterable[TrueValue], *, is_start: 
     if not leaf.is_leaf or leaf.is_gradient or unit > _COMPUTED or leaf.array.size < 2 or not is_told:
         return None
     room = _DRAWN_UNITS * unit if leaf.is_trained else _COMPUTED
+    first, least = leaf.array.flat[0], 2 * room * float(np.abs(leaf.array).max())
     for other in others:
         is_alike = other.is_leaf and not other.is_gradient and other.is_trained == leaf.is_trained
-        if is_alike and other.dtype == leaf.dtype:
+        may_be = first == other.array.flat[0] or not abs(first - other.array.flat[0]) > least
+        if is_alike and may_be and other.dtype == leaf.dtype:
             arrays = turn(other.array) if leaf.is_trained else [other.array]
             found = (one for one in arrays if _are_near(leaf.array.reshape(-1), one.reshape(-1), room))
             content = next(found, None)
@@ -223,8 +225,6 @@ def _find_same_table(leaf: TrueValue, others: Iterable[TrueValue], *, is_start: 
 
 def _are_near(first: Array, second: Array, room: float) -> bool:
     with np.errstate(invalid="ignore", over="ignore"):
-        if not abs(first[0] - second[0]) <= room * max(abs(second[0]), float(np.abs(second).max())):
-            return bool(first[0] == second[0]) and bool(np.all(first == second))
         usual = min(_find_usual(first), _find_usual(second))
         near = np.abs(first - second) <= room * np.maximum(np.abs(second), usual)
         return bool(np.all((np.isfinite(second) & near) | (first == second)))

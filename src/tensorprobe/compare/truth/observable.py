@@ -15,6 +15,8 @@ from tensorprobe.compare.truth.start import Origin
 from tensorprobe.compare.truth.value_index import ZERO, Counterparts, other_side
 from tensorprobe.replay.true_step import Array, TrueStep, TrueValue
 
+_NOTHING = np.zeros(1, dtype=bool)
+
 
 @dataclass(frozen=True, eq=False)
 class GradientPair:
@@ -152,19 +154,22 @@ def pair_gradients(counterparts: Counterparts) -> tuple[list[GradientPair], dict
         for step, known in zip((reference, candidate), paired, strict=True)
     )
     found: tuple[set[int], set[int]] = set(), set()
+    known: dict[int, Array] = {}
     for value, partner, piece in pair_pieces(lone, others):
         error, tolerance = _piece_error(piece, largest), counterparts.gradient_tolerance([value], [partner])
         pair = GradientPair(value, partner, error, tolerance, piece.places)
         if pair.is_equal or known_gradients.tell(value, partner):
             found[0].add(value.number)
             found[1].add(partner.number)
+            known[id(piece.part)] = np.ones(piece.part.array.size, dtype=bool)
+            known.setdefault(id(piece.whole), np.zeros(piece.whole.array.size, dtype=bool))[piece.places] = True
             is_still = value.gradient is None and partner.gradient is None  # as those of a target network
             pairs += [pair] if pair.has_gradient or is_still else []
-    left = (
-        [one for one in values if one.number not in known and one.gradient is not None]
-        for values, known in zip((lone, others), found, strict=True)
-    )
-    for overlap in pair_overlaps(*left):
+    left = [
+        [one for one in values if one.gradient is not None and not known.get(id(one), _NOTHING).all()]
+        for values in (lone, others)
+    ]
+    for overlap in pair_overlaps(left[0], left[1], known):
         value, partner = overlap.reference, overlap.candidate
         error, tolerance = _piece_error(overlap, largest), counterparts.gradient_tolerance([value], [partner])
         found[0].add(value.number)

@@ -150,17 +150,59 @@ class Overlap:
         return first[self.places[0]], second[self.places[1]]
 
 
-def pair_overlaps(references: Sequence[TrueValue], candidates: Sequence[TrueValue]) -> Iterator[Overlap]:
-    """Of leaves all of which the other run has, each number once, but in several of its leaves."""
-    pairs = ((one, other) for one in references for other in candidates if one.is_floating and other.is_floating)
-    found = [Overlap(one, other, places) for one, other in pairs if (places := _find_common(one.array, other.array))]
+class _Cut:
+    """A leaf of which parts may be in several leaves of the other run."""
+
+    def __init__(self, leaf: TrueValue, is_known: Array | None) -> None:
+        self.leaf = leaf
+        self.is_known = np.zeros(leaf.array.size, dtype=bool) if is_known is None else is_known
+        """Which of its numbers already have a place in the other run."""
+        self.turned = turn(leaf.array)
+        self._firsts = [_find_firsts(one) for one in self.turned]
+        self._sorted = [np.sort(one) for one in self._firsts]
+
+    def may_share(self, other: _Cut) -> bool:
+        """Is any first number of a row there?"""
+        return bool(_is_near_any(self._firsts[0], other._sorted[0]).any())
+
+    def find_rows(self, side: int, other: _Cut, place: int) -> Iterator[tuple[int, int]]:
+        """Each row with the row of the other one that is the same, with their axes in these orders."""
+        rows, others = self.turned[side], other.turned[place]
+        near = np.flatnonzero(_is_near_any(self._firsts[side], other._sorted[place]))
+        if len(near):
+            others = others.reshape(len(others), -1)
+        for row in near:
+            found = _find_row(rows[row].reshape(-1), others, EXACT)
+            if found is not None:
+                yield int(row), found
+
+
+def _find_firsts(array: Array) -> Array:
+    """The first number of each row, without a copy."""
+    while array.ndim > 1:
+        array = array[:, 0]
+    return array
+
+
+def pair_overlaps(
+    references: Sequence[TrueValue], candidates: Sequence[TrueValue], known: Mapping[int, Array]
+) -> Iterator[Overlap]:
+    """Of leaves all of which the other run has, each number once, but in several of its leaves. `known`: which numbers
+    of some of them lie there as a whole leaf, by `id`."""
+    ours, theirs = (
+        [_Cut(one, known.get(id(one))) for one in leaves if one.is_floating and one.array.size and one.array.ndim]
+        for leaves in (references, candidates)
+    )
+    pairs = ((one, other, _find_common(one, other)) for one in ours for other in theirs)
+    found = [Overlap(one.leaf, other.leaf, places) for one, other, places in pairs if places is not None]
+    cuts = {id(one.leaf): one for one in (*ours, *theirs)}
     while True:
         counts: dict[int, Array] = {}
         for overlap in found:
             for side, one in enumerate((overlap.reference, overlap.candidate)):
-                known = counts.setdefault(id(one), np.zeros(one.array.size, dtype=int))
-                known[overlap.places[side]] += 1
-        whole = {number for number, known in counts.items() if np.all(known == 1)}
+                known_here = counts.setdefault(id(one), cuts[id(one)].is_known.astype(int))
+                known_here[overlap.places[side]] += 1
+        whole = {number for number, count in counts.items() if np.all(count == 1)}
         kept = [one for one in found if id(one.reference) in whole and id(one.candidate) in whole]
         if len(kept) == len(found):
             yield from kept
@@ -168,19 +210,20 @@ def pair_overlaps(references: Sequence[TrueValue], candidates: Sequence[TrueValu
         found = kept
 
 
-def _find_common(first: Array, second: Array) -> tuple[Array, Array] | None:
+def _find_common(first: _Cut, second: _Cut) -> tuple[Array, Array] | None:
     """Rows that are in both, with their axes in some order; of a bias, numbers one behind the other."""
-    for order, other in product(_turn_places(first), _turn_places(second)):
-        if min(first.ndim, second.ndim) < 2 or order.shape[1:] != other.shape[1:] or order[0].size < _MIN_SIZE:
+    for here, there in product(range(len(first.turned)), range(len(second.turned))):
+        rows, others = first.turned[here], second.turned[there]
+        if min(rows.ndim, others.ndim) < 2 or rows.shape[1:] != others.shape[1:] or rows[0].size < _MIN_SIZE:
             continue
-        rows, others = first.reshape(-1)[order], second.reshape(-1)[other]
-        rows, others = rows.reshape(len(rows), -1), others.reshape(len(others), -1)
-        near = np.flatnonzero(_is_near_any(rows[:, 0], np.sort(others[:, 0])))
-        found = {int(row): _find_row(rows[row], others, EXACT) for row in near}
-        places = {row: place for row, place in found.items() if place is not None}
-        if places:
-            return order[list(places)].reshape(-1), other[list(places.values())].reshape(-1)
-    return _find_runs(first, second) if first.ndim == second.ndim == 1 else None
+        pairs = list(first.find_rows(here, second, there))
+        if pairs:
+            places = _turn_places(first.leaf.array)[here], _turn_places(second.leaf.array)[there]
+            own, other = (list(rows) for rows in zip(*pairs, strict=True))
+            return places[0][own].reshape(-1), places[1][other].reshape(-1)
+    if first.leaf.array.ndim == second.leaf.array.ndim == 1 and first.may_share(second):
+        return _find_runs(first.leaf.array, second.leaf.array)
+    return None
 
 
 def _are_among(part: Array, whole: Array, bound: Bound) -> bool:

@@ -76,14 +76,14 @@ def pair_updates(counterparts: Counterparts, gradients: Sequence[GradientPair]) 
     if tolerance > _COARSEST or not all(updated.values()):
         return ()
     hidden = {side: _find_hidden(step) for side, step in counterparts.steps.items()}
-    found = []
+    found, taken = [], dict[int, TrueValue]()
     largest_gradient = max(
         (_find_largest(leaf) for pair in gradients for leaf in (pair.reference, pair.candidate)), default=0.0
     )
     floor = largest_gradient * (ZERO if tolerance <= TOLERANCE else _LEAST_GRADIENT)
     for pair in gradients:
-        reference = _find_after(pair.reference, counterparts.steps["reference"], updated["reference"])
-        candidate = _find_after(pair.candidate, counterparts.steps["candidate"], updated["candidate"])
+        reference = _find_after(pair.reference, counterparts.steps["reference"], updated["reference"], taken)
+        candidate = _find_after(pair.candidate, counterparts.steps["candidate"], updated["candidate"], taken)
         is_coarse = counterparts.gradient_tolerance([pair.reference], [pair.candidate]) > tolerance
         if (reference.is_leaf and candidate.is_leaf) or reference.is_pinned or candidate.is_pinned or is_coarse:
             continue
@@ -102,17 +102,23 @@ def pair_updates(counterparts: Counterparts, gradients: Sequence[GradientPair]) 
     )
 
 
-def _find_after(leaf: TrueValue, step: TrueStep, updated: Mapping[str, TrueValue]) -> TrueValue:
+def _find_after(
+    leaf: TrueValue, step: TrueStep, updated: Mapping[str, TrueValue], taken: dict[int, TrueValue]
+) -> TrueValue:
     """What the step makes of this leaf; the leaf where it makes nothing of it. A view, such as `weight.T`, has no name:
-    it holds the numbers of a parameter that calls take in no other form before its update."""
+    it holds the numbers of a parameter that calls take in no other form before its update. Two layers may start with
+    the same numbers: the first one `taken` is the one that is used first."""
     if leaf.parameter is not None or leaf.gradient is None:
         return updated.get(leaf.parameter or "", leaf)
     for whole in step.leaves:
         after = updated.get(whole.parameter or "")
         if after is None or whole.gradient is not None or whole.array.size != leaf.array.size:
             continue
+        if taken.get(id(whole), leaf) is not leaf:
+            continue
         order = arrange(whole.array, leaf.array, np.arange(whole.array.size).reshape(whole.array.shape))
         if order is not None:
+            taken[id(whole)] = leaf
             return replace(after, array=after.array.reshape(-1)[order.reshape(-1)].reshape(leaf.array.shape))
     return leaf
 
