@@ -206,9 +206,20 @@ static int tell_tensor(PyObject *reader, PyObject *leaf, PyObject *tensor, PyObj
     return answer;
 }
 
+/* What node.py says. */
+static PyObject *find_node(PyObject *tensor) {
+    PyObject *node = PyObject_GetAttr(tensor, word_grad_fn);
+    if (node == NULL && PyErr_ExceptionMatches(PyExc_RuntimeError)) {
+        PyErr_Clear();
+        Py_INCREF(Py_None);
+        return Py_None;
+    }
+    return node;
+}
+
 static PyObject *make_leaf(PyObject *reader, PyObject *tensor, PyObject *value, PyObject *known, PyObject *layout,
                            PyObject *produced_by) {
-    PyObject *leaf = NULL, *requires_grad = NULL, *node = PyObject_GetAttr(tensor, word_grad_fn);
+    PyObject *leaf = NULL, *requires_grad = NULL, *node = find_node(tensor);
     if (node == Py_None)
         requires_grad = PyObject_GetAttr(tensor, word_requires_grad);
     else if (node != NULL)

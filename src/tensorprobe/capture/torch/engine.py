@@ -18,6 +18,7 @@ from tensorprobe.capture.torch.backward_pass import BackwardPasses
 from tensorprobe.capture.torch.call_mode import CallMode
 from tensorprobe.capture.torch.gradient import GradientTracer
 from tensorprobe.capture.torch.mode_stack import is_on_stack, remove_mode
+from tensorprobe.capture.torch.node import find_node
 from tensorprobe.capture.torch.reader import TorchReader
 from tensorprobe.model.tree import map_tree
 
@@ -60,7 +61,7 @@ def patch_engine(mode: CallMode, gradients: GradientTracer, reader: TorchReader,
 def hide_from_compiled_nodes(mode: CallMode, outputs: Any, start: int) -> None:
     """Take the mode away while the backward of a compiled region runs, which is compiled, too."""
     pending: list[Any] = []
-    map_tree(outputs, "", lambda value, _: pending.append(getattr(value, "grad_fn", None)), (torch.Tensor,))
+    map_tree(outputs, "", lambda value, _: pending.append(find_node(value)), (torch.Tensor,))
     seen: set[Any] = {None}
     while pending:
         node = pending.pop()

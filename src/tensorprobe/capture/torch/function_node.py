@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch.autograd.function import BackwardCFunction
 
+from tensorprobe.capture.torch.node import find_node
+
 _NAME = "tensorprobe function"
 """The key in a node's metadata under which the name of its backward record stands."""
 _current_node = getattr(torch._C, "_current_autograd_node", None)
@@ -15,8 +17,9 @@ _current_node = getattr(torch._C, "_current_autograd_node", None)
 def node_of(output: Any) -> Any:
     """The node of a Function, by what it returned."""
     for tensor in output if isinstance(output, (tuple, list)) else (output,):
-        if isinstance(tensor, torch.Tensor) and isinstance(tensor.grad_fn, BackwardCFunction):
-            return tensor.grad_fn
+        node = find_node(tensor) if isinstance(tensor, torch.Tensor) else None
+        if isinstance(node, BackwardCFunction):
+            return node
     return None
 
 

@@ -25,6 +25,7 @@ from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.torch.gradient_slot import make_slots
 from tensorprobe.capture.torch.hiding import hidden
 from tensorprobe.capture.torch.hook_plan import Consumers, Edge, HookPlan, Span, Wanted, plan_one_node, sequence_number
+from tensorprobe.capture.torch.node import find_node
 from tensorprobe.capture.torch.reduced_gradient import ReducedGradients
 from tensorprobe.model.tree import is_plain
 
@@ -125,7 +126,7 @@ class GradientTracer:
                 pending.append(node)
 
         for tensor in outputs:
-            node = tensor.grad_fn
+            node = find_node(tensor)
             if node is not None and node._sequence_nr() >= start:
                 visit(node)
         for _, _, consumers in children:
@@ -300,7 +301,7 @@ class GradientTracer:
         slots = make_slots(tree, role, tensors)
         inputs, slot_of = span.inputs, span.slot_of
         for slot, tensor in tensors:
-            node = tensor.grad_fn
+            node = find_node(tensor)
             edge = (node, tensor.output_nr) if node is not None else (None, id(tensor))
             if edge in inputs:
                 inputs[edge].append(slot)

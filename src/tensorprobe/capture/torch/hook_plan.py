@@ -9,6 +9,7 @@ import torch
 from torch.autograd.function import BackwardCFunction
 
 from tensorprobe.capture.call import GradientRecord, Slot
+from tensorprobe.capture.torch.node import find_node
 from tensorprobe.capture.torch.view_window import ViewWindow, view_changed_in_place
 
 sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
@@ -49,7 +50,7 @@ class HookPlan:
 
     def add_output(self, span: Span, slot: Slot, tensor: torch.Tensor, leaving: Consumers) -> None:
         """The gradient of something that the call returned."""
-        node, number = tensor.grad_fn, tensor.output_nr
+        node, number = find_node(tensor), tensor.output_nr
         window = view_changed_in_place(tensor, span.start)
         if window is not None:
             self._add_changed_view(span, slot, tensor, window)
@@ -93,7 +94,7 @@ def plan_one_node(
 ) -> tuple[Any, list[Wanted], list[Wanted]] | None:
     """For the usual call, which returned one tensor and has one node: that node, and what of the gradients that come to
     it and that it gives on is wanted. None for any other call."""
-    node = tensor.grad_fn
+    node = find_node(tensor)
     if node is None or node._sequence_nr() < span.start or isinstance(node, BackwardCFunction):
         return None
     if (node, tensor.output_nr) in span.inputs or view_changed_in_place(tensor, span.start) is not None:

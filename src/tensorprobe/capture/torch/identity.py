@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from tensorprobe.capture.torch.layout import Layout
+from tensorprobe.capture.torch.node import find_node
 
 NODE_KEY = "tensorprobe number"
 """The key in a node's metadata under which its number stands."""
@@ -56,7 +57,7 @@ class TensorNumbers:
 
     def has(self, tensor: torch.Tensor, known: KnownTensors, layout: Layout) -> bool:
         """Has it a number already?"""
-        node = tensor.grad_fn
+        node = find_node(tensor)
         key = (tensor.requires_grad,) if node is None else (self._node_number(node), tensor.output_nr)
         return (layout.place, *key) in known.by_place
 
@@ -69,7 +70,7 @@ class TensorNumbers:
 
     def find_base(self, view: torch.Tensor, known: KnownTensors) -> int | None:
         """The tensor that a view was taken of, without a call that was seen (`x.T`): by the graph of gradients."""
-        node = view.grad_fn
+        node = find_node(view)
         for _ in range(_MAX_CHAIN):
             if node is None or len(node.next_functions) != 1:
                 return None

@@ -13,6 +13,7 @@ from tensorprobe.capture import native
 from tensorprobe.capture.torch.hiding import count_dispatch_modes, is_function_off, transforms
 from tensorprobe.capture.torch.identity import NODE_KEY
 from tensorprobe.capture.torch.layout import NO_LAYOUT, QUANTIZED, Layout, add_layout, known_layouts
+from tensorprobe.capture.torch.node import find_node
 from tensorprobe.capture.torch.value import (
     PLAIN_TYPES,
     KnownStorage,
@@ -40,7 +41,7 @@ def make_leaf_plainly(
 ) -> TensorLeaf:
     """Of a plain tensor: most of what it could be need not be asked."""
     dtype, source = layout[4], known.sources.get(layout, known.writer)
-    requires_grad, node = tensor.requires_grad, tensor.grad_fn
+    requires_grad, node = tensor.requires_grad, find_node(tensor)
     told = source if source != produced_by else None
     leaf = TensorLeaf("torch.Tensor", text_of(dtype), layout[2], requires_grad, value, told)
     if source is not None and source.endswith(".forward"):

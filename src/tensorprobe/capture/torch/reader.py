@@ -45,6 +45,7 @@ from tensorprobe.capture.torch.hiding import hidden, is_hidden, isolated, transf
 from tensorprobe.capture.torch.identity import TensorNumbers
 from tensorprobe.capture.torch.late_digest import Digests
 from tensorprobe.capture.torch.layout import NO_LAYOUT, Layout, layout_of
+from tensorprobe.capture.torch.node import find_node
 from tensorprobe.capture.torch.npy_file import NpyFiles
 from tensorprobe.capture.torch.object import describe_object
 from tensorprobe.capture.torch.reducer import Reducer
@@ -281,7 +282,7 @@ class TorchReader:
         leaf |= {"shape": list(shape_of(tensor)), "requires_grad": tensor.requires_grad}
         if known is not None:
             layout = layout_of(tensor, tensor._version)
-            node = tensor.grad_fn
+            node = find_node(tensor)
             leaf["tensor"] = self.numbers.number(tensor, known, layout, node, tensor.requires_grad)
             leaf["storage"], leaf["source"] = known.number, known.source_of(layout)
             leaf["parameter"] = self.parameter_names.get(id(tensor))
@@ -320,7 +321,7 @@ class TorchReader:
         part = content_in_flight(local)
         _, known, layout = self.values.find(part, produced_by)
         if known is not None:  # by the memory of its part on this rank
-            number = self.numbers.number(tensor, known, layout, tensor.grad_fn, tensor.requires_grad)
+            number = self.numbers.number(tensor, known, layout, find_node(tensor), tensor.requires_grad)
             leaf.tensor, leaf.storage = number, known.number
             if layout[1] or not part.is_contiguous():
                 leaf.layout = layout[1], layout[3]

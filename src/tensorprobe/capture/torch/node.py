@@ -1,0 +1,16 @@
+"""The node of the graph of gradients that made a tensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+def find_node(tensor: torch.Tensor) -> Any:
+    """Its `grad_fn`. None for a view that was taken without gradients and has been written to since, or its base: torch
+    refuses to say, and no gradient goes through it."""
+    try:
+        return tensor.grad_fn
+    except RuntimeError:
+        return None
