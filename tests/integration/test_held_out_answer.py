@@ -25,6 +25,7 @@ def load_runner() -> ModuleType:
 sys.path.insert(0, str(BENCHMARKS))
 try:
     from held_out.answer import Answer, Named, Saying, judge, path_of
+    from held_out.comparison import make_saying
 
     runner = load_runner()
 finally:
@@ -146,7 +147,7 @@ def test_a_verdict_is_read_with_the_lines_of_its_calls_and_a_backward_has_the_li
     )
     comparison = SimpleNamespace(verdict=verdict, ranks=[SimpleNamespace(only_reference=[], only_candidate=[add])])
 
-    saying = runner.make_saying(comparison, (reference, candidate), "*/net_*.py")
+    saying = make_saying(comparison, (reference, candidate), "*/net_*.py")
 
     assert saying == Saying(
         "source",

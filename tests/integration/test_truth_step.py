@@ -88,8 +88,15 @@ def test_another_update_is_said_to_lie_between_the_steps(tmp_path: Path) -> None
     assert result.verdict.headline.startswith("The runs part between the steps"), result.verdict.headline
 
 
-def test_of_a_later_step_alone_it_is_said_that_rounding_may_have_moved_its_parameters(tmp_path: Path) -> None:
+def test_a_later_step_alone_agrees_if_the_update_has_rounded_its_parameters_otherwise(tmp_path: Path) -> None:
     paths = record(tmp_path / "r"), record(tmp_path / "c", how="fused")
+    verdict = tensorprobe.compare(*paths, step=1).verdict
+    assert verdict.kind == "agree", verdict.headline
+    assert any("are the rounding of those of the other run" in line for line in verdict.evidence), verdict.evidence
+
+
+def test_of_a_later_step_alone_it_is_said_that_the_steps_before_it_were_not_compared(tmp_path: Path) -> None:
+    paths = record(tmp_path / "r"), record(tmp_path / "c", how="fused", decay=0.02)
     verdict = tensorprobe.compare(*paths, step=1).verdict
     assert verdict.kind == "unequal start", verdict.headline
     assert any("the steps before this one were not compared" in line for line in verdict.evidence)
