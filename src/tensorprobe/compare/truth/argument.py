@@ -35,8 +35,8 @@ class Arguments:
     def describe_differing(
         self, reference: TrueCall, candidate: TrueCall, *, has_same_shape: bool, or_left_out: bool
     ) -> str:
-        """What is no tensor and not the same, in words, but for what only gradients depend on. `has_same_shape`: so have the results, and a size says no
-        more. `or_left_out`: also what only one is given."""
+        """What is no tensor and not the same, in words, but for what only gradients depend on. `has_same_shape`: so
+        have the results, and a size says no more. `or_left_out`: also what only one is given."""
         calls = self._find(reference, candidate)
         if calls is None:
             return _describe_inside(reference, candidate)
