@@ -61,7 +61,7 @@ def test_float32_and_bfloat16_of_one_model_agree_and_the_model_stays_float32() -
     model = make_network().eval()
     result = tensorprobe.check(model, model, make_input(), dtype=torch.bfloat16)
     assert result, result.verdict
-    assert "What is left is rounding" in result.verdict.headline
+    assert "What remains is rounding" in result.verdict.headline
     dtypes = [value.candidate.dtype for value in result.ranks[0].calls[0].values if value.is_tensor]  # type: ignore[union-attr]
     assert set(dtypes) == {"torch.bfloat16"}
     assert model.first.weight.dtype is torch.float32
@@ -166,7 +166,7 @@ def test_results_that_no_replay_computes_count_too(reference: Any, candidate: An
 def test_the_keys_that_only_one_side_returns_are_named() -> None:
     x = torch.linspace(-4, 9, 12)
     found = tensorprobe.check(lambda x: {"a": x, "b": x * 3}, lambda x: {"a": x, "c": x * 3}, x)
-    assert found.verdict.headline == "The runs first differ at result.0.debug: what was saved there differs."
+    assert found.verdict.headline == "The runs first differ at result.0.debug: the saved value differs."
     assert found.verdict.evidence[:2] == (
         "result b: differs: only in the reference",
         "result c: differs: only in the candidate",

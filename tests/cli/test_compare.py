@@ -171,13 +171,13 @@ def test_a_lost_tensor_whose_record_contradicts_is_exit_code_1(
     done = run_here(capfd, "compare", *paths, "--require-coverage", 1)
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout.startswith("The runs first differ at Torch.add.0.forward")
-    assert "compared only by what was recorded of them: Torch.add.0.forward.output.0.npy is missing (1)" in done.stdout
+    assert "compared only by their records: Torch.add.0.forward.output.0.npy is missing (1)" in done.stdout
 
 
 def test_a_lost_tensor_whose_record_agrees_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     done = run_here(capfd, "compare", *lose_first_file(tmp_path, lambda leaf: None), "--require-coverage", 1)
     assert done.returncode == 0
-    assert "1 only by what was recorded of them: Torch.add.0.forward.output.0.npy is missing" in done.stdout
+    assert "1 only by their records: Torch.add.0.forward.output.0.npy is missing" in done.stdout
 
 
 def test_what_could_not_be_compared_is_exit_code_2_unless_it_is_allowed(

@@ -254,7 +254,7 @@ def test_a_layer_that_is_given_the_result_of_another_call_is_not_the_source(tmp_
     verdict = compared(tmp_path, program, program, "L1").verdict
 
     assert verdict.call is not None and verdict.call.name == "Functional.tanh.0.forward"
-    assert "what goes in is the same, and what comes out is not" in verdict.headline
+    assert "the inputs are the same, but the results differ" in verdict.headline
 
 
 def test_what_goes_into_a_group_may_be_rows(tmp_path: Path) -> None:

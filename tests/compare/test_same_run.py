@@ -11,7 +11,7 @@ import pytest
 import tensorprobe
 from tests.compare.recording import Recording
 
-SAID = "These are step 0 and step 5 of one run, not two runs: other data and weights are expected. "
+SAID = "These are step 0 and step 5 of one run, not two runs: different data and weights are expected. "
 
 
 def write_steps(folder: Path, *circumstances: dict[str, Any]) -> Path:
@@ -30,7 +30,7 @@ def write_steps(folder: Path, *circumstances: dict[str, Any]) -> Path:
 def test_two_steps_in_one_folder(tmp_path: Path, below: str) -> None:
     folder = write_steps(tmp_path / "dump")
     result = tensorprobe.compare(folder / "step0" / below, folder / "step5" / below)
-    assert result.verdict.headline.startswith(f"{SAID}The runs did not start equal")
+    assert result.verdict.headline.startswith(f"{SAID}The runs started from different values")
 
 
 @pytest.mark.parametrize("known", [{"run_id": "a"}, {"host": "h", "pid": 7, "command": ["python", "train.py"]}])
@@ -43,7 +43,7 @@ def test_two_steps_of_one_run_that_were_copied_apart(tmp_path: Path, known: dict
 def test_two_runs_are_two_runs_also_where_their_steps_have_other_numbers(tmp_path: Path, other: dict[str, Any]) -> None:
     folder = write_steps(tmp_path / "dump", {"run_id": "a", "host": "h", "pid": 7, "command": ["python"]}, other)
     headline = tensorprobe.compare(folder / "step0", folder / "step5").verdict.headline
-    assert headline.startswith("The runs did not start equal")
+    assert headline.startswith("The runs started from different values")
 
 
 def test_the_same_step_of_two_folders_is_no_such_thing(tmp_path: Path) -> None:

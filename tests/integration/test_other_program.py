@@ -153,7 +153,7 @@ def test_where_they_part_is_found_by_what_was_computed(tmp_path: Path) -> None:
     assert verdict.call is not None
     assert verdict.call.reference[-1].op == "scaled_dot_product_attention"
     assert verdict.call.candidate[-1].module_path == "mixer"
-    assert "what goes in is the same, and what comes out is not" in verdict.headline
+    assert "the inputs are the same, but the results differ" in verdict.headline
     assert any(line.startswith("the recorded loss is ") for line in verdict.evidence)
     assert any("scores = scores * 1.05" in line or "scores = q @ k" in line for line in verdict.evidence)
     assert any('task "replay" or "tensor"' in line for line in verdict.evidence)

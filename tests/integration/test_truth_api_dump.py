@@ -104,14 +104,14 @@ def test_layers_agree_with_the_calls_that_they_are_made_of(tmp_path: Path, level
 
 MISTAKES = [
     ("epsilon", ["NN_LayerNorm_0_forward"] * 2, "called with eps=0.01 where the reference had 1e-05"),
-    ("activation", ["NN_GELU_0_forward", "NN_ReLU_0_forward"], "each does something else with it"),
+    ("activation", ["NN_GELU_0_forward", "NN_ReLU_0_forward"], "but compute different things from it"),
     (
         "scale",
         ["Tensor_add_0_forward", "Tensor_mul_0_forward"],
-        "only the candidate calls it before Tensor_add_0_forward",
+        "only the candidate calls Tensor_mul_0_forward before Tensor_add_0_forward",
     ),
     ("detached", ["Tensor_add_0_backward", "Tensor_detach_0_forward"], "it lets no gradient through"),
-    ("residual", ["Tensor_add_0_forward", "NN_Linear_2_forward"], "only the reference calls it"),
+    ("residual", ["Tensor_add_0_forward", "NN_Linear_2_forward"], "only the reference calls "),
 ]
 
 

@@ -73,7 +73,7 @@ def test_both_lines_and_the_effect_are_said(tmp_path: Path) -> None:
         "Functional.scaled_dot_product_attention.0.forward of the reference: "
         "its result is 0.5 times that of the reference."
     )
-    assert "with the reference's value in its place, all of the difference of the loss vanishes" in evidence
+    assert "with the reference's value in its place, all of the loss difference disappears" in evidence
     assert "in fused_attention: " in evidence
     assert "in written_attention: scores = scores * " in evidence
 
@@ -129,8 +129,8 @@ def test_several_calls_against_one_that_cannot_be_taken_apart_are_named_by_their
     verdict = compare(tmp_path, fused_convolution, partial(written_convolution, fault="flip")).verdict
 
     assert verdict.headline == (
-        "The runs first differ between Tensor.unfold.0.forward and Tensor.add.0.forward of the candidate, which stand "
-        "against Functional.conv1d.0.forward of the reference: what goes in is the same, and what comes out is not."
+        "The runs first differ between Tensor.unfold.0.forward and Tensor.add.0.forward of the candidate, which "
+        "correspond to Functional.conv1d.0.forward of the reference: the inputs are the same, but the results differ."
     )
     evidence = "\n".join(verdict.evidence)
     assert "candidate line, last call: " in evidence
@@ -139,5 +139,5 @@ def test_several_calls_against_one_that_cannot_be_taken_apart_are_named_by_their
 
 def test_several_calls_of_the_reference_stand_against_one_of_the_candidate(tmp_path: Path) -> None:
     verdict = compare(tmp_path, partial(written_convolution, fault="flip"), fused_convolution).verdict
-    assert " of the reference, which stand against Functional.conv1d.0.forward of the candidate" in verdict.headline
+    assert " of the reference, which correspond to Functional.conv1d.0.forward of the candidate" in verdict.headline
     assert "and Tensor.add.0.forward of the reference" in verdict.headline

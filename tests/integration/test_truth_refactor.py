@@ -258,7 +258,7 @@ def choose(has_bias: bool) -> Callable[[Any, Tensor], Tensor]:
 def test_a_bias_of_zeros_that_is_forgotten_is_named_also_where_choices_are_made(tmp_path: Path) -> None:
     verdict = compare(tmp_path, Small(choose(True)), Small(choose(False)))
     assert verdict.call is not None and "layer_norm" in verdict.call.name, verdict
-    assert "it does not take norm.bias" in verdict.headline
+    assert "it does not use norm.bias" in verdict.headline
 
 
 def test_a_bias_of_zeros_that_is_put_in_is_named_also_where_choices_are_made(tmp_path: Path) -> None:
@@ -588,7 +588,7 @@ class Projected(nn.Module):
 
 def test_a_bias_that_joined_projections_forget_is_named(tmp_path: Path) -> None:
     verdict = compare(tmp_path, Projected(is_joined=False), Projected(is_joined=True, has_bias=False))
-    assert "it does not take parts.0.bias" in verdict.headline, verdict
+    assert "it does not use parts.0.bias" in verdict.headline, verdict
 
 
 class Spectral(nn.Module):
@@ -731,7 +731,7 @@ def test_numbers_that_are_compared_in_another_way_are_named_before_what_is_maske
     reference = record_looking(tmp_path / "r", Looking(is_written_out=True), 1)
     candidate = record_looking(tmp_path / "c", Seeing(is_written_out=False), 1)
     headline = tensorprobe.compare(reference, candidate, processes=1).verdict.headline
-    assert "compares by `lt` what the reference compares by `le`" in headline
+    assert "compares with `lt` where the reference compares with `le`" in headline
 
 
 # -- what is moved along -----------------------------------------------------------------------------------------------
@@ -803,4 +803,4 @@ class Shifted(nn.Module):
 def test_a_parameter_that_starts_otherwise_without_an_effect_is_told(tmp_path: Path) -> None:
     verdict = compare(tmp_path, Shifted(0.0), Shifted(1.0))
     assert verdict.kind == "agree", verdict.headline
-    assert any("shift did not start with the same numbers, which has no effect" in line for line in verdict.evidence)
+    assert any("shift started from different values, with no effect" in line for line in verdict.evidence)

@@ -94,7 +94,10 @@ def test_it_is_said_whose_tensors_served_both(tmp_path: Path) -> None:
 
 def test_no_loss_is_told_of_numbers_that_were_drawn(tmp_path: Path) -> None:
     result = compare(tmp_path, ("statistics", "statistics"), {}, {"fault": "scale"})
-    told = "Neither run has kept tensors. With drawn numbers, and without rounding, the loss is not the same."
+    told = (
+        "Neither run recorded tensors. With random tensors of the recorded statistics, and without rounding, the loss "
+        "differs."
+    )
     assert told in result.verdict.evidence
 
 
@@ -283,6 +286,6 @@ def test_no_numbers_are_drawn_for_a_mask_that_the_other_run_has_not(tmp_path: Pa
     """This one sees as many as the right one leaves out."""
     reference = record_rotary(tmp_path / "r", "statistics", has_tables=False)
     candidate = record_rotary(tmp_path / "c", "statistics", has_tables=True, fault="strict")
-    with pytest.raises(tensorprobe.UsageError, match="neither in the other one nor computed there"):
+    with pytest.raises(tensorprobe.UsageError, match="neither in the other run nor computed there"):
         tensorprobe.compare(reference, candidate, by="truth")
     assert tensorprobe.compare(reference, candidate).verdict.kind != "agree"

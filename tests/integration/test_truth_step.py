@@ -85,14 +85,15 @@ def test_a_fault_of_the_second_step_is_named_there(how: str, tmp_path: Path) -> 
 def test_another_update_is_said_to_lie_between_the_steps(tmp_path: Path) -> None:
     result = compare(tmp_path, {}, {"how": "fused", "decay": 5.0})
     assert result.verdict.step == 1
-    assert result.verdict.headline.startswith("The runs part between the steps"), result.verdict.headline
+    assert result.verdict.headline.startswith("The runs diverge between the steps"), result.verdict.headline
 
 
 def test_a_later_step_alone_agrees_if_the_update_has_rounded_its_parameters_otherwise(tmp_path: Path) -> None:
     paths = record(tmp_path / "r"), record(tmp_path / "c", how="fused")
     verdict = tensorprobe.compare(*paths, step=1).verdict
     assert verdict.kind == "agree", verdict.headline
-    assert any("are the rounding of those of the other run" in line for line in verdict.evidence), verdict.evidence
+    told = "rounded: both runs were executed again with the unrounded ones"
+    assert any(told in line for line in verdict.evidence), verdict.evidence
 
 
 def test_of_a_later_step_alone_it_is_said_that_the_steps_before_it_were_not_compared(tmp_path: Path) -> None:

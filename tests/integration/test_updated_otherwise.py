@@ -56,14 +56,15 @@ def train(folder: Path, level: str, rate: float, seed: int = 0, clip: Clip | Non
 def test_it_is_said_that_the_update_was_another_one(level: str, tmp_path: Path) -> None:
     verdict = tensorprobe.compare(train(tmp_path / "r", level, 1e-2), train(tmp_path / "c", level, 2e-2)).verdict
     assert verdict.step == 1
-    assert verdict.headline.startswith("The runs part between the steps: 0.weight and 3 others were updated otherwise")
+    told = "The runs diverge between the steps: 0.weight and 3 others were updated differently"
+    assert verdict.headline.startswith(told)
     assert any("call stop after the optimizer's step to record them" in line for line in verdict.evidence)
 
 
 def test_parameters_that_differ_from_the_first_step_on_are_named_as_another_start(tmp_path: Path) -> None:
     verdict = tensorprobe.compare(train(tmp_path / "r", "L1", 1e-2), train(tmp_path / "c", "L1", 1e-2, seed=1)).verdict
     assert verdict.headline.startswith(
-        "The runs did not start equal: 4 parameters differ before the first call: 0.weight"
+        "The runs started from different values: 4 parameters differ before the first call: 0.weight"
     )
 
 

@@ -17,8 +17,8 @@ _MAX_DEPTH = 4
 _ON_MINDSPORE = ("mindspore", "mindtorch")
 
 NOT_REPEATED = (
-    "MindSpore on a CPU does not always repeat its bits: small differences may be no fault. To make it repeat them, "
-    "call mindspore.device_context.cpu.op_tuning.threads_num(1) before the first operation of both programs"
+    "MindSpore on a CPU is not always bit-for-bit reproducible: small differences may be harmless. To make it so, call "
+    "mindspore.device_context.cpu.op_tuning.threads_num(1) before the first operation of both programs"
 )
 
 Difference = tuple[str, Any, Any]

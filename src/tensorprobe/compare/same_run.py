@@ -20,7 +20,8 @@ def note_same_run(verdict: Verdict, pair: RankPair) -> Verdict:
     if None in steps or steps[0] == steps[1] or not _is_same_run(pair.reference, pair.candidate):
         return verdict
     words = (
-        f"These are step {steps[0]} and step {steps[1]} of one run, not two runs: other data and weights are expected."
+        f"These are step {steps[0]} and step {steps[1]} of one run, not two runs: different data and weights are "
+        "expected."
     )
     return replace(verdict, headline=f"{words} {verdict.headline}")
 

@@ -106,7 +106,7 @@ def _coverage_statements(summary: Summary) -> Iterator[Statement]:
 
 def _not_covered(coverage: Coverage, summary: Summary) -> Iterator[str]:
     if summary.fallbacks:
-        yield f"compared only by what was recorded of them: {_count_reasons(summary.fallbacks)}"
+        yield f"compared only by their records: {_count_reasons(summary.fallbacks)}"
     if summary.obstacles:
         yield f"not compared: {_count_reasons(summary.obstacles)}"
     for side, unseen in (("reference", coverage.unseen_reference), ("candidate", coverage.unseen_candidate)):

@@ -29,7 +29,7 @@ def test_the_call_that_is_given_the_same_and_returns_another_result_is_named(
     found = part(tmp_path, Fault(tanh=factor), parts=parts)
     assert names(found) == ["Torch.tanh.0.forward", "Tensor.tanh.0.forward"]
     assert found is not None and found.is_shared and not found.is_given_other
-    assert found.because == "what goes in is the same, and what comes out is not"
+    assert found.because == "the inputs are the same, but the results differ"
 
 
 def test_the_loss_itself_is_named_where_all_before_it_is_the_same(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_the_call_that_gives_another_gradient_back_is_named(tmp_path: Path, fact
     found = part(tmp_path, Fault(tanh_back=factor))
     assert names(found) == ["Torch.tanh.0.backward", "Tensor.tanh.0.backward"]
     assert found is not None and found.is_shared
-    assert found.because == "the gradient that arrives is the same, and the one that it gives back is not"
+    assert found.because == "it receives the same gradient, but returns a different one"
 
 
 def test_the_gradient_of_one_parameter_is_named_where_what_arrives_is_the_same(tmp_path: Path) -> None:

@@ -250,7 +250,7 @@ def test_a_value_that_was_saved_by_hand_has_no_inputs_that_could_agree(tmp_path:
         header = {"task": "tensor", "level": "debug", "framework": "pytorch", "dump_data_dir": None}
         (folder / "debug.json").write_text(json.dumps({**header, "data": {"x.0.debug": leaf}}))
     result = tensorprobe.compare(tmp_path / "r", tmp_path / "c")
-    assert result.verdict.headline == "The runs first differ at x.0.debug: what was saved there differs."
+    assert result.verdict.headline == "The runs first differ at x.0.debug: the saved value differs."
     assert result.verdict.evidence[0].startswith("result: differs: relative error")
 
 

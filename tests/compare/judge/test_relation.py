@@ -39,7 +39,7 @@ def test_two_programs_are_said_to_be_two_with_the_figures_and_what_to_do(tmp_pat
     )
     evidence = "\n".join(result.verdict.evidence)
     assert "the two folders" in evidence and "--mapping" in evidence
-    assert "all the same: The runs did not start equal" in evidence
+    assert "compared anyway: The runs started from different values" in evidence
     assert result.verdict.call is None
 
 

@@ -42,8 +42,8 @@ def test_a_result_that_could_not_be_compared_is_said_first_and_is_no_agreement(t
     assert not result and result.verdict.kind == "incomplete"
     assert result.verdict.headline == (
         "1 value could not be compared, and the results depend on it: Torch.sum.0.forward.output.0 "
-        "(Torch.sum.0.forward.output.0.npy is missing). All else agrees: 3 calls are paired, and 6 of 7 values agree, "
-        "bit for bit; 1 could not be compared."
+        "(Torch.sum.0.forward.output.0.npy is missing). Everything else agrees: 3 calls are paired, and 6 of 7 "
+        "values agree, bit for bit; 1 could not be compared."
     )
     assert any("--allow-uncompared" in line for line in result.verdict.evidence)
     assert (result.ranks[0].coverage.uncompared_values, result.ranks[0].coverage.value_share) == (1, 6 / 7)
@@ -53,7 +53,7 @@ def test_several_are_counted_and_listed(tmp_path: Path) -> None:
     names = ("Functional.linear.0.forward.input.0", "Functional.linear.0.forward.input.1")
     verdict = compare_without(tmp_path, recorded(), *names).verdict
     assert verdict.headline.startswith("2 values could not be compared, and the results depend on them: Functional.")
-    assert " and 1 more. All else agrees: " in verdict.headline
+    assert " and 1 more. Everything else agrees: " in verdict.headline
     assert [line for line in verdict.evidence if line.startswith("not compared: ")] == [
         f"not compared: {name}: {name}.npy is missing" for name in names
     ]

@@ -53,7 +53,7 @@ def test_a_part_that_nothing_has_added_up_is_named_where_it_is_used() -> None:
     assert (found.call.name, found.ranks) == ("Torch.add.1.forward", (0, 1))
     assert found.because == (
         "its input.0 is one of 2 parts whose sum over ranks 0, 1 is output.0 of Torch.matmul.0.forward of the "
-        "reference, and nothing has added them up"
+        "reference, but nothing has added them up"
     )
 
 

@@ -18,7 +18,7 @@ FOUND = {
     "tp.no_reduce_bfloat16": ("source", "Tensor.add.6.forward of ranks 0, 1 in block: its input.1 is one of 2 parts"),
     "tp_turned.no_reduce": ("source", "Tensor.add.6.forward of ranks 0, 1 in block: its input.1 is one of 2 parts"),
     "tp_narrow.no_reduce": ("source", "Tensor.add.6.forward of ranks 0, 1 in block: its input.1 is one of 2 parts"),
-    "tp_narrow.stale": ("unequal start", "block.after.weight of rank 1 is not what the reference has"),
+    "tp_narrow.stale": ("unequal start", "block.after.weight of rank 1 is neither the reference's"),
     "tp.no_copy": ("source", "gradient of head.norm.weight on ranks 0, 1 is not: each of ranks 0, 1 has only its own"),
     "tp.bias": ("source", "Functional.linear.3.forward of ranks 0, 1 in block.mlp"),
     "tp.offset": (
@@ -27,14 +27,14 @@ FOUND = {
     ),
     "tp.seed": (
         "random",
-        "Functional.dropout.0.forward of rank 1 in block.dropout: it drew other random numbers, and rank 0",
+        "Functional.dropout.0.forward of rank 1 in block.dropout: it drew different random numbers, and rank 0",
     ),
     "tp.kernel": (
         "source",
-        "Both runs mean the same, but in the candidate Functional.gelu.0.forward of rank 1 in block.mlp goes wrong: "
-        "its result is not what the call means (output.0).",
+        "Both programs are equivalent, but in the candidate Functional.gelu.0.forward of rank 1 in block.mlp goes "
+        "wrong: its result is not what it should be for its inputs (output.0).",
     ),
-    "tp.stale": ("unequal start", "block.after.weight of rank 1 is not what the reference has"),
+    "tp.stale": ("unequal start", "block.after.weight of rank 1 is neither the reference's"),
     "sp.norm": (
         "source",
         "gradient of block.norm.weight on ranks 0, 1 is not: each of ranks 0, 1 has only its own share",
@@ -44,8 +44,8 @@ FOUND = {
     "dp.data": ("unequal start", "ranks 0, 1 have the same part of input.0 of Functional.embedding.0.forward"),
     "fsdp2.half": ("source", "gradient of head.weight on ranks 0, 1 is not: it is 0.5 times that of the reference"),
     "fsdp2_l1.data": ("unequal start", "ranks 0, 1 have the same part of input.0 of Functional.embedding.0.forward"),
-    "fsdp2_l1.half": ("incomplete", "of 11 parameters of ranks 0, 1 the gradient is not known: it is not in the dump"),
-    "ddp.stale": ("unequal start", "block.mlp.up of rank 1 is not what the reference has"),
+    "fsdp2_l1.half": ("incomplete", "the gradient of 11 parameters of ranks 0, 1 is not known: it is not in the dump"),
+    "ddp.stale": ("unequal start", "block.mlp.up of rank 1 is neither the reference's"),
     "accumulation.scale": (
         "source",
         "The loss of the candidate (the mean over ranks) is 2 times that of the reference",
@@ -57,18 +57,18 @@ FOUND = {
     "ep.expert": ("entered", "Functional.linear.3.forward of ranks 0, 1 in block.mlp: its input.1 is a part of"),
     "pp.micro": ("entered", "Functional.cross_entropy.0.forward of rank 1 in head: its input.0 is [0:2, 4:6"),
     "tp4.few": ("source", "it adds up 2 of the 4 parts of output.0 of Functional.linear.1.forward of the reference"),
-    "tp4.stale": ("unequal start", "block.after.weight of rank 3 is not what the reference has"),
+    "tp4.stale": ("unequal start", "block.after.weight of rank 3 is neither the reference's"),
     "grid.no_reduce": ("source", "Tensor.add.6.forward of ranks 0, 1, 2, 3 in block: its input.1 is one of 2 parts"),
     "grid.left_out": ("source", "gradient of head.norm.weight on ranks 0, 1, 2, 3 is not: each of ranks 0, 2 has only"),
 }
 SHORT_RIGHT_PAIRS = (("fsdp2", "cp"), ("pp", "fsdp2"))
 SHORT_WRONG_PAIRS = {
     ("fsdp2", "cp.rotary"): ("entered", "Tensor.mul.3.forward of rank 1 in block.attention: its input.0 is [4:8]"),
-    ("fsdp2", "tp.stale"): ("unequal start", "block.after.weight of rank 1 is not what the reference has"),
+    ("fsdp2", "tp.stale"): ("unequal start", "block.after.weight of rank 1 is neither the reference's"),
     ("tp_bfloat16", "tp.no_reduce_bfloat16"): (
         "source",
         "Tensor.add.6.forward of ranks 0, 1 in block: its input.1 is output.0 of Functional.linear.1.forward of the "
-        "reference, which adds it up over ranks 0, 1 (Distributed.all_reduce.1.forward), and here nothing has.",
+        "reference, which adds it up over ranks 0, 1 (Distributed.all_reduce.1.forward), but here nothing has.",
     ),
 }
 RIGHT_PAIRS = (
@@ -86,7 +86,7 @@ WRONG_PAIRS = {
     ("dp", "tp.no_copy"): ("source", "gradient of head.norm.weight on ranks 0, 1 is not: each of ranks 0, 1 has only"),
     ("tp", "sp.norm"): ("source", "gradient of block.norm.weight on ranks 0, 1 is not: each of ranks 0, 1 has only"),
     ("dp", "accumulation.scale"): ("source", "gradient of head.weight on ranks 0, 1 is not: it is 2 times"),
-    ("fsdp2", "ddp.stale"): ("unequal start", "block.mlp.up of rank 1 is not what the reference has"),
+    ("fsdp2", "ddp.stale"): ("unequal start", "block.mlp.up of rank 1 is neither the reference's"),
     ("tp", "pp.micro"): ("source", "Tensor.flatten.0.forward of rank 1 in head"),
 }
 
@@ -201,7 +201,7 @@ def test_two_runs_of_one_layout_are_compared_rank_by_rank(two: Recorded) -> None
 def test_in_one_layout_too_a_wrong_kernel_is_named_on_the_rank_that_has_it(two: Recorded) -> None:
     found = tensorprobe.compare(two / "tp", two / "tp.kernel")
     assert "in the candidate Functional.gelu.0.forward of rank 1 in block.mlp goes wrong" in found.verdict.headline
-    assert any(line.startswith("recorded ") and "would be right, at [" in line for line in found.verdict.evidence)
+    assert any(line.startswith("at [") and ", correct " in line for line in found.verdict.evidence)
 
 
 def test_a_bfloat16_copy_of_float32_weights_is_the_same_and_it_is_said(whole: Recorded, two: Recorded) -> None:

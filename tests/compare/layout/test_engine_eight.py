@@ -22,7 +22,7 @@ FOUND = {
         "source",
         "gradient of head.norm.weight on ranks 0, 1, 2, 3, 4, 5, 6, 7 is not: each of ranks 0, 2",
     ),
-    "grid8.stale": ("unequal start", "block.after.weight of rank 7 is not what the reference has"),
+    "grid8.stale": ("unequal start", "block.after.weight of rank 7 is neither the reference's"),
     "grid8.twice": ("source", "gradient of head.weight on ranks 0, 1, 2, 3, 4, 5, 6, 7 is not: it is 0.25 times"),
     "grid8.data": ("unequal start", "ranks 0, 1, 2, 3 have the same part of input.0 of Functional.embedding.0.forward"),
     "wide8.few": ("source", "it adds up 2 of the 4 parts of output.0 of Functional.linear.1.forward of the reference"),
@@ -34,11 +34,11 @@ FOUND = {
     "tp8.offset": ("entered", "its input.1 is 4 on rank 1, whose part of output.0 of Functional.linear.4.forward"),
     "tp8_dropout.seed": (
         "random",
-        "Functional.dropout.0.forward of rank 5 in block.dropout: it drew other random numbers, and ranks 0, 1, 2, 3,",
+        "Functional.dropout.0.forward of rank 5 in block.dropout: it drew different random numbers, and ranks 0, 1, 2,",
     ),
     "masked8.seed": (
         "random",
-        "Torch.rand.0.forward of rank 5 in block.dropout: it drew other random numbers, and ranks 0, 1, 2, 3, 4, 6, 7",
+        "Torch.rand.0.forward of rank 5 in block.dropout: it drew different random numbers, and ranks 0, 1, 2, 3, 4,",
     ),
     "cp_dp8.rotary": (
         "entered",
@@ -46,13 +46,13 @@ FOUND = {
     ),
     "ep8.expert": (
         "entered",
-        "its input.1 is a part of output.0 of Tensor.unbind.0.forward of the reference, which goes into "
-        "Functional.linear.3.forward together with another input.0 than this one",
+        "its input.1 is a part of output.0 of Tensor.unbind.0.forward of the reference, but there "
+        "Functional.linear.3.forward takes it together with a different input.0 (here a part of ",
     ),
     "pp8.micro": (
         "entered",
         "of ranks 4, 5, 6, 7 in head: its input.0 is [0:1] along dimension 1, [0:12] along dimension 2 of output.0 of "
-        "Functional.linear.4.forward of the reference, and input.0 of Tensor.lt.0.forward, with which it goes on, is "
+        "Functional.linear.4.forward of the reference, but further on input.0 of Tensor.lt.0.forward is "
         "[1:2] along dimension 1 of input.0 of Tensor.flatten.2.forward",
     ),
     "pp8.one_micro": ("entered", "Tensor.max.0.forward of ranks 6, 7 in head: its input.0 is [2:3] along dimension 1"),

@@ -73,8 +73,8 @@ def test_labels_of_other_rows_than_the_logits_are_named() -> None:
     assert found.kind == "entered"
     assert found.because == (
         "its input.0 is [0:3] along dimension 0, [0:8] along dimension 1 of output.0 of Torch.linear.0.forward of the "
-        "reference, and input.0 of Torch.sub.2.forward, with which it goes on, is [3:6] along dimension 0 of input.0 "
-        "of Torch.cross_entropy.1.forward"
+        "reference, but further on input.0 of Torch.sub.2.forward is [3:6] along dimension 0 of input.0 of "
+        "Torch.cross_entropy.1.forward"
     )
 
 
@@ -95,4 +95,4 @@ def test_a_mask_is_followed_back_to_the_call_that_drew_it() -> None:
     found = Explainer(reference, candidate, tracer, 1e-9).explain(tracer.find_beginnings()[0])
     assert found.call is not None
     assert (found.kind, found.call.name, found.ranks) == ("random", "Torch.rand.0.forward", (1,))
-    assert found.because == "it drew other random numbers, and rank 0 the same as the reference"
+    assert found.because == "it drew different random numbers, and rank 0 the same as the reference"

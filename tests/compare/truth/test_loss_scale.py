@@ -73,7 +73,7 @@ def test_a_scale_that_is_taken_back_is_no_difference(
 ) -> None:
     verdict = compare(tmp_path, kind, train_plainly, make_train(), steps=3)
     assert verdict.kind == "agree", verdict.headline
-    assert any("times those of the reference, which is taken back before the update" in one for one in verdict.evidence)
+    assert any("times those of the reference; this is undone before the update" in one for one in verdict.evidence)
 
 
 def test_so_it_is_where_the_reference_has_the_scale(tmp_path: Path) -> None:

@@ -64,8 +64,8 @@ def compare(tmp_path: Path, reference: Callable[..., torch.Tensor], candidate: C
 
 def test_a_rate_that_is_off_by_a_thousandth_is_told_though_no_update_is_recorded(tmp_path: Path) -> None:
     verdict = compare(tmp_path, lambda gradient: 0.1 * gradient, lambda gradient: 0.1001 * gradient)
-    assert verdict.step == 1 and "The runs part between the steps" in verdict.headline
-    assert any("they all went 1.001 times as far as in the reference" in line for line in verdict.evidence)
+    assert verdict.step == 1 and "The runs diverge between the steps" in verdict.headline
+    assert any("they all moved 1.001 times as far as in the reference" in line for line in verdict.evidence)
 
 
 def test_the_same_rate_in_another_order_of_rounding_agrees(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_one_gradient_that_differs_is_told_as_one(tmp_path: Path) -> None:
         lambda model, x: x @ model.weight,
         lambda model, x: x @ (2 * model.weight - model.weight.detach()),
     )
-    assert any("but 1 of 1 gradients of parameters is not (weight)" in line for line in verdict.evidence), verdict
+    assert any("but 1 of 1 parameter gradients differs (weight)" in line for line in verdict.evidence), verdict
 
 
 def test_a_parameter_that_only_the_reference_has_is_said_to_be_not_compared(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_a_gradient_that_is_nan_in_one_run_alone_is_a_difference(tmp_path: Path)
 
     verdict = compare(tmp_path, compute(lambda zero: zero.norm()), compute(lambda zero: (zero * zero).sum().sqrt()))
     assert verdict.kind != "agree"
-    assert any("but 1 of 2 gradients of parameters is not (unused)" in line for line in verdict.evidence), verdict
+    assert any("but 1 of 2 parameter gradients differs (unused)" in line for line in verdict.evidence), verdict
 
 
 def test_a_gradient_that_is_nan_in_both_is_none(tmp_path: Path) -> None:
@@ -316,4 +316,6 @@ def test_numbers_that_both_runs_draw_and_round_otherwise_are_one_start(tmp_path:
         with tensorprobe.capture(model, tmp_path / name, level="L1", task="tensor"):
             model(x).square().mean().backward()
     verdict = tensorprobe.compare(tmp_path / "r", tmp_path / "c").verdict
-    assert verdict.kind == "agree" and any("which served both" in line for line in verdict.evidence), verdict
+    assert verdict.kind == "agree" and any(
+        "rounded: both runs were executed again" in line for line in verdict.evidence
+    ), verdict

@@ -172,7 +172,7 @@ def test_the_same_change_in_every_layer_is_one_line_for_all(tmp_path: Path) -> N
     assert verdict.kind == "agree", verdict
     assert weights(verdict)[0] == (
         "layers.0.q.weight, layers.0.k.weight and layers.0.v.weight of the reference are rows 0–15, 16–23 and 24–31 "
-        "of layers.0.qkv.weight of the candidate; 2 more like it"
+        "of layers.0.qkv.weight of the candidate; 2 more like this"
     )
     assert len(weights(verdict)) == 2
 
@@ -199,7 +199,7 @@ def test_another_name_is_told_and_the_same_names_are_not(tmp_path: Path) -> None
     del again.experts
     again.forward = lambda x: sum(one(x).tanh() for one in again.others)  # type: ignore[union-attr]
     assert weights(compare(tmp_path / "other", (source, again))) == [
-        "2 have another name in the candidate: experts.0.weight is others.0.weight and "
+        "2 have a different name in the candidate: experts.0.weight is others.0.weight and "
         "experts.1.weight is others.1.weight"
     ]
 
@@ -217,7 +217,7 @@ class Named(nn.Module):
         return x
 
 
-@pytest.mark.parametrize(("names", "count", "last"), [("ab", 4, "b.qkv.bias"), ("abc", 4, "3 more lines of this kind")])
+@pytest.mark.parametrize(("names", "count", "last"), [("ab", 4, "b.qkv.bias"), ("abc", 4, "3 more lines like these")])
 def test_a_few_kinds_of_change_are_all_said_and_many_are_counted(
     tmp_path: Path, names: str, count: int, last: str
 ) -> None:

@@ -37,7 +37,7 @@ def word_agreement(finding: Finding) -> Verdict:
     how_far = f" as far as {cut} {'go' if ' and ' in cut else 'goes'}, which ended early" if cut else ""
     missing = [] if finding.allows_uncompared else find_uncompared(finding)
     if missing:
-        return _word_incomplete(missing, f"All else agrees{how_far}: {words}.")
+        return _word_incomplete(missing, f"Everything else agrees{how_far}: {words}.")
     return Verdict("agree", f"The runs agree{how_far}: {words}.")
 
 
@@ -60,11 +60,11 @@ def _word_values(values: Sequence[ValuePair], compared: Sequence[ValuePair]) -> 
     worst = max((value.error or 0.0 for value in compared), default=0.0)
     detail = "bit for bit" if equal == len(compared) and _is_bitwise(compared) else f"{equal:,} of them equal"
     if len(values) == len(compared) == 1:
-        rounding = f"within what rounding explains, at most {worst:.2g}"
+        rounding = f"up to rounding, with an error of {worst:.2g}"
         detail = detail.removeprefix("1 of them ") if equal else rounding
         return f"1 value agrees, {detail}{_word_exceptions(values, compared)}"
     if equal < len(compared):
-        detail += f", the others within what rounding explains, at most {worst:.2g}"
+        detail += f", the others up to rounding, with errors of at most {worst:.2g}"
     share = f"all {len(values):,}" if len(compared) == len(values) else f"{len(compared):,} of {len(values):,}"
     return f"{share} values agree, {detail}{_word_exceptions(values, compared)}"
 
@@ -76,7 +76,7 @@ def _word_exceptions(values: Sequence[ValuePair], compared: Sequence[ValuePair])
     if fallbacks:
         reason, count = Counter(fallbacks).most_common(1)[0]
         more = f" and {len(fallbacks) - count:,} more" if len(fallbacks) > count else ""
-        words.append(f"{len(fallbacks):,} only by what was recorded of them: {reason}{more}")
+        words.append(f"{len(fallbacks):,} only by their records: {reason}{more}")
     different = [value for value in values if _differs(value)]
     if different:
         what = "input" if all(value.is_input for value in different) else "value"

@@ -59,7 +59,7 @@ def _word_agreement(agreeing: Sequence[RankResult], results: Sequence[RankResult
         words += f", of which {values - known:,} could not be compared"
     recorded = sum(result.tally.fallbacks.total() for result in agreeing)
     if recorded:
-        words += f"; {recorded:,} only by what was recorded of them, because their files cannot be compared"
+        words += f"; {recorded:,} only by their records, because their files cannot be compared"
     return replace(agreeing[0].verdict, headline=f"The runs agree: {words}.", step=None, rank_name=None)
 
 

@@ -202,9 +202,9 @@ class _ForwardSlice:
         return [maker for slot in slots if (maker := self._side.flow.producer(slot)) is not None]
 
     def _begin(self, call: Call, unknown: Sequence[TensorSlot]) -> _Beginning:
-        because = "what goes in is the same, and what comes out is not"
+        because = "the inputs are the same, but the results differ"
         if unknown:
-            because = f"{unknown[0].slot} is not in the other run"
+            because = f"{unknown[0].slot} does not occur in the other run"
         given = [slot for slot in call.tensors if slot.is_input]
         known = tuple(slot for slot in given if all(slot is not one for one in unknown))
         return _Beginning(call, known, because, not self._side.is_trained(call), bool(unknown))
@@ -232,7 +232,7 @@ class _GradientSlice:
                 given_otherwise = self._list_makers(call)
                 makers += given_otherwise
                 if not given_otherwise:
-                    because = "the gradient that arrives is the same, and the one that it gives back is not"
+                    because = "it receives the same gradient, but returns a different one"
                     found.append(_Beginning(call, tuple(arriving), because))
                 continue
             shares = flow.contributions(call)
@@ -240,7 +240,7 @@ class _GradientSlice:
             waiting += unknown
             if not unknown:
                 given = tuple(slot for _, slot in shares)
-                found.append(_Beginning(call, given, "other gradients arrive at it than in the other run"))
+                found.append(_Beginning(call, given, "it receives different gradients than in the other run"))
         return found + self._forward.find_beginnings(makers)
 
     def _list_makers(self, call: Call) -> list[Call]:

@@ -50,7 +50,7 @@ def describe_calls(reference: Call | None, candidate: Call | None) -> str:
     """Two calls that stand against each other, or one that stands against none; the module around the first."""
     first = reference or candidate
     if first is None:
-        return "a call that is in neither record"
+        return "a call that neither run recorded"
     names = first.name
     if reference is None or candidate is None:
         names += f" of the {'reference' if candidate is None else 'candidate'}"
@@ -91,7 +91,7 @@ def _describe_value(value: ValuePair) -> str:
     if value.is_bad:
         return f"differs: {describe_difference(value)}"
     if value.measurement is not None and value.measurement.fallback is not None:
-        return f"{_describe_agreement(value)}, only by what was recorded of it: {value.measurement.fallback}"
+        return f"{_describe_agreement(value)}, only by its record: {value.measurement.fallback}"
     return _describe_agreement(value)
 
 

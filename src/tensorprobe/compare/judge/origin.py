@@ -113,7 +113,7 @@ class OriginFinder:
         if _is_parameter(value):
             kind, _, name = value.slot.partition(".")
             what = {"parameters": f"the parameter {name}", "buffers": f"the buffer {name}"}.get(kind, "it")
-            blame = f"{what} was not the same before the call"
+            blame = f"{what} already differed before the call"
             past = self._course.past
             return Origin(past.noise, past.has_parted, gain=STEP_GAIN, is_external=True, blame=blame)
         if is_kept(pair, value):
@@ -144,7 +144,7 @@ class OriginFinder:
             is_bad=past.has_parted,
             gain=GAIN if past.is_empty else STEP_GAIN,
             is_external=True,
-            blame="what the call keeps from step to step was not the same before it",
+            blame="the state that the call keeps from step to step already differed before it",
         )
 
     def _own_code(self, outer: PairedCall) -> Origin:
@@ -177,7 +177,7 @@ class OriginFinder:
         return Origin(
             noise=loudest(value.noise for value in values) if is_sum else self._course.worst_noise,
             is_bad=any(value.is_bad for value in values) or (not is_sum and self._course.is_any_bad),
-            blame="the gradients that it is the sum of agree, but it was changed on its way (a hook?)",
+            blame="it is the sum of gradients that agree, but it was changed on the way (by a hook?)",
             natural_norm=tolerance.largest_norm(slot for _, slot in parts),
         )
 
@@ -212,12 +212,12 @@ def _describe_other_result(producer: PairedCall, value: ValuePair) -> str:
     fallbacks = (found.measurement.fallback for found in producer.outputs if found.measurement is not None)
     lost = next((reason for reason in fallbacks if reason is not None), None)
     if lost is not None:
-        return f"what {name} returned agrees, but only by what was recorded of it ({lost})"
+        return f"what {name} returned agrees, but only by its record ({lost})"
     return f"what {name} returned agrees, but it was changed before this call"
 
 
 def _describe_rewiring(reference: Call | None, candidate: Call | None, suspects: tuple[Call, ...]) -> str:
-    unknown = "outside what was recorded"
+    unknown = "unrecorded code"
     from_reference = unknown if reference is None else reference.name
     from_candidate = unknown if candidate is None else candidate.name
     words = f"it comes from {from_reference} in the reference and from {from_candidate} in the candidate"

@@ -27,7 +27,7 @@ _FEW = 3
 """So many calls more or less are an edit of one program, all others of which are still pairs."""
 _OTHER_ORDER = 0.1
 """So much of their size are numbers apart that lie in another order."""
-_ADVICE = 'to have every call held against what it means, record both runs with task "replay" or "tensor"'
+_ADVICE = 'to have every call checked without rounding, record both runs with task "replay" or "tensor"'
 
 
 def heed_results(verdict: Verdict, finding: Finding, *, is_drawn: bool, is_told: bool = False) -> Verdict:
@@ -132,7 +132,7 @@ def _word_parting(parting: Parting, finding: Finding) -> Verdict:
     losses = [add_losses(side.run) for side in sides.values()]
     evidence = [f"the recorded loss is {losses[0]!r} in the reference and {losses[1]!r} in the candidate"]
     evidence += describe_call_lines(calls, finding)
-    evidence += [f"{_word_programs(finding)}, so values were looked for by their statistics"]
+    evidence += [f"{_word_programs(finding)}, so values were matched by their statistics"]
     evidence += _advise(finding)
     shown = list(named.values())
     places = [sides[side].run.location(call) for side, call in named.items()]
@@ -145,4 +145,4 @@ def _word_place(parting: Parting) -> str:
     place = describe_calls(parting.reference, parting.candidate)
     if parting.is_shared or None in (parting.reference, parting.candidate):
         return f"The runs first differ at {place}: {parting.because}."
-    return f"The runs part near {place}: from here on, each run has values that the other has not."
+    return f"The runs diverge near {place}: from here on, each run has values that the other does not have."

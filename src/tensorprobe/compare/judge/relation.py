@@ -86,6 +86,6 @@ def doubt_verdict(verdict: Verdict, relation: Relation) -> Verdict:
     evidence = (
         "are these the two folders that you meant? Each has to be a run of the same model, at the same level",
         "if it is the same model, a mapping file says which modules and calls belong together: --mapping",
-        f"all the same: {verdict.headline}",
+        f"compared anyway: {verdict.headline}",
     )
     return replace(verdict, kind="unrelated", headline=headline, evidence=evidence, call=None, suspects=())

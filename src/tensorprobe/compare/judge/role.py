@@ -53,7 +53,7 @@ class RoleGiver:
         elif pair.is_inside_bad:
             pair.role, pair.because = "propagated", "the difference arises inside it"
         elif pair.is_framework_made and self._course.is_any_bad:
-            pair.role, pair.because = "propagated", "what came before it differs"
+            pair.role, pair.because = "propagated", "something before it differs"
         else:
             pair.role, pair.because = self._decide_source(pair, bad_outputs)
 
@@ -87,8 +87,11 @@ class RoleGiver:
             if value.error is not None and value.tolerance is not None:
                 explained = value.tolerance + value.scale * GAIN * largest
                 if value.error > explained and not math.isinf(value.error):
-                    return "drift", f"the error grows from {largest:.2g} to {value.error:.2g}, more than it explains"
-        return "propagated", "what goes into it differs"
+                    return (
+                        "drift",
+                        f"the error grows from {largest:.2g} to {value.error:.2g}, more than this call explains",
+                    )
+        return "propagated", "its inputs differ"
 
     def _decide_source(self, pair: PairedCall, bad_outputs: list[ValuePair]) -> tuple[Role, str]:
         call = pair.reference
@@ -97,7 +100,7 @@ class RoleGiver:
         if self._is_noisy(pair) and all(_is_at_kink(call, value) for value in bad_outputs):
             return (
                 "discontinuity",
-                "what went in agrees up to rounding, and its gradient jumps where that crosses over",
+                "its inputs agree up to rounding, but lie on both sides of a jump of its gradient",
             )
         if call.direction == BACKWARD and all(value.measurement is None for value in bad_outputs):
             forward = self._course.reference.pair(self._course.reference.flow.forward_of(call))
@@ -111,10 +114,10 @@ class RoleGiver:
             generators = (pair.reference.generator, pair.candidate.generator)
             if None not in generators and generators[0] != generators[1]:
                 pair.is_random = True
-                return "entered", "it is random, and the generator was in another state before it"
+                return "entered", "it is random, and the generator was in a different state before it"
             if generators == (None, None) and self._course.has_other_seed():
                 pair.is_random = True
-                return "source", "it is random and drew other numbers: were both runs seeded alike (seed_all)?"
+                return "source", "it is random and drew different numbers: did both runs use the same seed (seed_all)?"
         self._suspect_results(pair, bad_outputs)
         if pair.doubts and not pair.suspects:
             pair.suspects = pair.doubts
@@ -122,9 +125,9 @@ class RoleGiver:
             words = "its inputs have equal statistics, its result differs"
             return "source", f"{words}; they came through {names}, which only one run calls"
         if all(is_explained_but_large(value) for value in bad_outputs):
-            return "drift", "the error has grown step by step until half of the digits are gone"
+            return "drift", "the error has grown step by step until half of the digits are lost"
         if call.kind == "saved":
-            return "source", "what was saved there differs"
+            return "source", "the saved value differs"
         return "source", "its inputs agree, its result does not"
 
     def _is_noisy(self, pair: PairedCall) -> bool:

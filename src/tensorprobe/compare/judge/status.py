@@ -13,7 +13,7 @@ from tensorprobe.model.undefined import UNDEFINED_MEMORY
 from tensorprobe.store.slot import TensorSlot
 
 MADE_ELSEWHERE = "the two modules end at different calls"
-DISSOLVED = "it differs, and all that was computed from it agrees: no pair"
+DISSOLVED = "it differs, but everything computed from it agrees: not a pair"
 STRUCTURE_ONLY = "no values were recorded"
 _WITHOUT_NUMBERS = frozenset(
     (

@@ -192,13 +192,16 @@ def _word_unequal_start(start: list[tuple[PairedCall, ValuePair]], finding: Find
     names = [_parameter_name(*one, finding) or one[1].slot for one in start]
     more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
     subject = "1 parameter differs" if len(start) == 1 else f"{len(start)} parameters differ"
-    headline = f"The runs did not start equal: {subject} before the first call: {', '.join(names[:MAX_NAMES])}{more}."
+    headline = (
+        f"The runs started from different values: {subject} before the first call: "
+        f"{', '.join(names[:MAX_NAMES])}{more}."
+    )
     if finding.past.has_parted:
         headline = f"The step started from different parameters: the runs diverged earlier. {subject} before it."
     evidence = [f"{_parameter_name(*one, finding)}: {describe_difference(one[1])}" for one in start[:MAX_VALUES]]
     sources = [found for found in find_sources(finding.pairs) if found not in [one[0] for one in start]]
     if sources:
-        evidence.append(f"the first other difference arises in {describe_place(sources[0])}: {sources[0].because}")
+        evidence.append(f"the first other difference is at {describe_place(sources[0])}: {sources[0].because}")
     return _verdict("unequal start", headline, evidence, pair, finding)
 
 
@@ -208,14 +211,14 @@ def _word_other_update(updated: list[tuple[PairedCall, ValuePair]], finding: Fin
     names = [_parameter_name(*one, finding) or one[1].slot for one in updated]
     others = f" and {count_noun(len(names) - 1, 'other')} were" if len(names) > 1 else " was"
     headline = (
-        f"The runs part between the steps: {names[0]}{others} updated otherwise after the step before, whose recorded "
-        f"calls agree. It is first used at {describe_place(pair)}."
+        f"The runs diverge between the steps: {names[0]}{others} updated differently after the previous step, whose "
+        f"recorded calls agree. It is first used at {describe_place(pair)}."
     )
     evidence = [
         f"{name}: {describe_difference(one[1])}" for name, one in zip(names, updated[:MAX_VALUES], strict=False)
     ]
     evidence.append(
-        "the learning rate, clipping and the optimizer act there: call stop after the optimizer's step to record them"
+        "the learning rate, clipping and the optimizer act there; to record them, call stop after the optimizer's step"
     )
     return _verdict("entered", headline, [*describe_lines(pair, finding), *evidence], pair, finding)
 

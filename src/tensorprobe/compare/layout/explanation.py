@@ -109,7 +109,7 @@ class Explainer:
     def _describe_drawn(self, call: TrueCall, ranks: Ranks) -> str:
         others = self._agreeing_ranks(call, ranks)
         peers = f", and {list_ranks(others)} the same as the reference" if others else ""
-        return f"it drew other random numbers{peers}"
+        return f"it drew different random numbers{peers}"
 
     def _explain_way(self, beginning: Beginning, partner: TrueCall, partner_rank: int) -> Explanation | None:
         """By what the calls from here to the loss are given, where the reference gets there by others."""
@@ -129,8 +129,8 @@ class Explainer:
                 if self._is_twisted((one.value, one.relation), (other.value, other.relation)):
                     because = (
                         f"its {one.slot} is {one.relation.part.describe()} of "
-                        f"{self._describe_known(one.relation.known)} of the reference, and {other.slot} of "
-                        f"{other.call.name}, with which it goes on, is {other.relation.part.describe()} of "
+                        f"{self._describe_known(one.relation.known)} of the reference, but further on {other.slot} of "
+                        f"{other.call.name} is {other.relation.part.describe()} of "
                         f"{self._describe_known(other.relation.known)}"
                     )
                     return Explanation("entered", one.call, beginning.ranks, because, partner, partner_rank)
@@ -148,7 +148,7 @@ class Explainer:
             what = self._describe_known(relation.known)
             return "source", (
                 f"its {slot} is one of {len(relation.ranks)} parts whose sum over {list_ranks(relation.ranks)} is "
-                f"{what} of the reference, and nothing has added them up"
+                f"{what} of the reference, but nothing has added them up"
             )
         reduced = self._find_reduced(given)
         if reduced is not None:
@@ -168,7 +168,7 @@ class Explainer:
             if adding and len(adding) == len(users):
                 return (
                     f"its {slot} is {self._describe_known(relation.known)} of the reference, which adds it up over "
-                    f"{list_ranks(adding[0].members(rank))} ({adding[0].operation.name}), and here nothing has"
+                    f"{list_ranks(adding[0].members(rank))} ({adding[0].operation.name}), but here nothing has"
                 )
         return None
 
@@ -180,10 +180,10 @@ class Explainer:
 
     def _describe_otherwise(self, call: TrueCall, partner: TrueCall | None) -> str:
         if partner is None or word_of(partner) == word_of(call):
-            return "what goes in is a part of what the reference has, and what it computes is not"
+            return "its inputs are parts of the reference's values, but its result is not"
         return (
-            f"from here on it goes another way than {partner.name} and what follows in the reference, and what comes "
-            "of it is not the same"
+            f"from here on the calls are not the same as {partner.name} and what follows in the reference, and their "
+            "result differs"
         )
 
     def _find_exchanged(self, call: TrueCall, given: list[Given]) -> str | None:
@@ -201,8 +201,8 @@ class Explainer:
                     slot = differing[0]
                     words = (
                         f"its {shared[0]} is a part of {self._describe_known(known[shared[0]])} of the reference, "
-                        f"which goes into {other.name} together with another {slot} than this one, "
-                        f"{self._describe_known(known[slot])}"
+                        f"but there {other.name} takes it together with a different {slot} (here a part of "
+                        f"{self._describe_known(known[slot])})"
                     )
                     found.append((len(one.step.users.get(taken[shared[0]].number, ())), words))
         return min(found, key=lambda one: one[0])[1] if found else None  # what few calls take tells most
@@ -244,9 +244,9 @@ class Explainer:
                 what = "a part of" if not relation.part.is_whole else "all of"
                 return (
                     f"its {slot} is {what} {self._describe_known(relation.known)} of the reference on each of "
-                    f"{list_ranks(members)}: nothing of it needs to be added up"
+                    f"{list_ranks(members)}: there is nothing to add up"
                 )
-        return f"what {list_ranks(members)} give is in the reference, and what comes out is not"
+        return f"the inputs of {list_ranks(members)} occur in the reference, but the result does not"
 
     def _find_twisted(self, given: list[Given]) -> str | None:
         """Two inputs that are different parts of the reference along one dimension."""
@@ -256,7 +256,7 @@ class Explainer:
                 if self._is_twisted((value, relation), (other, other_relation)):
                     return (
                         f"its {slot} is {relation.part.describe()} of {self._describe_known(relation.known)} of the "
-                        f"reference, and its {other_slot} is {other_relation.part.describe()} of "
+                        f"reference, but its {other_slot} is {other_relation.part.describe()} of "
                         f"{self._describe_known(other_relation.known)}"
                     )
         return None

@@ -47,7 +47,7 @@ class LayoutWords:
             ranks = sorted({one.held.rank for one in judgement.unknown_gradients})
             count = len({one.held.name for one in judgement.unknown_gradients})
             headline = (
-                f"The loss is the same, but of {count_noun(count, 'parameter')} of {list_ranks(ranks)} the gradient is "
+                f"The loss is the same, but the gradient of {count_noun(count, 'parameter')} of {list_ranks(ranks)} is "
                 "not known: it is not in the dump (record at level mix), or could not be computed again."
             )
             return Verdict("incomplete", headline, evidence)
@@ -68,7 +68,7 @@ class LayoutWords:
         digits = f"to {error:.0e}" if error else "exactly"
         return (
             f"The runs agree. They are one program in two layouts, {self._describe_layouts()}: both were executed "
-            f"again in float64, and {' and '.join(what)} have the same value {digits}. What is left is rounding."
+            f"again in float64, and {' and '.join(what)} have the same value {digits}. What remains is rounding."
         )
 
     def _describe_layouts(self) -> str:
@@ -99,7 +99,7 @@ class LayoutWords:
         missing = self._judgement.holdings.missing
         if missing:
             names = ", ".join(missing[:_MAX_NAMED])
-            yield f"not compared: weights of which the candidate has not all: {names}"
+            yield f"not compared: weights that are incomplete in the candidate: {names}"
 
     def _word_rounding(self) -> Iterator[str]:
         sides = ("reference", "candidate"), ("candidate", "reference")
@@ -114,7 +114,7 @@ class LayoutWords:
         if gaps:
             first, reason = next(iter(gaps.items()))
             calls = count_noun(len(gaps), "call")
-            lines.append(f"not executed again: {calls}, whose recorded results were taken ({first}: {reason})")
+            lines.append(f"not executed again: {calls}, recorded results used instead ({first}: {reason})")
         return tuple(lines)
 
     def _word_finding(self, one: RankFinding, others: Sequence[RankFinding]) -> Verdict:
@@ -154,12 +154,13 @@ class LayoutWords:
         beside = f"; {list_ranks(peers)} has the reference's" if len(peers) == 1 else ""
         beside = f"; {list_ranks(peers)} have the reference's" if len(peers) > 1 else beside
         headline = (
-            f"The runs did not start equal: {first.name} of {list_ranks(ranks)} is not what the reference has, "
+            f"The runs started from different values: {first.name} of {list_ranks(ranks)} is neither the reference's "
             f"nor a part of it{size}{beside}."
         )
         names = dict.fromkeys(one.name for one in strays)
         evidence = [
-            f"{count_noun(len(names), 'parameter')} of the candidate differ: {', '.join([*names][:_MAX_NAMED])}"
+            f"{count_noun(len(names), 'parameter')} of the candidate {'differs' if len(names) == 1 else 'differ'}: "
+            f"{', '.join([*names][:_MAX_NAMED])}"
         ]
         call = self._find_user(first.rank, first.name)
         evidence += [*self._word_losses(), *self._lines({"candidate": self._call("candidate", first.rank, call)})]
@@ -200,7 +201,7 @@ class LayoutWords:
         )
         what = f"{one.leaf.slot} of {user.name}" if user is not None else one.leaf.slot
         headline = (
-            f"The ranks were not given all of the data: {list_ranks(one.ranks)} have the same part of {what} of the "
+            f"The ranks did not get all of the data: {list_ranks(one.ranks)} have the same part of {what} of the "
             f"reference, {one.doubled.describe()}, and no rank has {one.missing.describe()}."
         )
         return Verdict("unequal start", headline, (*self._word_losses(), *self._word_weights(), *self._coverage()))
@@ -208,14 +209,14 @@ class LayoutWords:
     def _word_scale(self) -> Verdict:
         judgement = self._judgement
         readings = judgement.losses[0].readings, judgement.losses[1].readings
-        headline = "The losses of the two layouts are not the same, and no call could be named."
+        headline = "The losses of the two layouts differ, but the call that causes this could not be found."
         if readings[0] and readings[1]:
             expected = next(iter(readings[0].values()))
             words, found = next(iter(readings[1].items()))
             times = f"{found / expected:.6g} times" if expected else "not"
             headline = (
-                f"The loss of the candidate ({words}) is {times} that of the reference, and everything that it is "
-                "computed from is a part of what the reference computes: it is not scaled, or not averaged, alike."
+                f"The loss of the candidate ({words}) is {times} that of the reference, although everything that it "
+                "is computed from is a part of what the reference computes: it is scaled or averaged differently."
             )
         roots = [(rank, value) for rank, one in judgement.candidate.items() for value in one.step.roots]
         maker = next(((rank, one.maker) for rank, one in roots if one.maker is not None and one.array.size == 1), None)
@@ -246,7 +247,7 @@ class LayoutWords:
         )
         total = len(dict.fromkeys(one.held.name for one in self._judgement.gradients))
         evidence = [
-            f"{len(names)} of {total} gradients of parameters differ; in the order of the backward pass: "
+            f"{len(names)} of {total} parameter gradients differ; in the order of the backward pass: "
             f"{', '.join(names[:_MAX_NAMED])}{' …' if len(names) > _MAX_NAMED else ''}",
             *(_describe_kind(kind, count) for kind, count in kinds.items() if len(kinds) > 1),
         ]
@@ -326,21 +327,21 @@ def _describe_loss(totals: Mapping[int, float]) -> str:
 def _describe_gradient(one: GradientMatch) -> str:
     if one.kind == "share":
         return (
-            f"each of {list_ranks(one.ranks)} has only its own share; together they are that of the reference, and "
+            f"each of {list_ranks(one.ranks)} has only its own share; together they are that of the reference, but "
             "nothing has added them up"
         )
     if one.kind == "factor":
         return f"it is {one.factor:.6g} times that of the reference"
     if one.kind == "none":
-        return "there is one in one run only"
+        return "only one run has it"
     return f"relative difference {one.error:.2g}"
 
 
 def _describe_kind(kind: str, count: int) -> str:
     words = {
         "share": "are the share of one rank only",
-        "factor": "are those of the reference times a number",
-        "other": "are something else",
-        "none": "are there in one run only",
+        "factor": "are a multiple of those of the reference",
+        "other": "differ in another way",
+        "none": "exist in one run only",
     }
     return f"{count} of them {words[kind]}"

@@ -371,7 +371,7 @@ class Aligner:
         return Match(calls, others, rule, tuple(boundary))
 
 
-NEEDLESS = "the runs compute the same in other calls"
+NEEDLESS = "the runs compute the same with different calls"
 _NO_PARTNER, _NO_OTHER_PARTNER = -(10**9), -(10**9) - 1
 
 

@@ -29,7 +29,7 @@ class Idle(NamedTuple):
     """What comes out of such a call was made by another."""
 
 
-PASSES_ON = Idle("passes on what it gets", is_passed_by=True)
+PASSES_ON = Idle("returns its input unchanged", is_passed_by=True)
 LEADS_NOWHERE = Idle("nothing uses its result")
 CONTAINED = Idle("a module that only this run has; what it calls is paired", is_passed_by=True)
 MAKES_DATA = Idle("makes a tensor of the program's data")

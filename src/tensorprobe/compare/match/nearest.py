@@ -51,8 +51,8 @@ def _why(side: Side, number: int, other: Side, found: int, taken: Mapping[int, i
         return f"in another module, {other_path or 'the model itself'}"
     shapes, other_shapes = _shapes(side.calls[number]), _shapes(other.calls[found])
     if shapes != other_shapes:
-        return f"other shapes, {other_shapes} against {shapes}"
-    return "in another place of the order"
+        return f"different shapes, {other_shapes} against {shapes}"
+    return "at a different position"
 
 
 def _shapes(call: Call) -> str:

@@ -42,12 +42,12 @@ from tensorprobe.store.slot import TensorSlot
 
 logger = logging.getLogger("tensorprobe")
 _NOT_COMPARED = (
-    "the steps before this one were not compared: what they made of the parameters may differ by rounding alone; "
-    "compare them, too, to know"
+    "the earlier steps were not compared: the parameters may differ only by the rounding of their updates; compare "
+    "these steps too to find out"
 )
 _NOT_SHARED = (
-    "both were recorded with statistics only, and by these they do not start from the same numbers (other data, a mask "
-    'or a table that only one of them has, or parameters that moved): record both with task "replay" or "tensor"'
+    "both runs recorded statistics only, and by these they do not start from the same values (different data, a mask "
+    'or a table that only one of them has, or parameters that changed): record both with task "replay" or "tensor"'
 )
 
 
@@ -215,7 +215,7 @@ class TruthDecision:
         if verdict.kind == "agree" and early:
             if grown.kind == "agree":
                 return grown  # which says so
-            told = f"as far as the {early[0]} goes, which ended early; gradients may be there that it has not recorded"
+            told = f"as far as the {early[0]} goes, which ended early; there may be gradients that it did not record"
             verdict = replace(verdict, evidence=(told, *verdict.evidence))
         if verdict.kind == "unequal start" and self._earlier is None and (runs[0].rank.step or 0) > 0:
             verdict = replace(verdict, evidence=(*verdict.evidence[:1], _NOT_COMPARED, *verdict.evidence[1:]))
@@ -224,7 +224,7 @@ class TruthDecision:
         if verdict.kind == "agree" and _has_no_effect(grown, judgement):
             assert grown.call is not None
             name = grown.call.candidate[-1].name
-            told = f"{name} computes something else ({grown.call.because}), which has no effect on these results"
+            told = f"{name} computes something different ({grown.call.because}), with no effect on these results"
             verdict = replace(verdict, evidence=(told, *verdict.evidence))
         is_inside = any(one.is_inside for one in judgement.differences[:1])
         return verdict if is_inside else _add_values(verdict, finding)
@@ -239,21 +239,21 @@ def _could_be_lent(runs: Sequence[Run]) -> bool:
 def _word_moved(moved: Sequence[Movement], earlier: EarlierStep, runs: Mapping[str, Run]) -> Verdict:
     others = f" and {count_noun(len(moved) - 1, 'other')} were" if len(moved) > 1 else " was"
     headline = (
-        f"The runs part between the steps: {moved[0].name}{others} updated otherwise. The program of this step is the "
-        "same."
+        f"The runs diverge between the steps: {moved[0].name}{others} updated differently. The program of this step is "
+        "the same."
     )
-    evidence = [f"the parameters are apart by {moved[0].share:.1%} of what the update changed"]
+    evidence = [f"the parameters differ by {moved[0].share:.1%} of the update"]
     factors = [one.factor for one in moved]
     if factors[0] is not None:
         is_one = all(one is not None and np.isclose(one, factors[0], rtol=1e-3) for one in factors)
         evidence.append(
-            f"{'they all' if is_one else moved[0].name} went {factors[0]:.5g} times as far as in the reference, the "
-            "same way"
+            f"{'they all' if is_one else moved[0].name} moved {factors[0]:.5g} times as far as in the reference, in "
+            "the same direction"
         )
     if earlier.has_same_updates:
         evidence.append(
-            "without rounding, both runs make the same update in the step before: in one of them a call does not "
-            "compute what it means (`tensorprobe truth` of that step names it), or the parameters are changed unseen"
+            "without rounding, both runs make the same update in the previous step: in one of them a call computes a "
+            "wrong result (`tensorprobe truth` of that step names it), or something unrecorded changes the parameters"
         )
     origins = earlier.origins.get(moved[0].name, ())
     names = (next((one.parameter for one in origins), None), moved[0].name)

@@ -104,14 +104,14 @@ def describe_start(pair: LeafPair, steps: Mapping[str, TrueStep]) -> Difference:
         if leaf.parameter or pair.reference.parameter or calls[1] is None
         else f"{leaf.slot} of {calls[1].name}"
     )
-    size = "" if pair.error is None else f": they differ by {pair.error:.2g}"
-    because = f"{what} is not the same at the start{size}"
+    size = "" if pair.error is None else f" (relative difference {pair.error:.2g})"
+    because = f"{what} differs at the start{size}"
     users = steps["candidate"].users.get(leaf.number, [])
     if kind == "entered" and users and all(call.caller is not None for call in users):
-        because = f"what the optimizer keeps ({what}) is not the same{size}. The step before has made it"
+        because = f"the optimizer's state, {what}, differs{size}; it comes from the previous step"
     for side, value in (("candidate", leaf), ("reference", pair.reference)):
         if value.is_gradient and not _is_computed(value, steps[side]):
-            because = f"{what} is not the gradient that this step of the {side} computed: it was cleared too late, "
+            because = f"{what} is not the gradient that this step of the {side} computed: it was cleared too late "
             because += "or too early"
             break
     return Difference(kind, calls[0], calls[1], because, leaf=leaf)

@@ -156,9 +156,9 @@ def _find_other_function(explainer: ForwardExplainer, scattered: Scattered) -> l
     reference, candidate = calls["reference"], calls["candidate"]
     if reference is None or candidate is None:
         other = "candidate" if candidate is None else "reference"
-        because = f"what it computes is not in the {other}"
+        because = f"its result occurs nowhere in the {other}"
     elif not _do_the_same(reference, candidate):
-        because = "both take the same numbers, and each makes something else of them"
+        because = "both take the same values, but compute different things from them"
     else:
         chains = [
             _find_movers_before(call, steps[side])
@@ -166,8 +166,12 @@ def _find_other_function(explainer: ForwardExplainer, scattered: Scattered) -> l
         ]
         for first, second in zip(*chains, strict=False):
             if word_of(first) != word_of(second):
-                return [Difference("source", first, second, "each takes other numbers out of the same", is_clear=True)]
-        because = "it is given other numbers"
+                return [
+                    Difference(
+                        "source", first, second, "each takes different elements from the same values", is_clear=True
+                    )
+                ]
+        because = "it gets different values"
     is_any = reference is not None or candidate is not None
     return [Difference("source", reference, candidate, because, is_clear=True)] if is_any else []
 
@@ -212,7 +216,7 @@ def _find_left_out(beginnings: Sequence[TrueCall], scattered: Scattered) -> list
         and counts[0](call) > counts[1](call)
         and not any(scattered.exists("reference", values[number]) for number in call.outputs.values())
     ]
-    left_out = [Difference("source", call, None, "what it computes is not in the candidate") for call in missing]
+    left_out = [Difference("source", call, None, "its result occurs nowhere in the candidate") for call in missing]
     return [one for one in left_out if _computes(one, scattered)][:1]
 
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from tensorprobe.replay.result import Finding
 
 _WORDS = {
-    "kernel": "its result is not what the call means",
-    "overflow": "numbers overflow here",
-    "derivative": "the gradient that it gives back is not the derivative",
-    "sum": "the gradient that arrives is not the sum of what its users give back: a hook, or a write",
-    "write": "what goes in was changed by no recorded call",
-    "replica": "it is not what the other ranks have",
+    "kernel": "its result is not what it should be for its inputs",
+    "overflow": "values overflow here",
+    "derivative": "the gradient that it returns is not its derivative",
+    "sum": "the gradient is not the sum of what the calls that use the value return: a hook, or a write",
+    "write": "its input was changed by something that was not recorded",
+    "replica": "it is not the same as on the other ranks",
 }
 
 
@@ -23,11 +23,11 @@ def describe_finding(finding: Finding) -> str:
 def word_finding(side: str, place: str, finding: Finding) -> str:
     """The sentence. `place`: the call, and where it is."""
     words = describe_finding(finding)
-    return f"Both runs mean the same, but in the {side} {place} goes wrong: {words} ({finding.slot})."
+    return f"Both programs are equivalent, but in the {side} {place} goes wrong: {words} ({finding.slot})."
 
 
 def word_numbers(finding: Finding) -> Iterator[str]:
     """What was recorded, and what is right."""
     judged = finding.judgement
     if judged is not None:
-        yield f"recorded {judged.recorded:.6g}, and {judged.true:.6g} would be right, at {list(judged.index)}"
+        yield f"at {list(judged.index)}: recorded {judged.recorded:.6g}, correct {judged.true:.6g}"

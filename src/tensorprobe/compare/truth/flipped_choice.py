@@ -10,7 +10,7 @@ from tensorprobe.compare.truth.difference import Difference
 from tensorprobe.compare.truth.value_index import Counterparts, other_side
 from tensorprobe.replay.true_step import TrueCall, TrueStep
 
-FLIPPED = "what goes in has the same truth, and its result is a choice that rounding changed"
+FLIPPED = "its inputs are the same without rounding, and its result is a choice that rounding changed"
 
 
 def is_explained_by_rounding(step: TrueStep, calls: Collection[str] | None = None) -> bool:

@@ -199,7 +199,7 @@ class ForwardExplainer:
             if parting is not None:
                 return self._describe(parting.reference, parting.candidate)
         if partner is not None and self._is_left_out(partner, call):
-            because = "the candidate's call takes what goes into the reference's, and not what comes out of it"
+            because = "the candidate's call takes the input of the reference's call, not its result"
             return Difference("source", partner, call, because, is_left_out=True)
         return self._describe(partner or namesake, call)
 
@@ -286,21 +286,21 @@ class ForwardExplainer:
             one = candidate or reference
             assert one is not None
             side = "candidate" if candidate is not None else "reference"
-            return Difference("source", reference, candidate, f"what it computes is not in the {other_side(side)}")
+            return Difference("source", reference, candidate, f"its result occurs nowhere in the {other_side(side)}")
         if candidate.is_random and reference.is_random:
-            return Difference("random", reference, candidate, "it drew other random numbers")
+            return Difference("random", reference, candidate, "it drew different random numbers")
         untaken = self._find_untaken(reference, candidate)
         if untaken is not None:
-            because = f"it does not take {untaken.parameter or untaken.slot}, as the reference does"
+            because = f"it does not use {untaken.parameter or untaken.slot}, but the reference does"
             return Difference("entered", reference, candidate, because, is_clear=True)
         operands = [slot for slot in candidate.inputs if not self._is_same_operand(reference, candidate, slot)]
         words = word_of(reference), word_of(candidate)
         if words[0] != words[1]:
             is_comparison = ORDERS.issuperset(words) and not operands
             if is_comparison and not self._walker.describe_arguments(reference, candidate):
-                because = f"it compares by `{words[1]}` what the reference compares by `{words[0]}`"
+                because = f"it compares with `{words[1]}` where the reference compares with `{words[0]}`"
                 return Difference("source", reference, candidate, because, is_clear=True)
-            because = "both take the same value, and each does something else with it"
+            because = "both take the same value, but compute different things from it"
             return Difference("source", reference, candidate, because)
         arguments = self._walker.describe_arguments(reference, candidate, or_left_out=not operands)
         if arguments:
@@ -315,7 +315,7 @@ class ForwardExplainer:
         is_explained = all(is_explained_by_rounding(step, chosen) for step in self._steps.values())
         if candidate.outputs and is_choice and is_rounded and is_explained:
             return Difference("discontinuity", reference, candidate, FLIPPED)
-        return Difference("source", reference, candidate, "what goes in is the same, and it computes something else")
+        return Difference("source", reference, candidate, "its inputs are the same, but its result is not")
 
     def _is_same_operand(self, reference: TrueCall, candidate: TrueCall, slot: str) -> bool:
         if self._walker.is_same_operand(reference, candidate, slot):
@@ -329,7 +329,7 @@ class ForwardExplainer:
         rearranged = next((slot for slot in operands if self._walker.is_rearranged(reference, candidate, slot)), None)
         movers = list(self._find_movers_before(candidate, rearranged)) if rearranged is not None else []
         if rearranged is not None and movers:
-            because = f"{rearranged} of {describe_call(candidate)} has the right numbers in another order after it"
+            because = f"after it, {rearranged} of {describe_call(candidate)} has the right values in the wrong order"
             right = self._walker.find_maker(reference, candidate, rearranged) or reference
             return Difference("source", right, movers[0], because, is_clear=True, suspects=tuple(movers[1:]))
         for slot in operands:
@@ -337,7 +337,7 @@ class ForwardExplainer:
             if makers is not None:
                 return self._describe(*makers)
         words = ", ".join(operands[:4])
-        return Difference("entered", reference, candidate, f"it is given another value as {words}")
+        return Difference("entered", reference, candidate, f"it gets a different value for {words}")
 
     def _find_makers(self, reference: TrueCall, candidate: TrueCall, slot: str) -> tuple[TrueCall, TrueCall] | None:
         """The calls that made what two calls are given in one place, if both do the same in the same module, and the

@@ -78,10 +78,8 @@ class GradientExplainer:
         users = {side: next(iter(self._steps[side].users.get(leaf.number, ())), None) for side, leaf in leaves.items()}
         side = other_side(trained[0])
         is_named = leaves[side].parameter is not None
-        how = (
-            f"is frozen in the {side}" if is_named else f"the {side} takes its numbers without one (`.data`, `detach`)"
-        )
-        because = f"{pair.name} gets a gradient in the {trained[0]}, and {how}"
+        how = f"is frozen in the {side}" if is_named else f"the {side} uses its values detached (`.data`, `detach`)"
+        because = f"{pair.name} gets a gradient in the {trained[0]}, but {how}"
         yield Difference("entered", users["reference"], users["candidate"], because, is_backward=True, is_clear=True)
 
     def _describe_parameter(self, pair: GradientPair) -> list[Difference]:
@@ -92,7 +90,7 @@ class GradientExplainer:
         if untied:
             return untied
         users = {side: next(iter(self._steps[side].users.get(leaf.number, ())), None) for side, leaf in leaves.items()}
-        because = f"the gradient of {pair.name} is not the same, and those of all that is computed from it are"
+        because = f"the gradient of {pair.name} differs, but the gradients of everything computed from it are the same"
         return [Difference("source", users["reference"], users["candidate"], because, is_backward=True)]
 
     def _find_untied(self, leaf: TrueValue, side: str) -> Iterator[Difference]:
@@ -107,8 +105,8 @@ class GradientExplainer:
             if taken is None or first is None or taken.number == first.number:
                 continue
             calls, names = {side: call, other: same}, {side: leaf.parameter, other: taken.parameter}
-            because = f"it takes {names['candidate']}, and in the reference {names['reference']}: only the {side} ties"
-            because += " the two, so their gradients are not the same"
+            because = f"it uses {names['candidate']}, and in the reference {names['reference']}: only the {side} ties"
+            because += " the two, so their gradients differ"
             yield Difference("source", calls["reference"], calls["candidate"], because, is_backward=True)
 
     # -- which values --------------------------------------------------------------------------------------------------
@@ -219,7 +217,7 @@ class GradientExplainer:
                 lone = list(self._find_lone(partner, share.call))
                 if others[0].call.prefix == "Autograd":  # whose backward is its own: it stands for the calls inside
                     partner, lone = others[0].call, []
-                because = "the gradient that arrives is the same, and the one that it gives back is not"
+                because = "it receives the same gradient, but returns a different one"
                 yield from lone or [Difference("source", partner, share.call, because, is_backward=True)]
         else:
             yield from self._describe_lone(own or others, "candidate" if own else "reference")
@@ -242,10 +240,9 @@ class GradientExplainer:
                 stops.add(stop)
                 continue
             calls = {side: share.call, other_side(side): self._find_same_call(share.call, side)}
-            to = f"goes from it to {share.slot}"
-            because = f"a gradient {to}, and none does in the {other_side(side)}"
+            because = f"it passes a gradient to {share.slot}, which gets none in the {other_side(side)}"
             if side == "reference" and calls["candidate"] is not None:
-                because = f"no gradient {to}, as one does in the reference"
+                because = f"it passes no gradient to {share.slot}, which gets one in the reference"
             yield Difference("source", calls["reference"], calls["candidate"], because, is_backward=True)
 
     def _describe_stop(self, share: _Share, side: str) -> Difference | None:
@@ -259,9 +256,9 @@ class GradientExplainer:
         ends = {side: [given], other_side(side): self._counterparts.of(side, given)}
         exits = {name: find_exit(self._steps[name], call, ends[name]) for name, call in calls.items()}
         calls = {name: exits[name] or call for name, call in calls.items()} if all(exits.values()) else calls
-        because = "a gradient goes through it, and in the reference it is stopped there"
+        because = "it lets a gradient through, but the reference stops it there"
         if side == "reference":
-            because = "it lets no gradient through, and in the reference one goes on there"
+            because = "it lets no gradient through, but the reference does"
         return Difference("source", calls["reference"], calls["candidate"], because, is_backward=True, is_clear=True)
 
     def _follow(self, shares: Sequence[_Share], side: str) -> Iterator[_Share]:
@@ -379,8 +376,8 @@ def describe_cleared(pairs: Sequence[GradientPair], steps: Mapping[str, TrueStep
         if call is not None:
             others = f" and {count_noun(len(lost) - 1, 'other')}" if lost[1:] else ""
             because = (
-                f"the gradient of {lost[0].name}{others} that the backward pass before this one left was cleared "
-                "before anybody took it"
+                f"the gradient of {lost[0].name}{others}, left by the previous backward pass, was cleared before it "
+                "was used"
             )
             first, second = (call, None) if side == "reference" else (None, call)
             return Difference("source", first, second, because, is_backward=True, is_clear=True)

@@ -25,7 +25,7 @@ _SHARE = 1e-4
 _GRADIENT_UNITS = 256.0
 _OTHER_WAY = 2.0
 """A gradient that is nothing but rounding may have the other sign."""
-_UNTOUCHED = "one run's optimizer is given gradients as they are, and the other run clips them first"
+_UNTOUCHED = "one run clips the gradients before its optimizer gets them, the other does not"
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +122,7 @@ def describe_hidden_updates(found: Sequence[HiddenUpdate], steps: Mapping[str, T
         first.side: steps[first.side].calls.get(first.leaf.updated.by),
         other_side(first.side): steps[other_side(first.side)].maker(first.partner),
     }
-    because = f"{first.leaf.updated.parameter}{others} updated otherwise"
+    because = f"{first.leaf.updated.parameter}{others} updated differently"
     return [Difference("source", calls["reference"], calls["candidate"], because, is_clear=True)]
 
 

@@ -128,7 +128,7 @@ class Judgement:
             tensors = count_noun(
                 self.unknown, "tensor that one run starts from is", "tensors that one run starts from are"
             )
-            return f"{tensors} neither in the other one nor computed there"
+            return f"{tensors} neither in the other run nor computed there"
         for side, step in self.steps.items():
             if step.rewritten:
                 return (
@@ -141,7 +141,7 @@ class Judgement:
                 return f"the {side} was recorded with statistics only, which is not enough for some of its calls"
             lost = next(filter(step.is_taken_as_recorded, step.roots), None)
             if lost is not None:
-                return f"{lost.maker} of the {side} gives the loss, and could not be executed again"
+                return f"{lost.maker} of the {side} computes the loss, and could not be executed again"
             failed = next((name for name in step.coverage.gaps if name.startswith(PASS)), None)
             if failed is not None and self.observables.has_same_loss:
                 return f"{failed} of the {side} could not be run again ({step.coverage.gaps[failed]})"
@@ -226,7 +226,10 @@ def find_obstacle(reference: Run, candidate: Run) -> str | None:
             rank = run.rank
             check_replayable(rank)
             if not tells_tensors_apart(rank):
-                return f"{rank.folder} does not say which tensors are the same: it is another tool's, or an older dump"
+                return (
+                    f"{rank.folder} does not say which tensors are the same: it was written by another tool, or by an "
+                    "older version"
+                )
             layer = find_untold_layer(run.calls)
             if layer is not None:
                 return (

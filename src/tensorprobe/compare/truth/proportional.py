@@ -94,7 +94,7 @@ class Proportional:
                 own = self._find_own_factor(side, call)
                 powers = [] if own is None else [own**power for power in (1, 2, 0.5, -1, -2, -0.5) if own > 0]
                 if factor is not None and any(isclose(factor, power, rel_tol=_CLOSE) for power in powers):
-                    because = f"it multiplies by {own:.6g}, which the {other_side(side)} does not"
+                    because = f"it multiplies by {own:.6g}, but the {other_side(side)} does not"
                     calls = (None, call) if side == "candidate" else (call, None)
                     return Difference("source", calls[0], calls[1], because, is_clear=True)
         return None

@@ -24,7 +24,7 @@ def add_region(one: Difference, counterparts: Counterparts) -> Difference:
         if last is not None:
             given = ((slot, steps[side].values[number]) for slot, number in single.inputs.items())
             shared = tuple(slot for slot, value in given if counterparts.exists(side, value))
-            because = "what goes in is the same, and what comes out is not"
+            because = "the inputs are the same, but the results differ"
             return replace(one, region=Region(many, last, shared), because=because)
     return one
 

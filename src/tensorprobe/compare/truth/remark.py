@@ -17,8 +17,8 @@ def word_coverage(judgement: Judgement) -> Iterator[str]:
     scale = judgement.steps[SIDES[1]].loss_scale
     if scale != 1:
         yield (
-            f"the candidate's loss and its gradients are {scale:,.6g} times those of the reference, which is taken "
-            "back before the update"
+            f"the candidate's loss and its gradients are {scale:,.6g} times those of the reference; this is undone "
+            "before the update"
         )
     if len(judgement.borrowers) == 1:
         side = judgement.borrowers[0]
@@ -31,47 +31,47 @@ def word_coverage(judgement: Judgement) -> Iterator[str]:
         if own:
             functions = count_noun(len(own), "Function")
             yield (
-                f"the backward of {functions} of the {side} is not the derivative of the calls inside: what it "
-                f"gave back was taken (the first is {own[0]})"
+                f"the backward of {functions} of the {side} is not the derivative of its forward: the recorded "
+                f"gradients were used (the first is {own[0]})"
             )
     gaps = judgement.gaps
     if gaps:
         first, reason = next(iter(gaps.items()))
         calls = count_noun(len(gaps), "call")
-        yield f"not executed again: {calls}, whose recorded results were taken ({first}: {reason})"
+        yield f"not executed again: {calls}, recorded results used instead ({first}: {reason})"
     errors = [pair.error or 0.0 for pair in judgement.unequal if not judgement.differences]
     if errors:
-        parameters = count_noun(len(errors), "parameter is", "parameters are")
+        parameters = count_noun(len(errors), "parameter differs", "parameters differ")
         yield (
-            f"{parameters} not the same at the start of this step, by at most {max(errors):.1g}: "
-            "those of the reference served both"
+            f"{parameters} at the start of this step, by at most {max(errors):.1g}: "
+            "both runs were executed again with the reference's"
         )
     unpaired = judgement.observables.unpaired_gradients
     held = {value.parameter: value for value in judgement.steps["candidate"].leaves if value.parameter is not None}
     other = [one for one in unpaired if one.parameter in held and held[one.parameter].array.shape == one.array.shape]
     if other and judgement.is_equal:
         names = list_names([str(value.parameter) for value in other])
-        yield f"{names} did not start with the same numbers, which has no effect on the loss and the other gradients"
+        yield f"{names} started from different values, with no effect on the loss and the other gradients"
         unpaired = [one for one in unpaired if one not in other]
     if unpaired:
         names = list_names([value.parameter or value.slot for value in unpaired])
-        yield f"not compared: the gradient of {names} of the reference: nothing in the candidate has its numbers"
+        yield f"not compared: the gradient of {names} of the reference: no counterpart was found in the candidate"
     for side, count in judgement.replaced.items():
         if count:
-            values = count_noun(count, f"value of the {side} is", f"values of the {side} are")
-            yield f"{values} the rounding of those of the other run, which served both"
+            values = count_noun(count, f"value of the {side} is that", f"values of the {side} are those")
+            yield f"{values} of the {other_side(side)}, rounded: both runs were executed again with the unrounded ones"
 
 
 def word_coarse_kernels(judgement: Judgement) -> Iterator[str]:
     for side in SIDES:
         for finding in list(judgement.coarse_kernels(side))[:1]:
             assert finding.judgement is not None
-            numbers = f"{finding.judgement.recorded:.9g}, and {finding.judgement.true:.9g} would be right"
+            numbers = f"{finding.judgement.recorded:.9g} instead of {finding.judgement.true:.9g}"
             truth = judgement.truths[side]
-            results = "loss and gradients of parameters are" if truth.parameter_gradients else "loss is"
+            results = "loss and parameter gradients are" if truth.parameter_gradients else "loss is"
             yield (
                 f"coarse: {finding.record} of the {side} gives {numbers} ({finding.slot}); "
-                f"the {side}'s {results} right to {truth.worst_error:.0e}"
+                f"the {side}'s {results} still accurate to {truth.worst_error:.0e}"
             )
 
 
@@ -83,8 +83,8 @@ def word_coarser_values(judgement: Judgement) -> Iterator[str]:
         values = count_noun(len(coarser), "value")
         where = f" in module {first.call.module_path}" if first.call.module_path else ""
         yield (
-            f"precision: the candidate computes {values} in a coarser dtype than the reference, the first at "
-            f"{first.call.name}{where} ({first.candidate_dtype}, and {first.reference_dtype} in the reference)"
+            f"precision: the candidate computes {values} in a lower-precision dtype than the reference, the first at "
+            f"{first.call.name}{where} ({first.candidate_dtype} instead of {first.reference_dtype})"
         )
 
 

@@ -40,7 +40,7 @@ def find_repeated(
             first = next((before for before in users[:place] if _gives_the_same(before, user, step)), None)
             is_before = other.position <= one.reference.position
             if first is not None and is_before and not _is_repeated_there(user, step, likeness):
-                because = f"it computes what {first.name} has computed, and the reference something else"
+                because = f"it repeats what {first.name} computed, but the reference computes something different here"
                 yield Difference("source", other, user, because, is_clear=True)
                 return
 

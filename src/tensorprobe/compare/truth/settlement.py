@@ -10,7 +10,7 @@ from tensorprobe.compare.truth.judgement import Judgement
 from tensorprobe.run.call import Call
 
 SAME_TRUTH = "the same without rounding"
-COMPUTED_OTHERWISE = "another value in each run, computed in another way"
+COMPUTED_OTHERWISE = "a different value in each run, which computes it in a different way"
 _ALARMS = ("source", "entered", "drift", "discontinuity")
 
 
@@ -29,7 +29,7 @@ def settle_pairs(pairs: Iterable[PairedCall], judgement: Judgement, named: Colle
             if pair.role != "not compared":
                 pair.role, pair.because = "clean", ""
         elif pair.role in _ALARMS:
-            pair.role, pair.because = "propagated", "what goes into it differs"
+            pair.role, pair.because = "propagated", "its inputs differ"
 
 
 def is_same_value(value: ValuePair, calls: tuple[Call, Call], judgement: Judgement) -> bool | None:

@@ -28,7 +28,7 @@ def _find_taken_here(side: str, found: Judgement) -> Iterator[Difference]:
         partners = [one for result in results for one in found.counterparts.of(side, result)]
         calls = {side: taker, other_side(side): next((other.maker(one) for one in partners), None)}
         name = value.parameter or value.slot
-        because = f"it does not take {name}, as the reference does"
+        because = f"it does not use {name}, but the reference does"
         if side == SIDES[1]:
-            because = f"it takes {name}, and the reference does not"
+            because = f"it uses {name}, but the reference does not"
         yield Difference("source", calls[SIDES[0]], calls[SIDES[1]], because, is_clear=True)

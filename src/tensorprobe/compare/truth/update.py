@@ -138,8 +138,8 @@ def find_left_alone(pairs: Sequence[UpdatePair], steps: Mapping[str, TrueStep]) 
     for side, other in (("reference", "candidate"), ("candidate", "reference")):
         alone = [pair for pair in pairs if not pair.is_equal and pair.value(other).is_leaf]
         if alone:
-            others = f" and {count_noun(len(alone) - 1, 'other')} are" if alone[1:] else " is"
-            because = f"{alone[0].name}{others} updated here, and not in the {other}"
+            others = f" and {count_noun(len(alone) - 1, 'other')}" if alone[1:] else ""
+            because = f"only the {side} updates {alone[0].name}{others}"
             call = steps[side].maker(alone[0].value(side))
             first, second = (call, None) if side == "reference" else (None, call)
             found.append(Difference("source", first, second, because, is_clear=True))

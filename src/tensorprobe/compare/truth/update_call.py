@@ -12,7 +12,7 @@ from tensorprobe.run.call import Call
 from tensorprobe.run.step import Run, word_lines
 
 _FIRST = "input.0"
-BECAUSE = "it updates parameters, which are not the same afterwards"
+BECAUSE = "it updates parameters, which differ afterwards"
 
 
 @dataclass(frozen=True)

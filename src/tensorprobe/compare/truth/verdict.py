@@ -31,7 +31,7 @@ from tensorprobe.store.frame import describe_frame
 
 _SLIGHT = 0.0005
 """A smaller share of the loss's difference is none."""
-_OTHER_UPDATE = "the optimizers are given the same, and make other parameters of it"
+_OTHER_UPDATE = "both optimizers get the same gradients, but update the parameters differently"
 
 
 class TruthWords:
@@ -59,7 +59,9 @@ class TruthWords:
             return self._word_precision(judgement.precision_loss)
         if not judgement.is_equal:
             return Verdict(
-                "drift", f"{self._word_observables()} No call could be named.", tuple(word_coverage(self._judgement))
+                "drift",
+                f"{self._word_observables()} The call that causes this could not be found.",
+                tuple(word_coverage(self._judgement)),
             )
         evidence = (
             *self._word_rounding(),
@@ -86,13 +88,13 @@ class TruthWords:
         error = max(observed.loss_error, observed.worst_gradient)
         proved = " and ".join(filter(None, (", ".join(what[:-1]), *what[-1:]))) or "all results"
         have = "has" if what in (["the loss"], ["the gradient of 1 parameter"]) else "have"
-        points = ", also when all parameters are moved" if self._judgement.second_point is not None else ""
-        points = ", by the same calls" if self._judgement.is_one_program else points
+        points = ", also for other parameter values" if self._judgement.second_point is not None else ""
+        points = ", computed by the same calls" if self._judgement.is_one_program else points
         digits = f"to {error:.0e}" if error else "exactly"
-        start = " with drawn numbers" if self._judgement.is_drawn else ""
+        start = " with random tensors of the recorded statistics" if self._judgement.is_drawn else ""
         return (
             f"The runs agree. Both were executed again in float64{start}, and {proved} {have} the same value "
-            f"{digits}{points}. What is left is rounding."
+            f"{digits}{points}. What remains is rounding."
         )
 
     def _word_rounding(self) -> Iterator[str]:
@@ -105,7 +107,7 @@ class TruthWords:
                 if slot is None or value.array.size != 1 or not isinstance(slot.max, float) or not value.array.item():
                     return
                 off.append(f"{abs(slot.max / value.array.item() - 1):.1g} in the {side}")
-            yield f"rounding: the recorded loss is off by {' and by '.join(off)}"
+            yield f"rounding: the relative error of the recorded loss is {' and '.join(off)}"
 
     def _word_weights(self) -> list[str]:
         return describe_weights(self._judgement.observables, self._judgement.counterparts)
@@ -120,29 +122,32 @@ class TruthWords:
             count = f"{len(updated):,} of {len(self._judgement.updates):,} parameters"
             worst = max(pair.error for pair in updated)
             return (
-                f"Without rounding, the loss and the gradients are the same, but {count} are updated otherwise "
-                f"({names}), by up to {worst:.2g} of the update."
+                f"Without rounding, the loss and the gradients are the same, but {count} are updated "
+                f"differently ({names}): the updates differ by up to {worst:.2g} of their size."
             )
         if observed.is_equal and self._judgement.unequal and self._judgement.is_equal:
-            return "Started with the numbers of the reference, the candidate computes the same."
+            return "When it starts from the reference's values, the candidate computes the same."
         if observed.is_equal and self._judgement.is_equal:
             return "Without rounding, the loss and the gradients are the same."
         if observed.is_equal:
-            return "The two programs compute the same on this batch, but not with other parameters."
+            return "The two programs compute the same with these parameters, but not with other parameter values."
         if self._judgement.is_drawn:
-            what = "gradients are" if observed.has_same_loss else "the loss is"
-            return f"Neither run has kept tensors. With drawn numbers, and without rounding, {what} not the same."
+            what = "gradients differ" if observed.has_same_loss else "the loss differs"
+            return (
+                "Neither run recorded tensors. With random tensors of the recorded statistics, and without rounding, "
+                f"{what}."
+            )
         if not observed.has_same_loss:
             losses = f"{observed.reference_total!r} in the reference and {observed.candidate_total!r} in the candidate"
             return f"Without rounding, the loss is {losses}."
         differing = [pair for pair in observed.gradients if not pair.is_equal]
         if not differing:
             same = "The loss and the gradients are the same. " if observed.losses else ""
-            return f"{same}Results that no other call takes differ."
+            return f"{same}Results that no other call uses differ."
         names = list_names([pair.name for pair in differing])
-        count = f"{len(differing):,} of {len(observed.gradients):,} gradients of parameters"
-        verb = "is" if len(differing) == 1 else "are"
-        return f"Without rounding, the loss is the same, but {count} {verb} not ({names})."
+        count = f"{len(differing):,} of {len(observed.gradients):,} parameter gradients"
+        verb = "differs" if len(differing) == 1 else "differ"
+        return f"Without rounding, the loss is the same, but {count} {verb} ({names})."
 
     def _word_difference(self, first: Difference, others: list[Difference]) -> Verdict:
         kind: VerdictKind = first.kind
@@ -151,7 +156,7 @@ class TruthWords:
         is_updated_otherwise = any(not pair.is_equal for pair in self._judgement.updates)
         is_written_otherwise = is_updated_otherwise and (not first.is_found or first.is_inside)
         if first.kind == "unequal start":
-            headline = f"The runs did not start equal: {first.because}, first used by {place}."
+            headline = f"The runs started from different values: {first.because}; first used at {place}."
         elif first.kind == "discontinuity":
             headline = f"No call went wrong, but rounding flipped a choice at {place}: {first.because}."
         elif is_written_otherwise and self._judgement.observables.has_same_gradients:
@@ -169,7 +174,7 @@ class TruthWords:
             names = ", ".join(call.name for call in suspects[:MAX_NAMED])
             last = first.candidate.position if first.candidate is not None else 0
             where = "before" if first.suspects[0].position < last else "after"
-            evidence.insert(1, f"or at one of the calls {where} it, which only move its numbers: {names}")
+            evidence.insert(1, f"it may also be one of these calls {where} it, which only move data: {names}")
         return Verdict(
             kind,
             headline,
@@ -214,7 +219,7 @@ class TruthWords:
         evidence = [*word_numbers(finding), *self._lines(calls), *word_coverage(self._judgement)]
         if finding.kind == "sum":
             users = ", ".join(self._describe_record(side, name) for name in finding.other.split(", ")[:MAX_NAMED])
-            evidence.insert(1, f"what its users give back: {users}")
+            evidence.insert(1, f"the calls that use the value, and return its gradient: {users}")
         return Verdict(
             "source", headline, tuple(evidence), call=self._result(calls, "source", describe_finding(finding))
         )
@@ -224,9 +229,10 @@ class TruthWords:
             SIDES[0]: self._find_calls(SIDES[0], loss.reference, is_backward=False),
             SIDES[1]: self._find_calls(SIDES[1], loss.candidate, is_backward=False),
         }
-        errors = f"{loss.candidate_error:.1e} in the candidate, and by {loss.reference_error:.1e} in the reference"
-        because = f"its {loss.slot} is off by {errors}"
-        headline = f"Both runs mean the same, but the candidate loses digits at {_describe_place(calls)}: {because}."
+        errors = f"{loss.candidate_error:.1e} in the candidate and {loss.reference_error:.1e} in the reference"
+        because = f"the relative error of its {loss.slot} is {errors}"
+        place = _describe_place(calls)
+        headline = f"Both programs are equivalent, but the candidate loses precision at {place}: {because}."
         evidence = (*self._lines(calls), *word_coverage(self._judgement))
         return Verdict("drift", headline, evidence, call=self._result(calls, "drift", because))
 
@@ -281,7 +287,7 @@ class TruthWords:
             )
             words = [f"{slot.removeprefix('kwargs.')}={value:g}" for slot, value in known.items() if "kwargs." in slot]
             if call is not None and words:
-                yield f"{describe_call(call)} of the {side} was given {', '.join(sorted(words))}"
+                yield f"{describe_call(call)} of the {side} was called with {', '.join(sorted(words))}"
 
     def _describe_record(self, side: str, record: str) -> str:
         call = self._runs[side].by_name.get(record)
@@ -310,7 +316,7 @@ def _describe_region(one: Difference) -> str:
     first, single = one.call(side), one.call(other_side(side))
     assert first is not None and single is not None
     names = f"between {first.name} and {one.region.last.name} of the {side}"
-    return f"{names}, which stand against {single.name} of the {other_side(side)}"
+    return f"{names}, which correspond to {single.name} of the {other_side(side)}"
 
 
 def _describe_inside(one: Difference) -> str:
@@ -326,21 +332,21 @@ def _describe_inside(one: Difference) -> str:
 def _describe_other(one: Difference) -> str:
     call = one.candidate or one.reference
     is_known = one.effect is not None and one.effect > -_SLIGHT
-    effect = f" ({_describe_share(one.effect or 0.0)} of the loss's difference)" if is_known else ""
+    effect = f" ({_describe_share(one.effect or 0.0)} of the loss difference)" if is_known else ""
     return f"{describe_call(call) if call is not None else '?'}: {one.because}{effect}"
 
 
 def _word_effect(one: Difference) -> Iterator[str]:
     if one.effect is not None and one.effect < -_SLIGHT:
         yield (
-            "with the reference's value in this one place, the losses are further apart: it may differ in other places "
-            "too, or there is another difference behind it"
+            "with the reference's value in this one place, the losses are further apart: the same difference may be in "
+            "other places too, or another one follows"
         )
     elif one.effect is not None:
         share = _describe_share(one.effect)
-        yield f"with the reference's value in its place, {share} of the difference of the loss vanishes"
+        yield f"with the reference's value in its place, {share} of the loss difference disappears"
 
 
 def _describe_share(share: float) -> str:
     """Of a sum of differences each may be more than all."""
-    return "all" if share > 1 - _SLIGHT else "nothing" if share < _SLIGHT else f"{share:.1%}"
+    return "all" if share > 1 - _SLIGHT else "none" if share < _SLIGHT else f"{share:.1%}"

@@ -97,9 +97,17 @@ class Walker:
         candidate = self._value("candidate", calls[1].inputs[slot])
         exists = self._counterparts.exists
         if (is_order or not exists("candidate", candidate)) and self._takes("candidate", makers[1], reference):
-            yield Parting(calls[0], makers[1], f"only the candidate calls it before {describe_call(calls[1])}")
+            yield Parting(
+                calls[0],
+                makers[1],
+                f"only the candidate calls {describe_call(makers[1])} before {describe_call(calls[1])}",
+            )
         elif (is_order or not exists("reference", reference)) and self._takes("reference", makers[0], candidate):
-            yield Parting(makers[0], calls[1], f"only the reference calls it before {describe_call(calls[0])}")
+            yield Parting(
+                makers[0],
+                calls[1],
+                f"only the reference calls {describe_call(makers[0])} before {describe_call(calls[0])}",
+            )
 
     def _takes(self, side: str, call: TrueCall, value: TrueValue) -> bool:
         """Is this value of the other run one that goes into the call?"""

@@ -57,7 +57,7 @@ def describe_weights(observables: Observables, counterparts: Counterparts) -> li
     ]
     lines = [*_word_wholes(_find_wholes(pairs)), *_word_overlaps(pairs), *_word_unparted(pairs, counterparts.steps)]
     left = len(lines) - _MAX_LINES
-    return lines if left <= 1 else [*lines[:_MAX_LINES], f"weights: {left} more lines of this kind are left out"]
+    return lines if left <= 1 else [*lines[:_MAX_LINES], f"weights: {left} more lines like these are not shown"]
 
 
 def _iter_frozen_pieces(observables: Observables, counterparts: Counterparts) -> Iterator[GradientPair]:
@@ -106,8 +106,10 @@ def _word_overlaps(pairs: Sequence[GradientPair]) -> Iterator[str]:
         groups.append(names)
     if groups:
         first, second = (_list_few(sorted(side)) for side in groups[0])
-        more = f"; {len(groups) - 1} more like it" if groups[1:] else ""
-        yield f"weights: {first} of the reference are the same rows as {second} of the candidate, cut otherwise{more}"
+        more = f"; {len(groups) - 1} more like this" if groups[1:] else ""
+        yield (
+            f"weights: {first} of the reference are the same rows as {second} of the candidate, split differently{more}"
+        )
 
 
 def _place_part(part: TrueValue, shape: tuple[int, ...], places: Array) -> _Part:
@@ -129,7 +131,7 @@ def _describe_order(shape: tuple[int, ...], places: Array) -> str:
     if bool(np.all(np.diff(places) > 0)):
         return ""
     turned = np.moveaxis(places.reshape(shape), -1, max(len(shape) - 2, 0)).reshape(-1)
-    return "transposed" if bool(np.all(np.diff(turned) > 0)) else "in another order"
+    return "transposed" if bool(np.all(np.diff(turned) > 0)) else "in a different order"
 
 
 def _spell_range(first: int, last: int) -> str:
@@ -148,7 +150,7 @@ def _word_wholes(wholes: Sequence[_Whole]) -> Iterator[str]:
     for whole in wholes:
         alike.setdefault(whole.pattern, []).append(whole)
     for group in alike.values():
-        more = f"; {len(group) - 1:,} more like it" if len(group) > 1 else ""
+        more = f"; {len(group) - 1:,} more like this" if len(group) > 1 else ""
         yield f"weights: {_word_whole(group[0])}{more}"
 
 
@@ -192,11 +194,11 @@ def _word_unparted(pairs: Sequence[GradientPair], steps: dict[str, TrueStep]) ->
     renamed = [pair for pair in others if pair.reference.parameter != pair.candidate.parameter]
     if renamed:
         names = _list_few([f"{pair.reference.parameter} is {pair.candidate.parameter}" for pair in renamed])
-        yield f"weights: {_count(renamed)} another name in the candidate: {names}"
+        yield f"weights: {_count(renamed)} a different name in the candidate: {names}"
     turned = [pair for pair in others if not is_same(pair.reference.array, pair.candidate.array, pair.tolerance)]
     if turned:
         names = _list_few([pair.candidate.parameter or "" for pair in turned])
-        yield f"weights: {_count(turned)} axes in another order in the candidate: {names}"
+        yield f"weights: {_count(turned)} axes in a different order in the candidate: {names}"
 
 
 def _word_shared(pair: GradientPair, steps: dict[str, TrueStep]) -> str:

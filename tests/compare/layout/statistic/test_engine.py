@@ -23,7 +23,7 @@ FOUND = {
     "tp.no_reduce": (
         "source",
         "Tensor.add.6.forward of ranks 0, 1 in block: its input.1 is one of 2 parts whose sum over ranks 0, 1 is "
-        "output.0 of Functional.linear.1.forward of the reference, and nothing has added them up.",
+        "output.0 of Functional.linear.1.forward of the reference, but nothing has added them up.",
     ),
     "tp_turned.no_reduce": ("source", "Tensor.add.6.forward of ranks 0, 1 in block: its input.1 is one of 2 parts"),
     "tp.no_reduce_bfloat16": (
@@ -32,12 +32,12 @@ FOUND = {
         "there the difference is larger than rounding, and at the first of the two its input.1 is one of 2 parts",
     ),
     "tp_narrow.no_reduce": ("source", "between Tensor.add.6.forward of ranks 0, 1 in block and Tensor.pow.1.forward"),
-    "tp_narrow.stale": ("unequal start", "block.after.weight of rank 1 is not what the reference has"),
+    "tp_narrow.stale": ("unequal start", "block.after.weight of rank 1 is neither the reference's"),
     "tp.no_copy": ("source", "gradient of head.norm.weight on ranks 0, 1 is not: each of ranks 0, 1 has only its own"),
     "tp.bias": ("source", "Functional.linear.3.forward of ranks 0, 1 in block.mlp"),
     "tp.offset": ("source", "Tensor.max.0.forward of ranks 0, 1 in head"),
-    "tp.seed": ("random", "Functional.dropout.0.forward of rank 1 in block.dropout: it drew other random numbers."),
-    "tp.stale": ("unequal start", "by its statistics, block.after.weight of rank 1 is not what the reference has"),
+    "tp.seed": ("random", "Functional.dropout.0.forward of rank 1 in block.dropout: it drew different random numbers."),
+    "tp.stale": ("unequal start", "by its statistics, block.after.weight of rank 1 is neither the reference's"),
     "tp.kernel": ("source", "Functional.gelu.0.forward of ranks 0, 1 in block.mlp"),
     "sp.norm": ("source", "gradient of block.norm.weight on ranks 0, 1 is not: each of ranks 0, 1 has only its own"),
     "dtensor.partial": ("source", "Functional.linear.1.forward of ranks 0, 1"),
@@ -50,7 +50,7 @@ FOUND = {
     ),
     "fsdp2_l1.half": ("incomplete", "the gradient of 11 parameters is not in the dump"),
     "fsdp2_l1.data": ("source", "Functional.embedding.0.forward of ranks 0, 1 in embedding"),
-    "ddp.stale": ("unequal start", "block.mlp.up of rank 1 is not what the reference has"),
+    "ddp.stale": ("unequal start", "block.mlp.up of rank 1 is neither the reference's"),
     "accumulation.scale": (
         "source",
         "The loss of the candidate (the mean over ranks) is 2 times that of the reference",
@@ -59,7 +59,7 @@ FOUND = {
     "ep.expert": ("source", "Tensor.split.0.forward of rank 1 in block.mlp"),
     "pp.micro": ("source", "Functional.cross_entropy.0.forward of rank 1 in head"),
     "tp4.few": ("source", "of the reference, and those of ranks 2, 3 are left out."),
-    "tp4.stale": ("unequal start", "block.after.weight of rank 3 is not what the reference has"),
+    "tp4.stale": ("unequal start", "block.after.weight of rank 3 is neither the reference's"),
     "grid.no_reduce": ("source", "Functional.linear.1.forward of ranks 0, 1, 2, 3 in block.attention"),
     "grid.left_out": ("source", "gradient of head.norm.weight on ranks 0, 2 is not: each of ranks 0, 2 has only"),
 }

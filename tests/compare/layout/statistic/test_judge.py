@@ -40,7 +40,7 @@ def test_the_first_call_whose_result_is_another_is_named() -> None:
     found = judge(second=1.1)
     ((beginning, kind, because),) = found.beginnings
     assert (beginning.call.name, beginning.ranks, kind) == ("Torch.add.1.forward", (0, 1), "source")
-    assert because.startswith("what goes in has the statistics of the reference")
+    assert because.startswith("its inputs have the statistics of the reference")
     assert found.last is None
 
 

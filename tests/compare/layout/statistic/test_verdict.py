@@ -39,7 +39,7 @@ def test_without_any_gradients_it_is_said_that_they_were_not_judged(whole: Recor
         rank.gradients.clear()
     verdict = judge(reference, candidate)
     assert verdict.kind == "agree"
-    assert "not judged: gradients of parameters, which were not recorded (record at level mix)" in verdict.evidence
+    assert "not judged: parameter gradients, which were not recorded (record at level mix)" in verdict.evidence
 
 
 def test_a_parameter_that_the_reference_has_nothing_like_is_not_taken_as_equal(whole: Recorded, two: Recorded) -> None:

@@ -94,7 +94,7 @@ def _look_closer(found: SummaryJudgement, tolerance: float) -> None:
 
 def _explain(beginning: Beginning, tracer: Tracer) -> tuple[VerdictKind, str]:
     if is_random(beginning.call):
-        return "random", "it drew other random numbers"
+        return "random", "it drew different random numbers"
     for member, slot, value in tracer.inputs(beginning.rank, beginning.call):
         relation = tracer.relation(member, value)
         if relation is None or not relation.is_share:
@@ -102,13 +102,13 @@ def _explain(beginning: Beginning, tracer: Tracer) -> tuple[VerdictKind, str]:
         members = [rank for rank, _ in tracer.find_members(beginning.rank, beginning.call.name)]
         missing = [rank for rank in relation.ranks if rank not in members]
         left_out = f", and those of {list_ranks(missing)} are left out" if missing else ""
-        rest = ", and nothing has added them up" if len(members) == 1 else left_out
+        rest = ", but nothing has added them up" if len(members) == 1 else left_out
         call, name = relation.known.call, relation.known.name
         return "source", (
             f"its {slot} is one of {len(relation.ranks)} parts whose sum over {list_ranks(relation.ranks)} is "
             f"{name if call is None else f'{name} of {call.name}'} of the reference{rest}"
         )
     return "source", (
-        "what goes in has the statistics of the reference, as a whole or in parts, and what comes out has not (whole "
-        "numbers, such as tokens and labels, were not looked at)"
+        "its inputs have the statistics of the reference, as a whole or in parts, but its result does not (integers, "
+        "such as tokens and labels, were not compared)"
     )

@@ -69,11 +69,12 @@ class SummaryWords:
         peers = f"; {list_ranks(first.peers)} fit" if len(first.peers) > 1 else ""
         peers = f"; {list_ranks(first.peers)} fits" if len(first.peers) == 1 else peers
         headline = (
-            f"The runs did not start equal: by its statistics, {first.name} of {list_ranks(ranks)} is not what the "
-            f"reference has, nor a part of it{size}{peers}."
+            f"The runs started from different values: by its statistics, {first.name} of {list_ranks(ranks)} is "
+            f"neither the reference's nor a part of it{size}{peers}."
         )
         names = dict.fromkeys(one.name for one in strays)
-        evidence = f"{count_noun(len(names), 'parameter')} of the candidate differ: {_name(names)}"
+        differ = "differs" if len(names) == 1 else "differ"
+        evidence = f"{count_noun(len(names), 'parameter')} of the candidate {differ}: {_name(names)}"
         return Verdict("unequal start", headline, (evidence, *self._evidence()))
 
     def _word_forward(self) -> Verdict:
@@ -98,8 +99,8 @@ class SummaryWords:
         (_, expected), (words, found) = readings
         times = f"{found / expected:.6g} times" if expected else "not"
         return (
-            f"The loss of the candidate ({words}) is {times} that of the reference, and statistics do not tell where "
-            "the two part: it may be scaled, or averaged, in another way."
+            f"The loss of the candidate ({words}) is {times} that of the reference, and statistics do not show where "
+            "the runs diverge: it may be scaled or averaged differently."
         )
 
     def _word_gradients(self) -> Verdict:
@@ -107,15 +108,15 @@ class SummaryWords:
         first = wrong[-1]
         words = {
             "share": f"each of {list_ranks(first.ranks)} has only its own share; together they are that of the "
-            "reference, and nothing has added them up",
+            "reference, but nothing has added them up",
             "factor": f"it is {first.factor or 0.0:.6g} times that of the reference",
         }
-        because = words.get(first.kind, "its statistics are others")
+        because = words.get(first.kind, "its statistics differ")
         headline = (
             f"The loss is the same, but the gradient of {first.name} on {list_ranks(first.ranks)} is not: {because}."
         )
         names = _name([one.name for one in reversed(wrong)])
-        evidence = f"{len(wrong)} of {len(self._judgement.gradients)} gradients of parameters differ: {names}"
+        evidence = f"{len(wrong)} of {len(self._judgement.gradients)} parameter gradients differ: {names}"
         return Verdict("source", headline, (evidence, *self._evidence()))
 
     def _evidence(self) -> tuple[str, ...]:
@@ -127,7 +128,7 @@ class SummaryWords:
             shown = [f"{number!r} on rank {rank}" for rank, number in loss.totals.items()][:_MAX_NAMED]
             lines.append(f"the loss of the {side}: {', '.join(shown) or 'not known'}")
         if not judgement.gradients:
-            lines.append("not judged: gradients of parameters, which were not recorded (record at level mix)")
+            lines.append("not judged: parameter gradients, which were not recorded (record at level mix)")
         return (*lines, *(f"not judged: {words}" for words in self._word_unknown()))
 
     def _place(self, one: Beginning) -> str:
