@@ -104,3 +104,42 @@ def test_a_mistake_beside_data_that_is_prepared_otherwise_is_named(tmp_path: Pat
     """And not what is as large as half a batch, where the reference has it for the whole one."""
     verdict = compare(tmp_path, fault)
     assert verdict.call is not None and fault in verdict.call.candidate[-1].name, verdict
+
+
+def train_with_room(path: Path, parts: int) -> Path:
+    """A part of new memory is written to, and all of it is used."""
+    torch.manual_seed(0)
+    first, second = nn.Linear(6, 4), nn.Linear(8, 1)
+    rows = torch.randn(4, 6)
+    with tensorprobe.capture(nn.ModuleList([first, second]), str(path), level="L1", task="tensor"):
+        for part in rows.chunk(parts):
+            room = part.new_empty(len(part), 8)
+            room[:, :4] = first(part)
+            room[:, 4:].copy_(part[:, :4])
+            (second(room).square().mean() / parts).backward()
+    return path
+
+
+def test_a_part_of_memory_that_is_written_to_for_half_a_batch_is_no_result_that_differs(tmp_path: Path) -> None:
+    paths = (train_with_room(tmp_path / str(parts), parts) for parts in (1, 2))
+    verdict = tensorprobe.compare(*paths, processes=1).verdict
+    assert verdict.kind == "agree", verdict
+
+
+def train_with_dropout(path: Path, seed: int, parts: int) -> Path:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.3), nn.Linear(8, 1))
+    rows = torch.randn(4, 6)
+    torch.manual_seed(seed)
+    with tensorprobe.capture(model, str(path), level="L1", task="tensor"):
+        for part in rows.chunk(parts):
+            (model(part).square().mean() / parts).backward()
+    return path
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_of_a_dropout_with_another_seed_it_is_said_that_it_drew_other_numbers(tmp_path: Path, parts: int) -> None:
+    paths = train_with_dropout(tmp_path / "r", 1, 1), train_with_dropout(tmp_path / "c", 2, parts)
+    verdict = tensorprobe.compare(*paths, processes=1).verdict
+    assert verdict.kind == "random" and "seed_all" in verdict.headline, verdict
+    assert verdict.call is not None and verdict.call.candidate[-1].op == "dropout", verdict

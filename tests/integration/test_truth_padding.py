@@ -88,3 +88,78 @@ def test_a_mistake_is_not_named_where_padding_begins(tmp_path: Path, fault: str,
     """Nor by an argument that only gradients depend on, as that of the embedding does that names the padding."""
     verdict = compare(tmp_path, fault)
     assert verdict.call is not None and call in verdict.call.candidate[-1].name, verdict
+
+
+# -- what is put elsewhere, and said by whole numbers ------------------------------------------------------------------
+
+
+class Sharded(nn.Module):
+    """A network in one piece, or in the shards that two ranks would have, in one process."""
+
+    def __init__(self, *, is_sharded: bool, has_bias_twice: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.first = nn.Embedding(WORDS + 1, WIDTH), nn.Linear(WIDTH, 4 * WIDTH)
+        self.second, self.head = nn.Linear(4 * WIDTH, WIDTH), nn.Linear(WIDTH, WORDS + 1)
+        self.is_sharded, self.has_bias_twice = is_sharded, has_bias_twice
+        if is_sharded:
+            for name, axis in (("first", 0), ("second", 1), ("head", 0)):
+                layer = getattr(self, name)
+                delattr(self, name)
+                shards = [nn.Parameter(one.clone()) for one in layer.weight.detach().chunk(2, axis)]
+                self.register_module(f"{name}_weight", nn.ParameterList(shards))
+                biases = [layer.bias.detach()] if axis else layer.bias.detach().chunk(2)
+                self.register_module(f"{name}_bias", nn.ParameterList([nn.Parameter(one.clone()) for one in biases]))
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        x = self.table(tokens)
+        x = x + (self.add_shards(x) if self.is_sharded else self.second(F.gelu(self.first(x))))
+        if not self.is_sharded:
+            return F.cross_entropy(self.head(x).flatten(0, 1), targets.flatten())
+        shards = [F.linear(x, *one) for one in zip(self.head_weight, self.head_bias, strict=True)]
+        return self.find_loss(shards, targets)
+
+    def add_shards(self, x: Tensor) -> Tensor:
+        parts = [F.gelu(F.linear(x, *one)) for one in zip(self.first_weight, self.first_bias, strict=True)]
+        (bias,) = self.second_bias
+        own = bias if self.has_bias_twice else None
+        left, right = (F.linear(part, weight, own) for part, weight in zip(parts, self.second_weight, strict=True))
+        return left + right if self.has_bias_twice else left + right + bias
+
+    def find_loss(self, shards: list[Tensor], targets: Tensor) -> Tensor:
+        highest = torch.stack([one.detach().amax(-1) for one in shards]).amax(0)
+        total, picked = torch.zeros_like(highest), torch.zeros_like(highest)
+        for rank, shard in enumerate(shards):
+            outside = targets // shard.shape[-1] != rank
+            place = (targets - rank * shard.shape[-1]).masked_fill(outside, 0)
+            chosen = (shard - highest[..., None]).gather(-1, place[..., None]).squeeze(-1)
+            picked, total = (
+                picked + chosen.masked_fill(outside, 0.0),
+                total + (shard - highest[..., None]).exp().sum(-1),
+            )
+        return (total.log() - picked).mean()
+
+
+def train_sharded(path: Path, **options: bool) -> Path:
+    model = Sharded(**options)
+    words = torch.randint(0, WORDS, (4, 9), generator=torch.Generator().manual_seed(3))
+    with tensorprobe.capture(model, str(path), level="L1", task="tensor"):
+        for part in words.chunk(2) if model.is_sharded else [words]:
+            (model(part[:, :-1], part[:, 1:]) / (2 if model.is_sharded else 1)).backward()
+    return path
+
+
+@pytest.mark.parametrize("has_bias_twice", [False, True])
+def test_a_bias_that_is_added_by_both_shards_is_named_and_no_whole_numbers(
+    tmp_path: Path, has_bias_twice: bool
+) -> None:
+    paths = (
+        train_sharded(tmp_path / "reference", is_sharded=False),
+        train_sharded(tmp_path / "candidate", is_sharded=True, has_bias_twice=has_bias_twice),
+    )
+    verdict = tensorprobe.compare(*paths, processes=1).verdict
+    if not has_bias_twice:
+        assert verdict.kind == "agree", verdict
+    else:
+        assert verdict.call is not None, verdict
+        assert verdict.call.candidate[-1].op == "linear", verdict

@@ -10,6 +10,7 @@ import numpy as np
 from tensorprobe.compare.truth.call_likeness import word_of
 from tensorprobe.compare.truth.piece import Bound, find_pieces
 from tensorprobe.compare.truth.same_array import is_laid_out, is_same, norm_of
+from tensorprobe.compare.truth.scattered import Scattered
 from tensorprobe.compare.truth.value_index import FINE, ROUNDED_UNITS, ZERO, Counterparts, other_side
 from tensorprobe.replay.true_step import UNITS, Array, TrueStep, TrueValue
 
@@ -52,12 +53,17 @@ def find_ends(counterparts: Counterparts, *, is_training: bool) -> dict[str, lis
         if piece.part.array.size == piece.whole.array.size:
             ends["candidate"].remove(piece.part)
             ends["reference"].remove(piece.whole)
-    return _keep_common(
+    common = _keep_common(
         {
             side: [one for one in values if not _is_report(one, counterparts.steps[side])]
             for side, values in ends.items()
         }
     )
+    is_in_parts = len({len(step.roots) for step in counterparts.steps.values()}) > 1
+    if not is_in_parts or not any(common.values()):
+        return common
+    scattered = Scattered(counterparts)
+    return {side: [one for one in values if not scattered.of(side, one)] for side, values in common.items()}
 
 
 def _is_report(end: TrueValue, step: TrueStep) -> bool:

@@ -20,7 +20,9 @@ from tensorprobe.compare.truth.start import pair_lone_leaves
 from tensorprobe.compare.truth.value_index import ORDERS, Counterparts, other_side
 from tensorprobe.compare.truth.walk import Walker
 from tensorprobe.replay.true_step import TrueCall, TrueValue
+from tensorprobe.word.operation import is_a
 
+_DRAWN = "it drew different random numbers (to draw the same, call seed_all in both runs)"
 _MAX_OPENED = 4
 """Of the calls where one run alone begins to differ, so many are taken apart."""
 
@@ -288,7 +290,7 @@ class ForwardExplainer:
             side = "candidate" if candidate is not None else "reference"
             return Difference("source", reference, candidate, f"its result occurs nowhere in the {other_side(side)}")
         if candidate.is_random and reference.is_random:
-            return Difference("random", reference, candidate, "it drew different random numbers")
+            return Difference("random", reference, candidate, _DRAWN)
         untaken = self._find_untaken(reference, candidate)
         if untaken is not None:
             because = f"it does not use {untaken.parameter or untaken.slot}, but the reference does"
@@ -308,6 +310,8 @@ class ForwardExplainer:
             return Difference("entered", reference, candidate, because, is_called_otherwise=True)
         if operands:
             return self._describe_operands(reference, candidate, operands)
+        if is_a(words[0], "random"):  # a dropout, whose mask is what was recorded
+            return Difference("random", reference, candidate, _DRAWN)
         values = self._steps["candidate"].values
         is_choice = not any(values[number].is_floating for number in candidate.outputs.values())
         is_rounded = any(values[number].is_floating for number in candidate.inputs.values())
