@@ -18,6 +18,7 @@ mindspore         what MindSpore says otherwise
   results           which result of PyTorch's each result is, where it returns others or in another order; null: none
   values            of arguments, that PyTorch spells otherwise
   silent            arguments that change nothing, or nothing with these values
+  backward          arguments of functions, by PyTorch's names, that change gradients alone
   defaults          that differ from PyTorch's, so that the same call without this argument computes something else
 
 Arguments have PyTorch's names too (their order and names are in signature.json, see `signature`):
@@ -26,6 +27,7 @@ Arguments have PyTorch's names too (their order and names are in signature.json,
     common_value(call, "kwargs.momentum", 0.9)    0.1, where MindSpore keeps what PyTorch replaces
     default_value(call, "dim")              what the function takes when it is not given
     name_buffer(call, "input.1")            "running_mean", for torch.nn.functional.batch_norm(x, mean, variance)
+    is_of_backward(call, "input.2")         an argument that only gradients depend on
     is_silent("kwargs.inplace", True)       an argument that changes nothing; `is_made_with`: that no record can have
     differing_defaults(call)                what to look at when two calls without arguments differ
 """
@@ -168,6 +170,12 @@ def is_silent(slot: str, value: Any) -> bool:
     name = slot.removeprefix("kwargs.").partition(".")[0]
     values = vocabulary()["silent"].get(name)
     return values is not None and (values == "any" or value in values)
+
+
+def is_of_backward(call: Spoken, slot: str) -> bool:
+    """Does an argument change nothing but gradients?"""
+    names = vocabulary()["backward"].get(common_op(call.framework, call.kind, call.prefix, call.op), ())
+    return common_argument(call, slot).removeprefix("kwargs.") in names
 
 
 def is_made_with(call: Spoken, slot: str) -> bool:

@@ -12,6 +12,7 @@ from tensorprobe.replay.true_step import TrueCall
 from tensorprobe.run.call import Call
 from tensorprobe.run.step import Run
 from tensorprobe.store.slot import PlainSlot, TensorSlot
+from tensorprobe.word.vocabulary import is_of_backward
 
 
 class Arguments:
@@ -34,14 +35,15 @@ class Arguments:
     def describe_differing(
         self, reference: TrueCall, candidate: TrueCall, *, has_same_shape: bool, or_left_out: bool
     ) -> str:
-        """What is no tensor and not the same, in words. `has_same_shape`: so have the results, and a size says no
-        more. `or_left_out`: also what only one is given."""
+        """What is no tensor and not the same, in words, but for what only gradients depend on. `has_same_shape`: so
+        have the results, and a size says no more. `or_left_out`: also what only one is given."""
         calls = self._find(reference, candidate)
         if calls is None:
             return _describe_inside(reference, candidate)
         values = make_values(pair_slots(*calls), calls)
         plain = [value for value in values if value.is_input and not value.is_tensor and not _is_dtype(value)]
         told = [value for value in plain if not (has_same_shape and is_size(value, calls))]
+        told = [value for value in told if not _is_of_backward(value, calls)]
         return describe_arguments(find_changed(told, or_left_out))
 
     def place_of(self, side: str, call: TrueCall) -> tuple[str, str] | None:
@@ -66,6 +68,11 @@ def _describe_inside(reference: TrueCall, candidate: TrueCall) -> str:
     first, second = reference.arguments, candidate.arguments
     names = [name for name in second if name in first and first[name] != second[name]]
     return ", ".join(f"{name}={second[name]!r} where the reference had {first[name]!r}" for name in names)
+
+
+def _is_of_backward(value: ValuePair, calls: tuple[Call, Call]) -> bool:
+    slots = zip(calls, (value.reference, value.candidate), strict=True)
+    return any(slot is not None and is_of_backward(call, slot.slot) for call, slot in slots)
 
 
 def _is_dtype(value: ValuePair) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -11,6 +11,7 @@ from tensorprobe.compare.truth.call_likeness import count_alike, word_of
 from tensorprobe.compare.truth.difference import Difference
 from tensorprobe.compare.truth.elementwise import is_elementwise
 from tensorprobe.compare.truth.forward_difference import ForwardExplainer, Starts
+from tensorprobe.compare.truth.live import Live
 from tensorprobe.compare.truth.opening import Opener, Opening
 from tensorprobe.compare.truth.proportional import Proportional
 from tensorprobe.compare.truth.region import add_region
@@ -20,12 +21,17 @@ from tensorprobe.replay.true_step import TrueCall, TrueStep
 
 
 def explain_forward(
-    counterparts: Counterparts, starts: Starts, arguments: Arguments, inside: Mapping[str, Opener]
+    counterparts: Counterparts,
+    starts: Starts,
+    arguments: Arguments,
+    inside: Mapping[str, Opener],
+    gradients: Callable[[], Mapping[str, TrueStep]],
 ) -> tuple[list[Difference], Counterparts]:
     """Where the ways to these values part, the place that comes first, and both steps with those calls taken apart that
     had to be. If a call stands against one that does something else, what is computed inside them is looked at, too;
     then values that the other run has but for a factor, or in parts. Where both only put numbers elsewhere, each in its
-    own way, what is computed of them is looked at."""
+    own way, what is computed of them is looked at; where that leads to one run alone, what the loss depends on, by the
+    `gradients` that arrive."""
     opening = Opening(counterparts, starts, arguments, inside)
     differences, counterparts = opening.explain()
     if _is_settled(differences, counterparts):
@@ -54,6 +60,9 @@ def explain_forward(
         told += [next((pair for pair in computing if _comes_before(pair, one)), one) for one in functions]
         told.sort(key=lambda one: one.reference.position if one.reference is not None else 0)
         found = told or found
+    if not found or found[0].is_lone or found[0].is_given_other:
+        live = ForwardExplainer(counterparts, Live(scattered, gradients()), arguments).explain(starts)
+        found = live if live and not live[0].is_lone else found
     return [*(add_region(one, counterparts) for one in found[:1]), *found[1:]], counterparts
 
 

@@ -344,7 +344,10 @@ class _TruthJudge:
 
     def _explain_forward(self, counterparts: Counterparts, starts: Starts) -> tuple[list[Difference], Counterparts]:
         inside = {side: one.look_inside() for side, one in self._replaying.items()}
-        return explain_forward(counterparts, starts, self._arguments, inside)
+        return explain_forward(counterparts, starts, self._arguments, inside, self._replay_gradients)
+
+    def _replay_gradients(self) -> Mapping[str, TrueStep]:
+        return self._replay(keeping=dict.fromkeys(SIDES, Keeping(has_gradients=True))).steps
 
     def _replay(
         self,

@@ -15,8 +15,8 @@ from tensorprobe.compare.truth.observable import Observables, find_held_otherwis
 from tensorprobe.compare.truth.piece import Bound, find_pieces, turn
 from tensorprobe.compare.truth.same_array import is_constant, permutations
 from tensorprobe.compare.truth.start import LeafPair
-from tensorprobe.compare.truth.value_index import Counterparts, other_side
-from tensorprobe.replay.true_step import LEAST, UNITS, Array, LeafKey, TrueValue
+from tensorprobe.compare.truth.value_index import FINE, Counterparts, other_side
+from tensorprobe.replay.true_step import LEAST, UNITS, Array, LeafKey, TrueStep, TrueValue
 
 _SLACK = 2.0
 _FEW = 8
@@ -46,6 +46,7 @@ def find_replacements(counterparts: Counterparts, *, is_start: bool) -> dict[str
             if value.is_floating and is_program and others.leads_to_loss(value):
                 by_size.setdefault(value.array.size, []).append(value)
         leaves = [value for value in others.leaves if value.is_floating]
+        prepared = [value for value in _iter_prepared(others) if value.is_floating and others.leads_to_loss(value)]
         for leaf in step.leaves:
             is_lone = leaf.is_floating and is_other(side, leaf)
             is_state = leaf.parameter is None and not step.leads_to_loss(leaf)
@@ -61,6 +62,8 @@ def find_replacements(counterparts: Counterparts, *, is_start: bool) -> dict[str
                     content = _find_turned(leaf, by_size.get(leaf.array.size, []))
                 if content is None and (leaf.array.size > 1 or is_state):
                     content = _assemble_finer(leaf, leaves)
+                if content is None:
+                    content = _assemble_prepared(leaf, prepared)
                 if content is not None and leaf.key is not None:
                     found[side][leaf.key] = content
     return found
@@ -155,6 +158,24 @@ def _assemble_finer(leaf: TrueValue, others: Sequence[TrueValue]) -> Array | Non
     return _find_constant(leaf, better, bound) if is_constant(leaf.array) else _assemble(leaf, better, bound)
 
 
+def _iter_prepared(step: TrueStep) -> Iterator[TrueValue]:
+    """What a step computes of data alone."""
+    learnt = {leaf.number for leaf in step.leaves if leaf.is_trained or leaf.is_gradient or leaf.parameter is not None}
+    for call in sorted(step.calls.values(), key=lambda call: call.position):
+        if not learnt.isdisjoint(call.inputs.values()):
+            learnt.update(call.outputs.values())
+    return (value for value in step.values if not value.is_leaf and value.number not in learnt)
+
+
+def _assemble_prepared(leaf: TrueValue, others: Sequence[TrueValue]) -> Array | None:
+    """Data that the other run computes in parts, as for each half of a batch."""
+    is_data = not (leaf.is_trained or leaf.is_gradient or is_constant(leaf.array))
+    if not is_data or UNITS.get(leaf.dtype, 1.0) > FINE:
+        return None
+    parts = [one for one in others if one.array.size < leaf.array.size]
+    return _assemble(leaf, parts, Bound(_COMPUTED, _COMPUTED * float(np.abs(leaf.array).max()))) if parts else None
+
+
 def _find_constant(leaf: TrueValue, others: Sequence[TrueValue], bound: Bound) -> Array | None:
     """What an optimizer begins with: one number, of which the other run may hold more or fewer."""
     number = leaf.array.reshape(-1)[:1]
@@ -241,7 +262,7 @@ def is_rounding_of(leaf: TrueValue, finer: TrueValue) -> bool:
     unit, other = UNITS.get(leaf.dtype), UNITS.get(finer.dtype)
     if unit is None or other is None or (finer.is_leaf and other >= unit):
         return False
-    bound = _SLACK * unit if finer.is_leaf else max(_SLACK * unit, _COMPUTED if unit < 1e-6 else 0.0)
+    bound = _SLACK * unit if finer.is_leaf else max(_SLACK * unit, _COMPUTED if unit < FINE else 0.0)
     first, second = leaf.array.reshape(-1), finer.array.reshape(-1)
     with np.errstate(invalid="ignore", over="ignore"):
         difference, size, is_finite = np.abs(first - second), np.abs(second), np.isfinite(second)

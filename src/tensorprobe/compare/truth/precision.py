@@ -44,13 +44,14 @@ def find_precision_loss(counterparts: Counterparts, truths: dict[str, Truth]) ->
     first = min(asked, default=len(counterparts.steps["candidate"].calls))
     unit = _EPSILONS.get(usual["candidate"], 0.0)
     errors = {side: _errors_of(truth) for side, truth in truths.items()}
-    for call, slot, partner, other_slot in _iter_pairs(counterparts):
+    for call, slot, places in _iter_pairs(counterparts):
         if call.position >= first:
             break
         own = errors["candidate"].get((call.name, slot))
-        other = errors["reference"].get((partner.name, other_slot))
+        known = [errors["reference"].get((maker.name, other)) for maker, other in places]
+        other = max((error for error in known if error is not None), default=None)
         if own is not None and other is not None and own > _TIMES * max(other, unit / 8) and own > _UNITS * unit:
-            return PrecisionLoss(partner, call, slot, other, own)
+            return PrecisionLoss(places[0][0], call, slot, other, own)
     return None
 
 
@@ -69,13 +70,14 @@ class CoarserValue:
 
 
 def find_coarser(counterparts: Counterparts) -> list[CoarserValue]:
-    """As they were computed."""
-    steps, found = counterparts.steps, []
-    for call, slot, partner, other_slot in _iter_pairs(counterparts):
-        own = steps["candidate"].values[call.outputs[slot]].dtype
-        other = steps["reference"].values[partner.outputs[other_slot]].dtype
-        if _EPSILONS.get(own, 0.0) > _EPSILONS.get(other, 0.0):
-            found.append(CoarserValue(call, other, own))
+    """As they were computed. What the reference has in both dtypes is no coarser in the candidate."""
+    found = []
+    for call, slot, _ in _iter_pairs(counterparts):
+        value = counterparts.steps["candidate"].values[call.outputs[slot]]
+        dtypes = (one.dtype for one in counterparts.of("candidate", value))
+        other = max(dtypes, key=lambda dtype: _EPSILONS.get(dtype, 0.0))
+        if _EPSILONS.get(value.dtype, 0.0) > _EPSILONS.get(other, 0.0):
+            found.append(CoarserValue(call, other, value.dtype))
     return found
 
 
@@ -84,7 +86,9 @@ def is_coarser_throughout(counterparts: Counterparts, coarser: Sequence[CoarserV
     return bool(coarser) and len(coarser) > _LOCAL * sum(1 for _ in _iter_pairs(counterparts))
 
 
-def _iter_pairs(counterparts: Counterparts) -> Iterator[tuple[TrueCall, str, TrueCall, str]]:
+def _iter_pairs(counterparts: Counterparts) -> Iterator[tuple[TrueCall, str, list[tuple[TrueCall, str]]]]:
+    """The results of the candidate, and where the reference makes what has the same truth: by the most similar call
+    first. There may be several: an update by a gradient that is zero, but for rounding, means what it began with."""
     reference = counterparts.steps["reference"]
     candidate = counterparts.steps["candidate"]
     for call in candidate.calls.values():
@@ -96,9 +100,8 @@ def _iter_pairs(counterparts: Counterparts) -> Iterator[tuple[TrueCall, str, Tru
             if any(_is_rounded_there(one, reference, value.dtype) for one in partners):
                 continue
             places = [place for one in partners for place in _places_of(one, reference)]
-            if places:  # of several, an update that changes nothing among them, the one that does the same
-                maker, name = min(places, key=lambda place: unlikeness(call, place[0]))
-                yield call, slot, maker, name
+            if places:
+                yield call, slot, sorted(places, key=lambda place: unlikeness(call, place[0]))
 
 
 def _is_rounded_there(value: TrueValue, step: TrueStep, dtype: str) -> bool:

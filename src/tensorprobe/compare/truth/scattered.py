@@ -76,10 +76,15 @@ class Scattered:
         known = self._found.get((side, value.number))
         if known is None:
             other = other_side(side)
-            numbers = self._indexes[other].find_sources(value.array, self._counterparts.tolerance, self._keeps_order)
+            content = self.content(side, value)
+            numbers = self._indexes[other].find_sources(content, self._counterparts.tolerance, self._keeps_order)
             values = self.steps[other].values
             known = self._found[side, value.number] = [[values[number] for number in alike] for alike in numbers]
         return known
+
+    def content(self, side: str, value: TrueValue) -> Array:
+        """What is looked for in the other run."""
+        return value.array
 
     @cached_property
     def _parts(self) -> dict[str, dict[int, list[TrueValue]]]:
