@@ -264,7 +264,7 @@ def test_a_bias_of_zeros_that_is_forgotten_is_named_also_where_choices_are_made(
 def test_a_bias_of_zeros_that_is_put_in_is_named_also_where_choices_are_made(tmp_path: Path) -> None:
     verdict = compare(tmp_path, Small(choose(False)), Small(choose(True)))
     assert verdict.call is not None and "layer_norm" in verdict.call.name, verdict
-    assert "it takes norm.bias, and the reference does not" in verdict.headline
+    assert "it uses norm.bias, but the reference does not" in verdict.headline
 
 
 def add(turned: bool, factor: float) -> Callable[[Any, Tensor], Tensor]:

@@ -100,4 +100,4 @@ def test_of_a_later_step_alone_it_is_said_that_the_steps_before_it_were_not_comp
     paths = record(tmp_path / "r"), record(tmp_path / "c", how="fused", decay=0.02)
     verdict = tensorprobe.compare(*paths, step=1).verdict
     assert verdict.kind == "unequal start", verdict.headline
-    assert any("the steps before this one were not compared" in line for line in verdict.evidence)
+    assert any("the earlier steps were not compared" in line for line in verdict.evidence)

@@ -58,7 +58,7 @@ def test_it_is_said_that_the_update_was_another_one(level: str, tmp_path: Path) 
     assert verdict.step == 1
     told = "The runs diverge between the steps: 0.weight and 3 others were updated differently"
     assert verdict.headline.startswith(told)
-    assert any("call stop after the optimizer's step to record them" in line for line in verdict.evidence)
+    assert any("to record them, call stop after the optimizer's step" in line for line in verdict.evidence)
 
 
 def test_parameters_that_differ_from_the_first_step_on_are_named_as_another_start(tmp_path: Path) -> None:
