@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -81,6 +81,10 @@ class Difference:
     def explains_all(self) -> bool:
         """Is there no difference of the loss without it?"""
         return self.effect is not None and abs(1 - self.effect) < TOLERANCE
+
+    def calls(self) -> Iterator[tuple[str, TrueCall | None]]:
+        yield "reference", self.reference
+        yield "candidate", self.candidate
 
     def call(self, side: str) -> TrueCall | None:
         return self.reference if side == "reference" else self.candidate

@@ -60,16 +60,23 @@ def explain_forward(
         told += [next((pair for pair in computing if _comes_before(pair, one)), one) for one in functions]
         told.sort(key=lambda one: one.reference.position if one.reference is not None else 0)
         found = told or found
-    if not found or _is_vague(found[0], scattered):
-        live = ForwardExplainer(counterparts, Live(scattered, gradients()), arguments).explain(starts)
-        found = live if live and not live[0].is_lone and _computes(live[0], scattered) else found
+    explainer = ForwardExplainer(counterparts, Live(scattered, gradients()), arguments)
+    live = explainer.explain(starts)
+    if live and not live[0].is_lone and (not found or _is_refuted(found[0], live[0], explainer, scattered)):
+        found = live
     return [*(add_region(one, counterparts) for one in found[:1]), *found[1:]], counterparts
 
 
-def _is_vague(one: Difference, scattered: Scattered) -> bool:
-    """Is it of one run alone, or of numbers that are put elsewhere? Or do the same calls take something else?"""
-    is_led_to = one.is_lone or one.is_given_other
-    return is_led_to or not _is_telling(one, scattered) or not _computes(one, scattered)
+def _is_refuted(one: Difference, live: Difference, explainer: ForwardExplainer, scattered: Scattered) -> bool:
+    """Does the loss not depend on these calls? `live`: the first difference that leads to it. Where numbers are only
+    put elsewhere it takes them as if they were in their places, and says nothing of that, unless it comes earlier."""
+    if one.is_lone or one.is_given_other or _computes(one, scattered):
+        return not explainer.leads_on(one)
+    values = scattered.steps["candidate"].values
+    calls = one.candidate, live.candidate
+    if calls[0] is None or calls[1] is None or any(values[number].is_floating for number in calls[0].outputs.values()):
+        return False
+    return _computes(live, scattered) and calls[1].position < calls[0].position
 
 
 def _is_settled(differences: Sequence[Difference], counterparts: Counterparts) -> bool:
@@ -102,12 +109,11 @@ def _explain_multiples(
 
 def _rank(one: Difference, scattered: Scattered) -> tuple[bool, bool, int]:
     """Two calls that are given nothing in common show nothing but that they come later. Numbers are chosen and put
-    elsewhere in many ways, also by whole numbers, that say where: what is computed of the same, and otherwise, says
-    more."""
+    elsewhere in many ways: what is computed of the same, and otherwise, says more."""
     call = one.candidate
     if call is None:
         return False, False, -1
-    return not _has_common(one, scattered), scattered.kind_of("candidate", call) != "computing", call.position
+    return not _has_common(one, scattered), scattered.steps["candidate"].only_moves(call), call.position
 
 
 def _has_common(one: Difference, scattered: Scattered) -> bool:

@@ -107,6 +107,10 @@ class ForwardExplainer:
         """Where what differs begins in one run, as far as it was explained."""
         return self._slices[side].beginnings
 
+    def leads_on(self, one: Difference) -> bool:
+        """Is one of its calls on a way to what differs?"""
+        return any(call is not None and call.name in self._slices[side].calls for side, call in one.calls())
+
     def find_unlike(self, differences: Sequence[Difference]) -> dict[str, list[str]]:
         """The calls of each side that the first difference leads to: those that are named, or all where it begins."""
         first = differences[0] if differences else None

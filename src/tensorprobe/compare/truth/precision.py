@@ -70,12 +70,15 @@ class CoarserValue:
 
 
 def find_coarser(counterparts: Counterparts) -> list[CoarserValue]:
-    """As they were computed. What the reference has in both dtypes is no coarser in the candidate."""
-    found = []
-    for call, slot, _ in _iter_pairs(counterparts):
+    """As they were computed. What the reference has in both dtypes is no coarser in the candidate, unless both make it
+    by a call of a kind."""
+    found, values = [], counterparts.steps["reference"].values
+    for call, slot, places in _iter_pairs(counterparts):
         value = counterparts.steps["candidate"].values[call.outputs[slot]]
-        dtypes = (one.dtype for one in counterparts.of("candidate", value))
-        other = max(dtypes, key=lambda dtype: _EPSILONS.get(dtype, 0.0))
+        maker, name = places[0]
+        is_alike = word_of(maker) == word_of(call)
+        others = [values[maker.outputs[name]]] if is_alike else counterparts.of("candidate", value)
+        other = max((one.dtype for one in others), key=lambda dtype: _EPSILONS.get(dtype, 0.0))
         if _EPSILONS.get(value.dtype, 0.0) > _EPSILONS.get(other, 0.0):
             found.append(CoarserValue(call, other, value.dtype))
     return found
