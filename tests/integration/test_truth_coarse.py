@@ -73,3 +73,29 @@ def test_what_an_optimizer_begins_with_may_be_rounded_too(is_wrong: bool, tmp_pa
             optimizer.step()
     verdict = tensorprobe.compare(tmp_path / "r", tmp_path / "c").verdict
     assert (verdict.kind == "agree") is not is_wrong, verdict
+
+
+def train_with_turned_weight(path: Path, dtype: torch.dtype, *, is_turned: bool) -> Path:
+    """Half of the gradient cancels, so that what is recorded of it is rounding, of which Adam makes whole steps."""
+    torch.manual_seed(0)
+    layer, rows = nn.Linear(6, 5, bias=False), torch.randn(3, 6)
+    rows[2, :3] = -rows[0, :3] - rows[1, :3]
+    layer, rows, goal = layer.to(dtype), rows.to(dtype), torch.linspace(1, 2, 5).to(dtype)
+    optimizer = torch.optim.AdamW(layer.parameters(), lr=1e-2)
+    with tensorprobe.capture(layer, str(path), level="L1", task="tensor"):
+        answer = rows @ layer.weight.T if is_turned else F.linear(rows, layer.weight)
+        (answer * goal).sum().backward()
+        optimizer.step()
+    return path
+
+
+@pytest.mark.parametrize("is_turned", [True, False], ids=["weight.T", "linear"])
+def test_the_update_of_a_weight_that_is_only_taken_turned_is_that_of_its_true_gradient(
+    is_turned: bool, tmp_path: Path
+) -> None:
+    paths = (
+        train_with_turned_weight(tmp_path / str(dtype), dtype, is_turned=is_turned)
+        for dtype in (torch.float32, torch.bfloat16)
+    )
+    verdict = tensorprobe.compare(*paths, processes=1).verdict
+    assert verdict.kind == "agree", verdict

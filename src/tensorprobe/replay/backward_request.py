@@ -133,11 +133,10 @@ class BackwardPasses:
         found = []
         for gradient in one.all_leaves if request.roots else ():
             tensor = self._find(gradient.leaf)
-            if tensor is None or gradient.after is None or not (tensor.is_leaf or tensor.retains_grad):
-                continue
-            if tensor.grad is not None and self._is_known(gradient.leaf, one.position):
-                self._workspace.add(gradient.after, tensor.grad, one.name)
-                found.append((gradient, tensor.grad))
+            left = _read_gradient(tensor) if tensor is not None else None
+            if gradient.after is not None and left is not None and self._is_known(gradient.leaf, one.position):
+                self._workspace.add(gradient.after, left, one.name)
+                found.append((gradient, left))
         self._workspace.release(one.used_tensors())
         return found
 
@@ -178,7 +177,33 @@ class BackwardPasses:
         """What the program had in `.grad` before the pass: it may have been cleared or replaced by the program."""
         tensor = self._find(one.leaf)
         if tensor is None or not tensor.is_leaf:
+            if tensor is not None and (shown := _find_shown(tensor)) is not None and one.before is None:
+                shown.grad = None
             return
         gradient = self._workspace.take(one.before, "a backward pass") if one.before is not None else None
         if tensor.grad is not gradient:
             tensor.grad = gradient
+
+
+def _find_shown(view: torch.Tensor) -> torch.Tensor | None:
+    """The leaf that a tensor shows. A parameter of which the program takes `weight.T` alone is a view here, and what it
+    takes is the leaf."""
+    node = view.grad_fn
+    while node is not None and not hasattr(node, "variable"):
+        node = node.next_functions[0][0] if len(node.next_functions) == 1 else None
+    leaf: torch.Tensor | None = getattr(node, "variable", None)
+    if leaf is None or leaf.dtype != view.dtype:
+        return None
+    return leaf if leaf.untyped_storage().data_ptr() == view.untyped_storage().data_ptr() else None
+
+
+def _read_gradient(tensor: torch.Tensor) -> torch.Tensor | None:
+    """What passes have left for it."""
+    if tensor.is_leaf or tensor.retains_grad:
+        return tensor.grad
+    shown = _find_shown(tensor)
+    if shown is None or shown.grad is None:
+        return None
+    room = shown.grad.new_zeros(shown.untyped_storage().nbytes() // shown.element_size())
+    room.as_strided(shown.shape, shown.stride(), shown.storage_offset()).copy_(shown.grad)
+    return room.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())

@@ -63,7 +63,10 @@ def find_ends(counterparts: Counterparts, *, is_training: bool) -> dict[str, lis
     if not is_in_parts or not any(common.values()):
         return common
     scattered = Scattered(counterparts)
-    return {side: [one for one in values if not scattered.of(side, one)] for side, values in common.items()}
+    return {
+        side: [one for one in values if not (counterparts.is_plain(side, one) or scattered.of(side, one))]
+        for side, values in common.items()
+    }
 
 
 def _is_report(end: TrueValue, step: TrueStep) -> bool:
