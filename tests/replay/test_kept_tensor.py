@@ -33,6 +33,21 @@ def test_a_second_replay_reads_no_file_again(tmp_path: Path, monkeypatch: pytest
     assert first.roots[0].array == second.roots[0].array
 
 
+def test_of_files_with_the_same_bytes_one_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a layer gives is what the next one takes, and each record has a file of its own."""
+    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1))
+    with tensorprobe.capture(model, tmp_path, level="L1", task="tensor"):
+        model(torch.randn(3, 4)).mean().backward()
+    opened = []
+    monkeypatch.setattr(
+        recorded, "open_tensor", lambda path, *rest, was=recorded.open_tensor: opened.append(path) or was(path, *rest)
+    )
+    rank = open_dump(tmp_path).steps[0].ranks[0]
+    Replaying(rank).replay({})
+    contents = [path.read_bytes() for path in opened]
+    assert len(contents) == len(set(contents))
+
+
 def test_what_is_kept_of_one_device_is_not_that_of_another() -> None:
     kept = KeptTensors()
     kept.add((1, 2), CPU, torch.ones(3))

@@ -19,7 +19,7 @@ from hypothesis.extra import numpy as npst
 
 from tensorprobe.errors import DumpError
 from tensorprobe.store import npy_file, torch_file
-from tensorprobe.store.tensor_file import NotDenseError, open_tensor
+from tensorprobe.store.tensor_file import NotDenseError, identify_bytes, open_tensor
 from tensorprobe.store.tensor_layout import Unreadable
 from tests.length import count_examples
 from tests.store.torch_archive import name, sequence, tensor_pickle, text, write_archive
@@ -343,3 +343,18 @@ def test_whatever_is_changed_in_a_file_it_is_read_or_refused(
         assert array.size <= 1 << 30
         if array.size < 1 << 16:
             array.astype(np.complex128).sum()
+
+
+def test_files_of_the_same_bytes_are_known_by_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second, other = (tmp_path / f"{name}.npy" for name in ("first", "second", "other"))
+    for path, array in ((first, np.ones(3)), (second, np.ones(3)), (other, np.zeros(3))):
+        np.save(path, array)
+    assert identify_bytes(first) == identify_bytes(second) != identify_bytes(other)
+    monkeypatch.setattr("tensorprobe.store.tensor_file._SMALL_BYTES", first.stat().st_size - 1)
+    assert identify_bytes(first) is None
+
+
+def test_what_cannot_be_read_is_known_by_nothing(tmp_path: Path) -> None:
+    assert identify_bytes(tmp_path) is None
+    assert identify_bytes(tmp_path / "missing.npy") is None
+    assert identify_bytes(tmp_path / "a\0b") is None

@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tensorprobe.capture.torch.function import PLAIN, VIEWS, base_op
+from tensorprobe.capture.torch.function import OPERATORS, PLAIN, VIEWS, base_op
 from tensorprobe.replay.content_guard import check_content
 from tensorprobe.replay.program import Operation
+from tensorprobe.replay.result_count import ResultCount, count_results
 
 _ELEMENT_BYTES = 16
 """Of the widest dtype, complex128."""
@@ -28,8 +30,6 @@ _LARGEST_NUMBERS = {
 }
 """Kernels that take as many steps as an argument says, by words in their names: through a window that lies outside of
 the tensor, or through terms."""
-
-_JOINING = frozenset({"cat", "concat", "concatenate", "stack", "hstack", "vstack"})
 
 
 class TooLargeError(Exception):
@@ -58,8 +58,9 @@ class Allocation:
         self._check_ends(operation, tensors)
         check_steps(op, args, kwargs)
         check_content(op, args, kwargs)
-        bound = bound_plain(op, tensors) if not _is_fused_attention(op, args, kwargs) else 0
-        is_more = (count_made(op, tensors) or 0) > sum(leaf.element_count for leaf in operation.outputs)
+        count = count_results(op, tensors, args, kwargs)
+        bound = bound_plain(op, tensors, count) if not _is_fused_attention(op, args, kwargs) else 0
+        is_more = count is not None and count.made > sum(leaf.element_count for leaf in operation.outputs)
         if bound is None or bound * _ELEMENT_BYTES > self.limit_bytes or is_more:
             self._check_by_trial(operation, op, function, args, kwargs)
         self._checked.add(key)
@@ -166,35 +167,24 @@ def _takes_device(operator: Any) -> bool:
     return schema is not None and any(argument.name == "device" for argument in schema.arguments)
 
 
-def bound_plain(op: str, tensors: Sequence[torch.Tensor]) -> int | None:
-    """At most so many elements does a call allocate that computes element by element, sums or puts together, or of a
-    linear layer; None for others. Most steps are made of these, and none of them needs torch's compiler to be tried."""
+def bound_plain(op: str, tensors: Sequence[torch.Tensor], count: ResultCount | None) -> int | None:
+    """At most so many elements does a call allocate that computes element by element or sums, or whose results are
+    counted; None for others. Most steps are made of these, and none of them needs torch's compiler to be tried."""
     if op in VIEWS:
         return 0
-    made = count_made(op, tensors)
-    if made is not None:
-        return 2 * (made + sum(int(tensor.numel()) for tensor in tensors))
+    if count is not None:
+        return 2 * (count.made + count.way + sum(int(tensor.numel()) for tensor in tensors))
     name = op.strip("_")
-    if op not in PLAIN and not _is_pointwise(name if op.startswith("__") else op.rstrip("_")):
+    if op not in PLAIN and op not in OPERATORS and not _is_pointwise(name if op.startswith("__") else op.rstrip("_")):
         return None
     counts: list[int] = sorted((tensor.numel() for tensor in tensors), reverse=True)
     rough = counts[0] * max(1, counts[1]) if len(counts) > 1 else sum(counts)
     if rough * _ELEMENT_BYTES <= 1 << 28 or len(counts) < 2:
         return 4 * rough
     try:
-        return 4 * int(math.prod(torch.broadcast_shapes(*(tensor.shape for tensor in tensors))))
-    except RuntimeError:
+        return 4 * int(math.prod(np.broadcast_shapes(*(tensor.shape for tensor in tensors))))
+    except ValueError:
         return None
-
-
-def count_made(op: str, tensors: Sequence[torch.Tensor]) -> int | None:
-    """So many elements does a call give that puts tensors together, or a linear layer; None for others."""
-    if op in _JOINING:
-        return sum(int(tensor.numel()) for tensor in tensors)
-    if op == "linear" and len(tensors) > 1 and tensors[1].dim() == 2 and tensors[1].numel():
-        rows, columns = map(int, tensors[1].shape)
-        return int(tensors[0].numel()) // columns * rows
-    return None
 
 
 @cache

@@ -59,7 +59,8 @@ def _run_alike(requests: Sequence[BackwardRequest], accumulates: bool) -> None:
     for item in requests:
         given += [pair for pair in zip(item.roots, item.seeds, strict=True) if id(pair[0]) not in known]
         known.update(map(id, item.roots))
-    roots, seeds = zip(*given, strict=True)
+    roots = [root for root, _ in given]
+    seeds = [None if _is_implied(*pair) else pair[1] for pair in given]
     inputs = {id(tensor): tensor for item in requests for tensor in item.inputs if tensor is not None}
     retains = any(item.retains for item in requests)
     creates = any(item.asked.creates_graph for item in requests)
@@ -72,6 +73,13 @@ def _run_alike(requests: Sequence[BackwardRequest], accumulates: bool) -> None:
         by_input = dict(zip(inputs, found, strict=True))
         for item in requests:
             item.results = [by_input.get(id(tensor)) for tensor in item.inputs]
+
+
+def _is_implied(root: torch.Tensor, seed: torch.Tensor) -> bool:
+    """Would torch 2.13 begin with this gradient by itself? To check one that it is given it loads its symbolic shapes,
+    which takes as long as a small step."""
+    is_number = root.numel() == 1 and root.is_floating_point() and not seed.requires_grad
+    return is_number and (seed.shape, seed.dtype) == (root.shape, root.dtype) and float(seed) == 1
 
 
 class BackwardPasses:

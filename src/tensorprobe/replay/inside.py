@@ -206,7 +206,7 @@ class _Watch(DispatchMode):
         listed: list[TrueCall] = []
         for call in self._step.calls.values():
             listed.extend(calls.values() if call is self._call else [call])
-        placed = {call.name: replace(call, position=position) for position, call in enumerate(listed)}
+        placed = {call.name: _place(call, position) for position, call in enumerate(listed)}
         return TrueStep(self._step.name, placed, values, self._step.coverage)
 
     def _note(self, function: Any, part: _Part, inputs: dict[str, int], results: Tensors) -> None:
@@ -341,6 +341,11 @@ def _rename(call: TrueCall, numbers: Mapping[int, int]) -> TrueCall:
         inputs={slot: numbers.get(number, number) for slot, number in call.inputs.items()},
         outputs={slot: numbers.get(number, number) for slot, number in call.outputs.items()},
     )
+
+
+def _place(call: TrueCall, position: int) -> TrueCall:
+    """The same call where it stands already: most stand before the one that was taken apart."""
+    return call if call.position == position else replace(call, position=position)
 
 
 def _rename_part(part: _Part, numbers: Mapping[int, int]) -> _Part:

@@ -10,6 +10,8 @@ from tensorprobe.store.mirror import FileId
 if TYPE_CHECKING:
     import torch
 
+ContentId = bytes | FileId
+"""What a file holds, or where that is not known, which file it is."""
 _MAX_KEPT_BYTES = 256 << 20
 
 
@@ -21,18 +23,21 @@ class KeptTensors:
         """By the name that records have for it; equal for two names of one file, None where there is none."""
         self.is_same: dict[tuple[FileId, FileId], bool] = {}
         """Do two files hold the same bits?"""
-        self._tensors: OrderedDict[tuple[FileId, torch.device], torch.Tensor] = OrderedDict()
+        self.contents: dict[str, ContentId] = {}
+        """By the same names; equal for files of the same bytes, of which most dumps have several of each: what a call
+        gives, the next one takes."""
+        self._tensors: OrderedDict[tuple[ContentId, torch.device], torch.Tensor] = OrderedDict()
         self._bytes = 0
 
-    def find(self, file_id: FileId, device: torch.device) -> torch.Tensor | None:
-        tensor = self._tensors.get((file_id, device))
+    def find(self, content: ContentId, device: torch.device) -> torch.Tensor | None:
+        tensor = self._tensors.get((content, device))
         if tensor is not None:
-            self._tensors.move_to_end((file_id, device))
+            self._tensors.move_to_end((content, device))
         return tensor
 
-    def add(self, file_id: FileId, device: torch.device, tensor: torch.Tensor) -> None:
-        before = self._tensors.pop((file_id, device), None)
-        self._tensors[file_id, device] = tensor
+    def add(self, content: ContentId, device: torch.device, tensor: torch.Tensor) -> None:
+        before = self._tensors.pop((content, device), None)
+        self._tensors[content, device] = tensor
         self._bytes += tensor.nbytes - (0 if before is None else before.nbytes)
         while self._bytes > _MAX_KEPT_BYTES and len(self._tensors) > 1:
             _, dropped = self._tensors.popitem(last=False)

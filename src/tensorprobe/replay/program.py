@@ -226,6 +226,7 @@ class Program:
     checked: set[Any] = field(default_factory=set)
     """The calls, and shapes, of which it is known that they take no more memory than they may."""
     _gradient_leaves: dict[str, dict[str, Leaf]] = field(default_factory=dict)
+    _backward_leaves: dict[str, tuple[Mapping[str, Leaf], Mapping[str, Leaf]]] = field(default_factory=dict)
 
     @property
     def rank(self) -> RankDump:
@@ -248,9 +249,12 @@ class Program:
             found = self._gradient_leaves[record] = dict(named)
         return found
 
-    def gradients_of(self, operation: Operation) -> tuple[dict[str, Leaf], dict[str, Leaf]]:
+    def gradients_of(self, operation: Operation) -> tuple[Mapping[str, Leaf], Mapping[str, Leaf]]:
         """What was recorded of the gradients of a call's results, and of those of its arguments, by their places."""
-        return backward_leaves(self.gradients.get(operation.backward_name, {}))
+        record = operation.backward_name
+        if record not in self._backward_leaves:  # each argument is asked for it, in each replay
+            self._backward_leaves[record] = backward_leaves(self.gradients.get(record, {}))
+        return self._backward_leaves[record]
 
     def position_of(self, record: str) -> int:
         """How many records there were before one of this name; 0 if there is none."""

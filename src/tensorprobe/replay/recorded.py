@@ -8,13 +8,13 @@ import torch
 
 from tensorprobe.errors import DumpError
 from tensorprobe.replay.argument import UnknownArgumentError
-from tensorprobe.replay.kept_tensor import KeptTensors
+from tensorprobe.replay.kept_tensor import ContentId, KeptTensors
 from tensorprobe.replay.precision import tensor_from_array, torch_dtype
 from tensorprobe.run.leaf import LENT, Leaf
 from tensorprobe.store import stored_file
 from tensorprobe.store.mirror import FileId
 from tensorprobe.store.reader import RankDump
-from tensorprobe.store.tensor_file import open_tensor
+from tensorprobe.store.tensor_file import identify_bytes, open_tensor
 
 
 class MissingContentError(Exception):
@@ -78,7 +78,8 @@ class RecordedTensors:
             dtype = torch_dtype(leaf.dtype)
         except UnknownArgumentError as error:
             raise MissingContentError(str(error)) from error
-        kept = self._kept.find(file_id, self.device)
+        content = self._find_content(leaf.data_name, file_id)
+        kept = self._kept.find(content, self.device)
         if kept is not None and (tuple(kept.shape), kept.dtype) == (leaf.stored_shape, dtype):
             return kept
         try:
@@ -93,8 +94,14 @@ class RecordedTensors:
                 f"{leaf.data_name} holds {list(tensor.shape)}, and {list(leaf.stored_shape)} was recorded"
             )
         tensor = tensor.to(self.device)
-        self._kept.add(file_id, self.device, tensor)
+        self._kept.add(content, self.device, tensor)
         return tensor
+
+    def _find_content(self, data_name: str, file_id: FileId) -> ContentId:
+        known = self._kept.contents
+        if data_name not in known:
+            known[data_name] = identify_bytes(self._rank.tensor_path(data_name)) or file_id
+        return known[data_name]
 
     def is_same(self, first: FileId, second: FileId, first_leaf: Leaf, second_leaf: Leaf) -> bool:
         """Do two files hold the same bits?"""
@@ -102,8 +109,19 @@ class RecordedTensors:
             return True
         key = (min(first, second), max(first, second))
         if key not in self._kept.is_same:
-            self._kept.is_same[key] = is_bit_equal(self.load(first_leaf), self.load(second_leaf))
+            self._kept.is_same[key] = self._holds_same(first, second, first_leaf, second_leaf)
         return self._kept.is_same[key]
+
+    def _holds_same(self, first: FileId, second: FileId, first_leaf: Leaf, second_leaf: Leaf) -> bool:
+        if first_leaf.data_name is not None and second_leaf.data_name is not None:
+            contents = [
+                self._find_content(first_leaf.data_name, first),
+                self._find_content(second_leaf.data_name, second),
+            ]
+            is_alike = (first_leaf.dtype, first_leaf.stored_shape) == (second_leaf.dtype, second_leaf.stored_shape)
+            if is_alike and contents[0] == contents[1]:
+                return True
+        return is_bit_equal(self.load(first_leaf), self.load(second_leaf))
 
 
 def is_bit_equal(first: torch.Tensor, second: torch.Tensor) -> bool:

@@ -8,7 +8,7 @@ gradient that is not the derivative, a number that became infinite and a value t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -184,7 +184,7 @@ class TruthJudge(Onlooker):
         except Exception as error:  # no file of an input, or whatever torch says to float64
             self.not_judged[operation.name] = describe_error(error)
 
-    def _make_alone(self, operation: Operation, arriving: dict[str, Leaf]) -> LoneCall | LoneExchange:
+    def _make_alone(self, operation: Operation, arriving: Mapping[str, Leaf]) -> LoneCall | LoneExchange:
         communication = read_communication(operation)
         if communication is not None:
             calls = self._joint.find_calls(operation, self._rank) if self._joint is not None else None
@@ -222,7 +222,7 @@ class TruthJudge(Onlooker):
             effect = float((slope.conj() * difference).sum().real)
             row.effect = effect if math.isfinite(effect) else None
 
-    def _judge_gradient(self, operation: Operation, slot: str, departing: dict[str, Leaf], alone: LoneCall) -> None:
+    def _judge_gradient(self, operation: Operation, slot: str, departing: Mapping[str, Leaf], alone: LoneCall) -> None:
         places, leaf = alone.find_places(slot), departing[slot]
         told = [place for place in places if place in departing]
         truth = alone.gradients.get(places[0])

@@ -7,6 +7,7 @@ checked by `RankDump.tensor_path`.
 
 from __future__ import annotations
 
+import hashlib
 import mmap
 import os
 from pathlib import Path
@@ -20,6 +21,8 @@ from tensorprobe.store import npy_file, stored_file, torch_file
 from tensorprobe.store.tensor_layout import NotDense, Unreadable, make_array
 
 _CONTAINER_SUFFIXES = (".pt", ".safetensors")
+_SMALL_BYTES = 1 << 20
+"""To read less takes no longer than to map it and look at where its tensor lies."""
 _LEGACY_TORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"  # what torch.save wrote before it wrote zip archives
 _PICKLE = b"\x80"
 
@@ -44,6 +47,17 @@ def open_tensor(path: Path, dtype: str | None = None) -> np.ndarray[Any, Any]:
         raise DumpError(f"{path.name} {error}") from None
     except OSError as error:
         raise DumpError(f"{path.name} cannot be read ({error.strerror or error})") from error
+
+
+def identify_bytes(path: Path) -> bytes | None:
+    """What files of the same bytes have in common, and no other file has. None for a large file, and for what cannot be
+    read: there it is left to whoever opens it."""
+    try:
+        with open_regular(stored_file.bring(path)) as file:
+            content = file.read(_SMALL_BYTES + 1)
+    except OSError:
+        return None
+    return hashlib.blake2b(content).digest() if len(content) <= _SMALL_BYTES else None
 
 
 def is_member(path: Path) -> bool:

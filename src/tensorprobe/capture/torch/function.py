@@ -33,6 +33,8 @@ VIEWS = frozenset(_DATA["views"])
 PLAIN = frozenset(_DATA["plain"])
 """Functions that sum or normalise: they give at most as much as the largest of what they are given, repeated to fit.
 (Of what is computed element by element, torch knows that itself.)"""
+OPERATORS = frozenset(_DATA["operators"])
+"""The names in Python of operators that are computed element by element, and have another name in torch."""
 PASSES_ON = frozenset(_DATA["passes_on"])
 """Functions that give back what they are given: a cast means nothing in float64."""
 SAVES_NOTHING, SAVES_RESULT = frozenset(_DATA["saves_nothing"]), frozenset(_DATA["saves_result"])

@@ -58,7 +58,7 @@ def find_cut(counterparts: Counterparts, observed: Observables, trial: Trial) ->
             behind = _find_behind(cut.candidate, candidate)
             unshared = _find_unshared(counterparts) if unshared is None else unshared
             again = trial.execute({place: content}, behind)
-            if _comes_nearer(counterparts, again, behind, unshared) or trial.is_healed(trial.execute({place: content})):
+            if _comes_nearer(counterparts, again, behind, unshared) or trial.is_healed(again):
                 return cut
     return None
 

@@ -29,9 +29,9 @@ class Trial:
         self._candidate = candidate
         self._losses = [root.number for root in candidate.roots]
 
-    def execute(self, exchanged: Exchanged, numbers: Sequence[int] | None = None) -> TrueStep:
-        """Nothing but these values, or the losses, is kept, and nothing behind the last of them is executed."""
-        wanted = self._losses if numbers is None else numbers
+    def execute(self, exchanged: Exchanged, numbers: Sequence[int] = ()) -> TrueStep:
+        """Nothing but the losses and these values is kept, and nothing behind the last of them is executed."""
+        wanted = (*self._losses, *numbers)
         made = (self._candidate.maker(self._candidate.values[number]) for number in sorted(wanted, reverse=True))
         last = max((call for call in made if call is not None), key=lambda call: call.position, default=None)
         return self._replay(exchanged, Keeping(frozenset(wanted), last=None if last is None else last.name))

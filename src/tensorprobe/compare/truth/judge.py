@@ -131,8 +131,8 @@ class _TruthJudge:
         replaced = {side: len(one) for side, one in finer.items()}
         for side, found in finer.items():
             self._replacements[side].update(found)
-        if any(self._replacements.values()):
-            counterparts = self._replay()
+        if any(finer.values()):
+            counterparts = self._replay_replaced(counterparts, finer)
         return Judgement(
             observe(counterparts), counterparts, replaced=replaced, borrowers=self._borrowers, unknown=unknown
         )
@@ -348,6 +348,14 @@ class _TruthJudge:
 
     def _replay_gradients(self) -> Mapping[str, TrueStep]:
         return self._replay(keeping=dict.fromkeys(SIDES, Keeping(has_gradients=True))).steps
+
+    def _replay_replaced(self, before: Counterparts, replaced: Mapping[str, Mapping[LeafKey, Array]]) -> Counterparts:
+        """With what was `replaced` since then. Where nothing was, the step is what it has been."""
+        steps = [
+            one.replay(self._replacements[side]) if replaced[side] else before.steps[side]
+            for side, one in self._replaying.items()
+        ]
+        return Counterparts(steps[0], steps[1])
 
     def _replay(
         self,
