@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tensorprobe.compare.truth.leaf import is_rounding_of
+from tensorprobe.compare.truth.leaf import _assemble_prepared, is_rounding_of
 from tensorprobe.replay.true_step import Array, TrueValue
 
 BIAS = np.random.default_rng(0).normal(size=(4, 6))
@@ -40,3 +40,20 @@ def test_what_is_too_small_for_half_precision_is_rounded_to_the_next_number_ther
     half = numbers.astype(np.float16).astype(np.float64)
     assert is_rounding_of(make_value(half, None, "float16"), make_value(numbers, None))
     assert not is_rounding_of(make_value(half + 1e-6, None, "float16"), make_value(numbers, None))
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_mask_with_infinity_is_not_put_together_of_anything() -> None:
+    numbers = np.random.default_rng(1).standard_normal((2, 6))
+    mask = np.where(np.tri(4, 6, dtype=bool), 0.0, -np.inf)
+    parts = [make_value(one, "Tensor.mul.0.forward") for one in (numbers, numbers + 1, mask[:2])]
+    assert _assemble_prepared(make_value(mask, None), parts) is None
+
+
+def test_data_is_put_together_of_what_the_other_run_computes_in_parts() -> None:
+    exact = np.random.default_rng(1).standard_normal((4, 6))
+    read = exact.astype(np.float32).astype(np.float64) * (1 + 1e-7)
+    parts = [make_value(one, "Tensor.mul.0.forward") for one in (exact[:2], exact[2:])]
+    found = _assemble_prepared(make_value(read, None), parts)
+    assert found is not None and np.array_equal(found, exact)
+    assert _assemble_prepared(make_value(read + 1e-4, None), parts) is None

@@ -170,9 +170,9 @@ def _iter_prepared(step: TrueStep) -> Iterator[TrueValue]:
 def _assemble_prepared(leaf: TrueValue, others: Sequence[TrueValue]) -> Array | None:
     """Data that the other run computes in parts, as for each half of a batch."""
     is_data = not (leaf.is_trained or leaf.is_gradient or is_constant(leaf.array))
-    if not is_data or UNITS.get(leaf.dtype, 1.0) > FINE:
+    if not is_data or UNITS.get(leaf.dtype, 1.0) > FINE or not np.isfinite(leaf.array).all():
         return None
-    parts = [one for one in others if one.array.size < leaf.array.size]
+    parts = [one for one in others if one.array.size < leaf.array.size and np.isfinite(one.array).all()]
     return _assemble(leaf, parts, Bound(_COMPUTED, _COMPUTED * float(np.abs(leaf.array).max()))) if parts else None
 
 
