@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tensorprobe.compare.truth.call_likeness import word_of
-from tensorprobe.compare.truth.same_array import permutations, settle
+from tensorprobe.compare.truth.same_array import TOLERANCE, permutations, settle
 from tensorprobe.compare.truth.value_index import Counterparts, other_side
 from tensorprobe.replay.true_step import Array, TrueCall, TrueStep, TrueValue
 
@@ -76,11 +76,17 @@ class Scattered:
         known = self._found.get((side, value.number))
         if known is None:
             other = other_side(side)
-            content = self.content(side, value)
-            numbers = self._indexes[other].find_sources(content, self._counterparts.tolerance, self._keeps_order)
+            numbers = self._find_numbers(side, value)
             values = self.steps[other].values
             known = self._found[side, value.number] = [[values[number] for number in alike] for alike in numbers]
         return known
+
+    def _find_numbers(self, side: str, value: TrueValue) -> list[list[int]]:
+        """As near as truths are, and then as near as what was rounded: there many numbers are near by chance."""
+        index, content = self._indexes[other_side(side)], self.content(side, value)
+        tolerances = sorted({TOLERANCE, self._counterparts.tolerance})
+        found = (index.find_sources(content, tolerance, self._keeps_order) for tolerance in tolerances)
+        return next(filter(None, found), [])
 
     def content(self, side: str, value: TrueValue) -> Array:
         """What is looked for in the other run."""
