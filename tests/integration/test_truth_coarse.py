@@ -75,13 +75,14 @@ def test_what_an_optimizer_begins_with_may_be_rounded_too(is_wrong: bool, tmp_pa
     assert (verdict.kind == "agree") is not is_wrong, verdict
 
 
-def train_with_turned_weight(path: Path, dtype: torch.dtype, *, is_turned: bool) -> Path:
+def train_with_turned_weight(path: Path, dtype: torch.dtype, *, is_turned: bool, is_stale: bool = False) -> Path:
     """Half of the gradient cancels, so that what is recorded of it is rounding, of which Adam makes whole steps."""
     torch.manual_seed(0)
     layer, rows = nn.Linear(6, 5, bias=False), torch.randn(3, 6)
     rows[2, :3] = -rows[0, :3] - rows[1, :3]
     layer, rows, goal = layer.to(dtype), rows.to(dtype), torch.linspace(1, 2, 5).to(dtype)
     optimizer = torch.optim.AdamW(layer.parameters(), lr=1e-2)
+    layer.weight.grad = torch.full_like(layer.weight, 0.1) if is_stale else None
     with tensorprobe.capture(layer, str(path), level="L1", task="tensor"):
         answer = rows @ layer.weight.T if is_turned else F.linear(rows, layer.weight)
         (answer * goal).sum().backward()
@@ -99,3 +100,15 @@ def test_the_update_of_a_weight_that_is_only_taken_turned_is_that_of_its_true_gr
     )
     verdict = tensorprobe.compare(*paths, processes=1).verdict
     assert verdict.kind == "agree", verdict
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def test_a_gradient_that_was_not_cleared_is_named_also_of_a_weight_that_is_only_taken_turned(
+    dtype: torch.dtype, tmp_path: Path
+) -> None:
+    paths = (
+        train_with_turned_weight(tmp_path / str(is_stale), dtype, is_turned=True, is_stale=is_stale)
+        for is_stale in (False, True)
+    )
+    verdict = tensorprobe.compare(*paths, processes=1).verdict
+    assert verdict.kind == "entered" and "cleared too late" in verdict.headline, verdict

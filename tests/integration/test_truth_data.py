@@ -106,8 +106,8 @@ def test_a_mistake_beside_data_that_is_prepared_otherwise_is_named(tmp_path: Pat
     assert verdict.call is not None and fault in verdict.call.candidate[-1].name, verdict
 
 
-def train_with_room(path: Path, parts: int) -> Path:
-    """A part of new memory is written to, and all of it is used."""
+def train_with_room(path: Path, parts: int, filling: float = 2.0) -> Path:
+    """A part of new memory is written to, and all of it is used. Nobody uses what else is full of a number."""
     torch.manual_seed(0)
     first, second = nn.Linear(6, 4), nn.Linear(8, 1)
     rows = torch.randn(4, 6)
@@ -116,8 +116,15 @@ def train_with_room(path: Path, parts: int) -> Path:
             room = part.new_empty(len(part), 8)
             room[:, :4] = first(part)
             room[:, 4:].copy_(part[:, :4])
+            torch.full((len(part), 3), filling)
             (second(room).square().mean() / parts).backward()
     return path
+
+
+def test_an_unused_result_of_half_a_batch_that_is_full_of_another_number_differs(tmp_path: Path) -> None:
+    paths = train_with_room(tmp_path / "whole", 1), train_with_room(tmp_path / "halves", 2, filling=5.0)
+    verdict = tensorprobe.compare(*paths, processes=1).verdict
+    assert verdict.kind == "entered" and "full" in verdict.headline, verdict
 
 
 def test_a_part_of_memory_that_is_written_to_for_half_a_batch_is_no_result_that_differs(tmp_path: Path) -> None:

@@ -163,3 +163,25 @@ def test_a_bias_that_is_added_by_both_shards_is_named_and_no_whole_numbers(
     else:
         assert verdict.call is not None, verdict
         assert verdict.call.candidate[-1].op == "linear", verdict
+
+
+# -- what is no padding ------------------------------------------------------------------------------------------------
+
+
+def train_masked(path: Path, kept: int | None) -> Path:
+    """`kept`: of six words, so many count; the others are set to zero, but only in one run."""
+    torch.manual_seed(0)
+    words, layer, out = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 2)
+    tokens = torch.randint(0, WORDS, (3, 6), generator=torch.Generator().manual_seed(1))
+    with tensorprobe.capture(nn.ModuleList([words, layer, out]), str(path), level="L1", task="tensor"):
+        states = layer(words(tokens))
+        if kept is not None:
+            states = states * (torch.arange(6) < kept)[None, :, None]
+        out(torch.tanh(states).mean(1)).square().sum().backward()
+    return path
+
+
+def test_a_mask_that_only_one_run_has_is_named_where_it_is_taken(tmp_path: Path) -> None:
+    paths = train_masked(tmp_path / "reference", None), train_masked(tmp_path / "candidate", 5)
+    verdict = tensorprobe.compare(*paths, processes=1).verdict
+    assert verdict.call is not None and "mul" in verdict.call.candidate[-1].name, verdict

@@ -184,12 +184,12 @@ class BackwardPasses:
     def _put_gradient(self, one: LeafGradient) -> None:
         """What the program had in `.grad` before the pass: it may have been cleared or replaced by the program."""
         tensor = self._find(one.leaf)
-        if tensor is None or not tensor.is_leaf:
-            if tensor is not None and (shown := _find_shown(tensor)) is not None and one.before is None:
-                shown.grad = None
+        if tensor is None:
             return
         gradient = self._workspace.take(one.before, "a backward pass") if one.before is not None else None
-        if tensor.grad is not gradient:
+        if not tensor.is_leaf:
+            _put_into_shown(tensor, gradient)
+        elif tensor.grad is not gradient:
             tensor.grad = gradient
 
 
@@ -210,8 +210,17 @@ def _read_gradient(tensor: torch.Tensor) -> torch.Tensor | None:
     if tensor.is_leaf or tensor.retains_grad:
         return tensor.grad
     shown = _find_shown(tensor)
-    if shown is None or shown.grad is None:
-        return None
-    room = shown.grad.new_zeros(shown.untyped_storage().nbytes() // shown.element_size())
-    room.as_strided(shown.shape, shown.stride(), shown.storage_offset()).copy_(shown.grad)
-    return room.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+    return None if shown is None or shown.grad is None else _lay_out(shown.grad, shown, tensor)
+
+
+def _put_into_shown(tensor: torch.Tensor, gradient: torch.Tensor | None) -> None:
+    shown = _find_shown(tensor)
+    if shown is not None:
+        shown.grad = None if gradient is None else _lay_out(gradient, tensor, shown).clone()
+
+
+def _lay_out(content: torch.Tensor, own: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Of two tensors of one memory: what is the content of one, in the places that the other shows."""
+    room = content.new_zeros(own.untyped_storage().nbytes() // own.element_size())
+    room.as_strided(own.shape, own.stride(), own.storage_offset()).copy_(content)
+    return room.as_strided(other.shape, other.stride(), other.storage_offset())

@@ -46,6 +46,7 @@ def test_what_is_made_of_nothing_is_as_large_as_the_batch(reference: Any, candid
         pytest.param(np.zeros(4), np.ones(2), id="ones for zeros"),
         pytest.param(np.array([0.1, 0.2, 0.3]), np.array([0.1, 0.2]), id="fewer numbers with a meaning"),
         pytest.param(np.zeros(4), np.zeros(0), id="nothing"),
+        pytest.param(np.arange(6), np.arange(5), id="one less, which is no part of a batch"),
     ],
 )
 def test_other_numbers_are_not_the_same(reference: Any, candidate: Any) -> None:

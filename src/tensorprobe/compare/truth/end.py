@@ -9,7 +9,7 @@ import numpy as np
 
 from tensorprobe.compare.truth.call_likeness import word_of
 from tensorprobe.compare.truth.piece import Bound, find_pieces
-from tensorprobe.compare.truth.same_array import is_laid_out, is_same, norm_of
+from tensorprobe.compare.truth.same_array import is_constant, is_laid_out, is_same, norm_of
 from tensorprobe.compare.truth.scattered import Scattered
 from tensorprobe.compare.truth.value_index import FINE, ROUNDED_UNITS, ZERO, Counterparts, other_side
 from tensorprobe.replay.true_step import UNITS, Array, TrueStep, TrueValue
@@ -64,9 +64,15 @@ def find_ends(counterparts: Counterparts, *, is_training: bool) -> dict[str, lis
         return common
     scattered = Scattered(counterparts)
     return {
-        side: [one for one in values if not (counterparts.is_plain(side, one) or scattered.of(side, one))]
+        side: [one for one in values if not (_has_constant(one, ends[other_side(side)]) or scattered.of(side, one))]
         for side, values in common.items()
     }
+
+
+def _has_constant(value: TrueValue, others: Sequence[TrueValue]) -> bool:
+    """Is it full of one number, and one of these, too?"""
+    constants = (one.array.flat[0] for one in (value, *others) if one.array.size and is_constant(one.array))
+    return is_constant(value.array) and value.array.size > 0 and next(constants) in list(constants)
 
 
 def _is_report(end: TrueValue, step: TrueStep) -> bool:

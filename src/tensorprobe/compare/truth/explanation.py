@@ -71,12 +71,24 @@ def _is_refuted(one: Difference, live: Difference, explainer: ForwardExplainer, 
     """Does the loss not depend on these calls? `live`: the first difference that leads to it. Where numbers are only
     put elsewhere it takes them as if they were in their places, and says nothing of that, unless it comes earlier."""
     if one.is_lone or one.is_given_other or _computes(one, scattered):
-        return not explainer.leads_on(one)
+        return not explainer.leads_on(one) and all(_may_be_aside(side, call, scattered) for side, call in one.calls())
     values = scattered.steps["candidate"].values
     calls = one.candidate, live.candidate
     if calls[0] is None or calls[1] is None or any(values[number].is_floating for number in calls[0].outputs.values()):
         return False
     return _computes(live, scattered) and calls[1].position < calls[0].position
+
+
+def _may_be_aside(side: str, call: TrueCall | None, scattered: Scattered) -> bool:
+    """Are its results shaped as none of the other run is, as those of padding are? Or does it move whole numbers that
+    the step was given? What is made of nothing is the program's."""
+    if call is None:
+        return True
+    step, numbers = scattered.steps[side], set(call.inputs.values())
+    made = [step.values[number] for number in call.outputs.values()]
+    if any(one.is_floating for one in made):
+        return not any(scattered.has_size(side, one) for one in made)
+    return any(step.values[number].is_leaf for number in numbers | step.find_before(numbers))
 
 
 def _is_settled(differences: Sequence[Difference], counterparts: Counterparts) -> bool:

@@ -173,7 +173,8 @@ def _assemble_prepared(leaf: TrueValue, others: Sequence[TrueValue]) -> Array | 
     if not is_data or UNITS.get(leaf.dtype, 1.0) > FINE or not np.isfinite(leaf.array).all():
         return None
     parts = [one for one in others if one.array.size < leaf.array.size and np.isfinite(one.array).all()]
-    return _assemble(leaf, parts, Bound(_COMPUTED, _COMPUTED * float(np.abs(leaf.array).max()))) if parts else None
+    bound = Bound(_COMPUTED, _COMPUTED * _find_usual(leaf.array))
+    return _assemble(leaf, parts, bound) if parts else None
 
 
 def _find_constant(leaf: TrueValue, others: Sequence[TrueValue], bound: Bound) -> Array | None:

@@ -25,7 +25,10 @@ class Live(TrustedMoves):
         return found
 
     def _find_live(self, side: str, value: TrueValue) -> Array:
-        """The numbers that a gradient comes back to; all of them where none comes back to any."""
+        """The numbers that a gradient comes back to; all of them where none comes back to any, and where the other run
+        has values of this size: there none is padded otherwise, and what one run masks may be a mistake."""
+        if self.has_size(side, value):
+            return value.array
         maker = self._gradients[side].calls.get(value.maker or "")
         own = self.steps[side].maker(value)
         slots = [] if own is None else [slot for slot, number in own.outputs.items() if number == value.number]

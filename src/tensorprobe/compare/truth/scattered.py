@@ -51,6 +51,10 @@ class Scattered:
         self.steps = counterparts.steps
         self._found: dict[tuple[str, int], list[list[TrueValue]]] = {}
         self._indexes = {side: _NumberIndex(step) for side, step in self.steps.items()}
+        self._sizes = {
+            side: {one.array.size for one in step.values if not one.is_leaf and step.leads_to_loss(one)}
+            for side, step in self.steps.items()
+        }
 
     def of(self, side: str, value: TrueValue) -> list[TrueValue]:
         """The values of the other run that have its content, that hold all its numbers, or whose numbers it holds.
@@ -87,6 +91,10 @@ class Scattered:
         tolerances = sorted({TOLERANCE, self._counterparts.tolerance})
         found = (index.find_sources(content, tolerance, self._keeps_order) for tolerance in tolerances)
         return next(filter(None, found), [])
+
+    def has_size(self, side: str, value: TrueValue) -> bool:
+        """Does the other run compute values of this size, on the way to its loss?"""
+        return value.array.size in self._sizes[other_side(side)]
 
     def content(self, side: str, value: TrueValue) -> Array:
         """What is looked for in the other run."""

@@ -205,10 +205,10 @@ class Walker:
 def _begin_alike(first: TrueValue, second: TrueValue) -> bool:
     """Are both full of one number, or rows of whole numbers of which one goes on where the other ends?"""
     arrays = first.array, second.array
-    if not all(one.size for one in arrays):
+    sizes = sorted(one.size for one in arrays)
+    if not sizes[0] or sizes[1] % sizes[0]:  # those of a part of the batch
         return False
     if all(is_constant(one) for one in arrays):
         return bool(arrays[0].flat[0] == arrays[1].flat[0])
-    size = min(one.size for one in arrays)
     is_row = all(one.ndim == 1 and one.dtype.kind in "iu" for one in arrays)
-    return is_row and bool(np.array_equal(arrays[0][:size], arrays[1][:size]))
+    return is_row and bool(np.array_equal(arrays[0][: sizes[0]], arrays[1][: sizes[0]]))
