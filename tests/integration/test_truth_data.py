@@ -116,7 +116,7 @@ def train_with_room(path: Path, parts: int, filling: float = 2.0) -> Path:
             room = part.new_empty(len(part), 8)
             room[:, :4] = first(part)
             room[:, 4:].copy_(part[:, :4])
-            torch.full((len(part), 3), filling)
+            torch.full((3,), filling)
             (second(room).square().mean() / parts).backward()
     return path
 
