@@ -124,7 +124,7 @@ def train_with_room(path: Path, parts: int, filling: float = 2.0) -> Path:
 def test_an_unused_result_of_half_a_batch_that_is_full_of_another_number_differs(tmp_path: Path) -> None:
     paths = train_with_room(tmp_path / "whole", 1), train_with_room(tmp_path / "halves", 2, filling=5.0)
     verdict = tensorprobe.compare(*paths, processes=1).verdict
-    assert verdict.kind == "entered" and "full" in verdict.headline, verdict
+    assert verdict.call is not None and "full" in verdict.call.candidate[-1].name, verdict
 
 
 def test_a_part_of_memory_that_is_written_to_for_half_a_batch_is_no_result_that_differs(tmp_path: Path) -> None:

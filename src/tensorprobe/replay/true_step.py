@@ -244,11 +244,17 @@ class TrueStep:
         """The values that these are computed from. What a call passes on as it is (a dropout that is off) is not
         computed from itself."""
         found: set[int] = set()
-        for call in sorted(self.calls.values(), key=lambda call: -call.position):
-            made = set(call.outputs.values())
+        for made, given in self._backwards:
             if not numbers.isdisjoint(made) or not found.isdisjoint(made):
-                found.update(set(call.inputs.values()) - made)
+                found.update(given)
         return found
+
+    @cached_property
+    def _backwards(self) -> list[tuple[Set[int], Set[int]]]:
+        """What each call makes, and what else it is given, from the last call to the first."""
+        calls = sorted(self.calls.values(), key=lambda call: -call.position)
+        pairs = ((frozenset(call.outputs.values()), call.inputs.values()) for call in calls)
+        return [(made, frozenset(given) - made) for made, given in pairs]
 
     def has_same_calls(self, other: TrueStep) -> bool:
         """Are both one program: the same calls with the same arguments, each of the same values?"""

@@ -54,10 +54,10 @@ def identify_bytes(path: Path) -> bytes | None:
     read: there it is left to whoever opens it."""
     try:
         with open_regular(stored_file.bring(path)) as file:
-            content = file.read(_SMALL_BYTES + 1)
+            is_small = os.fstat(file.fileno()).st_size <= _SMALL_BYTES
+            return hashlib.blake2b(file.read()).digest() if is_small else None
     except OSError:
         return None
-    return hashlib.blake2b(content).digest() if len(content) <= _SMALL_BYTES else None
 
 
 def is_member(path: Path) -> bool:
