@@ -61,7 +61,8 @@ def patch_engine(mode: CallMode, gradients: GradientTracer, reader: TorchReader,
 def hide_from_compiled_nodes(mode: CallMode, outputs: Any, start: int) -> None:
     """Take the mode away while the backward of a compiled region runs, which is compiled, too."""
     pending: list[Any] = []
-    map_tree(outputs, "", lambda value, _: pending.append(find_node(value)), (torch.Tensor,))
+    map_tree(outputs, "", lambda value, _: pending.append(value), (torch.Tensor,))
+    pending = [find_node(value) for value in pending if isinstance(value, torch.Tensor)]
     seen: set[Any] = {None}
     while pending:
         node = pending.pop()
