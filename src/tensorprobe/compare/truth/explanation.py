@@ -60,7 +60,7 @@ def explain_forward(
         told += [next((pair for pair in computing if _comes_before(pair, one)), one) for one in functions]
         told.sort(key=lambda one: one.reference.position if one.reference is not None else 0)
         found = told or found
-    explainer = ForwardExplainer(counterparts, Live(scattered, gradients()), arguments)
+    explainer = ForwardExplainer(counterparts, Live(scattered, gradients), arguments)
     live = explainer.explain(starts)
     if live and not live[0].is_lone and (not found or _is_refuted(found[0], live[0], explainer, scattered)):
         found = live

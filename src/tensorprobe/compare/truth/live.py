@@ -3,7 +3,8 @@ them otherwise, the padding is in one run alone, and no gradient comes back to i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cached_property
 
 from tensorprobe.compare.truth.scattered import Scattered, TrustedMoves, telling_numbers
 from tensorprobe.replay.true_step import Array, TrueStep, TrueValue
@@ -12,11 +13,16 @@ from tensorprobe.replay.true_step import Array, TrueStep, TrueValue
 class Live(TrustedMoves):
     """Both steps, and which values of one are in the other, as far as the loss depends on them."""
 
-    def __init__(self, scattered: Scattered, gradients: Mapping[str, TrueStep]) -> None:
-        """`gradients`: both steps, with the gradients that arrive at their results."""
+    def __init__(self, scattered: Scattered, replay_gradients: Callable[[], Mapping[str, TrueStep]]) -> None:
+        """`replay_gradients`: gives both steps, with the gradients that arrive at their results."""
         super().__init__(scattered)
-        self._gradients = gradients
+        self._replay_gradients = replay_gradients
         self._contents: dict[tuple[str, int], Array] = {}
+
+    @cached_property
+    def _gradients(self) -> Mapping[str, TrueStep]:
+        """Only where something is shaped as nothing in the other run: a replay takes long."""
+        return self._replay_gradients()
 
     def content(self, side: str, value: TrueValue) -> Array:
         found = self._contents.get((side, value.number))
