@@ -20,7 +20,10 @@ _ASKING = "Reading the tensors"
 
 @pytest.fixture
 def open_served(browser: Browser) -> Iterator[Opener]:
-    """Opens an address of the server; an error in the page, or a request to anybody else, fails the test."""
+    """Opens an address of the server, and waits until the page is drawn.
+
+    An error in the page, or a request to anybody else, fails the test.
+    """
     problems: list[str] = []
     contexts: list[BrowserContext] = []
 
@@ -37,6 +40,7 @@ def open_served(browser: Browser) -> Iterator[Opener]:
             lambda request: None if request.url.startswith((own, "data:", "blob:")) else problems.append(request.url),
         )
         page.goto(address + fragment)
+        page.locator("#views .foot").wait_for()  # the data is unpacked after the page has loaded
         return page
 
     yield open_served
