@@ -322,6 +322,34 @@ def test_a_transpose_that_is_left_out_is_named(tmp_path: Path) -> None:
     assert reshape.candidate[0].name == "Tensor.reshape.0.forward"
 
 
+View = Callable[[torch.Tensor], torch.Tensor]
+
+
+@pytest.mark.parametrize(
+    ("reference", "candidate"),
+    [
+        (lambda rows: rows.reshape(3, 4, 4).mT, lambda rows: rows.reshape(3, 4, 4)),
+        (lambda rows: torch.fft.rfft(rows).real, lambda rows: torch.fft.rfft(rows).imag),
+        (lambda rows: torch.fft.rfft(rows).mH, lambda rows: torch.fft.rfft(rows).mT),
+    ],
+)
+def test_another_view_is_named_where_it_is_taken(reference: View, candidate: View, tmp_path: Path) -> None:
+    """No call makes `.mT` or `.imag`, and what makes the tensor under it is the same in both runs."""
+
+    def write(look: View) -> Program:
+        def program(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+            taken = look(torch.tanh(x @ model.a))
+            factor = torch.arange(1, taken.shape[-2] + 1).to(taken.dtype) + (2j if taken.is_complex() else 0)
+            return torch.matmul(factor, taken).abs().square().mean()
+
+        return program
+
+    result = compare(tmp_path, write(reference), write(candidate))
+    assert "as input.1 it takes another view of the result of" in result.verdict.headline, result.verdict
+    assert named(result) == {"matmul"}
+    assert any("all of the loss difference disappears" in line for line in result.verdict.evidence)
+
+
 def test_a_square_weight_that_one_run_turns_by_itself_is_no_difference(tmp_path: Path) -> None:
     def reference(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
         return F.linear(F.gelu(F.linear(x, model.a)), model.b).square().mean()

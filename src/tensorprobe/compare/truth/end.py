@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import permutations
 from typing import Protocol
 
 import numpy as np
 
 from tensorprobe.compare.truth.call_likeness import word_of
-from tensorprobe.compare.truth.piece import Bound, find_pieces
+from tensorprobe.compare.truth.piece import Bound, Piece, find_pieces
 from tensorprobe.compare.truth.same_array import is_constant, is_laid_out, is_same, norm_of
 from tensorprobe.compare.truth.scattered import Scattered
 from tensorprobe.compare.truth.value_index import FINE, ROUNDED_UNITS, ZERO, Counterparts, other_side
@@ -47,6 +48,8 @@ def find_ends(counterparts: Counterparts, *, is_training: bool) -> dict[str, lis
     is kept for the next step may be kept in another order: that step shows whether it is right."""
     ends = {side: list(_find_lone_ends(side, counterparts)) for side in counterparts.steps}
     if not is_training:
+        for side, other in permutations(ends, 2):
+            _leave_out_joined(ends[side], ends[other], counterparts.tolerance)
         return {**ends, "reference": ends["reference"] if ends["candidate"] else []}
     kept = {side: [one for one in values if _is_kept(one, counterparts.steps[side])] for side, values in ends.items()}
     for piece in find_pieces(kept["candidate"], kept["reference"], Bound(counterparts.tolerance)):
@@ -67,6 +70,22 @@ def find_ends(counterparts: Counterparts, *, is_training: bool) -> dict[str, lis
         side: [one for one in values if not (_has_constant(one, ends[other_side(side)]) or scattered.of(side, one))]
         for side, values in common.items()
     }
+
+
+def _leave_out_joined(parts: list[TrueValue], wholes: list[TrueValue], tolerance: float) -> None:
+    """What one run computes of a batch in parts, and the other at once, is the same."""
+    found: dict[TrueValue, list[Piece]] = {}
+    for piece in find_pieces(parts, wholes, Bound(tolerance)):
+        if np.all(np.diff(piece.places) > 0):  # in the same order
+            found.setdefault(piece.whole, []).append(piece)
+    for whole, pieces in found.items():
+        is_covered = np.zeros(whole.array.size, dtype=bool)
+        for piece in pieces:
+            is_covered[piece.places] = True
+        if is_covered.all() and sum(piece.part.array.size for piece in pieces) == whole.array.size:
+            wholes.remove(whole)
+            for piece in pieces:
+                parts.remove(piece.part)
 
 
 def _has_constant(value: TrueValue, others: Sequence[TrueValue]) -> bool:

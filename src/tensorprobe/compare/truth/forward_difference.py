@@ -334,6 +334,11 @@ class ForwardExplainer:
 
     def _describe_operands(self, reference: TrueCall, candidate: TrueCall, operands: Sequence[str]) -> Difference:
         """Of two calls that are not given the same in these places."""
+        for slot in operands:
+            viewed = self._find_viewed(reference, candidate, slot)
+            if viewed is not None:
+                because = f"as {slot} it takes another view of the result of {describe_call(viewed)}"
+                return Difference("source", reference, candidate, because, is_clear=True)
         rearranged = next((slot for slot in operands if self._walker.is_rearranged(reference, candidate, slot)), None)
         movers = list(self._find_movers_before(candidate, rearranged)) if rearranged is not None else []
         if rearranged is not None and movers:
@@ -346,6 +351,19 @@ class ForwardExplainer:
                 return self._describe(*makers)
         words = ", ".join(operands[:4])
         return Difference("entered", reference, candidate, f"it gets a different value for {words}")
+
+    def _find_viewed(self, reference: TrueCall, candidate: TrueCall, slot: str) -> TrueCall | None:
+        """The candidate's call that gives the same in both runs, if a run takes something else of it here that no
+        recorded call made, such as `.mT` or `.imag`."""
+        if slot not in reference.inputs or slot not in candidate.inputs:
+            return None
+        taken = {"reference": reference.inputs[slot], "candidate": candidate.inputs[slot]}
+        makers = [step.maker(step.values[taken[side]]) for side, step in self._steps.items()]
+        right, other = makers
+        if right is None or other is None or not self._walker.has_same_results(right, other):
+            return None
+        is_made = taken["reference"] in right.outputs.values() and taken["candidate"] in other.outputs.values()
+        return None if is_made else other
 
     def _find_makers(self, reference: TrueCall, candidate: TrueCall, slot: str) -> tuple[TrueCall, TrueCall] | None:
         """The calls that made what two calls are given in one place, if both do the same in the same module, and the

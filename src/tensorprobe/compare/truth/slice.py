@@ -68,7 +68,7 @@ class Slicer:
                 continue
             found.calls.add(call.name)
             before = self._lacking(call)
-            makers = [maker for value in before if (maker := self._step.maker(value)) is not None and maker is not call]
+            makers = [maker for value in before if (maker := self._find_maker(value)) is not None and maker is not call]
             lacking_leaves = [value for value in before if value.is_leaf]
             found.leaves += [(call, value) for value in lacking_leaves]
             waiting += makers
@@ -124,6 +124,15 @@ class Slicer:
                 values = [value for value in values if is_followed or not value.is_followed]
                 harmless.update(value.number for value in values if not self.exists(value))
         return harmless
+
+    def _find_maker(self, value: TrueValue) -> TrueCall | None:
+        """The call that makes it, and not one whose results the other run has, if no recorded call made this view of
+        them, such as `.imag`: it is by what is taken that the runs differ."""
+        maker = self._step.maker(value)
+        if maker is None or value.number in maker.outputs.values():
+            return maker
+        made = (self._step.values[number] for number in maker.outputs.values())
+        return None if all(map(self.exists, made)) else maker
 
     def _is_telling(self, value: TrueValue) -> bool:
         return value.is_floating and not self._is_plain(value) and self.exists(value)
