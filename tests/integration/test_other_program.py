@@ -3,6 +3,7 @@ if the loss and the gradients are the same, nobody is told that they differ."""
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -95,10 +96,21 @@ class ByHand(nn.Module):
         return project(self.other.last, x + project(mixer.out, mixed))
 
 
-def record(path: Path, mixer: nn.Module, level: str, dtype: torch.dtype, *, by_hand: bool = False) -> Path:
-    """`by_hand`: also half of the batch at a time."""
+def print_norm(gradients: list[torch.Tensor], *, at_once: bool) -> None:
+    """As one program prints it, and another in its own way: nobody takes it."""
+    if at_once:
+        print(torch.cat([one.flatten() for one in gradients]).norm().item())
+    else:
+        print(sum(float(one.square().sum()) for one in gradients) ** 0.5)
+
+
+def record(
+    path: Path, mixer: nn.Module, level: str, dtype: torch.dtype, *, by_hand: bool = False, rate: float = 0.0
+) -> Path:
+    """`by_hand`: also half of the batch at a time. `rate`: of learning, if there is an optimizer."""
     model: nn.Module = Model(mixer).to(dtype)
     model = ByHand(model) if by_hand else model
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate) if rate else None
     torch.manual_seed(2)
     x, target = torch.randn(4, 7, WIDTH, dtype=dtype), torch.randint(0, 5, (4, 7))
     PrecisionDebugger.reset()
@@ -107,6 +119,9 @@ def record(path: Path, mixer: nn.Module, level: str, dtype: torch.dtype, *, by_h
     parts = 2 if by_hand else 1
     for some, theirs in zip(x.chunk(parts), target.chunk(parts), strict=True):
         (F.cross_entropy(model(some).float().flatten(0, 1), theirs.flatten()) / parts).backward()
+    if optimizer is not None:
+        optimizer.step()
+        print_norm([one.grad for one in model.parameters() if one.grad is not None], at_once=by_hand)
     debugger.stop()
     debugger.step()
     PrecisionDebugger.reset()
@@ -171,6 +186,23 @@ def test_no_call_need_look_like_one_of_the_other_program(fault: str, tmp_path: P
         return
     assert verdict.kind == "source", verdict
     assert verdict.call is not None and verdict.call.reference[-1].op == "scaled_dot_product_attention"
+
+
+def test_another_update_out_of_the_same_gradients_is_named_where_it_is_made(tmp_path: Path) -> None:
+    """Of the bias of the keys the gradient is nothing but rounding, and each optimizer makes something else of it."""
+    torch.manual_seed(0)
+    separate = Separate()
+    reference = record(tmp_path / "reference", Joint(separate), "L1", torch.float32, rate=1e-2)
+    same, other = (
+        record(tmp_path / str(rate), deepcopy(separate), "L1", torch.float32, by_hand=True, rate=rate)
+        for rate in (1e-2, 2e-2)
+    )
+    verdict = tensorprobe.compare(reference, same, by="growth").verdict
+    assert verdict.kind == "agree", verdict
+    verdict = tensorprobe.compare(reference, other, by="growth").verdict
+    assert verdict.headline.startswith("The loss and the gradients agree, but first.weight (other.first.weight) and ")
+    assert "updated differently" in verdict.headline
+    assert any("optimizer.step()" in line for line in verdict.evidence), verdict.evidence
 
 
 def test_a_gradient_that_does_not_come_back_is_found_by_the_gradients_that_do(tmp_path: Path) -> None:

@@ -66,6 +66,12 @@ def compare_gradients(reference: Run, candidate: Run, tolerance: float) -> Gradi
     return found
 
 
+def find_gradient_sizes(run: Run) -> dict[str, float]:
+    """Of the parameters whose names are known, at most."""
+    found = ((one.leaf, one.size) for one in _find_gradients(run))
+    return {leaf.parameter: size for leaf, size in found if leaf is not None and leaf.parameter is not None}
+
+
 def _find_gradients(run: Run) -> list[_Gradient]:
     whole = [slot for call in run.calls if call.kind == "parameters_grad" for slot in call.tensors]
     if whole:
@@ -175,11 +181,11 @@ class GradientComparison:
     def note_missing(self, reference: Sequence[TensorSlot], candidate: Sequence[TensorSlot]) -> None:
         """Parameters to which nothing comes back, although something does in the other run."""
         for one in self._lone:
-            leaf = next((leaf for leaf in candidate if _is_same_leaf(one.leaf, leaf)), None)
+            leaf = next((leaf for leaf in candidate if is_same_leaf(one.leaf, leaf)), None)
             if leaf is not None:
                 self._differing.append((one, _Gradient(leaf, ())))
         for one in self._left:
-            leaf = next((leaf for leaf in reference if _is_same_leaf(one.leaf, leaf)), None)
+            leaf = next((leaf for leaf in reference if is_same_leaf(one.leaf, leaf)), None)
             if leaf is not None:
                 self._differing.append((_Gradient(leaf, ()), one))
 
@@ -256,7 +262,7 @@ class GradientComparison:
         unpaired = []
         for one in lone:
             alike = by_leaf.get(_look_of_leaf(one.leaf), [])
-            found = next((other for other in alike if _is_same_leaf(one.leaf, other.leaf)), None)
+            found = next((other for other in alike if is_same_leaf(one.leaf, other.leaf)), None)
             if found is None:
                 unpaired.append(one)
                 continue
@@ -303,7 +309,7 @@ def _look_of_leaf(leaf: TensorSlot | None) -> object:
     return None if leaf is None else (leaf.shape, leaf.max, leaf.min)
 
 
-def _is_same_leaf(first: TensorSlot | None, second: TensorSlot | None) -> bool:
+def is_same_leaf(first: TensorSlot | None, second: TensorSlot | None) -> bool:
     """Not where it is a constant, as others are, too."""
     if first is None or second is None or first.max == first.min:
         return False

@@ -3,12 +3,14 @@ they differ, and what their calls compute, not what they are called, where."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tensorprobe.compare.judge.content_slice import ContentFinder, Parting
 from tensorprobe.compare.judge.dissolution import dissolve
 from tensorprobe.compare.judge.evidence import Finding, describe_call_lines, describe_calls
 from tensorprobe.compare.judge.kept_state import keeps_otherwise
+from tensorprobe.compare.judge.other_update import Change, find_other_updates
 from tensorprobe.compare.judge.step_result import Agreement, add_losses, find_agreement
 from tensorprobe.compare.judge.uncompared import contradicts_record, is_unfinished
 from tensorprobe.compare.judge.verdict import find_sources, give_verdict
@@ -51,6 +53,9 @@ def heed_results(verdict: Verdict, finding: Finding, *, is_drawn: bool, is_told:
                 _clear(pair)
         if find_sources(kept):
             return give_verdict(finding)
+        updates = find_other_updates(*runs)
+        if updates:
+            return _word_updates(updates, finding)
         return Verdict("agree", _word_agreement(agreement), (_word_programs(finding), *_advise(finding)))
     if _count_lone(finding) + _count_grouped(finding) <= _FEW:
         return verdict
@@ -123,6 +128,25 @@ def _word_agreement(agreement: Agreement) -> str:
     if same.unknown:
         words += f"; {count_noun(same.unknown, 'other gradient')} of the reference could not be compared"
     return f"{words}."
+
+
+def _word_updates(updates: Sequence[tuple[Change, Change]], finding: Finding) -> Verdict:
+    first, second = updates[0]
+    others = f" and {count_noun(len(updates) - 1, 'other')} are" if len(updates) > 1 else " is"
+    names = first.parameter if first.parameter == second.parameter else f"{first.parameter} ({second.parameter})"
+    because = "the gradients are the same, but the parameters are updated differently"
+    evidence = describe_call_lines({"reference": first.call, "candidate": second.call}, finding)
+    evidence += [
+        f"the update changes {first.parameter} by about {first.size:.2g}, and in the candidate {second.size:.2g}"
+    ]
+    evidence += [_word_programs(finding), *_advise(finding)]
+    places = [
+        side.run.location(one.call)
+        for side, one in zip((finding.reference, finding.candidate), updates[0], strict=True)
+    ]
+    result = CallResult((first.call,), (second.call,), "statistics", (), "source", because, places[0], places[1])
+    headline = f"The loss and the gradients agree, but {names}{others} updated differently."
+    return Verdict("source", headline, tuple(evidence), call=result)
 
 
 def _word_parting(parting: Parting, finding: Finding) -> Verdict:

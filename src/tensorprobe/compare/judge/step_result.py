@@ -11,11 +11,12 @@ from tensorprobe.compare.judge.content import Contents
 from tensorprobe.compare.judge.gradient_comparison import SameGradients, compare_gradients
 from tensorprobe.compare.judge.joined_run import join_parts
 from tensorprobe.compare.judge.other_precision import find_other_precision
-from tensorprobe.compare.judge.own_record import is_measured, list_own, read_number
+from tensorprobe.compare.judge.own_record import is_measured, is_own_api, list_own, read_number
 from tensorprobe.compare.judge.precision import unit_roundoff
 from tensorprobe.model.name import BACKWARD, FORWARD
 from tensorprobe.run.backward_pass import read_passes
 from tensorprobe.run.call import Call
+from tensorprobe.run.flow import Flow
 from tensorprobe.run.step import Run
 from tensorprobe.store.slot import TensorSlot
 
@@ -92,7 +93,27 @@ def _find_ends(run: Run) -> list[tuple[Call, TensorSlot]]:
     results = [(call, slot) for call in calls for slot in call.tensors if not slot.is_input]
     is_passed_on = {id(slot) for call, slot in results if slot.source not in (None, call.name)}
     found = [(call, slot) for call, slot in results if is_measured(slot) and id(slot) not in is_passed_on]
-    return [(call, slot) for call, slot in found if slot.parameter is None]  # what an update leaves
+    reports = _find_reports(run)
+    return [
+        (call, slot)
+        for call, slot in found
+        if slot.parameter is None  # what an update leaves
+        and not (slot.element_count == 1 and call.name in reports)
+    ]
+
+
+def _find_reports(run: Run) -> set[str]:
+    """The calls after the backward that nothing of the forward goes into: what they make of gradients and parameters
+    that nobody takes, such as a norm, is only looked at."""
+    flow = Flow(run)
+    last = max((call.position for call in run.calls if call.direction == BACKWARD), default=math.inf)
+    found: set[str] = set()
+    for call in list_own(run, FORWARD):
+        makers = [maker for slot in call.tensors if slot.is_input and (maker := flow.producer(slot)) is not None]
+        own = {maker.name for maker in makers if is_own_api(maker, FORWARD)}
+        if call.position > last and own <= found:
+            found.add(call.name)
+    return found
 
 
 def find_tolerance(reference: Run, candidate: Run) -> float:
