@@ -13,12 +13,16 @@ _FORMATS = {
     str(item): item
     for item in (torch.contiguous_format, torch.preserve_format, torch.channels_last, torch.channels_last_3d)
 }
+PYTHON_TYPES = {"bool": torch.bool, "int": torch.int64, "float": torch.float64, "complex": torch.complex128}
+"""What torch takes for a dtype: `torch.ones(2, dtype=bool)`."""
 
 
 def make_object(kind: str, value: Any, precision: Precision, device: torch.device) -> Any:
     """The object that was given, in the precision and on the device of the replay."""
     if kind == "torch.dtype" and isinstance(value, str):
         return precision.dtype(torch_dtype(value.removeprefix("torch.")))
+    if kind == "type" and value in PYTHON_TYPES:
+        return precision.dtype(PYTHON_TYPES[value])
     if kind == "mindspore.dtype" and isinstance(value, str):
         return precision.dtype(torch_dtype(value.lower()))
     if kind == "torch.device":

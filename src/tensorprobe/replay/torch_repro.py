@@ -12,6 +12,7 @@ import torch
 from tensorprobe.capture.torch.function import find_function
 from tensorprobe.replay.argument import UnknownArgumentError
 from tensorprobe.replay.execution import uses_mkldnn
+from tensorprobe.replay.object import PYTHON_TYPES
 from tensorprobe.replay.precision import torch_dtype
 from tensorprobe.replay.program import Operation, Program
 from tensorprobe.replay.recorded import RecordedTensors
@@ -195,6 +196,8 @@ def _write_casts(part: Operation, line: str) -> list[str]:
 def _write_object(kind: str, value: Any) -> str:
     if kind == "torch.dtype" and _OBJECT.fullmatch(str(value)):
         return f"widen({value})"
+    if kind == "type" and value in PYTHON_TYPES:
+        return f"widen({PYTHON_TYPES[value]})"
     if kind in ("torch.memory_format", "torch.layout") and _OBJECT.fullmatch(str(value)):
         return str(value)
     if kind == "torch.device":

@@ -225,16 +225,23 @@ class TrueStep:
         roots = {value.number for value in self.roots}
         return roots | self.find_before(roots)
 
+    def is_test(self, call: TrueCall) -> bool:
+        """Does it only tell true from false, and no number depends on that? So arguments are checked."""
+        made = [self.values[number] for number in call.outputs.values()]
+        return bool(made) and not any(one.is_floating or one.number in self._leading for one in made)
+
     def is_end(self, value: TrueValue) -> bool:
         """Is it a result of the step: a number that no other number is computed from? A choice that is made of it may
-        be all that the program asks for, unless numbers depend on that choice; what comes beside such a choice is none
-        where there is a loss (`topk(x)[1]`). Memory that is yet to be written to is none, nor is what was written into
-        a part of something that is taken as a whole."""
+        be all that the program asks for, unless numbers depend on that choice. Where there is a loss, what comes beside
+        something that is taken is none (`topk(x)[1]`, the last state of an LSTM whose outputs are used). Memory that is
+        yet to be written to is none, nor is what was written into a part of something that is taken as a whole."""
         maker = self.maker(value)
         is_result = value.is_floating and not value.is_root and (maker is None or not maker.is_undefined)
-        made = [self.values[number] for number in maker.outputs.values()] if maker is not None else []
-        choices = [one for one in made if not one.is_floating] if self.roots else []
-        return is_result and self._leading.isdisjoint(one.number for one in (value, *self.find_views(value), *choices))
+        made = maker.outputs.items() if maker is not None and self.roots else ()
+        returned = [number for place, number in made if place.startswith("output")]  # and not what is written to
+        beside = returned if value.number in returned else []
+        views = [one.number for one in self.find_views(value)]
+        return is_result and self._leading.isdisjoint([value.number, *beside, *views])
 
     @cached_property
     def _leading(self) -> Set[int]:
