@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
 
 from tensorprobe.compare.truth.argument import Arguments
 from tensorprobe.compare.truth.call_likeness import count_alike, find_alike, is_alike, unlikeness, word_of
@@ -16,7 +15,7 @@ from tensorprobe.compare.truth.piece import find_pieces
 from tensorprobe.compare.truth.repeated import find_repeated
 from tensorprobe.compare.truth.slice import Slice, Slicer
 from tensorprobe.compare.truth.start import pair_lone_leaves
-from tensorprobe.compare.truth.value_index import ORDERS, Counterparts, other_side
+from tensorprobe.compare.truth.value_index import ORDERS, Counterparts, Likeness, other_side
 from tensorprobe.compare.truth.walk import Walker
 from tensorprobe.replay.true_step import TrueCall, TrueValue
 from tensorprobe.word.operation import is_a
@@ -50,14 +49,6 @@ def find_lacking(one: Difference, counterparts: Counterparts) -> Starts:
         values = [step.values[number] for number in numbers]
         found[side] = [value for value in values if value.is_floating and not counterparts.exists(side, value)]
     return found
-
-
-class Likeness(Protocol):
-    """Which values of one run are in the other?"""
-
-    def of(self, side: str, value: TrueValue) -> list[TrueValue]: ...
-
-    def exists(self, side: str, value: TrueValue) -> bool: ...
 
 
 class ForwardExplainer:
