@@ -3,12 +3,13 @@
     python benchmarks/rules.py --work DIR --pairs bert,shop      record these refactors or ports, and try all rules
     python benchmarks/rules.py --work DIR                        all that was recorded there
     python benchmarks/rules.py --work DIR --only piece --cases 20
+    python benchmarks/rules.py --outside DIR DIR                 what benchmarks/outside/run.py --work DIR left there
     python benchmarks/rules.py --off truth.piece.pair_pieces,truth.cut.find_cut -- benchmarks/held_out.py --pair graph
                                                                  another benchmark, with these rules switched off
 
-A rule is a function of compare/truth that may find nothing: one that returns True or False, something or None, or
-several things or none. Switched off, it says False, None, or nothing. It fires in a case if it says something else
-there. Only where it fires can a verdict change, so only there is it tried, in `--cases` of them at most.
+A rule is a function of compare/truth, judge or match that may find nothing: one that returns True or False, something
+or None, or several things or none. Switched off, it says False, None, or nothing. It fires in a case if it says
+something else there. Only where it fires can a verdict change, so only there is it tried, in `--cases` of them at most.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import contextlib
 import functools
 import importlib
 import io
+import itertools
 import json
 import math
 import multiprocessing
@@ -31,7 +33,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the threads of its gradients do not go with a process that parts
 sys.path.insert(0, str(Path(__file__).parent))
@@ -39,8 +41,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 from held_out.answer import Answer
 from held_out.comparison import compare_case
 from held_out.record import PAIRS, Case, Recorder, Setting, find_pair_answer, list_cases
+from outside import run as outside
+
+from tensorprobe.__main__ import run as run_tensorprobe
 
 PACKAGE = "tensorprobe.compare"
+FOLDERS = ("truth", "judge", "match")
 INDEX = "index.json"
 PATIENCE_SECONDS = 60
 NOTHING = {"bool": False, "list": [], "tuple": (), "Sequence": (), "set": set(), "Set": frozenset(), "dict": {}}
@@ -67,8 +73,50 @@ class Recorded:
     dumps: tuple[Path, Path]
     answer: Answer | None
 
+    @property
+    def is_right(self) -> bool:
+        return self.answer is None
+
     def __str__(self) -> str:
         return f"{self.case.subject}: {self.case.name}"
+
+    def judge(self, options: argparse.Namespace) -> tuple[str, str]:
+        result = compare_case(self.case, (*self.dumps, self.answer), setting_of(options), "auto")
+        return result.outcome, result.headline
+
+
+@dataclass(frozen=True)
+class RecordedOutside:
+    name: str
+    fault: outside.Fault | None
+    dumps: tuple[Path, Path]
+
+    @property
+    def is_right(self) -> bool:
+        return self.fault is None
+
+    def __str__(self) -> str:
+        return f"{self.name}: {'right' if self.fault is None else self.fault['name']}"
+
+    def judge(self, options: argparse.Namespace) -> tuple[str, str]:
+        sys.argv = ["tensorprobe", "compare", *map(str, self.dumps), "--processes", "1"]
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            code = run_tensorprobe()
+        text = said.getvalue()
+        return outside.judge(self.name, self.fault, code, text), "\n".join(outside.list_verdict(text))
+
+
+AnyCase = Recorded | RecordedOutside
+
+
+class Look(NamedTuple):
+    outcome: str
+    said: str
+    fires: set[str]
+    seconds: float
+
+
+Looked = dict[str, Look]
 
 
 def main() -> None:
@@ -83,24 +131,28 @@ def main() -> None:
         sys.argv = options.script
         runpy.run_path(sys.argv[0], run_name="__main__")
         return
-    options.work = options.work.absolute()
-    record_apart([name for name in options.pairs.split(",") if name], options)
-    known = sorted(options.work.glob(f"*/{INDEX}"))
-    cases = [one for path in known for one in list_recorded(path.parent)]
+    cases: list[AnyCase] = [one for folder in options.outside for one in list_outside(folder, options)]
+    if options.work is not None:
+        options.work = options.work.absolute()
+        record_apart([name for name in options.pairs.split(",") if name], options)
+        known = sorted(options.work.glob(f"*/{INDEX}"))
+        cases += [one for path in known for one in list_recorded(path.parent)]
     began = time.perf_counter()
     compare(cases[0], options)  # what is imported on the way is there for all
     with multiprocessing.get_context("fork").Pool(options.jobs, maxtasksperchild=1) as pool:
         look = functools.partial(find_fired, rules, options)
         looked = dict(zip(map(str, cases), pool.imap(look, cases, chunksize=1), strict=True))
         tasks = list(plan(rules, cases, looked, options.cases))
+        print("\n".join(f"{one}: {look.outcome}, {look.seconds:.1f} s" for one, look in looked.items()))
         print(f"{len(cases)} cases in {time.perf_counter() - began:.0f} s; {len(tasks)} to try", flush=True)
         results = []
-        for (rule, case), outcome in zip(
+        for (rule, case), (outcome, said) in zip(
             tasks, pool.imap(functools.partial(try_without, options), tasks, chunksize=1), strict=True
         ):
-            before = looked[str(case)][0]
-            results.append({"rule": rule.path, "case": str(case), "with": before, "without": outcome})
-            if outcome != before:
+            before, words, *_ = looked[str(case)]
+            result = {"rule": rule.path, "case": str(case), "with": before, "without": outcome}
+            results.append(result if said == words else result | {"said": words, "says": said})
+            if (outcome, said) != (before, words):
                 print(f"{rule.path}: {case}: {before} -> {outcome}", flush=True)
             if time.perf_counter() - began > options.seconds:
                 print(f"{len(tasks) - len(results)} were not tried in this time")
@@ -115,8 +167,10 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("script", nargs="*", help="with --off: a benchmark, and its arguments")
     parser.add_argument("--off", default="", help="only run a benchmark, with these rules switched off")
-    parser.add_argument("--only", default="", help="only rules whose path contains one of these (a,b,…)")
+    parser.add_argument("--only", default="truth.", help="only rules whose path contains one of these (a,b,…)")
     parser.add_argument("--pairs", default="", help="record these, with commas between them, where they are not there")
+    parser.add_argument("--outside", type=Path, nargs="*", default=[], help="folders of benchmarks/outside/run.py")
+    parser.add_argument("--faults", type=int, default=2, help="of each program there so many at most")
     parser.add_argument("--cases", type=int, default=8, help="try each rule in so many cases at most")
     parser.add_argument("--jobs", type=int, default=1, help="so many at a time")
     parser.add_argument("--task", choices=("tensor", "statistics"), default="tensor")
@@ -129,14 +183,15 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def list_rules() -> Iterator[Rule]:
-    package = importlib.import_module(f"{PACKAGE}.truth")
-    for info in pkgutil.iter_modules(package.__path__):
-        path = Path(package.__path__[0]) / f"{info.name}.py"
-        for name, node in iter_functions(ast.parse(path.read_text()), ""):
-            kind = kind_of(node)
-            if kind is not None:
-                sentence = (ast.get_docstring(node) or "").partition("\n\n")[0].replace("\n", " ")
-                yield Rule(f"truth.{info.name}.{name}", kind, " ".join(sentence.split()))
+    for folder in FOLDERS:
+        package = importlib.import_module(f"{PACKAGE}.{folder}")
+        for info in pkgutil.iter_modules(package.__path__):
+            path = Path(package.__path__[0]) / f"{info.name}.py"
+            for name, node in iter_functions(ast.parse(path.read_text()), ""):
+                kind = kind_of(node)
+                if kind is not None:
+                    sentence = (ast.get_docstring(node) or "").partition("\n\n")[0].replace("\n", " ")
+                    yield Rule(f"{folder}.{info.name}.{name}", kind, " ".join(sentence.split()))
 
 
 def iter_functions(tree: ast.AST, prefix: str) -> Iterator[tuple[str, ast.FunctionDef]]:
@@ -206,7 +261,7 @@ def replace(rule: Rule, function: Any, nothing: Any, fires: set[str] | None) -> 
 
 
 def len_of(found: Any) -> int:
-    return int(found) if isinstance(found, bool) or not hasattr(found, "__len__") else len(found)
+    return int(found) if isinstance(found, bool) else len(found) if hasattr(found, "__len__") else 1
 
 
 def record_apart(subjects: Sequence[str], options: argparse.Namespace) -> None:
@@ -240,55 +295,74 @@ def list_recorded(folder: Path) -> Iterator[Recorded]:
         yield Recorded(case, (folder / dumps[0], folder / dumps[1]), answer)
 
 
-def find_fired(rules: Sequence[Rule], options: argparse.Namespace, one: Recorded) -> tuple[str, set[str]]:
-    """The outcome, and the rules that fired on the way."""
+def list_outside(folder: Path, options: argparse.Namespace) -> Iterator[RecordedOutside]:
+    """The right pairs, and the mistakes in them: what benchmarks/outside/run.py left in a folder."""
+    for base in sorted(folder.glob(f"*-{options.task}-{options.level}-own")):
+        name = base.name.rsplit("-", 3)[0]
+        faults = json.loads((outside.HERE / name / "faults.json").read_text())
+        for fault in [None, *faults][: options.faults + 1]:
+            reference, candidate = (outside.find_folder(base, side, fault) / side for side in outside.SIDES)
+            if reference.exists() and candidate.exists():
+                yield RecordedOutside(name, fault, (reference, candidate))
+
+
+def find_fired(rules: Sequence[Rule], options: argparse.Namespace, one: AnyCase) -> Look:
     fires: set[str] = set()
     for rule in rules:
         switch(rule, fires)
-    return compare(one, options), fires
+    began = time.perf_counter()
+    return Look(*compare(one, options), fires, time.perf_counter() - began)
 
 
-def plan(
-    rules: Sequence[Rule], cases: Sequence[Recorded], looked: dict[str, tuple[str, set[str]]], most: int
-) -> Iterator[tuple[Rule, Recorded]]:
-    """One case of each rule first, then one more of each."""
-    fired = {rule: [one for one in cases if rule.path in looked[str(one)][1]] for rule in rules}
+def plan(rules: Sequence[Rule], cases: Sequence[AnyCase], looked: Looked, most: int) -> Iterator[tuple[Rule, AnyCase]]:
+    """One case of each rule first, then one more of each: a right one and a mistake in turn, the quickest first, but
+    not the same ones for all rules."""
+    fired = {rule: [one for one in cases if rule.path in looked[str(one)].fires] for rule in rules}
+    order = {rule: list(alternate(own, looked, number)) for number, (rule, own) in enumerate(fired.items())}
     for place in range(most):
-        for rule, own in fired.items():
+        for rule, own in order.items():
             if place < len(own):
-                yield rule, own[int(place * max(len(own) / most, 1.0))]
+                yield rule, own[place]
 
 
-def try_without(options: argparse.Namespace, task: tuple[Rule, Recorded]) -> str:
+def alternate(own: Sequence[AnyCase], looked: Looked, turn: int) -> Iterator[AnyCase]:
+    quickest = sorted(own, key=lambda one: looked[str(one)].seconds)
+    kinds = [[one for one in quickest if one.is_right], [one for one in quickest if not one.is_right]]
+    turned = [kind[turn % half :] + kind[: turn % half] for kind in kinds if (half := (len(kind) + 1) // 2)]
+    for group in itertools.zip_longest(*turned):
+        yield from (one for one in group if one is not None)
+
+
+def try_without(options: argparse.Namespace, task: tuple[Rule, AnyCase]) -> tuple[str, str]:
     rule, one = task
     switch(rule, fires=None)
     return compare(one, options)
 
 
-def compare(one: Recorded, options: argparse.Namespace) -> str:
+def compare(one: AnyCase, options: argparse.Namespace) -> tuple[str, str]:
     signal.signal(signal.SIGALRM, end_of_patience)
     signal.alarm(PATIENCE_SECONDS)
     complaint = io.StringIO()
     with contextlib.redirect_stderr(complaint):
-        result = compare_case(one.case, (*one.dumps, one.answer), setting_of(options), "auto")
+        found = one.judge(options)
     signal.alarm(0)
-    return result.outcome
+    return found
 
 
 def end_of_patience(*_: Any) -> None:
     raise TimeoutError
 
 
-def build_table(
-    rules: Sequence[Rule], looked: dict[str, tuple[str, set[str]]], results: list[dict[str, str]]
-) -> list[str]:
-    lines = ["| rule | fires in | tried | worse | better | what it does |", "|---|---|---|---|---|---|"]
+def build_table(rules: Sequence[Rule], looked: Looked, results: list[dict[str, str]]) -> list[str]:
+    lines = ["| rule | fires in | tried | worse | better | reworded | what it does |", "|---|---|---|---|---|---|---|"]
     for rule in rules:
         own = [one for one in results if one["rule"] == rule.path]
         change = [GRADES.index(one["without"]) - GRADES.index(one["with"]) for one in own]
-        fired = sum(rule.path in fires for _, fires in looked.values())
+        fired = sum(rule.path in look.fires for look in looked.values())
         worse, better = sum(one < 0 for one in change), sum(one > 0 for one in change)
-        lines.append(f"| `{rule.path}` | {fired} | {len(own)} | {worse or ''} | {better or ''} | {rule.sentence} |")
+        reworded = sum(not one and "says" in each for one, each in zip(change, own, strict=True))
+        counts = " | ".join(str(count or "") for count in (worse, better, reworded))
+        lines.append(f"| `{rule.path}` | {fired} | {len(own)} | {counts} | {rule.sentence} |")
     return lines
 
 

@@ -72,17 +72,19 @@ def make_parser() -> argparse.ArgumentParser:
 def run_case(name: str, fault: Fault | None, work: Path, options: argparse.Namespace) -> tuple[str, str]:
     """What compare made of it, and what it said."""
     base = work / f"{name}-{options.task}-{options.level}-{options.dtype or 'own'}"
-    label = "right" if fault is None else re.sub(r"\W+", "_", fault["name"])
-    dumps = []
-    for side in SIDES:
-        is_own = fault is not None and (fault["side"] == side or "steps" in fault)
-        dumps.append(record(name, side, fault, base / (label if is_own else "right"), base, options))
+    dumps = [record(name, side, fault, find_folder(base, side, fault), base, options) for side in SIDES]
     command = [sys.executable, "-m", "tensorprobe", "compare", *map(str, dumps)]
     try:
         done = subprocess.run(command, env=make_environment(), capture_output=True, text=True, timeout=PATIENCE_SECONDS)
     except subprocess.TimeoutExpired:
         return "error", f"nothing said within {PATIENCE_SECONDS} s"
     return judge(name, fault, done.returncode, done.stdout), done.stdout + done.stderr
+
+
+def find_folder(base: Path, side: str, fault: Fault | None) -> Path:
+    """Of what is recorded of this side: a side without the fault is that of the right pair."""
+    is_own = fault is not None and (fault["side"] == side or "steps" in fault)
+    return base / (re.sub(r"\W+", "_", fault["name"]) if fault is not None and is_own else "right")
 
 
 def record(name: str, side: str, fault: Fault | None, folder: Path, base: Path, options: argparse.Namespace) -> Path:

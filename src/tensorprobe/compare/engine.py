@@ -152,10 +152,7 @@ def _complete(dump: Dump, stack: ExitStack) -> Dump:
 
 
 def _compare_dumps(
-    names: tuple[str, str],
-    dumps: Sequence[Dump],
-    how: tuple[NameMapping, CompareOptions],
-    work: _Work,
+    names: tuple[str, str], dumps: Sequence[Dump], how: tuple[NameMapping, CompareOptions], work: _Work
 ) -> Comparison:
     mapping, options = how
     pairs, problems = pair_ranks(dumps[0], dumps[1])

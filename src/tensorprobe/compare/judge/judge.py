@@ -14,13 +14,7 @@ from tensorprobe.compare.judge.module_end import ModuleEnds
 from tensorprobe.compare.judge.origin import Origin, OriginFinder
 from tensorprobe.compare.judge.precision import coarser_dtype
 from tensorprobe.compare.judge.role import RoleGiver
-from tensorprobe.compare.judge.status import (
-    MADE_ELSEWHERE,
-    is_same_value,
-    leave_out,
-    leave_undefined,
-    settle,
-)
+from tensorprobe.compare.judge.status import MADE_ELSEWHERE, is_same_value, leave_out, leave_undefined, settle
 from tensorprobe.compare.match.pairing import MAX_SUSPECTS, PairedCall
 from tensorprobe.compare.measure.noise import Noise, loudest
 from tensorprobe.compare.measure.statistic_measure import sees_order

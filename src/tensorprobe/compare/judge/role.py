@@ -98,10 +98,7 @@ class RoleGiver:
         if self._is_noisy(pair) and all(_is_discrete(call, value) for value in bad_outputs):
             return "discontinuity", "its inputs agree up to rounding, and its result is a discrete choice"
         if self._is_noisy(pair) and all(_is_at_kink(call, value) for value in bad_outputs):
-            return (
-                "discontinuity",
-                "its inputs agree up to rounding, but lie on both sides of a jump of its gradient",
-            )
+            return ("discontinuity", "its inputs agree up to rounding, but lie on both sides of a jump of its gradient")
         if call.direction == BACKWARD and all(value.measurement is None for value in bad_outputs):
             forward = self._course.reference.pair(self._course.reference.flow.forward_of(call))
             if forward is not None:

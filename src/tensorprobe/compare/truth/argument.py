@@ -46,16 +46,6 @@ class Arguments:
         told = [value for value in told if not _is_of_backward(value, calls)]
         return describe_arguments(find_changed(told, or_left_out))
 
-    def place_of(self, side: str, call: TrueCall) -> tuple[str, str] | None:
-        """Where the program makes it, and with what besides tensors: one line may give each layer its own number."""
-        run = self._runs[side == "candidate"]
-        recorded = run.by_name.get(call.inside or call.name)
-        line = None if recorded is None else run.location(recorded)
-        if recorded is None or line is None:
-            return None
-        given = {slot.slot: slot.value for slot in recorded.slots if isinstance(slot, PlainSlot) and slot.is_input}
-        return line, repr(given if call.inside is None else call.arguments)
-
     def _find(self, reference: TrueCall, candidate: TrueCall) -> tuple[Call, Call] | None:
         found = [run.by_name.get(call.name) for run, call in zip(self._runs, (reference, candidate), strict=True)]
         return (found[0], found[1]) if found[0] is not None and found[1] is not None else None

@@ -54,10 +54,7 @@ def explain_forward(
         others = explainer.explain(starts)
         computing = [one for one in others if _computes(one, trusting)]
         told = [one for one in computing if one.is_called_otherwise]
-        functions = _find_other_function(explainer, trusting) or _find_left_out(
-            opening.beginnings["reference"], trusting
-        )
-        told += [next((pair for pair in computing if _comes_before(pair, one)), one) for one in functions]
+        told += _find_other_function(explainer, trusting) or _find_left_out(opening.beginnings["reference"], trusting)
         told.sort(key=lambda one: one.reference.position if one.reference is not None else 0)
         found = told or found
     explainer = ForwardExplainer(counterparts, Live(scattered, gradients), arguments)
@@ -199,14 +196,6 @@ def _find_other_function(explainer: ForwardExplainer, scattered: Scattered) -> l
         because = "it gets different values"
     is_any = reference is not None or candidate is not None
     return [Difference("source", reference, candidate, because, is_clear=True)] if is_any else []
-
-
-def _comes_before(pair: Difference, lone: Difference) -> bool:
-    """Is it of two calls that do the same, and are given other numbers, before one that stands against none? What one
-    run alone computes may be written otherwise."""
-    if pair.reference is None or pair.candidate is None or lone.candidate is None or lone.reference is not None:
-        return False
-    return _do_the_same(pair.reference, pair.candidate) and pair.candidate.position < lone.candidate.position
 
 
 def _do_the_same(reference: TrueCall, candidate: TrueCall) -> bool:

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
 
 from tensorprobe.compare.truth.argument import Arguments
 from tensorprobe.compare.truth.call_likeness import count_alike, find_alike, is_alike, unlikeness, word_of
 from tensorprobe.compare.truth.difference import Difference, describe_call, describe_start
 from tensorprobe.compare.truth.flipped_choice import FLIPPED, is_explained_by_rounding
 from tensorprobe.compare.truth.observable import Observables
-from tensorprobe.compare.truth.partial_sum import PartialSums
 from tensorprobe.compare.truth.piece import find_pieces
 from tensorprobe.compare.truth.repeated import find_repeated
 from tensorprobe.compare.truth.slice import Slice, Slicer
 from tensorprobe.compare.truth.start import pair_lone_leaves
-from tensorprobe.compare.truth.value_index import ORDERS, Counterparts, other_side
+from tensorprobe.compare.truth.value_index import ORDERS, Counterparts, Likeness, other_side
 from tensorprobe.compare.truth.walk import Walker
 from tensorprobe.replay.true_step import TrueCall, TrueValue
 from tensorprobe.word.operation import is_a
@@ -53,14 +51,6 @@ def find_lacking(one: Difference, counterparts: Counterparts) -> Starts:
     return found
 
 
-class Likeness(Protocol):
-    """Which values of one run are in the other?"""
-
-    def of(self, side: str, value: TrueValue) -> list[TrueValue]: ...
-
-    def exists(self, side: str, value: TrueValue) -> bool: ...
-
-
 class ForwardExplainer:
     """Finds the beginnings of what differs in two steps."""
 
@@ -69,7 +59,6 @@ class ForwardExplainer:
         self._counterparts = counterparts
         self._likeness = likeness
         self._walker = Walker(counterparts, arguments)
-        self._sums = PartialSums(counterparts)
         self._slices: dict[str, Slice] = {}
         self._slicers = {side: Slicer(side, counterparts, likeness.exists) for side in self._steps}
         self._arguments = arguments
@@ -80,28 +69,13 @@ class ForwardExplainer:
         for side, step in self._steps.items():  # which may be taken apart since these were found
             differing = unshared[side] if any(unshared.values()) else starts[side]
             self._slices[side] = self._slicers[side].follow(step.values[value.number] for value in differing)
-        beginnings = {side: found.beginnings for side, found in self._slices.items()}
-        for side, found in self._slices.items():
-            found.beginnings = self._pass_over_spellings(side, found) or found.beginnings
-        differences = self._explain_forward(self._slices)
-        if differences and self._is_only_led_to(differences[0]):
-            for side, found in self._slices.items():
-                found.beginnings = beginnings[side]
-            differences = self._explain_forward(self._slices)
-        return differences
+        return self._explain_forward(self._slices)
 
     def _find_unshared(self, side: str, starts: Sequence[TrueValue]) -> list[TrueValue]:
         """Those that the other run has not. If a loss of one run is in the other, it is there that something is done to
         it: a term is added, or is left out here."""
         exists, is_plain = self._counterparts.exists, self._counterparts.is_plain
         return [value for value in starts if is_plain(side, value) or not exists(side, value)]
-
-    def _is_only_led_to(self, one: Difference) -> bool:
-        """Is all that is wrong with the candidate's call that it is given what was passed over? Then that does not lead
-        to the same here."""
-        if not one.is_given_other or one.candidate is None:
-            return False
-        return not self._slicers["candidate"].begins(one.candidate, ())
 
     def beginnings(self, side: str) -> list[TrueCall]:
         """Where what differs begins in one run, as far as it was explained."""
@@ -122,33 +96,6 @@ class ForwardExplainer:
             side: [one.name for one in ([call] if call is not None else self._slices[side].beginnings[:_MAX_OPENED])]
             for side, call in named.items()
         }
-
-    def _pass_over_spellings(self, side: str, found: Slice) -> list[TrueCall]:
-        """The beginnings, but not those that are only written otherwise: a step of a sum whose terms the other run adds
-        up in another order, and a line that was shown to lead to the same in another place, as in an earlier layer,
-        where it was given the same numbers. What it leads to is looked at in its place, if all else that goes in there
-        is the same: behind a difference nothing shows that it means the same."""
-        step, slicer = self._steps[side], self._slicers[side]
-        proved: set[tuple[str, ...]] = set()
-        if self._likeness is self._counterparts:  # what is the same but for a factor shows nothing of what comes of it
-            proved = {self._place(side, call) for call in step.calls.values() if slicer.is_harmless(call)}
-        passed: set[int] = set()
-        kept: dict[str, TrueCall] = {}
-        waiting = list(found.beginnings)
-        while waiting:
-            call = waiting.pop(0)
-            if self._place(side, call) not in proved and not self._sums.has(side, call):
-                kept[call.name] = call
-                continue
-            made = set(call.outputs.values()) - passed
-            passed |= made
-            users = {user.name: user for number in made for user in step.users.get(number, ())}
-            waiting += [user for user in users.values() if user.name in found.calls and slicer.begins(user, passed)]
-        return sorted(kept.values(), key=lambda call: call.position)
-
-    def _place(self, side: str, call: TrueCall) -> tuple[str, ...]:
-        place = self._arguments.place_of(side, call)
-        return (word_of(call), *place) if place is not None else ("", call.name)
 
     def _explain_forward(self, slices: dict[str, Slice]) -> list[Difference]:
         reference, candidate = slices["reference"], slices["candidate"]
@@ -247,8 +194,8 @@ class ForwardExplainer:
 
     def _find_namesake(self, call: TrueCall, reference: Slice) -> TrueCall | None:
         """The call of the reference's slice that does the same, in the same module, and as near to the end."""
-        if not self._slicers["candidate"].begins(call, ()):
-            return None  # behind what is passed over, where nothing shows that both stand in one place
+        if not self._slicers["candidate"].begins(call):
+            return None  # it takes leaves that the reference has not: nothing shows that both stand in one place
         own, others = (list(self._steps[side].calls.values()) for side in ("candidate", "reference"))
         listed = [one for one in others if one.name in reference.calls]
         has_own = count_alike(call, own) == count_alike(call, others)

@@ -214,20 +214,12 @@ class GradientExplainer:
         if own and others:
             for share in own:
                 partner = self._find_same_call(share.call, "candidate") or others[0].call
-                lone = list(self._find_lone(partner, share.call))
                 if others[0].call.prefix == "Autograd":  # whose backward is its own: it stands for the calls inside
-                    partner, lone = others[0].call, []
+                    partner = others[0].call
                 because = "it receives the same gradient, but returns a different one"
-                yield from lone or [Difference("source", partner, share.call, because, is_backward=True)]
+                yield Difference("source", partner, share.call, because, is_backward=True)
         else:
             yield from self._describe_lone(own or others, "candidate" if own else "reference")
-
-    def _find_lone(self, reference: TrueCall, candidate: TrueCall) -> Iterator[Difference]:
-        """Gradients that arrive at one of the two calls, and not at the other."""
-        for side, call in (("reference", reference), ("candidate", candidate)):
-            results = [self._steps[side].values[number] for number in call.outputs.values()]
-            lone = [value for value in results if self._goes_here_only(value, side)]
-            yield from self._describe_lone([one for value in lone for one in self._shares([value], value, side)], side)
 
     def _describe_lone(self, shares: Sequence[_Share], side: str) -> Iterator[Difference]:
         """Gradients that go in one run only."""

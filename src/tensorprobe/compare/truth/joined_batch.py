@@ -24,8 +24,6 @@ def join_batch(step: TrueStep, other: TrueStep) -> TrueStep | None:
     if len(step.roots) < 2 or len(step.roots) == len(other.roots):
         return None
     parts = [list(part) for part in _iter_parts(step)]
-    if not _are_alike(parts):
-        parts = [_leave_out_shared(part, step) for part in parts]
     twins = _find_twins(parts) if parts[0] and _are_alike(parts) else None
     return None if twins is None else _join(step, parts, twins, _Arrays(other))
 
@@ -39,23 +37,6 @@ def _iter_parts(step: TrueStep) -> Iterator[list[TrueCall]]:
         leading.append([call for call in ordered if not before.isdisjoint(call.outputs.values())])
     counts = Counter(call.name for calls in leading for call in calls)
     yield from ([call for call in calls if counts[call.name] == 1] for calls in leading)
-
-
-def _leave_out_shared(part: Sequence[TrueCall], step: TrueStep) -> list[TrueCall]:
-    """Without what is computed of nothing of its own, such as rows of a table: one part may have it from another."""
-    known = {call.name for call in part}
-    users = step.users
-    own = {
-        leaf.number
-        for leaf in step.leaves
-        if leaf.number in users and all(user.name in known for user in users[leaf.number])
-    }
-    found = []
-    for call in part:
-        if not own.isdisjoint(call.inputs.values()):
-            own.update(call.outputs.values())
-            found.append(call)
-    return found
 
 
 def _are_alike(parts: Sequence[Sequence[TrueCall]]) -> bool:

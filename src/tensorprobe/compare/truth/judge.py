@@ -358,9 +358,7 @@ class _TruthJudge:
         return Counterparts(steps[0], steps[1])
 
     def _replay(
-        self,
-        moved: Mapping[str, Collection[LeafKey]] = _NOT_MOVED,
-        keeping: Mapping[str, Keeping] | None = None,
+        self, moved: Mapping[str, Collection[LeafKey]] = _NOT_MOVED, keeping: Mapping[str, Keeping] | None = None
     ) -> Counterparts:
         steps = [
             one.replay(self._replacements[side], moved[side], keeping=keeping[side] if keeping else KEEP_VALUES)

@@ -19,7 +19,6 @@ from tensorprobe.compare.truth.value_index import FINE, Counterparts, other_side
 from tensorprobe.replay.true_step import LEAST, UNITS, Array, LeafKey, TrueStep, TrueValue
 
 _SLACK = 2.0
-_FEW = 8
 _MOVED_UNITS = (8.0, 64.0, 1024.0)
 _MOST_MOVED = 0.05
 """By so many roundings, and by no more than this in any dtype, updates move the numbers of two states of one value
@@ -194,7 +193,7 @@ def _assemble(leaf: TrueValue, others: Sequence[TrueValue], bound: Bound) -> Arr
     for piece in find_pieces(others, [leaf], bound):
         content[piece.places] = piece.part.array.reshape(-1)
         is_known[piece.places] = True
-    return content.reshape(leaf.array.shape) if is_known.all() else _collect(leaf, others, bound)
+    return content.reshape(leaf.array.shape) if is_known.all() else None
 
 
 def _find_nearest(leaf: TrueValue, others: Sequence[TrueValue], bound: float) -> Array | None:
@@ -205,19 +204,6 @@ def _find_nearest(leaf: TrueValue, others: Sequence[TrueValue], bound: float) ->
     nearest = min(range(len(distances)), key=distances.__getitem__, default=None)
     is_found = nearest is not None and distances[nearest] <= bound * float(np.linalg.norm(leaf.array))
     return contents[nearest] if nearest is not None and is_found else None
-
-
-def _collect(leaf: TrueValue, others: Sequence[TrueValue], bound: Bound) -> Array | None:
-    """Of few numbers, such as the biases of two heads: each from wherever it is, if no other is near."""
-    small = [one.array.reshape(-1) for one in others if max(one.array.size, leaf.array.size) <= _FEW]
-    pool = np.concatenate(small) if small else np.empty(0)
-    content = []
-    for number in leaf.array.reshape(-1):
-        near = pool[np.abs(pool - number) <= bound.relative * abs(number)]
-        if not near.size or np.ptp(near):
-            return None
-        content.append(near[0])
-    return np.array(content).reshape(leaf.array.shape)
 
 
 def _rounding_bound(dtype: str, unit: float) -> Bound:

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
 
 import numpy as np
 
 from tensorprobe.compare.truth.call_likeness import word_of
 from tensorprobe.compare.truth.difference import Difference
 from tensorprobe.compare.truth.same_array import is_constant
-from tensorprobe.replay.true_step import TrueCall, TrueStep, TrueValue
-
-
-class Likeness(Protocol):
-    """Which values of the other run have the content of this one?"""
-
-    def of(self, side: str, value: TrueValue) -> list[TrueValue]: ...
+from tensorprobe.compare.truth.value_index import Likeness
+from tensorprobe.replay.true_step import TrueCall, TrueStep
 
 
 def find_repeated(

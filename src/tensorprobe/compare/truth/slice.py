@@ -78,13 +78,9 @@ class Slicer:
         found.leaves.sort(key=lambda pair: pair[0].position)
         return found
 
-    def is_harmless(self, call: TrueCall) -> bool:
-        """Does the other run have nothing of what it gives, but what is made of that?"""
-        return bool(call.outputs) and self._harmless >= set(call.outputs.values())
-
-    def begins(self, call: TrueCall, passed: Collection[int]) -> bool:
-        """Does the other run have all that goes into it, but for these values, and for what says nothing?"""
-        return all(value.number in passed or self._is_plain(value) for value in self._lacking(call))
+    def begins(self, call: TrueCall) -> bool:
+        """Does the other run have all that goes into it, but for what says nothing?"""
+        return all(map(self._is_plain, self._lacking(call)))
 
     def takes_up_other(self, call: TrueCall) -> bool:
         """Is it one that only what says nothing leads to?"""

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, islice
+from typing import Protocol
 
 import numpy as np
 
@@ -168,6 +169,14 @@ class _Found:
     def all(self) -> list[TrueValue]:
         self._known += self._search
         return self._known
+
+
+class Likeness(Protocol):
+    """Which values of one run are in the other?"""
+
+    def of(self, side: str, value: TrueValue) -> list[TrueValue]: ...
+
+    def exists(self, side: str, value: TrueValue) -> bool: ...
 
 
 class Counterparts:
