@@ -55,10 +55,10 @@ def find_pieces(parts: Sequence[TrueValue], wholes: Sequence[TrueValue], bound: 
     """For each part the whole that it is cut from. `bound`: by how much elements may differ. A few
     numbers are anywhere by chance: they are looked for where other parts have left a gap, and where such parts are all
     there is: the biases of single outputs."""
-    floating = [part for part in parts if part.is_floating]
+    floating, wholes = ([one for one in values if one.is_floating] for values in (parts, wholes))
     is_left: dict[int, Array] = {}
     choices = [list(_iter_choices(part, wholes, bound)) for part in floating if part.array.size >= _MIN_SIZE]
-    floor = _find_floor((*parts, *wholes)) if any(len(found) > 1 for found in choices) else 0.0
+    floor = _find_floor((*floating, *wholes)) if any(len(found) > 1 for found in choices) else 0.0
     for found in sorted(filter(None, choices), key=lambda pieces: len(pieces) > 1):  # first what lies in one place only
         piece = min(found, key=partial(_rank_choice, is_left, floor)) if len(found) > 1 else found[0]
         whole = piece.whole
@@ -85,7 +85,7 @@ def _iter_choices(part: TrueValue, wholes: Sequence[TrueValue], bound: Bound) ->
     is_alike = part.ordered[0] == part.ordered[-1]
     first: TrueValue | None = None
     for whole in wholes:
-        if whole.array.size < part.array.size or not whole.is_floating:
+        if whole.array.size < part.array.size:
             continue
         if first is None or is_alike:
             found = [Piece(part, whole, places) for places in _locate(part, whole, bound)]
@@ -115,7 +115,7 @@ def _rank_choice(is_left: Mapping[int, Array], floor: float, piece: Piece) -> tu
 def _is_covered(whole: TrueValue, parts: Sequence[TrueValue], bound: Bound) -> bool:
     """Is each of its numbers in one of these parts, and each of them in one place?"""
     flat, known = whole.array.reshape(-1), np.zeros(whole.array.size, dtype=int)
-    if not whole.is_floating or not 1 < flat.size <= sum(part.array.size for part in parts):
+    if not 1 < flat.size <= sum(part.array.size for part in parts):
         return False
     for part in parts:
         starts = _find_starts(part.array.reshape(-1), flat, bound) if part.array.size < flat.size else []
@@ -231,7 +231,13 @@ def _find_common(first: _Cut, second: _Cut) -> tuple[Array, Array] | None:
     return None
 
 
-def are_among(part: TrueValue, whole: TrueValue, bound: Bound) -> bool:
+def may_share(first: TrueValue, second: TrueValue, bound: Bound) -> bool:
+    """Might one be a piece of the other? A few numbers are anywhere by chance."""
+    pairs = ((part, whole) for part, whole in ((first, second), (second, first)) if part.array.size <= whole.array.size)
+    return any(part.array.size < _MIN_SIZE or _are_among(part, whole, bound) for part, whole in pairs)
+
+
+def _are_among(part: TrueValue, whole: TrueValue, bound: Bound) -> bool:
     """Is each of its numbers there, in whatever place? Most are told by the largest one."""
     largest: Array = max(part.ordered[0], part.ordered[-1], key=abs)
     is_any = bool(_is_near_any(largest, whole.ordered, bound))
@@ -271,7 +277,7 @@ def _find_runs(first: Array, second: Array) -> tuple[Array, Array] | None:
 def _locate(one: TrueValue, other: TrueValue, bound: Bound) -> list[Array]:
     """One behind the other, also with the last two axes of either in the other order; else row by row, as gates in
     another order are; else wherever they are, if no two numbers of the whole are alike."""
-    if not are_among(one, other, bound):
+    if not _are_among(one, other, bound):
         return []
     part, whole = one.array, other.array
     step = gcd(part.size, whole.size)  # parts of equal numbers lie beside each other
