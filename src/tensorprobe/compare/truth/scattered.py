@@ -37,7 +37,7 @@ _FEW = 4
 _LEAST_WHOLE = 8
 """So many whole numbers, half of them different, are no chance."""
 _MAX_OWNERS = 4
-_MAX_SCANS = 16
+_MAX_SCANS = 4
 """So many values are looked for one by one; for more it pays to sort all numbers of a step."""
 _STRAY = 3.0
 """So many times as often as is likely may numbers be near one another by chance."""
