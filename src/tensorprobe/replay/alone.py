@@ -135,7 +135,7 @@ class LoneCall:
         arriving = [change(convert(load(leaf)), load(leaf).dtype) for leaf in followed.values()]
         roots = [results[slot] for slot in followed]
         with _arrived(roots, arriving):
-            found = _differentiate(roots, arriving, list(given.values()))
+            found = differentiate(roots, arriving, list(given.values()))
         return {slot: tensor for slot, tensor in zip(given, found, strict=True) if tensor is not None}
 
     def find_inner_share(self, slot: str) -> torch.Tensor | None:
@@ -147,7 +147,7 @@ class LoneCall:
         if not followed or not root.requires_grad:
             return None
         seeds = [convert(load(self._arriving[one])) for one in followed]
-        return _differentiate([self.results[one] for one in followed], seeds, [root])[0]
+        return differentiate([self.results[one] for one in followed], seeds, [root])[0]
 
 
 class LoneFunction(LoneCall):
@@ -233,9 +233,10 @@ class _End(torch.autograd.Function):  # type: ignore[misc]
         return None, *context.gradients
 
 
-def _differentiate(
+def differentiate(
     roots: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
 ) -> Sequence[torch.Tensor | None]:
+    """What comes back to the inputs for these gradients of the roots."""
     end = _End.apply(gradients, *roots)
     found: Sequence[torch.Tensor | None] = torch.autograd.grad(end, inputs, retain_graph=True, allow_unused=True)
     return found
