@@ -27,6 +27,14 @@ CALLS: list[tuple[Any, ...]] = [
     ("Functional", "conv2d", ONES(4, 9, 8), ONES(6, 4, 3, 2), None, (1, 2), (1, 0)),
     ("Functional", "conv2d", ONES(2, 4, 9, 8), ONES(6, 4, 3, 2), ONES(6), [2], [1]),
     ("Functional", "conv3d", ONES(1, 1, 4, 5, 6), ONES(1, 1, 2, 2, 2)),
+    ("Functional", "unfold", ONES(2, 3, 9, 8), (3, 2), 1, 1, 2),
+    ("Functional", "unfold", ONES(3, 9, 8), 2, 2),
+    ("Functional", "one_hot", PLACES),
+    ("Functional", "one_hot", PLACES, 5),
+    ("Torch", "diff", ONES(3, 4)),
+    ("Torch", "outer", ONES(3), ONES(4)),
+    ("Torch", "polar", ONES(3, 1), ONES(4)),
+    ("Tensor", "argsort", ONES(3, 4)),
     ("Torch", "einsum", "bij,bjk->bik", ONES(2, 3, 4), ONES(2, 4, 5)),
     ("Torch", "einsum", "ij, kl -> k", ONES(3, 4), ONES(5, 1)),
     ("Tensor", "__getitem__", ONES(5, 4), 2),
@@ -54,6 +62,13 @@ def test_as_many_elements_are_counted_as_a_call_gives(call: tuple[Any, ...]) -> 
     assert found.made == find_function(prefix, op)(*args).numel()
 
 
+def test_arguments_that_are_given_by_their_names_count_too() -> None:
+    assert count_results("arange", [], [], {"start": 2, "end": 9}) == ResultCount(7)
+    found = count_results("diff", [], [ONES(3, 4)], {"dim": 0, "append": ONES(2, 4)})
+    assert found is not None
+    assert found.made == torch.diff(ONES(3, 4), dim=0, append=ONES(2, 4)).numel()
+
+
 def test_what_is_repeated_for_a_batch_is_counted_too() -> None:
     args = ONES(5, 4, 3), ONES(3, 6)
     assert count_results("matmul", args, args, {}) == ResultCount(5 * 4 * 6, 5 * 3 * (4 + 6))
@@ -76,6 +91,7 @@ def test_what_an_index_writes_to_is_no_result() -> None:
         ("__getitem__", [ONES(5, 4), ([0, 1], True)], {}),
         ("__getitem__", [ONES(5), (0, slice(1))], {}),
         ("arange", [0], {"end": 5}),
+        ("diff", [ONES(5), 2], {}),
         ("arange", [0, 5, 0], {}),
         ("arange", [float("inf")], {}),
         ("linear", [ONES(3)], {}),

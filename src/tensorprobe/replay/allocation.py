@@ -287,7 +287,7 @@ def _count_repeats(values: torch.Tensor, repeats: Any = None, *args: Any, **kwar
 def _count_found(values: Any, *args: Any, **kwargs: Any) -> int:
     """What is chosen by a mask is at most everything, once for each dimension."""
     tensors = list(iter_tensors((values, args, kwargs)))
-    shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
+    shape = np.broadcast_shapes(*(tensor.shape for tensor in tensors))
     return int(math.prod(shape)) * max(1, len(shape))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
+from typing import Any
 
 import torch
 
@@ -134,7 +135,7 @@ class LoneCall:
         arriving = [change(convert(load(leaf)), load(leaf).dtype) for leaf in followed.values()]
         roots = [results[slot] for slot in followed]
         with _arrived(roots, arriving):
-            found = torch.autograd.grad(roots, list(given.values()), arriving, retain_graph=True, allow_unused=True)
+            found = differentiate(roots, arriving, list(given.values()))
         return {slot: tensor for slot, tensor in zip(given, found, strict=True) if tensor is not None}
 
     def find_inner_share(self, slot: str) -> torch.Tensor | None:
@@ -146,7 +147,7 @@ class LoneCall:
         if not followed or not root.requires_grad:
             return None
         seeds = [convert(load(self._arriving[one])) for one in followed]
-        return torch.autograd.grad([self.results[one] for one in followed], root, seeds, True, allow_unused=True)[0]
+        return differentiate([self.results[one] for one in followed], seeds, [root])[0]
 
 
 class LoneFunction(LoneCall):
@@ -216,6 +217,29 @@ class LoneExchange:
         content = recorded.load(leaf)
         wide = self._precision.convert(content)
         return change(wide, content.dtype) if leaf.is_floating else wide
+
+
+class _End(torch.autograd.Function):  # type: ignore[misc]
+    """A number whose gradient is that of other tensors. torch 2.13 loads its symbolic shapes to check a gradient that
+    it is given, which takes as long as a small step."""
+
+    @staticmethod
+    def forward(context: Any, gradients: Sequence[torch.Tensor], *roots: torch.Tensor) -> torch.Tensor:
+        context.gradients = gradients
+        return torch.zeros(())
+
+    @staticmethod
+    def backward(context: Any, *arriving: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return None, *context.gradients
+
+
+def differentiate(
+    roots: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
+) -> Sequence[torch.Tensor | None]:
+    """What comes back to the inputs for these gradients of the roots."""
+    end = _End.apply(gradients, *roots)
+    found: Sequence[torch.Tensor | None] = torch.autograd.grad(end, inputs, retain_graph=True, allow_unused=True)
+    return found
 
 
 @contextmanager

@@ -70,6 +70,19 @@ def _count_products(tensors: Sequence[torch.Tensor]) -> ResultCount:
     return ResultCount(batch * rows * columns, batch * int(first.size(-1)) * (rows + columns))
 
 
+def _count_broadcast(tensors: Sequence[torch.Tensor]) -> ResultCount:
+    return ResultCount(math.prod(np.broadcast_shapes(*(tensor.shape for tensor in tensors))))
+
+
+def _count_sorted(tensors: Sequence[torch.Tensor]) -> ResultCount:
+    (values,) = tensors
+    return ResultCount(int(values.numel()), int(values.numel()))
+
+
+def _count_outer(tensors: Sequence[torch.Tensor]) -> ResultCount:
+    return ResultCount(math.prod(int(tensor.numel()) for tensor in tensors))
+
+
 def _count_convolved(
     values: torch.Tensor,
     weight: torch.Tensor,
@@ -80,17 +93,26 @@ def _count_convolved(
     groups: int = 1,
 ) -> ResultCount:
     ndim = weight.dim() - 2
-    lengths = zip(
-        values.shape[-ndim:],
-        weight.shape[-ndim:],
-        *(_repeat(setting, ndim) for setting in (stride, padding, dilation)),
-        strict=True,
-    )
-    places = [
-        (length + 2 * pad - spacing * (width - 1) - 1) // step + 1 for length, width, step, pad, spacing in lengths
-    ]
     batch = int(values.size(0)) if values.dim() > ndim + 1 else 1
-    return ResultCount(batch * int(weight.size(0)) * math.prod(places))
+    places = _count_places(values, weight.shape[-ndim:], stride, padding, dilation)
+    return ResultCount(batch * int(weight.size(0)) * places)
+
+
+def _count_unfolded(
+    values: torch.Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
+) -> ResultCount:
+    widths = _repeat(kernel_size, 2)
+    places = _count_places(values, widths, stride, padding, dilation)
+    return ResultCount(math.prod(values.shape[:-2]) * math.prod(widths) * places)
+
+
+def _count_places(values: torch.Tensor, widths: Sequence[int], stride: Any, padding: Any, dilation: Any) -> int:
+    """Where a window of these widths may be."""
+    settings = (_repeat(setting, len(widths)) for setting in (stride, padding, dilation))
+    lengths = zip(values.shape[-len(widths) :], widths, *settings, strict=True)
+    return math.prod(
+        (length + 2 * pad - spacing * (width - 1) - 1) // step + 1 for length, width, step, pad, spacing in lengths
+    )
 
 
 def _repeat(setting: Any, ndim: int) -> Sequence[int]:
@@ -139,6 +161,18 @@ def _count_repeated(values: torch.Tensor, *repeats: Any) -> ResultCount:
     return ResultCount(int(values.numel()) * math.prod(map(int, numbers)))
 
 
+def _count_classes(values: torch.Tensor, num_classes: int = -1) -> ResultCount:
+    return ResultCount(int(values.numel()) * (num_classes if num_classes >= 0 else int(values.max()) + 1))
+
+
+def _count_differences(
+    values: torch.Tensor, *, dim: int = -1, prepend: torch.Tensor | None = None, append: torch.Tensor | None = None
+) -> ResultCount:
+    given = [one for one in (prepend, values, append) if one is not None]
+    count = sum(int(one.numel()) for one in given)
+    return ResultCount(count - count // sum(one.size(dim) for one in given), count)
+
+
 def _is_place(item: Any) -> bool:
     if isinstance(item, torch.Tensor):
         return item.dtype in (torch.int64, torch.int32) or (item.dtype is torch.bool and item.dim() > 0)
@@ -152,8 +186,13 @@ def _count_dimensions(item: Any) -> int:
     return item.dim() if isinstance(item, torch.Tensor) and item.dtype is torch.bool else 1
 
 
-def _count_steps(*ends: float, step: float = 1, dtype: object = None, device: object = None) -> ResultCount:
-    """`arange` takes an end, or a start and an end, or a step, too."""
+def _count_steps(
+    *ends: float, step: float = 1, dtype: object = None, device: object = None, **named: float
+) -> ResultCount | None:
+    """`arange` takes an end, or a start and an end, or a step, too; or both ends by their names."""
+    if ends and named:
+        return None
+    ends = ends or (named.get("start", 0), named["end"])
     start, end, step = {1: (0, *ends, step), 2: (*ends, step), 3: ends}[len(ends)]
     return ResultCount(max(0, math.ceil((end - start) / step)))
 
@@ -161,14 +200,20 @@ def _count_steps(*ends: float, step: float = 1, dtype: object = None, device: ob
 _OF_TENSORS: dict[str, Callable[[Sequence[torch.Tensor]], ResultCount | None]] = {
     **dict.fromkeys(("cat", "concat", "concatenate", "stack", "hstack", "vstack"), _count_joined),
     **dict.fromkeys(("matmul", "__matmul__", "bmm", "mm"), _count_products),
+    "argsort": _count_sorted,
     "embedding": _count_embedding,
     "linear": _count_linear,
+    "outer": _count_outer,
+    "polar": _count_broadcast,
 }
 _OF_ARGUMENTS: dict[str, Callable[..., ResultCount | None]] = {
     **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _count_convolved),
     "__getitem__": _count_indexed,
     "__setitem__": _count_written,
     "arange": _count_steps,
+    "diff": _count_differences,
     "einsum": _count_contracted,
+    "one_hot": _count_classes,
     "repeat": _count_repeated,
+    "unfold": _count_unfolded,
 }

@@ -78,6 +78,11 @@ class TrueValue:
     def is_floating(self) -> bool:
         return bool(self.array.dtype.kind in "fc")
 
+    @cached_property
+    def ordered(self) -> Array:
+        """Its numbers by their size, for who looks for some among them."""
+        return np.sort(self.array, axis=None)
+
 
 @dataclass(eq=False)
 class TrueCall:

@@ -222,27 +222,29 @@ def _find_lone_ends(side: str, counterparts: Counterparts) -> Iterator[TrueValue
     step = counterparts.steps[side]
     learning = {leaf.parameter for leaf in step.leaves if leaf.gradient is not None}
     unlike = {leaf.number for leaf in step.leaves if leaf.parameter and not counterparts.exists(side, leaf)}
+    lone_data = _find_lone_data(side, counterparts)
     for value in step.values:
         maker = step.maker(value)
         is_own = maker is not None and maker.caller is None and not value.is_pinned
         is_own = is_own and not (value.is_trained and (value.parameter is None or value.parameter in learning))
         is_lone = is_own and step.is_end(value) and not counterparts.exists(side, value)
-        is_lone = is_lone and not _is_rounded(value, side, counterparts)
+        is_lone = is_lone and not _is_rounded(value, side, counterparts, lone_data)
         # at a later step rounding has moved what such parameters start from
         if is_lone and (not value.is_trained or unlike.isdisjoint(step.find_before({value.number}))):
             yield value
 
 
-def _is_rounded(value: TrueValue, side: str, counterparts: Counterparts) -> bool:
+def _find_lone_data(side: str, counterparts: Counterparts) -> dict[int, float]:
+    """Data that the other run has not, with the units that its numbers are rounded by."""
+    data = (leaf for leaf in counterparts.steps[side].leaves if leaf.is_floating)
+    data = (leaf for leaf in data if not (leaf.is_trained or leaf.is_gradient))
+    units = {leaf.number: UNITS.get(leaf.dtype, 1.0) for leaf in data if not counterparts.exists(side, leaf)}
+    return {number: unit for number, unit in units.items() if unit < FINE}
+
+
+def _is_rounded(value: TrueValue, side: str, counterparts: Counterparts, lone_data: Mapping[int, float]) -> bool:
     """Is it what the other run has, but for a number that the program wrote down in its own precision? Where that leads
     to the loss, all is compared so."""
-    step, other = counterparts.steps[side], counterparts.steps[other_side(side)]
-    before = step.find_before({value.number})
-    data = [leaf for leaf in step.leaves if leaf.number in before and not (leaf.is_trained or leaf.is_gradient)]
-    units = [UNITS.get(leaf.dtype, 1.0) for leaf in data if leaf.is_floating and not counterparts.exists(side, leaf)]
-    fine = [unit for unit in units if unit < FINE]
-    return bool(fine) and any(
-        is_same(one.array, value.array, ROUNDED_UNITS * max(fine))
-        for one in other.values
-        if one.is_floating and one.array.shape == value.array.shape
-    )
+    before = counterparts.steps[side].find_before({value.number}) if lone_data else ()
+    unit = max((unit for number, unit in lone_data.items() if number in before), default=0.0)
+    return unit > 0 and counterparts.has_near(side, value, ROUNDED_UNITS * unit)

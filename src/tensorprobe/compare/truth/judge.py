@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -48,6 +48,7 @@ _BLOWN_UP = 1e5
 """So many times as large may losses and gradients become at the second point: beyond it nothing but rounding is left of
 what is saturated there."""
 _NOT_MOVED: Mapping[str, Collection[LeafKey]] = dict.fromkeys(SIDES, ())
+_KEEP_GRADIENTS: Mapping[str, Keeping] = dict.fromkeys(SIDES, Keeping(has_gradients=True))
 
 
 def judge_by_truth(reference: Run, candidate: Run, origins: Origins | None = None) -> Judgement:
@@ -318,7 +319,7 @@ class _TruthJudge:
         cleared = describe_cleared(observed.gradients, counterparts.steps)
         if cleared is not None:
             return [cleared], counterparts
-        counterparts = self._replay(moved, dict.fromkeys(SIDES, Keeping(has_gradients=True)))
+        counterparts = self._gradients if moved is _NOT_MOVED else self._replay(moved, _KEEP_GRADIENTS)
         differences = GradientExplainer(counterparts).explain(observed.gradients)
         lacking = find_lacking(differences[0], counterparts) if differences and observed.tolerance > TOLERANCE else {}
         if all(lacking.get(side) for side in SIDES):
@@ -344,10 +345,12 @@ class _TruthJudge:
 
     def _explain_forward(self, counterparts: Counterparts, starts: Starts) -> tuple[list[Difference], Counterparts]:
         inside = {side: one.look_inside() for side, one in self._replaying.items()}
-        return explain_forward(counterparts, starts, self._arguments, inside, self._replay_gradients)
+        return explain_forward(counterparts, starts, self._arguments, inside, lambda: self._gradients.steps)
 
-    def _replay_gradients(self) -> Mapping[str, TrueStep]:
-        return self._replay(keeping=dict.fromkeys(SIDES, Keeping(has_gradients=True))).steps
+    @cached_property
+    def _gradients(self) -> Counterparts:
+        """With the gradients that arrive at results. Once a difference is explained nothing is replaced any more."""
+        return self._replay(keeping=_KEEP_GRADIENTS)
 
     def _replay_replaced(self, before: Counterparts, replaced: Mapping[str, Mapping[LeafKey, Array]]) -> Counterparts:
         """With what was `replaced` since then. Where nothing was, the step is what it has been."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from tensorprobe.compare.truth.observable import Observables, find_held_otherwise
-from tensorprobe.compare.truth.piece import Bound, find_pieces, turn
+from tensorprobe.compare.truth.piece import Bound, find_pieces, may_share, turn
 from tensorprobe.compare.truth.same_array import is_constant, permutations
 from tensorprobe.compare.truth.start import LeafPair
 from tensorprobe.compare.truth.value_index import FINE, Counterparts, other_side
@@ -119,10 +119,12 @@ def pair_near_leaves(counterparts: Counterparts, known: Collection[TrueValue]) -
         if unit is None or is_known or not is_other("candidate", leaf):
             continue
         bounds = [Bound(min(units * unit, _MOST_MOVED)) for units in (0.0, *_MOVED_UNITS)]  # a copy may be near as well
-        found = (_assemble(leaf, others, bound) for bound in bounds)
+        size, widest = leaf.array.size, bounds[-1]
+        near = [one for one in others if max(one.array.size, size) <= _FEW or may_share(leaf, one, widest)]
+        found = (_assemble(leaf, near, bound) for bound in bounds)
         content = next((one for one in found if one is not None), None)
         if content is None:
-            content = _find_nearest(leaf, others, bounds[-1].relative)
+            content = _find_nearest(leaf, others, widest.relative)
         if content is not None and not np.array_equal(content, leaf.array):
             yield LeafPair(others[0], leaf, content, tuple(others))
 

@@ -3,7 +3,7 @@ table, gates in another order. Where the numbers of a piece are in the whole, th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -11,7 +11,7 @@ from math import gcd
 
 import numpy as np
 
-from tensorprobe.compare.truth.same_array import TOLERANCE, is_constant
+from tensorprobe.compare.truth.same_array import TOLERANCE
 from tensorprobe.compare.truth.value_index import ZERO
 from tensorprobe.replay.true_step import Array, TrueValue
 
@@ -55,11 +55,10 @@ def find_pieces(parts: Sequence[TrueValue], wholes: Sequence[TrueValue], bound: 
     """For each part the whole that it is cut from. `bound`: by how much elements may differ. A few
     numbers are anywhere by chance: they are looked for where other parts have left a gap, and where such parts are all
     there is: the biases of single outputs."""
-    gradients = [one.gradient for one in (*parts, *wholes) if one.gradient is not None]
-    floor = ZERO * max((float(np.linalg.norm(one)) for one in gradients), default=0.0)
-    floating = [part for part in parts if part.is_floating]
+    floating, wholes = ([one for one in values if one.is_floating] for values in (parts, wholes))
     is_left: dict[int, Array] = {}
     choices = [list(_iter_choices(part, wholes, bound)) for part in floating if part.array.size >= _MIN_SIZE]
+    floor = _find_floor((*floating, *wholes)) if any(len(found) > 1 for found in choices) else 0.0
     for found in sorted(filter(None, choices), key=lambda pieces: len(pieces) > 1):  # first what lies in one place only
         piece = min(found, key=partial(_rank_choice, is_left, floor)) if len(found) > 1 else found[0]
         whole = piece.whole
@@ -83,17 +82,23 @@ def find_pieces(parts: Sequence[TrueValue], wholes: Sequence[TrueValue], bound: 
 def _iter_choices(part: TrueValue, wholes: Sequence[TrueValue], bound: Bound) -> Iterator[Piece]:
     """Where it may lie: in the first whole that has its numbers, and in copies of it, such as a target network; or, if
     they are all alike, as zeros are, in any."""
-    is_alike = is_constant(part.array)
+    is_alike = part.ordered[0] == part.ordered[-1]
     first: TrueValue | None = None
     for whole in wholes:
-        if whole.array.size < part.array.size or not whole.is_floating:
+        if whole.array.size < part.array.size:
             continue
         if first is None or is_alike:
-            found = [Piece(part, whole, places) for places in _locate(part.array, whole.array, bound)]
+            found = [Piece(part, whole, places) for places in _locate(part, whole, bound)]
             first = whole if found else None
             yield from found
         elif np.array_equal(whole.array, first.array):
             yield from (Piece(part, whole, one.places) for one in found)
+
+
+def _find_floor(values: Iterable[TrueValue]) -> float:
+    """What is smaller in a gradient of these is zero."""
+    gradients = (one.gradient for one in values if one.gradient is not None)
+    return ZERO * max((float(np.linalg.norm(one)) for one in gradients), default=0.0)
 
 
 def _rank_choice(is_left: Mapping[int, Array], floor: float, piece: Piece) -> tuple[bool, bool]:
@@ -110,7 +115,7 @@ def _rank_choice(is_left: Mapping[int, Array], floor: float, piece: Piece) -> tu
 def _is_covered(whole: TrueValue, parts: Sequence[TrueValue], bound: Bound) -> bool:
     """Is each of its numbers in one of these parts, and each of them in one place?"""
     flat, known = whole.array.reshape(-1), np.zeros(whole.array.size, dtype=int)
-    if not whole.is_floating or not 1 < flat.size <= sum(part.array.size for part in parts):
+    if not 1 < flat.size <= sum(part.array.size for part in parts):
         return False
     for part in parts:
         starts = _find_starts(part.array.reshape(-1), flat, bound) if part.array.size < flat.size else []
@@ -226,19 +231,23 @@ def _find_common(first: _Cut, second: _Cut) -> tuple[Array, Array] | None:
     return None
 
 
-def _are_among(part: Array, whole: Array, bound: Bound) -> bool:
-    """Is each number there, in whatever place? Most are told by the largest one."""
-    largest = part[np.abs(part).argmax()]
-    if not (np.abs(whole - largest) <= bound.around(largest)).any():
-        return False
-    return bool(_is_near_any(part, np.sort(whole), bound).all())
+def may_share(first: TrueValue, second: TrueValue, bound: Bound) -> bool:
+    """Might one be a piece of the other? A few numbers are anywhere by chance."""
+    pairs = ((part, whole) for part, whole in ((first, second), (second, first)) if part.array.size <= whole.array.size)
+    return any(part.array.size < _MIN_SIZE or _are_among(part, whole, bound) for part, whole in pairs)
+
+
+def _are_among(part: TrueValue, whole: TrueValue, bound: Bound) -> bool:
+    """Is each of its numbers there, in whatever place? Most are told by the largest one."""
+    largest: Array = max(part.ordered[0], part.ordered[-1], key=abs)
+    is_any = bool(_is_near_any(largest, whole.ordered, bound))
+    return is_any and bool(_is_near_any(part.ordered, whole.ordered, bound).all())
 
 
 def _is_near_any(numbers: Array, known: Array, bound: Bound = EXACT) -> Array:
     """Is one of these, in their order, as near to each number as one that is the same?"""
     allowed = bound.around(numbers)
-    begin = np.searchsorted(known, numbers - allowed, "left")
-    is_near: Array = begin < np.searchsorted(known, numbers + allowed, "right")
+    is_near: Array = known.searchsorted(numbers - allowed) < known.searchsorted(numbers + allowed, "right")
     return is_near
 
 
@@ -265,17 +274,18 @@ def _find_runs(first: Array, second: Array) -> tuple[Array, Array] | None:
     return (here[kept], there[kept]) if len(kept) else None
 
 
-def _locate(part: Array, whole: Array, bound: Bound) -> list[Array]:
+def _locate(one: TrueValue, other: TrueValue, bound: Bound) -> list[Array]:
     """One behind the other, also with the last two axes of either in the other order; else row by row, as gates in
     another order are; else wherever they are, if no two numbers of the whole are alike."""
-    if not _are_among(part.reshape(-1), whole.reshape(-1), bound):
+    if not _are_among(one, other, bound):
         return []
+    part, whole = one.array, other.array
     step = gcd(part.size, whole.size)  # parts of equal numbers lie beside each other
     turned = list(product(_turn_places(whole), _turn_places(part)))
     for order, turns in turned:
         flat_order, own_order = order.reshape(-1), turns.reshape(-1)
         starts = _find_starts(part.reshape(-1)[own_order], whole.reshape(-1)[flat_order], bound)
-        starts = starts if len(starts) == 1 else [one for one in starts if not one % step] or starts[:1]
+        starts = starts if len(starts) == 1 else [start for start in starts if not start % step] or starts[:1]
         if starts:
             back = np.argsort(own_order)
             return [flat_order[start : start + part.size][back] for start in starts]

@@ -32,10 +32,12 @@ _MAX_CHANCE = 0.2
 _AROUND = 512
 """How likely that is, is counted in a range so many times as wide as two equal numbers may be apart."""
 _MAX_HITS = 16
+_FEW = 4
+"""Most values are told by so many of their numbers."""
 _LEAST_WHOLE = 8
 """So many whole numbers, half of them different, are no chance."""
 _MAX_OWNERS = 4
-_MAX_SCANS = 16
+_MAX_SCANS = 4
 """So many values are looked for one by one; for more it pays to sort all numbers of a step."""
 _STRAY = 3.0
 """So many times as often as is likely may numbers be near one another by chance."""
@@ -51,6 +53,8 @@ class Scattered:
         self.steps = counterparts.steps
         self._found: dict[tuple[str, int], list[list[TrueValue]]] = {}
         self._indexes = {side: _NumberIndex(step) for side, step in self.steps.items()}
+        self._absent: dict[str, set[int]] = {side: set() for side in self.steps}
+        """Values some numbers of which are nowhere in the other run, in whatever order."""
         self._sizes = {
             side: {one.array.size for one in step.values if not one.is_leaf and step.leads_to_loss(one)}
             for side, step in self.steps.items()
@@ -88,9 +92,17 @@ class Scattered:
     def _find_numbers(self, side: str, value: TrueValue) -> list[list[int]]:
         """As near as truths are, and then as near as what was rounded: there many numbers are near by chance."""
         index, content = self._indexes[other_side(side)], self.content(side, value)
-        tolerances = sorted({TOLERANCE, self._counterparts.tolerance})
-        found = (index.find_sources(content, tolerance, self._keeps_order) for tolerance in tolerances)
-        return next(filter(None, found), [])
+        is_whole = is_absent = content is value.array
+        if is_whole and value.number in self._absent[side]:
+            return []
+        for tolerance in sorted({TOLERANCE, self._counterparts.tolerance}):
+            found = index.find_sources(content, tolerance, self._keeps_order)
+            if found:
+                return found
+            is_absent = is_absent and found is None
+        if is_absent:
+            self._absent[side].add(value.number)
+        return []
 
     def has_size(self, side: str, value: TrueValue) -> bool:
         """Does the other run compute values of this size, on the way to its loss?"""
@@ -172,7 +184,7 @@ class TrustedMoves(Scattered):
 
     def __init__(self, scattered: Scattered) -> None:
         super().__init__(scattered._counterparts)
-        self._indexes = scattered._indexes
+        self._indexes, self._absent = scattered._indexes, scattered._absent
 
     def of(self, side: str, value: TrueValue) -> list[TrueValue]:
         found = super().of(side, value)
@@ -217,20 +229,20 @@ class _NumberIndex:
         order = np.argsort(joined := np.concatenate(numbers), kind="stable")
         return joined[order], np.concatenate(owners)[order], np.concatenate(places)[order]
 
-    def find_sources(self, array: Array, tolerance: float, keeps_order: bool) -> list[list[int]]:
+    def find_sources(self, array: Array, tolerance: float, keeps_order: bool) -> list[list[int]] | None:
         """The values that hold the numbers of this one, in its order if that matters, each with those that hold the
-        same; none if some are not there."""
+        same; None if some are not there."""
         if array.dtype.kind != "f":
-            return []
+            return None
         whole = wanted = telling_numbers(array)
         if wanted.size > _MAX_LOOKED_AT:
             wanted = wanted[np.linspace(0, wanted.size - 1, _MAX_LOOKED_AT).astype(int)]
         room = tolerance * float(np.abs(wanted).max(initial=0.0))
         if not wanted.size or self._is_nowhere(float(wanted[0]), room):
-            return []
+            return None
+        if self._lacks_any(wanted[:_FEW], room) or self._lacks_any(wanted, room):
+            return None
         low, high = self._find_near(wanted, room)
-        if bool(np.any(low == high)):
-            return []
         chances = self._find_chances(np.unique(wanted), room)
         if chances.mean() > _MAX_CHANCE or np.log(np.maximum(chances, 1 / _AROUND)).sum() > log(_UNLIKELY):
             return []
@@ -248,9 +260,13 @@ class _NumberIndex:
         arrays = (value.array for value in self._step.values if value.array.dtype.kind == "f")
         return not any(((one >= number - room) & (one <= number + room)).any() for one in arrays)
 
+    def _lacks_any(self, wanted: Array, room: float) -> bool:
+        low, high = self._find_near(wanted, room)
+        return bool(np.any(low == high))
+
     def _find_near(self, wanted: Array, room: float) -> tuple[Array, Array]:
         numbers, *_ = self._sorted
-        return np.searchsorted(numbers, wanted - room), np.searchsorted(numbers, wanted + room, "right")
+        return numbers.searchsorted(wanted - room), numbers.searchsorted(wanted + room, "right")
 
     def _find_chances(self, wanted: Array, room: float) -> Array:
         """How likely some other number is as near to each of these: by how many are further around it."""

@@ -96,7 +96,7 @@ class ValueIndex:
     def find(self, value: TrueValue, moments: Moments, tolerance: float) -> Iterator[TrueValue]:
         """The values of this step that have the content of a value of another one, the same order of elements first."""
         others, known = [], dict[int, bool]()
-        for count, other in enumerate(self._propose(value, moments, tolerance)):
+        for count, other in enumerate(self.propose(value, moments, tolerance)):
             content = self.content(other) if count >= _SMALL else other.number  # many weights are all ones
             if content not in known:
                 known[content] = is_same(other.array, value.array, tolerance)
@@ -108,7 +108,7 @@ class ValueIndex:
             if is_laid_out(other.array, value.array, tolerance, allows_square=other.is_leaf or value.is_leaf):
                 yield other
 
-    def _propose(self, value: TrueValue, moments: Moments, tolerance: float) -> Iterator[TrueValue]:
+    def propose(self, value: TrueValue, moments: Moments, tolerance: float) -> Iterator[TrueValue]:
         """Those that are as many, and as large, by the norm."""
         near = self._near((value.array.size, value.is_floating))
         room = moments.norm * 10 * tolerance + 1e-300
@@ -241,6 +241,11 @@ class Counterparts:
 
     def exists(self, side: str, value: TrueValue) -> bool:
         return self._find(side, value).has_any()
+
+    def has_near(self, side: str, value: TrueValue, tolerance: float) -> bool:
+        """Has the other run these numbers in this shape, as near as that?"""
+        near = self._indexes[other_side(side)].propose(value, self.moments(side, value), tolerance)
+        return any(one.array.shape == value.array.shape and is_same(one.array, value.array, tolerance) for one in near)
 
     def _find(self, side: str, value: TrueValue) -> _Found:
         key = side, self._indexes[side].first_like(value)
