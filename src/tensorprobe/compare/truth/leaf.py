@@ -79,7 +79,7 @@ def _find_finer(leaf: TrueValue, others: Sequence[TrueValue]) -> TrueValue | Non
     named = [one for one in others if one.is_trained and leaf.parameter is not None and one.parameter == leaf.parameter]
     if named:
         return next((one for one in named if one in trained), None)
-    return trained[0] if len({float(one.array.reshape(-1)[0]) for one in trained}) == 1 else None
+    return trained[0] if len({one.array.item() for one in trained}) == 1 else None
 
 
 def find_movable(counterparts: Counterparts, observed: Observables) -> dict[str, set[LeafKey]]:
@@ -189,7 +189,7 @@ def _assemble_prepared(leaf: TrueValue, others: Sequence[TrueValue]) -> Array | 
 def _find_constant(leaf: TrueValue, others: Sequence[TrueValue], bound: Bound) -> Array | None:
     """What an optimizer begins with: one number, of which the other run may hold more or fewer."""
     number = leaf.array.reshape(-1)[:1]
-    numbers = {float(one.array.reshape(-1)[0]) for one in others if one.array.size > 1 and is_constant(one.array)}
+    numbers = {one.array.flat[0] for one in others if one.array.size > 1 and is_constant(one.array)}
     near = [one for one in numbers if abs(one - number[0]) <= bound.around(number)[0]]
     return np.full_like(leaf.array, near[0]) if len(near) == 1 else _assemble(leaf, others, bound)
 

@@ -135,7 +135,7 @@ def is_plain(array: Array) -> bool:
     """Has it no information of its own?"""
     flat = array.reshape(-1)
     if flat.size < _FEW or flat.dtype.kind == "b":
-        return flat.dtype.kind != "f" or is_round(flat)  # one number with many digits is known by them
+        return flat.dtype.kind not in "fc" or is_round(flat)  # one number with many digits is known by them
     looked_at = settle(flat if flat.size <= _MAX_LOOKED_AT else flat[:: flat.size // _MAX_LOOKED_AT + 1])
     looked_at = looked_at[np.isfinite(looked_at)] if looked_at.dtype.kind == "f" else looked_at
     if len(np.unique(looked_at)) < _FEW:
@@ -145,7 +145,7 @@ def is_plain(array: Array) -> bool:
 
 def is_round(array: Array) -> bool:
     """Are all of them numbers that every precision has: 0.5, 3, 1/64?"""
-    return bool(array.dtype.kind == "f" and np.array_equal(array * 64, np.round(array * 64)))
+    return bool(array.dtype.kind in "fc" and np.array_equal(array * 64, np.round(array * 64)))
 
 
 def norm_of(array: Array | None) -> float:
