@@ -15,7 +15,7 @@ MASKED = -8192.0
 """What is smaller may mean minus infinity: masks are -10,000 and less, and scores may have been added to them."""
 _GAP = 2
 """It does where so many powers of two lie between it and all that is nearer to zero: real numbers come in all sizes."""
-_SURELY_MASKED = -1e9
+SURELY_MASKED = -1e9
 _CERTAINLY_MASKED = -1e30
 """The same of a constant, and of a single number: a loss may be as large as the former."""
 _INFINITY = 1100
@@ -32,7 +32,7 @@ def find_masked(array: Array) -> Array | None:
     if array.dtype.kind != "f" or array.min(initial=0.0) >= MASKED:
         return None
     if array.max() < MASKED:
-        bound = _SURELY_MASKED if array.size > 1 else _CERTAINLY_MASKED
+        bound = SURELY_MASKED if array.size > 1 else _CERTAINLY_MASKED
         return np.ones(array.shape, bool) if is_constant(array) and array.flat[0] <= bound else None
     powers = np.where(np.isinf(array), _INFINITY, np.frexp(array)[1])
     low = array < MASKED
