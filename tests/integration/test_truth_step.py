@@ -101,3 +101,32 @@ def test_of_a_later_step_alone_it_is_said_that_the_steps_before_it_were_not_comp
     verdict = tensorprobe.compare(*paths, step=1).verdict
     assert verdict.kind == "unequal start", verdict.headline
     assert any("the earlier steps were not compared" in line for line in verdict.evidence)
+
+
+class Mixing(torch.nn.Module):
+    """A complex matrix that is multiplied by itself."""
+
+    def __init__(self, product: str) -> None:
+        super().__init__()
+        start = torch.randn(3, 3, dtype=torch.complex64, generator=torch.Generator().manual_seed(0))
+        self.weight, self.product = torch.nn.Parameter(start), product
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.einsum(self.product, self.weight, x)
+
+
+def test_what_is_written_through_a_view_that_was_taken_without_gradients_can_be_executed_again(tmp_path: Path) -> None:
+    """As by optimizers of complex parameters. Torch says of no such view how it came about."""
+    paths = []
+    for name, product in (("r", "ij,jk->ik"), ("c", "ij,jk->ki")):
+        model = Mixing(product)
+        optimizer = torch.optim.RMSprop(model.parameters(), lr=1e-3)
+        x = torch.randn(3, 3, dtype=torch.complex64, generator=torch.Generator().manual_seed(1))
+        with tensorprobe.capture(model, tmp_path / name, level="L1", task="tensor") as run:
+            for _ in range(2):
+                model(x).abs().sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                run.step()
+        paths.append(tmp_path / name)
+    assert tensorprobe.compare(*paths, by="truth").verdict.kind == "agree"

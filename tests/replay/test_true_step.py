@@ -28,6 +28,14 @@ def test_what_a_call_passes_on_as_it_is_is_not_computed_from_itself() -> None:
     assert step.is_end(step.values[1])
 
 
+def test_what_is_computed_of_a_view_that_no_call_took_is_computed_of_what_the_view_shows() -> None:
+    """`x.T`, `x.real`."""
+    step = make_step(
+        make_call("linear", 0, [0], [1]), make_call("square", 1, [2], [3]), makers=(None, "linear", "linear", "square")
+    )
+    assert step.find_before({3}) == {0, 2}
+
+
 def test_memory_that_is_yet_to_be_written_to_is_no_result() -> None:
     step = make_step(make_call("new_empty", 0, [0], [1], is_undefined=True), makers=(None, "new_empty"))
     assert not step.is_end(step.values[1])

@@ -12,6 +12,7 @@ from tensorprobe.capture.call import Call, GradientRecord, Slot
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.torch.gradient import GradientTracer
 from tensorprobe.capture.torch.hook_plan import Span
+from tensorprobe.capture.torch.node import is_leaf
 from tensorprobe.model.name import PARAMETERS_GRAD
 from tensorprobe.replay.parameter_gradient import parameter_gradients
 from tensorprobe.replay.program import Operation, Program
@@ -86,7 +87,7 @@ class Gradients:
 
     def note_leaf(self, leaf: Leaf, tensor: torch.Tensor) -> None:
         """A leaf was read: if it is a parameter, its gradient is one that was recorded."""
-        if leaf.parameter is None or not tensor.is_leaf or not tensor.requires_grad:
+        if leaf.parameter is None or not is_leaf(tensor) or not tensor.requires_grad:
             return
         if self.reduced.claims(leaf):
             self.reduced.note(leaf, tensor)

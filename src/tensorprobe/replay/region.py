@@ -8,6 +8,7 @@ from functools import partial
 
 import torch
 
+from tensorprobe.capture.torch.node import is_leaf
 from tensorprobe.replay.invocation import is_followed_anyway
 from tensorprobe.replay.program import Operation
 
@@ -22,7 +23,7 @@ class Regions:
 
     def take(self, tensor: torch.Tensor) -> torch.Tensor:
         """What a call in a region is given for this tensor: another one in the same memory, if it is a leaf."""
-        if not tensor.is_leaf or not tensor.requires_grad:
+        if not is_leaf(tensor) or not tensor.requires_grad:
             return tensor
         if id(tensor) not in self._own:
             own = tensor.detach().requires_grad_()

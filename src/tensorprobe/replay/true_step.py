@@ -19,6 +19,7 @@ Array = np.ndarray[Any, Any]
 LeafKey = str | int
 """The name of a parameter, the number of a tensor, or the name of a file."""
 UNITS = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+UNITS |= {"complex128": UNITS["float64"], "complex64": UNITS["float32"]}
 """What one rounding does at most, relative to the number."""
 LEAST = {"float64": 2.0**-1074, "float32": 2.0**-149, "float16": 2.0**-24, "bfloat16": 2.0**-133}
 """The smallest number that is not zero: none is rounded by more, however small it is."""
@@ -263,10 +264,12 @@ class TrueStep:
 
     @cached_property
     def _backwards(self) -> list[tuple[Set[int], Set[int]]]:
-        """What each call makes, and what else it is given, from the last call to the first."""
+        """What each call makes, also in views that no call took, and what else it is given, from the last call to the
+        first."""
         calls = sorted(self.calls.values(), key=lambda call: -call.position)
-        pairs = ((frozenset(call.outputs.values()), call.inputs.values()) for call in calls)
-        return [(made, frozenset(given) - made) for made, given in pairs]
+        views = {name: {one.number for one in made} for name, made in self._made_by.items()}
+        pairs = ((views.get(call.name, set()) | {*call.outputs.values()}, call.inputs.values()) for call in calls)
+        return [(frozenset(made), frozenset(given) - made) for made, given in pairs]
 
     def has_same_calls(self, other: TrueStep) -> bool:
         """Are both one program: the same calls with the same arguments, each of the same values?"""

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from tensorprobe.capture.torch.node import is_leaf
 from tensorprobe.replay.engine import Replay
 from tensorprobe.replay.invocation import Tensors, is_random, is_undefined
 from tensorprobe.replay.onlooker import Onlooker, Onlookers
@@ -268,7 +269,7 @@ class TrueStepBuilder(Onlooker):
         is_known = known is not None and known[1] == version and known[0]() is tensor
         number = known[2] if known is not None and is_known else self._add_value(tensor, leaf, maker)
         self._known[id(tensor)] = (weakref.ref(tensor), version, number)
-        if tensor.requires_grad and tensor.grad_fn is None:  # else a view: its base has the gradient
+        if tensor.requires_grad and is_leaf(tensor):  # else a view: its base has the gradient
             self._follow(tensor, self._values[number])
         return number
 

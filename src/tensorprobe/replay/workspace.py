@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from tensorprobe.capture.torch.node import find_node, is_leaf
 from tensorprobe.replay.recorded import MissingContentError, RecordedTensors
 from tensorprobe.replay.view import view_storage
 from tensorprobe.run.leaf import Leaf
@@ -132,11 +133,11 @@ class Workspace:
         found = self.find(leaf)
         if found is None or not leaf.is_floating or found.requires_grad == leaf.requires_grad:
             return found
-        if leaf.requires_grad and found.grad_fn is None:  # `requires_grad_()` is no call that is recorded
+        if leaf.requires_grad and is_leaf(found):  # `requires_grad_()` is no call that is recorded
             self.note_leaf(leaf, found.requires_grad_())
             return found
         # a parameter that is frozen for a while, or its `.data`
-        return found.data if found.is_leaf and not leaf.requires_grad and not self.follows_all else found
+        return found.data if is_leaf(found) and not leaf.requires_grad and not self.follows_all else found
 
     def take(self, leaf: Leaf, operation: str) -> torch.Tensor:
         """The tensor that a call is given at this place; a leaf where nobody made it, or somebody wrote to it unseen.
@@ -294,7 +295,7 @@ def has_same_statistics(first: Leaf, second: Leaf) -> bool:
 
 def has_place(tensor: torch.Tensor) -> bool:
     """Has it a place in the graph? A view that was made without gradients only says that it needs some."""
-    return tensor.grad_fn is not None or (tensor.requires_grad and tensor._base is None)
+    return find_node(tensor) is not None or (tensor.requires_grad and tensor._base is None)
 
 
 def lay_out(content: torch.Tensor, leaf: Leaf) -> torch.Tensor:

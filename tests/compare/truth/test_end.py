@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tensorprobe.compare.truth.end import find_given
+from tensorprobe.compare.truth.end import find_ends, find_given
 from tensorprobe.compare.truth.observable import GradientPair
 from tensorprobe.compare.truth.value_index import Counterparts
 from tensorprobe.replay.result import Coverage
@@ -74,3 +74,20 @@ def test_gradients_of_joined_parameters_are_made_of_their_parts(parts: Array, wh
     given = find_given(Counterparts(reference, candidate), pairs)
     assert len(given["candidate"]) == count
     assert not given["reference"]
+
+
+def test_a_gradient_that_is_zero_in_exact_arithmetic_is_given_as_the_rounding_that_it_is() -> None:
+    """As that of a bias before a norm: clipping multiplies it by the same, and nothing of it is the other run's."""
+    candidate = add_up_joined(PARTS.reshape(12, 5))
+    rounding = TrueValue(3, 1e-17 * PARTS[0], "float32", "Functional.add.0.forward", "output.1")
+    candidate.values.append(rounding)
+    candidate.calls["Functional.add.0.forward"].outputs["output.1"] = 3
+    candidate.calls["Jit.Adam.0.forward"].inputs["input.1"] = 3
+    whole = add_up_parts(PARTS.reshape(1, 12, 5))
+    assert not find_given(Counterparts(whole, candidate), ())["candidate"]
+
+
+def test_what_a_compiled_optimizer_is_given_is_no_end() -> None:
+    candidate, reference = add_up_joined(PARTS.reshape(12, 5)), add_up_parts(1.001 * PARTS.reshape(1, 12, 5))
+    ends = find_ends(Counterparts(reference, candidate), is_training=False)
+    assert 1 not in [one.number for one in ends["candidate"]]

@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tensorprobe.compare.truth.leaf import _assemble_prepared, is_rounding_of
-from tensorprobe.replay.true_step import Array, TrueValue
+from tensorprobe.compare.truth.leaf import _assemble_prepared, find_movable, is_rounding_of
+from tensorprobe.compare.truth.observable import observe
+from tensorprobe.compare.truth.value_index import Counterparts
+from tensorprobe.replay.result import Coverage
+from tensorprobe.replay.true_step import Array, TrueStep, TrueValue
 
 BIAS = np.random.default_rng(0).normal(size=(4, 6))
 
@@ -57,3 +60,20 @@ def test_data_is_put_together_of_what_the_other_run_computes_in_parts() -> None:
     found = _assemble_prepared(make_value(read, None), parts)
     assert found is not None and np.array_equal(found, exact)
     assert _assemble_prepared(make_value(read + 1e-4, None), parts) is None
+
+
+@pytest.mark.parametrize(
+    ("row", "gradient", "is_moved"),
+    [(0.0, 0.0, False), (0.0, 1.0, True), (1.0, 0.0, True)],
+    ids=["idle", "used", "set"],
+)
+def test_a_table_with_a_row_that_stays_zero_is_not_moved(row: float, gradient: float, is_moved: bool) -> None:
+    """One run multiplies what stands for padding by zero, the other trusts that it is zero: both are right."""
+    steps = []
+    for name in ("reference", "candidate"):
+        table = TrueValue(0, BIAS.copy(), "float32", None, "input.0", "table", "table", is_trained=True)
+        table.gradient = np.ones_like(BIAS)
+        table.array[0], table.gradient[0] = row * BIAS[0], gradient
+        steps.append(TrueStep(name, {}, [table], Coverage()))
+    counterparts = Counterparts(*steps)
+    assert find_movable(counterparts, observe(counterparts))["candidate"] == ({"table"} if is_moved else set())

@@ -319,3 +319,23 @@ def test_numbers_that_both_runs_draw_and_round_otherwise_are_one_start(tmp_path:
     assert verdict.kind == "agree" and any(
         "rounded: both runs were executed again" in line for line in verdict.evidence
     ), verdict
+
+
+TURNS = torch.polar(torch.ones(8), torch.arange(8.0) / 3)
+
+
+@pytest.mark.parametrize(("faster", "kind"), [(1.0, "agree"), (1.001, "entered")])
+def test_a_complex_table_that_one_run_reads_is_rounded_as_its_parts_are(
+    faster: float, kind: str, tmp_path: Path
+) -> None:
+    """The other run computes its real and its imaginary part, and has no such table."""
+
+    def turn_by_parts(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        angle, x = faster * torch.arange(8.0) / 3, x @ model.weight
+        return torch.cat([x * torch.cos(angle) + 1, x * torch.sin(angle)])
+
+    def turn(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        turned = (x @ model.weight) * TURNS
+        return torch.cat([turned.real + 1, turned.imag])
+
+    assert compare(tmp_path, turn_by_parts, turn).kind == kind

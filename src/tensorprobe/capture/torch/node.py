@@ -14,3 +14,11 @@ def find_node(tensor: torch.Tensor) -> Any:
         return tensor.grad_fn
     except RuntimeError:
         return None
+
+
+def is_leaf(tensor: torch.Tensor) -> bool:
+    """Does a gradient that comes to it stay there? Not at a view that torch says nothing of: none comes."""
+    try:
+        return bool(tensor.is_leaf)
+    except RuntimeError:
+        return False

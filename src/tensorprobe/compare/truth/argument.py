@@ -8,6 +8,7 @@ from tensorprobe.compare.match.argument import describe_arguments, find_changed,
 from tensorprobe.compare.match.setting import make_values
 from tensorprobe.compare.match.slot_pair import pair_slots
 from tensorprobe.compare.result import ValuePair
+from tensorprobe.compare.truth.same_array import SURELY_MASKED
 from tensorprobe.replay.true_step import TrueCall
 from tensorprobe.run.call import Call
 from tensorprobe.run.step import Run
@@ -43,7 +44,7 @@ class Arguments:
         values = make_values(pair_slots(*calls), calls)
         plain = [value for value in values if value.is_input and not value.is_tensor and not _is_dtype(value)]
         told = [value for value in plain if not (has_same_shape and is_size(value, calls))]
-        told = [value for value in told if not _is_of_backward(value, calls)]
+        told = [value for value in told if not _is_of_backward(value, calls) and not _is_masked(value)]
         return describe_arguments(find_changed(told, or_left_out))
 
     def _find(self, reference: TrueCall, candidate: TrueCall) -> tuple[Call, Call] | None:
@@ -63,6 +64,12 @@ def _describe_inside(reference: TrueCall, candidate: TrueCall) -> str:
 def _is_of_backward(value: ValuePair, calls: tuple[Call, Call]) -> bool:
     slots = zip(calls, (value.reference, value.candidate), strict=True)
     return any(slot is not None and is_of_backward(call, slot.slot) for call, slot in slots)
+
+
+def _is_masked(value: ValuePair) -> bool:
+    """Two numbers that stand for minus infinity are one: what they are put in place of has no share in a softmax."""
+    slots = [slot for slot in (value.reference, value.candidate) if isinstance(slot, PlainSlot)]
+    return len(slots) == 2 and all(isinstance(slot.value, float) and slot.value <= SURELY_MASKED for slot in slots)
 
 
 def _is_dtype(value: ValuePair) -> bool:

@@ -35,7 +35,8 @@ from tensorprobe.compare.truth.verdict import TruthWords
 from tensorprobe.errors import DumpError, UsageError
 from tensorprobe.model.count import count_noun
 from tensorprobe.replay import NO_TORCH
-from tensorprobe.replay.true_step import UNITS
+from tensorprobe.replay.true_step import UNITS, TrueStep, TrueValue
+from tensorprobe.run.call import Call
 from tensorprobe.run.leaf import WRITTEN
 from tensorprobe.run.step import Run, read_run
 from tensorprobe.store.slot import TensorSlot
@@ -272,17 +273,21 @@ def _remember(judgement: Judgement, origins: Origins) -> EarlierStep:
 
 
 def _writes_otherwise(grown: Verdict, judgement: Judgement) -> bool:
-    """Does the named call, or one inside the named module, in either run, write something that the other has not?"""
+    """Do the named calls, or those inside the named modules, write something, and one of them what the other run has
+    not? What one run alone keeps for later steps, such as running statistics, the other does not keep otherwise."""
     if grown.call is None:
         return False
-    for side, named in (("reference", grown.call.reference[-1]), ("candidate", grown.call.candidate[-1])):
-        step = judgement.steps[side]
-        for call in step.calls.values():
-            is_meant = call.name == named.name or (named.kind == "module" and call.module_path == named.path)
-            written = [number for slot, number in call.outputs.items() if slot.startswith(WRITTEN) and is_meant]
-            if not all(judgement.counterparts.exists(side, step.values[number]) for number in written):
-                return True
-    return False
+    named = {"reference": grown.call.reference[-1], "candidate": grown.call.candidate[-1]}
+    written = {side: _find_written(call, judgement.steps[side]) for side, call in named.items()}
+    exists = judgement.counterparts.exists
+    return all(written.values()) and not all(exists(side, one) for side, values in written.items() for one in values)
+
+
+def _find_written(named: Call, step: TrueStep) -> list[TrueValue]:
+    calls = [one for one in step.calls.values() if one.name == named.name]
+    if named.kind == "module":
+        calls += [one for one in step.calls.values() if one.module_path == named.path]
+    return [step.values[number] for one in calls for slot, number in one.outputs.items() if slot.startswith(WRITTEN)]
 
 
 def _finds_otherwise(grown: Verdict, finding: Finding) -> bool:

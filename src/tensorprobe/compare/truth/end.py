@@ -128,12 +128,14 @@ class ParameterPair(Protocol):
 
 def find_given(counterparts: Counterparts, pairs: Sequence[ParameterPair]) -> dict[str, list[TrueValue]]:
     """What an optimizer that is one compiled call is given, such as clipped gradients, if the other run makes no such
-    thing of its gradients."""
+    thing of its gradients. What is made of one that is zero in exact arithmetic is nothing but rounding."""
     found: dict[str, list[TrueValue]] = {side: [] for side in counterparts.steps}
     for side, step in counterparts.steps.items():
         others = find_made_of_gradients(counterparts.steps[other_side(side)]) if step.updates_unseen else []
         given = find_given_to_optimizers(step) if others else []
-        lone = [one for one in given if not one.is_leaf and not counterparts.exists(side, one)]
+        least = ZERO * max((norm_of(one.array) for one in given), default=0.0)
+        lone = [one for one in given if not one.is_leaf and norm_of(one.array) > least]
+        lone = [one for one in lone if not counterparts.exists(side, one)]
         sizes = [(other, norm_of(other.array)) for other in others if lone]
         lone = [one for one in lone if not _is_nearly_among(one, sizes)]
         bound = Bound(max(counterparts.tolerance, GUARD))
@@ -178,8 +180,12 @@ def _is_near(first: Array, second: Array) -> bool:
 
 def find_given_to_optimizers(step: TrueStep) -> list[TrueValue]:
     """Of gradients, and what is made of them."""
-    taken = {number for call in step.calls.values() if call.caller is not None for number in call.inputs.values()}
+    taken = _find_taken_by_optimizers(step)
     return [one for one in find_made_of_gradients(step) if one.number in taken]
+
+
+def _find_taken_by_optimizers(step: TrueStep) -> set[int]:
+    return {number for call in step.calls.values() if call.caller is not None for number in call.inputs.values()}
 
 
 def find_made_of_gradients(step: TrueStep) -> list[TrueValue]:
@@ -218,14 +224,16 @@ def _is_kept(end: TrueValue, step: TrueStep) -> bool:
 
 def _find_lone_ends(side: str, counterparts: Counterparts) -> Iterator[TrueValue]:
     """What nobody takes, and the other run has not. A step without a backward is for this. What becomes of parameters
-    that have gradients is another question: those of a network that is only moved along have none."""
+    that have gradients is another question (those of a network that is only moved along have none), and so is what a
+    compiled optimizer is given, of which no number comes."""
     step = counterparts.steps[side]
+    taken = _find_taken_by_optimizers(step)
     learning = {leaf.parameter for leaf in step.leaves if leaf.gradient is not None}
     unlike = {leaf.number for leaf in step.leaves if leaf.parameter and not counterparts.exists(side, leaf)}
     lone_data = _find_lone_data(side, counterparts)
     for value in step.values:
         maker = step.maker(value)
-        is_own = maker is not None and maker.caller is None and not value.is_pinned
+        is_own = maker is not None and maker.caller is None and not value.is_pinned and value.number not in taken
         is_own = is_own and not (value.is_trained and (value.parameter is None or value.parameter in learning))
         is_lone = is_own and step.is_end(value) and not counterparts.exists(side, value)
         is_lone = is_lone and not _is_rounded(value, side, counterparts, lone_data)

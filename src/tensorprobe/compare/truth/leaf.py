@@ -78,13 +78,14 @@ def _find_finer(leaf: TrueValue, others: Sequence[TrueValue]) -> TrueValue | Non
     named = [one for one in others if one.is_trained and leaf.parameter is not None and one.parameter == leaf.parameter]
     if named:
         return next((one for one in named if one in trained), None)
-    return trained[0] if len({float(one.array.reshape(-1)[0]) for one in trained}) == 1 else None
+    return trained[0] if len({one.array.item() for one in trained}) == 1 else None
 
 
 def find_movable(counterparts: Counterparts, observed: Observables) -> dict[str, set[LeafKey]]:
     """For each side, the leaves that stand for other numbers at a second point: parameters, unless something that is no
     parameter has the same content in either run, and the loss depends on it, or unless the other run holds them in
-    another form, which would not move as they do. So it may be where each has some that the other has not."""
+    another form, which would not move as they do (so it may be where each has some that the other has not), or unless
+    some of their numbers are zero for good."""
     lone = {side: [one for one in values if one.gradient is not None] for side, values in observed.unpaired.items()}
     held = lone if all(lone.values()) else find_held_otherwise(counterparts, observed)
     fixed = {side: {value.number for value in values} for side, values in held.items()}
@@ -92,6 +93,7 @@ def find_movable(counterparts: Counterparts, observed: Observables) -> dict[str,
         data = [leaf for leaf in step.leaves if not leaf.is_trained and step.leads_to_loss(leaf)]
         contents = {leaf.array.tobytes() for leaf in data}  # a slow copy of the weights
         fixed[side].update(leaf.number for leaf in step.leaves if leaf.is_trained and leaf.array.tobytes() in contents)
+        fixed[side].update(leaf.number for leaf in step.leaves if _has_idle_zeros(leaf))
         others = {one.number: one for leaf in data for one in counterparts.of(side, leaf)}
         fixed[other_side(side)].update(others)
         for other in others.values():
@@ -105,6 +107,13 @@ def find_movable(counterparts: Counterparts, observed: Observables) -> dict[str,
         side: {leaf.key for leaf in step.leaves if leaf.key and leaf.is_trained and leaf.number not in fixed[side]}
         for side, step in counterparts.steps.items()
     }
+
+
+def _has_idle_zeros(leaf: TrueValue) -> bool:
+    """Do some of its numbers stay zero, as what stands for padding in a table: does no gradient come to them?"""
+    if leaf.gradient is None or leaf.gradient.size != leaf.array.size or is_constant(leaf.array):
+        return False
+    return bool(((leaf.array.reshape(-1) == 0) & (leaf.gradient.reshape(-1) == 0)).any())
 
 
 def pair_near_leaves(counterparts: Counterparts, known: Collection[TrueValue]) -> Iterator[LeafPair]:
@@ -181,7 +190,7 @@ def _assemble_prepared(leaf: TrueValue, others: Sequence[TrueValue]) -> Array | 
 def _find_constant(leaf: TrueValue, others: Sequence[TrueValue], bound: Bound) -> Array | None:
     """What an optimizer begins with: one number, of which the other run may hold more or fewer."""
     number = leaf.array.reshape(-1)[:1]
-    numbers = {float(one.array.reshape(-1)[0]) for one in others if one.array.size > 1 and is_constant(one.array)}
+    numbers = {one.array.flat[0] for one in others if one.array.size > 1 and is_constant(one.array)}
     near = [one for one in numbers if abs(one - number[0]) <= bound.around(number)[0]]
     return np.full_like(leaf.array, near[0]) if len(near) == 1 else _assemble(leaf, others, bound)
 

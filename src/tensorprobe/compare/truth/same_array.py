@@ -15,7 +15,7 @@ MASKED = -8192.0
 """What is smaller may mean minus infinity: masks are -10,000 and less, and scores may have been added to them."""
 _GAP = 2
 """It does where so many powers of two lie between it and all that is nearer to zero: real numbers come in all sizes."""
-_SURELY_MASKED = -1e9
+SURELY_MASKED = -1e9
 _CERTAINLY_MASKED = -1e30
 """The same of a constant, and of a single number: a loss may be as large as the former."""
 _INFINITY = 1100
@@ -32,7 +32,7 @@ def find_masked(array: Array) -> Array | None:
     if array.dtype.kind != "f" or array.min(initial=0.0) >= MASKED:
         return None
     if array.max() < MASKED:
-        bound = _SURELY_MASKED if array.size > 1 else _CERTAINLY_MASKED
+        bound = SURELY_MASKED if array.size > 1 else _CERTAINLY_MASKED
         return np.ones(array.shape, bool) if is_constant(array) and array.flat[0] <= bound else None
     powers = np.where(np.isinf(array), _INFINITY, np.frexp(array)[1])
     low = array < MASKED
@@ -135,7 +135,7 @@ def is_plain(array: Array) -> bool:
     """Has it no information of its own?"""
     flat = array.reshape(-1)
     if flat.size < _FEW or flat.dtype.kind == "b":
-        return flat.dtype.kind != "f" or is_round(flat)  # one number with many digits is known by them
+        return flat.dtype.kind not in "fc" or is_round(flat)  # one number with many digits is known by them
     looked_at = settle(flat if flat.size <= _MAX_LOOKED_AT else flat[:: flat.size // _MAX_LOOKED_AT + 1])
     looked_at = looked_at[np.isfinite(looked_at)] if looked_at.dtype.kind == "f" else looked_at
     if len(np.unique(looked_at)) < _FEW:
@@ -145,7 +145,7 @@ def is_plain(array: Array) -> bool:
 
 def is_round(array: Array) -> bool:
     """Are all of them numbers that every precision has: 0.5, 3, 1/64?"""
-    return bool(array.dtype.kind == "f" and np.array_equal(array * 64, np.round(array * 64)))
+    return bool(array.dtype.kind in "fc" and np.array_equal(array * 64, np.round(array * 64)))
 
 
 def norm_of(array: Array | None) -> float:
