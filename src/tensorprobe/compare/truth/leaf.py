@@ -128,12 +128,11 @@ def pair_near_leaves(counterparts: Counterparts, known: Collection[TrueValue]) -
         if unit is None or is_known or not is_other("candidate", leaf):
             continue
         bounds = [Bound(min(units * unit, _MOST_MOVED)) for units in (0.0, *_MOVED_UNITS)]  # a copy may be near as well
-        size, widest = leaf.array.size, bounds[-1]
-        near = [one for one in others if max(one.array.size, size) <= _FEW or may_share(leaf, one, widest)]
+        near = [one for one in others if may_share(leaf, one, bounds[-1])]
         found = (_assemble(leaf, near, bound) for bound in bounds)
         content = next((one for one in found if one is not None), None)
         if content is None:
-            content = _find_nearest(leaf, others, widest.relative)
+            content = _find_nearest(leaf, others, bounds[-1].relative)
         if content is not None and not np.array_equal(content, leaf.array):
             yield LeafPair(others[0], leaf, content, tuple(others))
 
