@@ -6,7 +6,7 @@
 
 /* Attributes of tensors, storages and nodes; methods without arguments; attributes of our own objects. */
 #define WORDS(DO)                                                                                                      \
-    DO(layout) DO(_version) DO(_cdata) DO(shape) DO(dtype) DO(requires_grad) DO(grad_fn) DO(output_nr)    \
+    DO(layout) DO(is_inference) DO(_version) DO(_cdata) DO(shape) DO(dtype) DO(requires_grad) DO(grad_fn) DO(output_nr)    \
     DO(metadata) DO(untyped_storage) DO(resizable) DO(storage_offset) DO(stride) DO(is_conj)           \
     DO(is_neg) DO(_is_view) DO(is_contiguous) DO(_task) DO(_epoch) DO(_storages) DO(_sees_calls) DO(version) DO(epoch)  \
     DO(is_trusted) DO(is_exposed) DO(values) DO(sources) DO(writer) DO(place) DO(number) DO(by_place) DO(by_address)  \
@@ -92,7 +92,24 @@ static PyObject *layout_of(PyObject *tensor, PyObject *version) {
     return layout;
 }
 
-/* Has it a storage and a version to be known by? Then 1, with both and its layout. Most tensors that have not refuse to
+/* How often it was written to: -1 of what is made in inference mode, where torch does not count that and refuses to be
+   asked. */
+static PyObject *version_of(PyObject *tensor) {
+    PyObject *version = PyObject_GetAttr(tensor, word__version), *error, *value, *trace;
+    if (version != NULL) return version;
+    PyErr_Fetch(&error, &value, &trace);
+    int is_inference = tells(tensor, word_is_inference);
+    if (is_inference == 0) {
+        PyErr_Restore(error, value, trace);
+        return NULL;
+    }
+    Py_XDECREF(error);
+    Py_XDECREF(value);
+    Py_XDECREF(trace);
+    return is_inference < 0 ? NULL : PyLong_FromLong(-1);
+}
+
+/* Has it a storage to be known by? Then 1, with that, its version and its layout. Most tensors that have none refuse to
    be asked for one of them: only then is it asked what they are. */
 static int look_at(PyObject *tensor, PyObject **storage, PyObject **version, PyObject **layout) {
     PyObject *kind = (PyObject *)Py_TYPE(tensor), *error, *value, *trace;
@@ -100,7 +117,7 @@ static int look_at(PyObject *tensor, PyObject **storage, PyObject **version, PyO
     if (kind != tensor_type && kind != parameter_type) return 0;
     int answer = truth(PyObject_CallFunctionObjArgs(is_wrapped, tensor, NULL));
     if (answer != 0) return answer < 0 ? -1 : 0;
-    if ((*storage = ask(tensor, word_untyped_storage)) != NULL && (*version = PyObject_GetAttr(tensor, word__version)) != NULL &&
+    if ((*storage = ask(tensor, word_untyped_storage)) != NULL && (*version = version_of(tensor)) != NULL &&
         (*layout = layout_of(tensor, *version)) != NULL)
         return 1;
     Py_CLEAR(*storage);
@@ -266,7 +283,8 @@ static PyObject *observe(PyObject *table, PyObject *tensor, PyObject *storage, P
         known = add_seen(table, storages, storage, address, tensor, version, produced_by);
         answer = known == NULL ? -1 : 0;
     }
-    if (answer == 0 && (answer = is(known, word_is_exposed)) == 0 && (answer = tells(storage, word_resizable)) == 0)
+    if (answer == 0 && (answer = is(known, word_is_exposed)) == 0 &&
+        (PyLong_AsLong(version) < 0 || (answer = tells(storage, word_resizable)) == 0))
         answer = run(known, word_expose, NULL, NULL);
     Py_XDECREF(address);
     Py_XDECREF(storages);

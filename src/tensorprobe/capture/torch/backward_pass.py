@@ -13,10 +13,9 @@ import torch
 
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.torch.hiding import hidden
+from tensorprobe.capture.torch.node import AccumulateGrad
 from tensorprobe.capture.torch.reader import TorchReader
 from tensorprobe.capture.torch.value import is_identifiable
-
-_AccumulateGrad = type(torch.autograd.graph.get_gradient_edge(torch.zeros((), requires_grad=True)).node)
 
 _MAX_LOSSES = 1024
 
@@ -143,7 +142,7 @@ def find_leaves(roots: Any) -> list[torch.Tensor]:
 
 
 def is_leaf_node(node: Any) -> bool:
-    return type(node) is _AccumulateGrad
+    return type(node) is AccumulateGrad
 
 
 def find_nodes(roots: Any) -> list[Any]:

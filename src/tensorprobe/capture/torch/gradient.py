@@ -25,7 +25,7 @@ from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.torch.gradient_slot import make_slots
 from tensorprobe.capture.torch.hiding import hidden
 from tensorprobe.capture.torch.hook_plan import Consumers, Edge, HookPlan, Span, Wanted, plan_one_node, sequence_number
-from tensorprobe.capture.torch.node import find_node
+from tensorprobe.capture.torch.node import AccumulateGrad, find_node
 from tensorprobe.capture.torch.reduced_gradient import ReducedGradients
 from tensorprobe.model.tree import is_plain
 
@@ -35,7 +35,6 @@ _HOOKED = "tensorprobe"
 _SWEEP = 64  # so many handles before those of nodes that are gone are looked for
 """The key in a node's metadata that says for which step it has been hooked."""
 _CAST = "ToCopyBackward0"
-_AccumulateGrad = type(torch.autograd.graph.get_gradient_edge(torch.zeros((), requires_grad=True)).node)
 
 
 def is_in_backward() -> bool:
@@ -150,7 +149,7 @@ class GradientTracer:
 
     def _find_leaving(self, node: Any, number: int, span: Span) -> Edge | None:
         """The edge to this output of a node, if it leaves the call; None where the node is one of its own."""
-        if type(node) is _AccumulateGrad:
+        if type(node) is AccumulateGrad:
             leaf = node.variable
             if id(leaf) in self._parameters:
                 self._hook_parameter(leaf, node)
@@ -163,7 +162,7 @@ class GradientTracer:
         """The leaf that autocast has cast for a call. The cast may be older than the call: it is kept and shared, so
         the share of one call is what comes before it."""
         parent = node.next_functions[0][0]
-        if type(parent) is not _AccumulateGrad or (None, id(parent.variable)) not in span.inputs:
+        if type(parent) is not AccumulateGrad or (None, id(parent.variable)) not in span.inputs:
             return None
         if id(parent.variable) in self._parameters:
             self._hook_parameter(parent.variable, parent)

@@ -6,6 +6,9 @@ from typing import Any
 
 import torch
 
+AccumulateGrad: Any = torch._C._functions.AccumulateGrad
+"""The node that adds to the `.grad` of a leaf."""
+
 
 def find_node(tensor: torch.Tensor) -> Any:
     """Its `grad_fn`. None for a view that was taken without gradients and has been written to since, or its base: torch

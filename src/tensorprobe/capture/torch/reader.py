@@ -58,6 +58,7 @@ from tensorprobe.capture.torch.value import (
     KnownStorage,
     ValueTable,
     is_identifiable,
+    version_of,
 )
 from tensorprobe.model.record import Stats, TensorLeaf, Value
 from tensorprobe.model.undefined import add_undefined
@@ -268,7 +269,7 @@ class TorchReader:
     def has_identified(self, tensor: torch.Tensor) -> bool:
         """Was it seen before? Another tensor in its memory may not show what it shows."""
         known = self.values.peek(tensor)
-        return known is not None and self.numbers.has(tensor, known, layout_of(tensor, tensor._version))
+        return known is not None and self.numbers.has(tensor, known, layout_of(tensor, version_of(tensor)))
 
     def trace(self, tensor: torch.Tensor, produced_by: str | None) -> dict[str, Any]:
         """Which tensor it is, without its statistics."""
@@ -281,7 +282,7 @@ class TorchReader:
         leaf: dict[str, Any] = {"type": "torch.Tensor", "dtype": look.text_of(tensor.dtype)}
         leaf |= {"shape": list(shape_of(tensor)), "requires_grad": tensor.requires_grad}
         if known is not None:
-            layout = layout_of(tensor, tensor._version)
+            layout = layout_of(tensor, version_of(tensor))
             node = find_node(tensor)
             leaf["tensor"] = self.numbers.number(tensor, known, layout, node, tensor.requires_grad)
             leaf["storage"], leaf["source"] = known.number, known.source_of(layout)

@@ -35,6 +35,7 @@ _API_ENDINGS = (".forward", ".recompute")
 graph_task = torch._C._current_graph_task_id
 is_wrapped_by_functorch = torch._C._functorch.is_functorch_wrapped_tensor
 _count_users = getattr(torch._C, "_storage_Use_Count", None)  # not in torch 2.4 to 2.6
+NO_VERSION = -1
 _is_batched = torch._C._functorch.is_legacy_batchedtensor
 
 
@@ -161,7 +162,7 @@ class ValueTable:
         """A record, or a call that has none, wrote to it without a new version, as collectives do."""
         if is_identifiable(tensor):
             storage = tensor.untyped_storage()
-            (self._storages.get(storage._cdata) or self._add(storage)).restart(tensor._version, produced_by)
+            (self._storages.get(storage._cdata) or self._add(storage)).restart(version_of(tensor), produced_by)
 
     def expose(self, tensor: torch.Tensor) -> None:
         """Its memory was handed out."""
@@ -199,7 +200,7 @@ class ValueTable:
             self._task = task
             self._epoch += 1
         storage = tensor.untyped_storage()
-        version = tensor._version
+        version = version_of(tensor)
         known = self._storages.get(storage._cdata)
         if known is None:
             known = self.add_seen(storage, tensor, version, produced_by)
@@ -210,7 +211,7 @@ class ValueTable:
         if known.epoch != self._epoch:
             known.epoch, known.is_trusted = self._epoch, False
             known.forget()
-        if not known.is_exposed and not storage.resizable():
+        if not known.is_exposed and (version == NO_VERSION or not storage.resizable()):
             known.expose()
         return known, layout_of(tensor, version)
 
@@ -251,12 +252,16 @@ def is_held_alone(tensor: torch.Tensor) -> bool:
     return _count_users is not None and count_holders(tensor) == _ONE_HOLDER
 
 
+def version_of(tensor: torch.Tensor) -> int:
+    """How often it was written to. Of what is made in inference mode torch does not count that: it is never known."""
+    return NO_VERSION if tensor.is_inference() else tensor._version
+
+
 def is_identifiable(tensor: torch.Tensor) -> bool:
-    """Has it a storage and a version to be known by?"""
+    """Has it a storage to be known by?"""
     return not (
         type(tensor) not in PLAIN_TYPES
         or tensor.layout is not _STRIDED
-        or tensor.is_inference()
         or is_wrapped_by_functorch(tensor)
         or _is_batched(tensor)
         or tensor.is_nested
