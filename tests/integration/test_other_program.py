@@ -3,6 +3,7 @@ if the loss and the gradients are the same, nobody is told that they differ."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -203,6 +204,35 @@ def test_another_update_out_of_the_same_gradients_is_named_where_it_is_made(tmp_
     assert verdict.headline.startswith("The loss and the gradients agree, but first.weight (other.first.weight) and ")
     assert "updated differently" in verdict.headline
     assert any("optimizer.step()" in line for line in verdict.evidence), verdict.evidence
+
+
+def test_another_learning_rate_is_named_though_one_program_is_written_otherwise(tmp_path: Path) -> None:
+    """The truth of numbers that are drawn for both runs says nothing of it."""
+    paths = []
+    for rate in (1e-2, 2e-2):
+        torch.manual_seed(0)
+        paths.append(record(tmp_path / str(rate), Separate(), "L1", torch.float32, rate=rate))
+    verdict = tensorprobe.compare(*paths).verdict
+    assert verdict.call is not None and "addcdiv_" in verdict.call.name, verdict
+
+
+def test_a_number_that_is_computed_of_other_data_after_the_backward_is_a_result(tmp_path: Path) -> None:
+    def look(path: Path, mixer: nn.Module, measure: Callable[[torch.Tensor], torch.Tensor]) -> Path:
+        model = Model(mixer)
+        x = torch.randn(2, 7, WIDTH, generator=torch.Generator().manual_seed(3))
+        with tensorprobe.capture(model, str(path), level="L1", task="statistics"):
+            model(x).square().mean().backward()
+            with torch.no_grad():
+                measure(model(2 * x))
+        return path
+
+    torch.manual_seed(0)
+    separate = Separate()
+    reference = look(tmp_path / "reference", Joint(separate), lambda y: y.abs().max())
+    same = look(tmp_path / "same", separate, lambda y: y.abs().amax())
+    other = look(tmp_path / "other", separate, lambda y: y.abs().mean())
+    assert tensorprobe.compare(reference, same, by="growth").verdict.kind == "agree"
+    assert tensorprobe.compare(reference, other, by="growth").verdict.kind != "agree"
 
 
 def test_a_gradient_that_does_not_come_back_is_found_by_the_gradients_that_do(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """What a step makes of its parameters, by their statistics: two runs with the same gradients may have other optimizers.
 
 Only what was recorded is told: an optimizer whose calls are in the dump. Where a gradient is nothing but rounding, an
-optimizer may make a whole step of it, in any direction: such parameters say nothing.
+optimizer may make a whole step of it, in any direction: such parameters say nothing. Nor do biases, of which this is
+true in part: of a joined projection that of the keys.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def _iter_changes(run: Run) -> Iterator[Change]:
             elif call.kind == "api":
                 last[slot.parameter] = slot, call
     for name, (after, call) in last.items():
-        if name in first and sizes.get(name, 0.0) > least:
+        if name in first and len(after.shape or ()) > 1 and sizes.get(name, 0.0) > least:
             yield Change(name, first[name], after, call)
 
 

@@ -4,7 +4,7 @@ programs are written differently, their calls are paired by guesses; what they a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from tensorprobe.compare.judge.content import Contents
@@ -103,17 +103,23 @@ def _find_ends(run: Run) -> list[tuple[Call, TensorSlot]]:
 
 
 def _find_reports(run: Run) -> set[str]:
-    """The calls after the backward that nothing of the forward goes into: what they make of gradients and parameters
-    that nobody takes, such as a norm, is only looked at."""
+    """The calls after the backward that are given gradients and parameters alone: what they make of these and nobody
+    takes, such as a norm, is only looked at."""
     flow = Flow(run)
     last = max((call.position for call in run.calls if call.direction == BACKWARD), default=math.inf)
     found: set[str] = set()
     for call in list_own(run, FORWARD):
-        makers = [maker for slot in call.tensors if slot.is_input and (maker := flow.producer(slot)) is not None]
-        own = {maker.name for maker in makers if is_own_api(maker, FORWARD)}
-        if call.position > last and own <= found:
+        given = [slot for slot in call.tensors if slot.is_input]
+        if call.position > last and given and all(_is_looked_at(slot, flow.producer(slot), found) for slot in given):
             found.add(call.name)
     return found
+
+
+def _is_looked_at(slot: TensorSlot, maker: Call | None, reports: Collection[str]) -> bool:
+    """Is it a parameter, a gradient, or made of these?"""
+    if maker is None:
+        return slot.parameter is not None
+    return maker.name in reports or not is_own_api(maker, FORWARD)
 
 
 def find_tolerance(reference: Run, candidate: Run) -> float:
