@@ -234,7 +234,7 @@ class TrueStep:
     def is_test(self, call: TrueCall) -> bool:
         """Does it only tell true from false, and no number depends on that? So arguments are checked."""
         made = [self.values[number] for number in call.outputs.values()]
-        return bool(made) and not any(one.is_floating or one.number in self._leading for one in made)
+        return bool(made) and all(one.array.dtype.kind == "b" and one.number not in self._leading for one in made)
 
     def is_end(self, value: TrueValue) -> bool:
         """Is it a result of the step: a number that no other number is computed from? A choice that is made of it may
